@@ -1,0 +1,206 @@
+"""What weakens a plan without making it unusable: thin evidence, numbers that disagree, parts that are missing.
+
+Owns the list CHECKS, one function a weakness; it changes nothing, and a plan with findings is judged all the same. A
+new weakness is a function that yields (place, severity, text) and a row in CHECKS; a rule that needs a part of the
+plan is named in that part's row of PARTS or MEASURED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rules.curve import CERTAIN_REQUESTS, Curve, OperatingPoint, operating_point
+from rules.envelope import metric_value
+from rules.plan import Plan, Point, TierPlan
+from rules.sizing import fleet_size, littles_ceiling_rps
+
+Severity = Literal["warning", "info"]
+
+CALIBRATION_GAP = 2.0
+"""C_max / SLO above so many times the usable rps: the test's traffic may not have been production's (guide 8.3)."""
+
+GENERATOR_LIMITED = 0.98
+"""Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
+
+OPERATING_POINT_TOLERANCE = 0.05
+"""A given operating point within this share of the derived one is the same, rounded."""
+
+PARTS = (
+    ("workload", "fleet arithmetic and changes of the traffic are left out"),
+    ("fleet", "the planned number of replicas cannot be compared"),
+    ("cost", "prices are left out"),
+    ("cold_start_seconds", "how early a replica must be asked for is not known"),
+)
+"""Optional parts every tier can have, and what is lost without them."""
+
+MEASURED = (
+    ("ttft_p99_seconds", "TtftDivergence"),
+    ("tpot_p99_seconds", "TpotDivergence"),
+    ("itl_p99_seconds", "ItlDivergence"),
+    ("gpu_utilization", "GpuUtilizationShortfall"),
+    ("prefix_hit_ratio", "PrefixHitDivergence"),
+    ("eviction_rate", "EvictionDivergence"),
+)
+"""What a rule compares with the curve's points; where no point carries it the rule says not_in_plan."""
+
+CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`path` is the place in the plan; `warning` weakens verdicts or the fleet, `info` is good to know."""
+
+    path: str
+    text: str
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    tier: TierPlan
+    points: tuple[Point, ...]
+    curve: Curve | None
+    point: OperatingPoint | None
+
+
+Found = Iterator[tuple[str, Severity, str]]
+
+
+def findings(plan: Plan) -> tuple[Finding, ...]:
+    """Every weakness of every tier, tier by tier in the order of the plan."""
+    return tuple(finding for name, tier in plan.tiers.items() for finding in tier_findings(name, tier))
+
+
+def tier_findings(name: str, tier: TierPlan) -> tuple[Finding, ...]:
+    """Every weakness of one tier, warnings first."""
+    points = tier.curve.points if tier.curve else ()
+    case = _Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier))
+    found = [
+        Finding(path=f"tiers.{name}.{place}", severity=severity, text=text)
+        for check in CHECKS
+        for place, severity, text in check(case)
+    ]
+    return tuple(sorted(found, key=lambda finding: finding.severity != "warning"))
+
+
+def _underived(case: _Case) -> Found:
+    """Why curve and SLO give no operating point, or only a lower bound."""
+    if not case.points:
+        return
+    if case.curve is None:
+        yield "curve.points", "warning", f"all points are censored; {_names(CURVE_RULES)} will say not_in_plan"
+        return
+    derived = case.curve.usable(case.tier.slo)
+    if derived and not derived.knee_reached:
+        text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
+        yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
+    elif derived is None:
+        used = "the given one is used" if case.tier.operating_point else "none is known"
+        text = "the lowest load breaks the SLO or lacks a metric of it, so no operating point follows"
+        yield "curve.points", "warning", f"{text} ({used})"
+
+
+def _other_operating_point(case: _Case) -> Found:
+    given, derived = case.tier.operating_point, case.curve.usable(case.tier.slo) if case.curve else None
+    if given is None or derived is None:
+        return
+    for name in ("usable_rps", "c_max"):
+        said, found = getattr(given, name), getattr(derived, name)
+        if said and found and abs(said - found) > OPERATING_POINT_TOLERANCE * found:
+            limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
+            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit}); the latter is used"
+            yield f"operating_point.{name}", "warning", text
+
+
+def _few_requests(case: _Case) -> Found:
+    few = [place for place, point in enumerate(case.points) if (point.requests or 0) < CERTAIN_REQUESTS]
+    if few:
+        counts = sorted(case.points[place].requests or 0 for place in few)
+        span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0]}"
+        text = f"{_some(few, case)} fewer than {CERTAIN_REQUESTS} requests ({span if counts[-1] else 'none given'})"
+        yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
+
+
+def _closed_loop(case: _Case) -> Found:
+    if case.tier.curve and case.tier.curve.loop == "closed":
+        text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
+        yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
+
+
+def _unnamed_utilization(case: _Case) -> Found:
+    given = any(point.gpu_utilization is not None for point in case.points)
+    if case.tier.curve and given and case.tier.curve.gpu_utilization_kind is None:
+        text = "is missing though points give gpu_utilization; only like is compared with like"
+        yield "curve.gpu_utilization_kind", "warning", f"{text}, so GpuUtilizationShortfall will say not_in_plan"
+
+
+def _generator_limited(case: _Case) -> Found:
+    for place, point in enumerate(case.points):
+        asked = point.requested_rps
+        if asked and not point.censored and point.completed_rps < GENERATOR_LIMITED * asked:
+            text = f"completed {point.completed_rps:.6g} of {asked:.6g} requested rps, and is not marked censored"
+            yield f"curve.points[{place}]", "warning", f"{text}; set censored: true if the generator was the limit"
+
+
+def _short_fleet(case: _Case) -> Found:
+    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
+    if not (rates and rates.peak and fleet and case.point):
+        return
+    safety = fleet.safety_factor or 1.0
+    size = fleet_size(rates.peak, case.point.usable_rps, case.tier.gpu.per_replica, safety)
+    carried = fleet.instances * case.point.usable_rps
+    text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
+    if carried < rates.peak:
+        yield "fleet.instances", "warning", f"{text} not the peak of {rates.peak:.6g}; {size.instances} would"
+    elif carried < rates.peak * safety:
+        text = f"{text} the peak of {rates.peak:.6g} but not {safety:.4g} times it, as the safety factor asks"
+        yield "fleet.instances", "info", f"{text}; {size.replicas} would"
+
+
+def _calibration_gap(case: _Case) -> Found:
+    if case.point is None or case.point.c_max is None:
+        return
+    ceiling = littles_ceiling_rps(case.point.c_max, case.tier.slo.ttft_p99_seconds)
+    gap = ceiling / case.point.usable_rps
+    if round(gap, 6) > CALIBRATION_GAP:
+        text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"
+        yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
+
+
+def _missing(case: _Case) -> Found:
+    if case.tier.curve is None:
+        yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
+    if case.curve:
+        lacking = [row for row in MEASURED if all(metric_value(point, row[0]) is None for point in case.curve.points)]
+        if lacking:
+            metrics, rules = (_names(column) for column in zip(*lacking, strict=True))
+            yield "curve.points", "info", f"no point gives {metrics}; {rules} will say not_in_plan"
+    for part, lost in PARTS:
+        if getattr(case.tier, part) is None:
+            yield part, "info", f"is not in the plan; {lost}"
+
+
+CHECKS: tuple[Callable[[_Case], Found], ...] = (
+    _underived,
+    _other_operating_point,
+    _few_requests,
+    _closed_loop,
+    _unnamed_utilization,
+    _generator_limited,
+    _short_fleet,
+    _calibration_gap,
+    _missing,
+)
+
+
+def _some(places: list[int], case: _Case) -> str:
+    if len(places) == len(case.points):
+        return "every point has" if len(places) > 1 else "the only point has"
+    listed = ", ".join(f"[{place}]" for place in places)
+    return f"{listed} has" if len(places) == 1 else f"{listed} have"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -1,0 +1,130 @@
+"""The arithmetic of sizing: how many requests, GPUs, bytes, tokens and what price follow from a few numbers.
+
+Owns formulas only, each with its source, so that a plan, a verdict and a report reckon alike. It reads no plan and no
+window. A formula that two places need belongs here, with its worked example as a test.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSize:
+    """`instances` carry the peak exactly; `gpus` add the safety factor to their GPUs (guide 8.3).
+
+    A GPU serves only as part of a whole replica: `replicas` are the instances with the safety factor on them (guide
+    9.1, Step 11), rounded up, which is what can be deployed, and `replica_gpus` are theirs.
+    """
+
+    instances: int
+    gpus: int
+    replicas: int
+    replica_gpus: int
+
+
+def littles_ceiling_rps(c_max: float, slo_seconds: float) -> float:
+    """The requests per second at which `c_max` requests in the system take `slo_seconds` each (Little's law).
+
+    Guide 8.3: a plausibility figure and no capacity; 48 / 2 s = 24 rps where 12 were measured. Raises ValueError
+    unless both are above 0.
+    """
+    _positive(c_max=c_max, slo_seconds=slo_seconds)
+    return c_max / slo_seconds
+
+
+def fleet_size(peak_rps: float, usable_rps: float, gpus_per_instance: int, safety_factor: float) -> FleetSize:
+    """Instances and GPUs for a peak: ceil(peak / usable) instances, x GPUs each x safety factor, rounded up.
+
+    The guide says it twice, and differently. Section 8.3 puts the safety factor on the GPUs, Step 11 of 9.1 on the
+    instances. They agree where instances x factor is whole (10 x 1.3 = 13 instances of 4 = 52 GPUs), and differ
+    otherwise: 3 instances of 4 GPUs at 1.2 are 15 GPUs by 8.3, 4 instances and 16 GPUs by Step 11. `instances` and
+    `gpus` follow 8.3; `replicas` follow Step 11, for 15 GPUs hold no more than 3 replicas.
+    Raises ValueError unless rates and GPUs are above 0 and the factor is at least 1.
+    """
+    _positive(peak_rps=peak_rps, usable_rps=usable_rps, gpus_per_instance=gpus_per_instance)
+    if not 1 <= safety_factor < math.inf:
+        raise ValueError(f"safety_factor must be at least 1, not {safety_factor}")
+    instances = _ceil(peak_rps / usable_rps)
+    replicas = _ceil(instances * safety_factor)
+    return FleetSize(
+        instances=instances,
+        gpus=_ceil(instances * gpus_per_instance * safety_factor),
+        replicas=replicas,
+        replica_gpus=replicas * gpus_per_instance,
+    )
+
+
+def kv_cache_bytes(layers: int, kv_heads: int, head_dim: int, tokens: float, bytes_per_value: float) -> float:
+    """KV cache of `tokens` tokens: 2 (key and value) x layers x KV heads x head size x tokens x bytes (guide 2.2).
+
+    `kv_heads` are the KV heads, not the attention heads: with grouped queries they are fewer. 4096 tokens of a 70B
+    model (80 layers, 8 KV heads of 128, 2 bytes) are 1.34 GB. The guide's "0.26 MB a token" is less than its own
+    formula gives (327,680 bytes); we follow the formula. Raises ValueError unless all are above 0.
+    """
+    _positive(layers=layers, kv_heads=kv_heads, head_dim=head_dim, tokens=tokens, bytes_per_value=bytes_per_value)
+    return 2.0 * layers * kv_heads * head_dim * tokens * bytes_per_value
+
+
+def expected_tokens_per_round(acceptance: float, drafts: int) -> float:
+    """Tokens one verification pass yields: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a per-token acceptance.
+
+    Leviathan et al. 2023 (arXiv 2211.17192), equation 1; what the guide's 6.6 describes in words. 0.8 with 5 drafts
+    gives 3.69. Raises ValueError unless 0 <= acceptance <= 1 and drafts >= 0.
+    """
+    _acceptance(acceptance, drafts, least=0)
+    return math.fsum(acceptance**i for i in range(drafts + 1))
+
+
+def acceptance_from_mean_accepted(mean_accepted_per_draft: float, drafts: int) -> float:
+    """The per-token acceptance a with a + a^2 + ... + a^k = accepted draft tokens per round (DESIGN 3.7), by bisection.
+
+    Accepted / drafted is not it: after the first refused token the rest of the round is thrown away, so 0.8 with 5
+    drafts shows as 2.69 / 5 = 0.54. Exact at 0 and k. Raises ValueError unless 0 <= mean <= drafts and drafts >= 1.
+    """
+    _acceptance(0.0, drafts, least=1)
+    if not 0 <= mean_accepted_per_draft <= drafts:
+        raise ValueError(f"{mean_accepted_per_draft} accepted of {drafts} drafted tokens cannot be")
+    if mean_accepted_per_draft in (0, drafts):
+        return mean_accepted_per_draft / drafts
+    low, high = 0.0, 1.0
+    # Sixty halvings reach the precision of a double; the sum rises strictly with a, so there is one answer.
+    for _ in range(60):
+        middle = (low + high) / 2
+        if expected_tokens_per_round(middle, drafts) - 1 < mean_accepted_per_draft:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def cost_per_million_tokens(gpu_hours: float, price: float, tokens: float) -> float:
+    """Price of a million generated tokens: GPU-hours x price of one / tokens measured in them x 1e6 (DESIGN 3.14).
+
+    The guide's 9.2 divides by utilisation too; that holds for tokens at full capacity. Measured tokens are already
+    fewer where GPUs idled. Raises ValueError for negative GPU-hours or price, and for tokens not above 0: what
+    nobody generated has no price per token.
+    """
+    _positive(tokens=tokens)
+    if not (0 <= gpu_hours < math.inf and 0 <= price < math.inf):
+        raise ValueError(f"{gpu_hours} GPU-hours at {price} have no cost")
+    return gpu_hours * price / tokens * 1e6
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, not {value}")
+
+
+def _acceptance(acceptance: float, drafts: int, *, least: int) -> None:
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance must be a ratio, 0 to 1, not {acceptance}")
+    if drafts < least:
+        raise ValueError(f"drafts must be at least {least}, not {drafts}")
+
+
+def _ceil(value: float) -> int:
+    """Rounded up, but not for the last bits of a product: 50 x 1.1 is 55, where a double has 55.00000000000001."""
+    return math.ceil(round(value, 9))

@@ -1,0 +1,206 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rules.plan import Plan, parse_plan
+from rules.plan_findings import Finding, findings
+
+PLANS = Path(__file__).parent / "plans"
+
+# Every part but the curve, so that a test sees the findings of the curve alone.
+PARTS: dict[str, Any] = {
+    "workload": {"requests_per_second": {"average": 2, "peak": 4}},
+    "fleet": {"instances": 4, "safety_factor": 1.2},
+    "cost": {"gpu_hour_price": 1, "currency": "EUR"},
+    "cold_start_seconds": 60,
+}
+MEASURED = {
+    "itl_p99_seconds": 0.01,
+    "tpot_p99_seconds": 0.01,
+    "gpu_utilization": 0.5,
+    "prefix_hit_ratio": 0.5,
+    "eviction_rate": 0,
+    "requests": 300,
+}
+
+
+def plan_of(name: str) -> Plan:
+    return parse_plan(yaml.safe_load((PLANS / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def point(rps: float, ttft: float, **more: Any) -> dict[str, Any]:
+    return {"completed_rps": rps, "ttft_p99_seconds": ttft, **MEASURED, **more}
+
+
+def found(points: list[dict[str, Any]] | None = None, kind: str | None = "sm_active", **parts: Any) -> list[Finding]:
+    points = points or [point(2, 1), point(4, 4)]
+    tier = {
+        "model": "m",
+        "engine": "vllm",
+        "gpu": {"product": "A", "per_replica": 1},
+        "slo": {"ttft_p99_seconds": 2},
+        "curve": {"loop": "open", "gpu_utilization_kind": kind, "points": points},
+        **PARTS,
+        **parts,
+    }
+    return list(findings(parse_plan({"schema": 1, "tiers": {"t": tier}})))
+
+
+def test_a_sound_plan_has_no_findings() -> None:
+    assert findings(plan_of("guide-h100")) == ()
+    assert found() == []
+
+
+def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
+    warnings = [finding for finding in findings(plan_of("cpu-small")) if finding.severity == "warning"]
+    assert [(finding.path, finding.text) for finding in warnings] == [
+        (
+            "tiers.cpu-small.curve.points",
+            (
+                "every point has fewer than 300 requests (16 to 192): "
+                "verdicts against them are likely at most, never certain"
+            ),
+        ),
+        (
+            "tiers.cpu-small.curve.loop",
+            (
+                "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not; "
+                "an open-loop sweep compares better with production"
+            ),
+        ),
+    ]
+
+
+def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
+    infos = findings(plan_of("cpu-small-open"))
+    assert {finding.severity for finding in infos} == {"info"}
+    assert infos[0].text == (
+        "no measured load breaks the SLO; usable rps, 7.886, is a lower bound: measure higher loads to find the knee"
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "path", "severity", "text"),
+    [
+        (
+            {"operating_point": {"usable_rps": 5}},
+            "operating_point.usable_rps",
+            "warning",
+            "5 is given, curve and SLO give 3 (limited by ttft_p99_seconds); the latter is used",
+        ),
+        (
+            {
+                "points": [point(2, 1, concurrency=4), point(4, 4, concurrency=8)],
+                "operating_point": {"usable_rps": 3, "c_max": 8},
+            },
+            "operating_point.c_max",
+            "warning",
+            "8 is given, curve and SLO give 6 (limited by ttft_p99_seconds); the latter is used",
+        ),
+        (
+            {"points": [point(2, 1), point(4, 4, requests=299)]},
+            "curve.points",
+            "warning",
+            "[1] has fewer than 300 requests (299): verdicts against them are likely at most, never certain",
+        ),
+        (
+            {"points": [point(2, 1, requests=None)]},
+            "curve.points",
+            "warning",
+            (
+                "the only point has fewer than 300 requests (none given): "
+                "verdicts against them are likely at most, never certain"
+            ),
+        ),
+        (
+            {"kind": None},
+            "curve.gpu_utilization_kind",
+            "warning",
+            (
+                "is missing though points give gpu_utilization; only like is compared with like, "
+                "so GpuUtilizationShortfall will say not_in_plan"
+            ),
+        ),
+        (
+            {"points": [point(2, 1), point(4, 4, requested_rps=5)]},
+            "curve.points[1]",
+            "warning",
+            (
+                "completed 4 of 5 requested rps, and is not marked censored; "
+                "set censored: true if the generator was the limit"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 1}},
+            "fleet.instances",
+            "warning",
+            "1 at 3 usable rps each carry 3 rps, not the peak of 4; 2 would",
+        ),
+        (
+            {"fleet": {"instances": 2, "safety_factor": 1.6}},
+            "fleet.instances",
+            "info",
+            (
+                "2 at 3 usable rps each carry 6 rps, the peak of 4 but not 1.6 times it, as the safety factor asks; "
+                "4 would"
+            ),
+        ),
+        (
+            {"points": [point(2, 1, concurrency=10), point(4, 4, concurrency=20)]},
+            "curve",
+            "info",
+            (
+                "C_max / SLO, 7.5 rps, is 2.5 times the usable 3 rps; "
+                "above 2, ask whether the test's prompts and arrivals were production's"
+            ),
+        ),
+        (
+            {"points": [point(2, 1, censored=True)]},
+            "curve.points",
+            "warning",
+            (
+                "all points are censored; TtftDivergence, TpotDivergence, ItlDivergence, GpuUtilizationShortfall, "
+                "PrefixHitDivergence, EvictionDivergence and LoadBeyondBenchmark will say not_in_plan"
+            ),
+        ),
+        (
+            {"points": [point(2, 3), point(4, 4)]},
+            "curve.points",
+            "warning",
+            "the lowest load breaks the SLO or lacks a metric of it, so no operating point follows (none is known)",
+        ),
+        (
+            {"points": [point(2, 1, eviction_rate=None), point(4, 4, eviction_rate=None)]},
+            "curve.points",
+            "info",
+            "no point gives eviction_rate; EvictionDivergence will say not_in_plan",
+        ),
+        (
+            {"curve": None},
+            "curve",
+            "info",
+            (
+                "is not in the plan; TtftDivergence, TpotDivergence, ItlDivergence, GpuUtilizationShortfall, "
+                "PrefixHitDivergence, EvictionDivergence and LoadBeyondBenchmark will say not_in_plan"
+            ),
+        ),
+        ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),
+    ],
+)
+def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, text: str) -> None:
+    assert (f"tiers.t.{path}", severity, text) in [(one.path, one.severity, one.text) for one in found(**case)]
+
+
+def test_an_operating_point_that_was_only_rounded_is_no_finding() -> None:
+    assert found(operating_point={"usable_rps": 3.1}) == []
+
+
+def test_a_marked_censored_point_is_no_finding() -> None:
+    assert found([point(2, 1), point(4, 4), point(4.5, 5, requested_rps=9, censored=True)]) == []
+
+
+def test_warnings_come_before_what_is_good_to_know() -> None:
+    severities = [finding.severity for finding in findings(plan_of("cpu-small"))]
+    assert severities == sorted(severities, reverse=True)

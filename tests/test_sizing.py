@@ -1,0 +1,102 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.sizing import (
+    acceptance_from_mean_accepted,
+    cost_per_million_tokens,
+    expected_tokens_per_round,
+    fleet_size,
+    kv_cache_bytes,
+    littles_ceiling_rps,
+)
+
+
+def test_48_requests_of_two_seconds_are_a_ceiling_of_24_rps() -> None:
+    assert littles_ceiling_rps(48, 2) == 24
+
+
+def test_the_guides_fleet_is_10_instances_and_52_gpus() -> None:
+    size = fleet_size(120, 12, 4, 1.3)
+    assert (size.instances, size.gpus) == (10, 52)
+    assert (size.replicas, size.replica_gpus) == (13, 52)
+
+
+def test_the_guides_two_formulas_differ_where_gpus_do_not_fill_a_replica() -> None:
+    size = fleet_size(36, 12, 4, 1.2)
+    assert (size.instances, size.gpus) == (3, 15)
+    assert (size.replicas, size.replica_gpus) == (4, 16)
+
+
+def test_the_last_bits_of_a_product_buy_no_gpu() -> None:
+    assert 50 * 1.1 > 55
+    assert fleet_size(50, 1, 1, 1.1).gpus == 55
+
+
+@given(
+    peak=st.floats(0.1, 1e5),
+    usable=st.floats(0.1, 1e3),
+    gpus=st.integers(1, 16),
+    safety=st.floats(1, 3),
+)
+def test_a_fleet_carries_its_peak(peak: float, usable: float, gpus: int, safety: float) -> None:
+    size = fleet_size(peak, usable, gpus, safety)
+    assert size.instances * usable >= peak * (1 - 1e-6)
+    assert (size.instances - 1) * usable < peak
+    assert size.instances <= size.replicas
+    assert size.gpus <= size.replica_gpus
+
+
+def test_4096_tokens_of_a_grouped_query_70b_are_1_34_gigabytes() -> None:
+    assert kv_cache_bytes(80, 8, 128, 4096, 2) == 1_342_177_280
+
+
+def test_acceptance_08_with_5_drafts_gives_3_69_tokens_a_round() -> None:
+    assert expected_tokens_per_round(0.8, 5) == pytest.approx((1 - 0.8**6) / (1 - 0.8))
+    assert expected_tokens_per_round(0.8, 5) == pytest.approx(3.69, abs=0.005)
+
+
+def test_certain_and_impossible_acceptance_are_the_ends() -> None:
+    assert expected_tokens_per_round(1, 5) == 6
+    assert expected_tokens_per_round(0, 5) == 1
+    assert acceptance_from_mean_accepted(5, 5) == 1
+    assert acceptance_from_mean_accepted(0, 5) == 0
+
+
+def test_accepted_over_drafted_is_not_the_acceptance() -> None:
+    # 0.8 + 0.64 + 0.512 + 0.4096 + 0.32768 = 2.68928 accepted of 5 drafted: 54 %, though each token is taken at 80 %.
+    assert acceptance_from_mean_accepted(2.68928, 5) == pytest.approx(0.8)
+
+
+@given(acceptance=st.floats(0, 1), drafts=st.integers(1, 16))
+def test_acceptance_is_recovered_from_what_it_causes(acceptance: float, drafts: int) -> None:
+    mean = expected_tokens_per_round(acceptance, drafts) - 1
+    assert acceptance_from_mean_accepted(min(max(mean, 0), drafts), drafts) == pytest.approx(acceptance, abs=1e-9)
+
+
+def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
+    assert cost_per_million_tokens(52, 2.5, 65_000_000) == 2.0
+    assert cost_per_million_tokens(0, 2.5, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: littles_ceiling_rps(0, 2), "c_max must be a finite number above 0, not 0"),
+        (lambda: littles_ceiling_rps(48, math.nan), "slo_seconds must be a finite number above 0, not nan"),
+        (lambda: fleet_size(120, 0, 4, 1.3), "usable_rps must be a finite number above 0, not 0"),
+        (lambda: fleet_size(120, 12, 4, 0.9), "safety_factor must be at least 1, not 0.9"),
+        (lambda: kv_cache_bytes(80, -8, 128, 4096, 2), "kv_heads must be a finite number above 0, not -8"),
+        (lambda: expected_tokens_per_round(1.2, 5), "acceptance must be a ratio, 0 to 1, not 1.2"),
+        (lambda: acceptance_from_mean_accepted(6, 5), "6 accepted of 5 drafted tokens cannot be"),
+        (lambda: acceptance_from_mean_accepted(1, 0), "drafts must be at least 1, not 0"),
+        (lambda: cost_per_million_tokens(1, 2, 0), "tokens must be a finite number above 0, not 0"),
+        (lambda: cost_per_million_tokens(-1, 2, 5), "-1 GPU-hours at 2 have no cost"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_its_name(call: object, words: str) -> None:
+    assert callable(call)
+    with pytest.raises(ValueError, match=words):
+        call()
