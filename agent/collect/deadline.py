@@ -1,0 +1,85 @@
+"""One daemon thread that does one job at a time, and a caller that waits only so long.
+
+For foreign code that can hang and cannot be interrupted (a driver's library). A hanging job costs its caller the
+deadline once; until it comes back no further job starts and no further thread is made.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class NotAnsweringError(Exception):
+    """The job has not come back; ``seconds`` since it was started, and whether it is the one just asked for."""
+
+    def __init__(self, seconds: float, *, just_started: bool) -> None:
+        super().__init__(f"no answer for {seconds:.0f} s")
+        self.seconds = seconds
+        self.just_started = just_started
+
+
+class DeadlineThread:
+    """Runs jobs in a thread of its own. Used by one caller at a time."""
+
+    def __init__(self, name: str, deadline_seconds: float) -> None:
+        self._name = name
+        self._deadline = deadline_seconds
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._late: Future[Any] | None = None
+        self._started_at = 0.0
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopped
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Do ``job`` in the thread and return its result, or raise what it raised.
+
+        Raises NotAnsweringError when the deadline passes, or at once while an earlier job still hangs. The result of a
+        job that came back late is dropped; what it raised is raised by the next call.
+        """
+        self._give_up_late()
+        if self._stopped:
+            raise RuntimeError(f"thread {self._name} was stopped")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        answer: Future[T] = Future()
+        self._started_at = time.monotonic()
+        self._jobs.put((job, answer))
+        if not wait([answer], self._deadline).done:
+            self._late = answer
+            raise NotAnsweringError(time.monotonic() - self._started_at, just_started=True)
+        return answer.result()
+
+    def _give_up_late(self) -> None:
+        if self._late is None:
+            return
+        if not self._late.done():
+            raise NotAnsweringError(time.monotonic() - self._started_at, just_started=False)
+        late, self._late = self._late, None
+        late.result()
+
+    def _work(self) -> None:
+        while (order := self._jobs.get()) is not None:
+            job, answer = order
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 (raised again where the answer is awaited)
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)
+            del job, answer, order
+
+    def stop(self) -> None:
+        """End the thread after the job in hand; does not wait for it."""
+        self._stopped = True
+        self._jobs.put(None)

@@ -1,0 +1,218 @@
+"""NVML through the real binding, against stand-in GPUs: what a GPU says, and what it does not support."""
+
+import pytest
+from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+
+from rules.gpu_readout import GPU_NAMES
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13
+
+
+# ---- what a healthy GPU says ----
+
+
+def test_a_gpu_that_supports_everything_says_everything_and_nothing_is_sampled(machine):
+    uuid = machine.standin.add_gpu()
+    gpu = machine.only()
+    assert (gpu.gpu, gpu.index, gpu.product) == (uuid, 0, "NVIDIA H100 80GB HBM3")
+    assert gpu.t == 1_700_000_015.0
+    assert gpu.gauges == {
+        "gpu_memory_used_bytes": 80_000_000_000.0,
+        "gpu_memory_total_bytes": 85_520_809_984.0,
+        "gpu_memory_reserved_bytes": 502_000_000.0,
+        "gpu_temperature_celsius": 61.0,
+        "gpu_power_limit_watts": 700.0,
+    }
+    assert dict(gpu.counters) == dict.fromkeys(
+        ("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds"), 0.0
+    )
+    assert (gpu.gaps, gpu.sampled, gpu.pids) == ({}, frozenset(), (4242, 4300))
+    assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
+
+
+def test_utilisation_and_power_come_from_the_drivers_sums_not_from_its_polls(machine):
+    machine.standin.add_gpu(util=99, power_mw=999_000)
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,1500000:80,2500000:20,3000000:100", "0.energy_mj": 11_000_000})
+    gpu = machine.only()
+    # 0.5 s x 80 % + 1.0 s x 20 % + 0.5 s x 100 % = 1.1 s of 2.0 s; 6,000 J in 15 s
+    assert gpu.counters["gpu_busy_seconds"] == pytest.approx(1.1)
+    assert gpu.counters["gpu_busy_covered_seconds"] == pytest.approx(2.0)
+    assert gpu.counters["gpu_energy_joules"] == pytest.approx(6_000.0)
+    assert gpu.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
+    assert "gpu_power_watts" not in gpu.gauges
+    assert gpu.sampled == frozenset()
+
+
+def test_a_sample_is_counted_once_though_the_buffer_still_holds_it(machine):
+    machine.standin.add_gpu(samples="1000000:50")
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,2000000:100"})
+    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(1.0)
+    machine.standin.set({"0.samples": "1000000:50,2000000:100,3000000:100"})
+    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(2.0)
+
+
+def test_a_driver_that_gives_old_samples_again_does_not_count_them_again(machine):
+    machine.standin.add_gpu(samples="1000000:50", samples_again=1, util=0)
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,2000000:100"})
+    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(1.0)
+    gpu = machine.only()
+    assert gpu.counters["gpu_busy_seconds"] == pytest.approx(1.0)
+    assert gpu.sampled == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+
+
+def test_samples_given_as_doubles_are_read_as_doubles(machine):
+    machine.standin.add_gpu(sample_type=0)
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,2000000:62.5"})
+    assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(0.625)
+
+
+def test_a_turn_asks_only_what_changes(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.calls()
+    machine.standin.set({"0.samples": "1000000:50,2000000:50"})
+    machine.only()
+    assert sorted(machine.standin.calls()) == [
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ]
+
+
+def test_a_changed_power_limit_is_seen_within_minutes(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"0.limit_mw": 350_000})
+    limits = [machine.only().gauges["gpu_power_limit_watts"] for _ in range(21)]
+    assert (limits[0], limits[-1]) == (700.0, 350.0)
+
+
+# ---- what is not there ----
+
+
+def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(machine):
+    lacking = dict.fromkeys(("util", "samples", "energy_mj", "power_mw", "limit_mw", "celsius", "total"))
+    machine.standin.add_gpu(name="Tesla T4", **lacking)
+    machine.standin.set({"driver": "460.106"})
+    gpu = machine.only()
+    assert (gpu.counters, gpu.gauges, gpu.sampled) == ({}, {}, frozenset())
+    assert gpu.gaps == dict.fromkeys(
+        (
+            "gpu_busy_seconds",
+            "gpu_busy_covered_seconds",
+            "gpu_energy_joules",
+            "gpu_energy_covered_seconds",
+            "gpu_power_watts",
+            "gpu_memory_used_bytes",
+            "gpu_memory_total_bytes",
+            "gpu_memory_reserved_bytes",
+            "gpu_temperature_celsius",
+            "gpu_power_limit_watts",
+        ),
+        "not supported by Tesla T4 (driver 460.106)",
+    )
+
+
+def test_a_mig_parent_has_gaps_for_utilisation_and_keeps_the_rest(machine):
+    machine.standin.add_gpu(util=None, samples=None)
+    gpu = machine.only()
+    assert not {"gpu_busy_seconds", "gpu_busy_covered_seconds"} & {*gpu.counters, *gpu.gauges}
+    assert set(gpu.gaps) == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
+def test_without_driver_sums_polls_fill_the_same_counters_and_are_marked(machine, code):
+    machine.standin.add_gpu(util=64, power_mw=400_000)
+    machine.standin.set({"error.nvmlDeviceGetSamples": code, "error.nvmlDeviceGetTotalEnergyConsumption": code})
+    machine.only()
+    machine.standin.set({"0.util": 20, "0.power_mw": 200_000})
+    gpu = machine.only()
+    assert gpu.counters["gpu_busy_seconds"] == pytest.approx(0.2 * 15)
+    assert gpu.counters["gpu_busy_covered_seconds"] == pytest.approx(15.0)
+    assert gpu.counters["gpu_energy_joules"] == pytest.approx(200.0 * 15)
+    assert gpu.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
+    assert gpu.gauges["gpu_power_watts"] == 200.0
+    assert gpu.sampled == {*gpu.counters, "gpu_power_watts"}
+    assert gpu.gaps == {}
+
+
+def test_a_refusal_for_good_is_asked_once_and_again_only_after_minutes(machine):
+    machine.standin.add_gpu(samples=None)
+    machine.only()
+    machine.standin.calls()
+    machine.only()
+    assert "nvmlDeviceGetSamples" not in machine.standin.calls()
+    machine.standin.set({"0.samples": "1000000:50"})
+    machine.only(300.0)
+    assert "nvmlDeviceGetSamples" in machine.standin.calls()
+    assert machine.only(1.0).sampled == frozenset()
+
+
+def test_memory_falls_back_on_version_1_without_changing_what_used_means(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": FUNCTION_NOT_FOUND})
+    gpu = machine.only()
+    assert gpu.gauges["gpu_memory_used_bytes"] == 80_000_000_000.0
+    assert gpu.gauges["gpu_memory_total_bytes"] == 85_520_809_984.0
+    assert "gpu_memory_reserved_bytes" not in gpu.gauges
+    assert gpu.gaps == {"gpu_memory_reserved_bytes": "not offered by NVIDIA H100 80GB HBM3 (driver 580.95.05)"}
+
+
+def test_temperature_falls_back_on_the_older_call(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlDeviceGetTemperatureV": FUNCTION_NOT_FOUND})
+    assert machine.only().gauges["gpu_temperature_celsius"] == 61.0
+
+
+def test_processes_we_may_not_see_are_a_gap(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
+    gpu = machine.only()
+    assert (gpu.pids, set(gpu.gaps)) == ((), {"pids"})
+
+
+def test_an_idle_gpu_whose_sample_buffer_runs_dry_is_polled_and_marked(machine):
+    machine.standin.add_gpu(util=0, samples="1000000:50")
+    machine.only()
+    gpu = machine.only()  # the buffer still holds nothing newer
+    assert (gpu.counters["gpu_busy_seconds"], gpu.counters["gpu_busy_covered_seconds"]) == (0.0, 15.0)
+    assert gpu.sampled == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    machine.standin.set({"0.samples": "1000000:50,40000000:100,41000000:100"})
+    gpu = machine.only()
+    # The first sample after the pause only starts the count again.
+    assert (gpu.counters["gpu_busy_seconds"], gpu.counters["gpu_busy_covered_seconds"]) == (1.0, 16.0)
+    assert gpu.sampled == frozenset()
+
+
+def test_a_turn_too_soon_for_the_next_sample_is_not_polled(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    gpu = machine.only(1.0)
+    assert (gpu.counters["gpu_busy_covered_seconds"], gpu.sampled) == (0.0, frozenset())
+
+
+def test_a_driver_clock_set_back_does_not_silence_the_samples(machine):
+    machine.standin.add_gpu(samples="900000000:50")
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,2000000:50"})
+    machine.only()  # finds that all is older, and starts from there
+    machine.standin.set({"0.samples": "1000000:50,2000000:50,3000000:100"})
+    gpu = machine.only()
+    assert gpu.sampled == frozenset()
+    assert gpu.counters["gpu_busy_seconds"] == pytest.approx(0.64 * 15 + 1.0)  # a poll in between, one sample
+
+
+def test_a_poll_above_100_percent_is_a_gap(machine):
+    machine.standin.add_gpu(samples=None, util=4_294_967_295)
+    gpu = machine.only()
+    assert gpu.gaps["gpu_busy_seconds"] == "4294967295 % busy was given by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+    assert "gpu_busy_seconds" not in gpu.counters
