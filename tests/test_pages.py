@@ -1,0 +1,615 @@
+"""Real little servers on loopback; each test lets one answer as badly as servers do."""
+
+import contextlib
+import gzip
+import os
+import socket
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+import trustme
+import urllib3
+
+from agent.collect.pages import Backoff, PageFetcher, TargetOptions
+from agent.collect.scrape_failures import closed_by_peer, translated
+from agent.errors import BadConfig, ScrapeError, ScrapeFailure
+
+PAGE = b"# TYPE x gauge\nx 12\n"
+SOON = 0.3
+"""Seconds: the time limit of the scrapes here that are meant to run into it."""
+BUSY_MACHINE = 3.0
+"""Seconds that a machine with other things to do may be late; what is tested for would last a minute or for ever."""
+
+Answer = Callable[[socket.socket], None]
+
+
+class Server:
+    """Accepts connections and lets `answer` write what it likes after each request; remembers the requests."""
+
+    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[str] = []
+        self.connections = 0
+        self._answer = answer
+        self._tls = tls
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/metrics"
+
+    def close(self) -> None:
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                self._open.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        # A client that gives up is what many of these tests are about.
+        with contextlib.suppress(OSError):
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                self._open.append(connection)
+                # A refused handshake leaves the connection open: closing it might outrun the alert that says why.
+                connection.do_handshake()
+            while request := read_request(connection):
+                self.requests.append(request)
+                self._answer(connection)
+
+
+def read_request(connection: socket.socket) -> str:
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        piece = connection.recv(4096)
+        if not piece:
+            return ""
+        received += piece
+    return received.decode()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def start(answer: Answer, tls: ssl.SSLContext | None = None) -> Server:
+        servers.append(Server(answer, tls))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def sends(body: bytes = PAGE, *headers: str, status: str = "200 OK", announced: int | None = None) -> Answer:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if announced is None else announced}", *headers]
+    whole = "\r\n".join([*lines, "", ""]).encode() + body
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(whole)
+        if announced is not None:
+            connection.close()
+
+    return answer
+
+
+def sends_until_close(*pieces: bytes, head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n") -> Answer:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(head.encode() + b"".join(pieces))
+        connection.close()
+
+    return answer
+
+
+def drips(start: bytes, piece: bytes) -> Answer:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(start)
+        while True:
+            connection.sendall(piece)
+            time.sleep(0.02)
+
+    return answer
+
+
+def failure(url: str, timeout_seconds: float = 5.0, **options: object) -> ScrapeError:
+    fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
+    with pytest.raises(ScrapeError) as caught:
+        fetcher.fetch()
+    fetcher.close()
+    return caught.value
+
+
+Serve = Callable[..., Server]
+
+
+def test_a_whole_page_comes_back_over_one_kept_connection(serve: Serve) -> None:
+    server = serve(sends())
+    fetcher = PageFetcher(TargetOptions(url=server.url))
+    assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
+    assert server.connections == 1
+
+
+def test_the_plain_text_format_is_asked_for_and_gzip_allowed(serve: Serve) -> None:
+    server = serve(sends())
+    PageFetcher(TargetOptions(url=server.url + "?part=1")).fetch()
+    lines = server.requests[0].split("\r\n")
+    assert lines[0] == "GET /metrics?part=1 HTTP/1.1"
+    assert {"Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip"} <= set(lines)
+    assert not any(line.startswith("Authorization") for line in lines)
+
+
+def test_a_proxy_in_the_environment_is_not_used(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
+    assert PageFetcher(TargetOptions(url=serve(sends()).url)).fetch() == PAGE
+
+
+def test_a_password_of_the_user_is_not_sent(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server = serve(sends())
+    PageFetcher(TargetOptions(url=server.url)).fetch()
+    assert "Authorization" not in server.requests[0]
+
+
+def test_a_server_that_closes_after_every_answer_costs_only_a_new_connection(serve: Serve) -> None:
+    def answer(connection: socket.socket) -> None:
+        sends()(connection)
+        connection.close()
+
+    server = serve(answer)
+    fetcher = PageFetcher(TargetOptions(url=server.url))
+    assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_a_connection_closed_at_the_moment_of_its_next_use_is_tried_anew(
+    serve: Serve, authority: trustme.CA, over_tls: bool
+) -> None:
+    answers = iter([sends(), lambda connection: connection.close(), sends()])
+    server = serve(lambda connection: next(answers)(connection), server_side(authority) if over_tls else None)
+    fetcher = PageFetcher(TargetOptions(url=server.url, insecure_skip_verify=over_tls))
+    assert [fetcher.fetch() for _ in range(2)] == [PAGE] * 2
+    assert server.connections == 2
+
+
+def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_twice(serve: Serve) -> None:
+    server = serve(lambda connection: connection.close())
+    error = failure(server.url)
+    assert error.kind is ScrapeFailure.CONNECT
+    assert len(server.requests) == 1
+
+
+def test_a_target_that_is_down_is_named_with_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = failure(f"http://127.0.0.1:{port}/metrics?token=s3cret")
+    assert error.kind is ScrapeFailure.CONNECT
+    assert error.text == f"http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
+
+
+def test_a_host_that_has_no_address_is_a_failure_to_connect() -> None:
+    error = failure("http://no-such-host.invalid/metrics")
+    assert error.kind is ScrapeFailure.CONNECT
+
+
+def test_a_server_that_speaks_something_else_is_a_failure_to_connect(serve: Serve) -> None:
+    error = failure(serve(sends_until_close(b"SSH-2.0-OpenSSH_9.2\r\n", head="")).url)
+    assert error.kind is ScrapeFailure.CONNECT
+    assert "not HTTP" in error.text
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda connection: time.sleep(60), id="silent"),
+        pytest.param(drips(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"), id="dripping headers"),
+        pytest.param(drips(b"HTTP/1.1 200 OK\r\n", b"X-Slow: a\r\n"[:1]), id="dripping header names"),
+        pytest.param(drips(HEAD + b"\r\n", b"x 1\n"), id="dripping page without an end"),
+        pytest.param(drips(HEAD + b"Content-Length: 9999\r\n\r\n", b"x"), id="dripping page of a known length"),
+        pytest.param(drips(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"), id="dripping chunks"),
+    ],
+)
+def test_the_time_limit_is_for_the_whole_scrape(serve: Serve, answer: Answer) -> None:
+    started = time.monotonic()
+    error = failure(serve(answer).url, SOON)
+    assert SOON * 0.9 < time.monotonic() - started < SOON + BUSY_MACHINE
+    assert error.kind is ScrapeFailure.TIMEOUT
+    assert error.text.endswith("gave no complete page within 0.3 s")
+
+
+def test_after_a_timeout_the_next_fetch_starts_on_a_new_connection(serve: Serve) -> None:
+    answers = iter([lambda connection: time.sleep(1), sends()])
+    server = serve(lambda connection: next(answers)(connection))
+    fetcher = PageFetcher(TargetOptions(url=server.url, timeout_seconds=SOON))
+    with pytest.raises(ScrapeError):
+        fetcher.fetch()
+    assert fetcher.fetch() == PAGE
+    assert server.connections == 2
+
+
+def test_an_endless_page_ends_at_the_byte_limit(serve: Serve) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"\r\n")
+        while True:
+            connection.sendall(b"x 1\n" * 4096)
+
+    error = failure(serve(answer).url, max_bytes=100_000)
+    assert error.kind is ScrapeFailure.TOO_LARGE
+    assert "100000 bytes" in error.text
+
+
+def test_a_page_announced_beyond_the_limit_is_not_even_read(serve: Serve) -> None:
+    error = failure(serve(sends(b"x", announced=1001)).url, max_bytes=1000)
+    assert error.kind is ScrapeFailure.TOO_LARGE
+
+
+def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
+    assert PageFetcher(TargetOptions(url=serve(sends()).url, max_bytes=len(PAGE))).fetch() == PAGE
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(sends(b"# TYPE x gauge\nx 1", announced=len(PAGE)), id="with a length"),
+        pytest.param(sends(b"# TYPE x gauge\n", announced=len(PAGE)), id="with a length, after a line"),
+        pytest.param(sends(b"# TYPE x gauge\nx 1"), id="with a length that fits"),
+        pytest.param(sends_until_close(b"# TYPE x gauge\nx 1"), id="without a length"),
+        pytest.param(
+            sends_until_close(b"4\r\nx 1\n\r\n4\r\nx", head=HEAD.decode() + "Transfer-Encoding: chunked\r\n\r\n"),
+            id="inside a chunk",
+        ),
+        pytest.param(
+            sends_until_close(b"4\r\nx 1\n\r\n", head=HEAD.decode() + "Transfer-Encoding: chunked\r\n\r\n"),
+            id="between chunks",
+        ),
+        pytest.param(sends(b""), id="empty"),
+    ],
+)
+def test_a_page_cut_off_is_never_taken_for_a_whole_one(serve: Serve, answer: Answer) -> None:
+    assert failure(serve(answer).url).kind is ScrapeFailure.CUT_OFF
+
+
+def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nx 1\n\r\n5\r\ny 12\n\r\n0\r\n\r\n")
+
+    server = serve(answer)
+    fetcher = PageFetcher(TargetOptions(url=server.url))
+    assert [fetcher.fetch(), fetcher.fetch()] == [b"x 1\ny 12\n"] * 2
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (sends(b"[]", "Content-Type: application/json"), "/prometheus/metrics"),
+        (sends(b"[]", "Content-Type: text/plain"), "/prometheus/metrics"),
+        (sends(b'[{"iter": 1}]\n'), "/prometheus/metrics"),
+        (sends(b"<html></html>\n", "Content-Type: text/html; charset=utf-8"), "login"),
+        (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), "login"),
+        (sends(PAGE, "Content-Type: application/octet-stream"), "'application/octet-stream'"),
+        (sends(PAGE, "Content-Encoding: br"), "only gzip"),
+    ],
+)
+def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, answer: Answer, hint: str) -> None:
+    error = failure(serve(answer).url)
+    assert error.kind is ScrapeFailure.CONTENT_TYPE
+    assert hint in error.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ("Content-Type: text/plain; version=1.0.0; charset=utf-8",),
+        ("Content-Type: application/openmetrics-text; version=1.0.0",),
+    ],
+)
+def test_a_text_page_of_any_version_or_of_no_type_is_accepted(serve: Serve, headers: tuple[str, ...]) -> None:
+    assert PageFetcher(TargetOptions(url=serve(sends(PAGE, *headers)).url)).fetch() == PAGE
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "hint"),
+    [
+        ("500 Internal Server Error", ScrapeFailure.HTTP_STATUS, "answered 500"),
+        ("404 Not Found", ScrapeFailure.HTTP_STATUS, "is the path right?"),
+        ("401 Unauthorized", ScrapeFailure.AUTH, "bearer_token_file"),
+        ("403 Forbidden", ScrapeFailure.AUTH, "may not read"),
+        ("204 No Content", ScrapeFailure.HTTP_STATUS, "answered 204"),
+        ("304 Not Modified", ScrapeFailure.HTTP_STATUS, "answered 304"),
+    ],
+)
+def test_any_status_but_200_is_a_failure(serve: Serve, status: str, kind: ScrapeFailure, hint: str) -> None:
+    error = failure(serve(sends(b"", status=status)).url)
+    assert error.kind is kind
+    assert hint in error.text
+
+
+def test_after_an_error_the_next_good_page_is_read(serve: Serve) -> None:
+    answers = iter([sends(b"oops" * 1000, status="500 Internal Server Error"), sends()])
+    fetcher = PageFetcher(TargetOptions(url=serve(lambda connection: next(answers)(connection)).url))
+    with pytest.raises(ScrapeError):
+        fetcher.fetch()
+    assert fetcher.fetch() == PAGE
+
+
+def test_a_redirect_is_named_and_not_followed(serve: Serve) -> None:
+    other = serve(sends())
+    location = f"Location: http://user:s3cret@127.0.0.1:{other.port}/login?token=s3cret"
+    server = serve(drips(f"HTTP/1.1 302 Found\r\n{location}\r\n\r\n".encode(), b"endless"))
+    error = failure(server.url)
+    assert error.kind is ScrapeFailure.REDIRECT
+    assert f"redirects to 127.0.0.1:{other.port};" in error.text
+    assert "s3cret" not in error.text
+    assert other.connections == 0
+
+
+@pytest.mark.parametrize("location", ["/elsewhere", "http://[::1", ""])
+def test_a_redirect_to_anywhere_is_a_redirect(serve: Serve, location: str) -> None:
+    answer = sends(b"", f"Location: {location}", status="301 Moved Permanently")
+    assert failure(serve(answer).url).kind is ScrapeFailure.REDIRECT
+
+
+def test_a_compressed_page_is_unpacked(serve: Serve) -> None:
+    packed = gzip.compress(PAGE)
+    server = serve(sends(packed, "Content-Encoding: gzip", "Content-Type: text/plain"))
+    assert PageFetcher(TargetOptions(url=server.url)).fetch() == PAGE
+
+
+def test_a_bomb_is_refused_without_being_unpacked(serve: Serve) -> None:
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(pack.compress(b"x 1\n" * 2**18) for _ in range(64)) + pack.flush()
+    error = failure(serve(sends(bomb, "Content-Encoding: gzip")).url, max_bytes=2**20)
+    assert error.kind is ScrapeFailure.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(gzip.compress(b"x 1\n" * 1000)[:-9], id="cut"),
+        pytest.param(gzip.compress(PAGE)[:8] + b"\xff" * 20, id="damaged"),
+        pytest.param(PAGE, id="not packed at all"),
+        pytest.param(gzip.compress(PAGE) + b"more", id="followed by more"),
+    ],
+)
+def test_a_compressed_page_that_does_not_unpack_whole_is_cut_off(serve: Serve, packed: bytes) -> None:
+    assert failure(serve(sends(packed, "Content-Encoding: gzip")).url).kind is ScrapeFailure.CUT_OFF
+
+
+def test_a_bearer_token_is_sent_and_read_again_when_its_file_changes(serve: Serve, tmp_path: Path) -> None:
+    server = serve(sends())
+    token = tmp_path / "token"
+    token.write_text("first-s3cret\n")
+    fetcher = PageFetcher(TargetOptions(url=server.url, bearer_token_file=str(token)))
+    fetcher.fetch()
+    fetcher.fetch()
+    token.write_text("second\n")
+    os.utime(token, ns=(1, 1))
+    fetcher.fetch()
+    sent = [line for request in server.requests for line in request.split("\r\n") if line.startswith("Authorization")]
+    assert sent == ["Authorization: Bearer first-s3cret"] * 2 + ["Authorization: Bearer second"]
+
+
+def test_basic_authentication_is_sent(serve: Serve, tmp_path: Path) -> None:
+    server = serve(sends())
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    PageFetcher(TargetOptions(url=server.url, username="me", password_file=str(password))).fetch()
+    assert "Authorization: Basic bWU6b3BlbiBzZXNhbWU=" in server.requests[0]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"s3cret\xff", "s3cret-ü".encode(), b"s3cret\nX-Injected: 1"])
+def test_a_token_that_cannot_be_used_is_named_by_its_file_and_never_shown(
+    serve: Serve, tmp_path: Path, content: bytes | None
+) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    server = serve(sends())
+    error = failure(server.url, bearer_token_file=str(token))
+    assert error.kind is ScrapeFailure.AUTH
+    assert error.text.startswith(f"bearer_token_file {token}: ")
+    assert "s3cret" not in f"{error!r} {error.__cause__!r}"
+    assert server.connections == 0
+
+
+def test_no_secret_stands_in_a_message_or_a_repr(serve: Serve, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    fetcher = PageFetcher(TargetOptions(url=serve(sends(status="401 No")).url, bearer_token_file=str(token)))
+    with pytest.raises(ScrapeError) as caught:
+        fetcher.fetch()
+    assert caught.value.kind is ScrapeFailure.AUTH
+    assert "s3cret" not in f"{caught.value!r} {fetcher!r} {fetcher.__dict__!r}"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def server_side(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def written(authority: trustme.CA, folder: Path) -> str:
+    path = folder / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return str(path)
+
+
+def test_a_page_comes_over_tls_from_a_server_of_our_own_authority(
+    serve: Serve, authority: trustme.CA, tmp_path: Path
+) -> None:
+    server = serve(sends(), server_side(authority))
+    fetcher = PageFetcher(TargetOptions(url=server.url, ca_file=written(authority, tmp_path)))
+    assert [fetcher.fetch(), fetcher.fetch()] == [PAGE, PAGE]
+    assert server.connections == 1
+
+
+def test_a_self_signed_server_is_refused_and_ca_file_named(serve: Serve, tmp_path: Path) -> None:
+    # The certificate of an authority is one that signed itself.
+    own = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pem = tmp_path / "own.pem"
+    own.private_key_pem.write_to_path(str(pem))
+    own.cert_pem.write_to_path(str(pem), append=True)
+    context.load_cert_chain(pem)
+    error = failure(serve(sends(), context).url)
+    assert error.kind is ScrapeFailure.TLS
+    assert "its certificate is self-signed; name the CA that signed it in ca_file" in error.text
+
+
+def test_a_server_of_another_authority_is_refused(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
+    error = failure(serve(sends(), server_side(authority)).url, ca_file=written(trustme.CA(), tmp_path))
+    assert error.kind is ScrapeFailure.TLS
+    assert "ca_file" in error.text
+
+
+def test_a_certificate_for_another_address_is_refused(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
+    error = failure(serve(sends(), server_side(authority, "10.0.0.1")).url, ca_file=written(authority, tmp_path))
+    assert error.kind is ScrapeFailure.TLS
+    assert error.text.endswith("its certificate is for another IP address")
+
+
+def test_whoever_asks_for_it_gets_a_page_unverified(serve: Serve, authority: trustme.CA) -> None:
+    server = serve(sends(), server_side(authority, "elsewhere.example"))
+    assert PageFetcher(TargetOptions(url=server.url, insecure_skip_verify=True)).fetch() == PAGE
+
+
+def test_https_to_a_port_of_plain_http_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        server = threading.Thread(target=refuse)
+        server.start()
+        error = failure(f"https://127.0.0.1:{listener.getsockname()[1]}/metrics")
+        server.join()
+    assert error.kind is ScrapeFailure.TLS
+    assert "begin with http://" in error.text
+
+
+def test_a_handshake_that_never_ends_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        started = time.monotonic()
+        error = failure(f"https://127.0.0.1:{listener.getsockname()[1]}/metrics", SOON)
+    assert time.monotonic() - started < SOON + BUSY_MACHINE
+    assert error.kind is ScrapeFailure.TIMEOUT
+
+
+def test_the_time_limit_holds_inside_tls(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
+    server = serve(drips(HEAD + b"\r\n", b"x 1\n"), server_side(authority))
+    assert failure(server.url, SOON, ca_file=written(authority, tmp_path)).kind is ScrapeFailure.TIMEOUT
+
+
+def test_a_client_certificate_is_shown_where_one_is_wanted(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
+    context = server_side(authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    server = serve(sends(), context)
+    ca_file = written(authority, tmp_path)
+    error = failure(server.url, ca_file=ca_file)
+    assert error.kind is ScrapeFailure.TLS
+    assert "client_cert_file" in error.text
+    client = authority.issue_cert("agent.example")
+    client.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    client.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    options = TargetOptions(
+        url=server.url,
+        ca_file=ca_file,
+        client_cert_file=str(tmp_path / "cert.pem"),
+        client_key_file=str(tmp_path / "key.pem"),
+    )
+    assert PageFetcher(options).fetch() == PAGE
+
+
+def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
+    ended = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
+    error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", ended))  # type: ignore[arg-type]
+    assert closed_by_peer(error)
+    ours = translated(error, "https://host/metrics", 1.0)
+    assert (ours.kind, "client_cert_file" in ours.text) == (ScrapeFailure.TLS, True)
+
+
+def test_a_ca_file_that_is_missing_or_holds_no_certificate_is_named(serve: Serve, tmp_path: Path) -> None:
+    missing = failure("https://127.0.0.1:9/metrics", ca_file=str(tmp_path / "none.pem"))
+    assert (missing.kind, missing.text) == (
+        ScrapeFailure.TLS,
+        f"ca_file {tmp_path / 'none.pem'}: No such file or directory",
+    )
+    (tmp_path / "empty.pem").write_text("no certificate")
+    empty = failure("https://127.0.0.1:9/metrics", ca_file=str(tmp_path / "empty.pem"))
+    assert empty.kind is ScrapeFailure.TLS
+    assert "ca_file" in empty.text
+
+
+def test_every_mistake_in_the_options_is_reported_at_once() -> None:
+    with pytest.raises(BadConfig) as caught:
+        TargetOptions(
+            url="ftp://me:s3cret@host/metrics",
+            timeout_seconds=0,
+            max_bytes=-1,
+            bearer_token_file="token",
+            username="me",
+            client_key_file="key.pem",
+        )
+    fields = [problem.partition(":")[0] for problem in caught.value.problems]
+    expected = ["url", "url", "timeout_seconds", "max_bytes", "username", "bearer_token_file", "client_key_file"]
+    assert fields == expected
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://host:many/metrics", "//host/metrics", "host:8000/metrics"])
+def test_an_address_that_is_none_is_a_mistake_in_the_options(url: str) -> None:
+    with pytest.raises(BadConfig, match="url: "):
+        TargetOptions(url=url)
+
+
+def test_a_dead_target_is_asked_ever_more_rarely_but_at_least_every_fifth_turn() -> None:
+    backoff = Backoff()
+    asked = []
+    for turn in range(20):
+        now = turn * 15.0
+        if backoff.due(now):
+            asked.append(turn)
+            backoff = backoff.failed(now, 15.0)
+    assert asked == [0, 1, 2, 4, 7, 12, 17]
+    assert backoff.failures == len(asked)
+
+
+def test_one_success_ends_the_waiting() -> None:
+    backoff = Backoff().failed(0.0, 15.0).failed(15.0, 15.0).failed(30.0, 15.0)
+    assert not backoff.due(45.0)
+    assert backoff.ok().due(45.0)
+    assert backoff.ok() == Backoff()
+
+
+def test_a_turn_that_starts_a_little_early_is_not_skipped() -> None:
+    assert Backoff().failed(0.2, 15.0).due(15.0)
