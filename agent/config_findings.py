@@ -1,0 +1,76 @@
+"""What weakens a configuration without making it unusable: the sentences that `run` logs and `doctor` shows.
+
+Owns the list CHECKS; it changes nothing and opens nothing. Each sentence begins with the path of its place. Another
+weakness is a function that yields sentences and a row in CHECKS.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+
+from agent.config_keys import Config
+from agent.config_problems import unknown
+from rules.plan import Plan
+
+
+def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
+    """Every weakness, in the order of CHECKS."""
+    return tuple(text for check in CHECKS for text in check(config, plan))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address reaches this machine alone; a name other than localhost is taken to reach further."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _nothing_to_watch(config: Config, _: Plan | None) -> Iterator[str]:
+    if not config.targets:
+        yield "targets: is empty; nothing is watched"
+
+
+def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
+    for place, target in enumerate(config.targets):
+        if plan is not None and target.tier not in plan.tiers:
+            why = unknown(target.tier, tuple(plan.tiers), "a tier of the plan")
+            yield f"targets[{place}].tier: is watched and compared with nothing: {target.tier} {why}"
+
+
+def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
+    for place, target in enumerate(config.targets):
+        tier = plan.tiers.get(target.tier) if plan else None
+        if tier and target.engine and target.engine != tier.engine:
+            yield f"targets[{place}].engine: is {target.engine}, the plan's tier {target.tier} says {tier.engine}"
+
+
+def _unchecked_certificate(config: Config, _: Plan | None) -> Iterator[str]:
+    for place, target in enumerate(config.targets):
+        if target.tls and target.tls.insecure_skip_verify:
+            yield f"targets[{place}].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file"
+
+
+def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
+    web = config.web
+    host, _port = web.address
+    if is_loopback(host):
+        return
+    if not (web.bearer_token_file or web.basic_auth_users_file):
+        lacking = "authentication" if web.tls else "TLS and authentication"
+        yield (
+            f"web.listen: {web.listen} is open to other machines without {lacking}; "
+            "set web.tls and web.bearer_token_file or web.basic_auth_users_file, or listen on 127.0.0.1"
+        )
+    elif not web.tls:
+        yield f"web.listen: {web.listen} takes passwords from other machines without TLS; set web.tls"
+
+
+CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
+    _nothing_to_watch,
+    _unplanned,
+    _other_engine,
+    _unchecked_certificate,
+    _open_to_others,
+)

@@ -1,0 +1,181 @@
+"""The keys of `sizewatch.yaml`: their kinds, units, defaults and meaning, as strict frozen records.
+
+Owns the keys and what follows from one record alone; files, contradictions and the plan are `agent.config`'s. A new key
+is a field here with a description; then `sizewatch render` writes `docs/config.schema.json` and `docs/configuration.md`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.collect import scrapers
+from agent.collect.pages import DEFAULT_MAX_BYTES, TargetOptions
+from agent.config_problems import default_replica
+from agent.config_values import EnvironmentFileName, FileName, GpuList, Interval, Listen, Timeout, Url, split_listen
+
+DEFAULT_TIMEOUT_SECONDS = 10.0
+HISTORY_FILE = "history.db"
+"""The history's file in `data_dir`."""
+
+Text = Annotated[str, Field(min_length=1)]
+Role = Literal["standalone", "node"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class BasicAuth(_Part):
+    username: Text = Field(description="User name of basic authentication.")
+    password_file: EnvironmentFileName = Field(description="File that holds the password.")
+
+
+class Tls(_Part):
+    ca_file: EnvironmentFileName | None = Field(
+        None, description="CA that signed the target's certificate; default the system's."
+    )
+    cert_file: EnvironmentFileName | None = Field(
+        None, description="Client certificate, where the target asks for one."
+    )
+    key_file: EnvironmentFileName | None = Field(None, description="Its key, where it is not in cert_file.")
+    insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
+
+
+class Connection(_Part):
+    """Where a page is and how to ask for it."""
+
+    url: Url = Field(description="Address of the metrics page; without user, password or ${...}.")
+    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
+    basic_auth: BasicAuth | None = None
+    tls: Tls | None = None
+    max_page_bytes: Annotated[int, Field(ge=1024)] = Field(
+        DEFAULT_MAX_BYTES, description="A larger page, after decompression, is refused."
+    )
+
+    def options(self, timeout_seconds: float) -> TargetOptions:
+        """The same for the page fetcher."""
+        tls, login = self.tls or Tls(), self.basic_auth
+        return TargetOptions(
+            url=self.url,
+            timeout_seconds=timeout_seconds,
+            max_bytes=self.max_page_bytes,
+            ca_file=tls.ca_file,
+            insecure_skip_verify=tls.insecure_skip_verify,
+            bearer_token_file=self.bearer_token_file,
+            username=login.username if login else None,
+            password_file=login.password_file if login else None,
+            client_cert_file=tls.cert_file,
+            client_key_file=tls.key_file,
+        )
+
+
+class TargetKeys(Connection):
+    """One engine instance an entry."""
+
+    tier: Text = Field(description="Tier of the plan that it belongs to.")
+    replica: Text | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
+    pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
+    engine: Text | None = Field(None, description="Such as vllm; default: recognised from the page.")
+    engine_version: Text | None = Field(None, description="For words only.")
+    scrape_timeout_seconds: Timeout | None = Field(
+        None, alias="scrape_timeout", description="Of this target alone; default as above."
+    )
+    gpus: GpuList = Field(
+        "auto", description="GPUs it owns, by UUID or index; auto: found by process id where that can be seen."
+    )
+    pid_file: EnvironmentFileName | None = Field(
+        None, description="File that holds the engine's process id, for gpus: auto."
+    )
+
+    @property
+    def name(self) -> str:
+        """What the replica is called."""
+        return self.replica or default_replica(self.url)
+
+
+class Gpus(_Part):
+    source: Literal["nvml", "dcgm", "none"] = Field(
+        "nvml", description="Where GPUs are read; that this machine has none is no error."
+    )
+    dcgm: Connection | None = Field(None, description="A dcgm-exporter, for source dcgm.")
+
+
+class WebTls(_Part):
+    cert_file: EnvironmentFileName = Field(description="Certificate, with its chain.")
+    key_file: EnvironmentFileName = Field(description="Its key.")
+
+
+class Web(_Part):
+    """Metrics, health and the status page."""
+
+    listen: Listen = Field(
+        "127.0.0.1:9095", description="Address to listen on; ':9095' is every address of the machine."
+    )
+    tls: WebTls | None = None
+    bearer_token_file: EnvironmentFileName | None = Field(None, description="File with the token a reader must send.")
+    basic_auth_users_file: EnvironmentFileName | None = Field(None, description="File with the users that may read.")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host (empty: every address) and port."""
+        return split_listen(self.listen)
+
+
+class Logging(_Part):
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged.")
+    format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+
+
+class Config(_Part):
+    """What to watch, how often, and where to keep and show what was found."""
+
+    role: Role = Field("standalone", description="standalone: everything here; node: collect and judge, keep nothing.")
+    plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
+    scrape_interval_seconds: Interval = Field(
+        15.0,
+        alias="scrape_interval",
+        description="Time between two scrapes of a target.",
+        json_schema_extra={"default": "15s"},
+    )
+    scrape_timeout_seconds: Timeout | None = Field(
+        None, alias="scrape_timeout", description="For one scrape; default 10s, or the interval where that is shorter."
+    )
+    data_dir: FileName | None = Field(
+        None, description="Folder of the history; default sizewatch-data, but for role node no history."
+    )
+    targets: Annotated[tuple[TargetKeys, ...], Field(strict=False)] = Field((), description="The engines to watch.")
+    gpus: Gpus = Gpus()
+    thresholds: dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]] = Field(
+        {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
+    )
+    web: Web = Web()
+    logging: Logging = Logging()
+
+    @property
+    def history_path(self) -> Path | None:
+        """The file of the history; None where none is kept."""
+        return Path(self.data_dir) / HISTORY_FILE if self.data_dir else None
+
+    def watched(self) -> tuple[scrapers.Target, ...]:
+        """The targets as the collector takes them."""
+        return tuple(
+            scrapers.Target(
+                tier=target.tier,
+                replica=target.name,
+                pool=target.pool,
+                options=target.options(self.timeout_seconds(target)),
+                engine=target.engine,
+                engine_version=target.engine_version,
+                gpus=("auto",) if target.gpus == "auto" else tuple(str(gpu) for gpu in target.gpus),
+                pid_file=target.pid_file,
+            )
+            for target in self.targets
+        )
+
+    def timeout_seconds(self, target: TargetKeys | None = None) -> float:
+        """How long one scrape may take."""
+        given = (target and target.scrape_timeout_seconds) or self.scrape_timeout_seconds
+        return given or min(DEFAULT_TIMEOUT_SECONDS, self.scrape_interval_seconds)

@@ -1,0 +1,147 @@
+"""The kinds of value a configuration is written in: durations, files, addresses, lists of GPUs.
+
+Owns how each is read, checked and described in the schema; which key takes which kind is `agent.config`'s. It opens
+neither file nor socket. Relative files stand in the folder of the configuration, and only the names of files may hold
+${NAME}; both come in the validation context (`folder`, `environment`). Another kind is an Annotated type here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeGuard
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from agent.config_problems import WORDS, printable
+from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def _wrong(text: str) -> PydanticCustomError:
+    return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Whether it is text that can be a name outside; YAML and JSON can spell halves of characters ("\\ud800")."""
+    return isinstance(value, str) and value == printable(value) and "\0" not in value
+
+
+def _between(low: float, high: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if not isinstance(value, str):
+            raise _wrong(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            raise _wrong(str(error)) from None
+        if not low <= seconds <= high:
+            raise _wrong(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+        return seconds
+
+    return read
+
+
+_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
+Interval = Annotated[float, BeforeValidator(_between(0.5, 60.0)), _DURATION]
+"""Seconds. A minute at most: minutes are what is judged and kept."""
+Timeout = Annotated[float, BeforeValidator(_between(0.1, 60.0)), _DURATION]
+
+
+def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
+    if not _is_text(value) or not value:
+        raise _wrong("must be the name of a file or folder")
+    environment: Mapping[str, str] = context["environment"]
+    for name in _VARIABLE.findall(value):
+        if not expands:
+            raise _wrong("holds ${...}, which is replaced in the keys that end in _file only")
+        if name not in environment:
+            raise _wrong(f"names the environment variable {name}, which is not set")
+    folder: Path = context["folder"]
+    return str(folder / _VARIABLE.sub(lambda found: environment[found[1]], value))
+
+
+def _plain_file(value: object, info: ValidationInfo) -> str:
+    return _file(value, info.context or {}, expands=False)
+
+
+def _expanded_file(value: object, info: ValidationInfo) -> str:
+    return _file(value, info.context or {}, expands=True)
+
+
+_FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
+FileName = Annotated[str, BeforeValidator(_plain_file), _FILE]
+EnvironmentFileName = Annotated[str, BeforeValidator(_expanded_file), _FILE]
+"""Its name may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
+
+
+def _url(value: object) -> str:
+    if not _is_text(value):
+        raise _wrong("must be an address such as http://127.0.0.1:8000/metrics")
+    # What is wrong is said without the address: it may hold a password.
+    if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
+        raise _wrong("must hold no user or password; put them into basic_auth: {username, password_file}")
+    if "${" in value:
+        raise _wrong("holds ${...}, which is not replaced here; a secret goes into bearer_token_file or basic_auth")
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise _wrong("cannot be read as an address: is the port a number from 0 to 65535?") from None
+    if parts.scheme not in ("http", "https"):
+        raise _wrong("must begin with http:// or https://")
+    if not host or re.search(r"[\s\x00-\x1f]", value):
+        raise _wrong("names no host" if not host else "must hold no blank")
+    return value
+
+
+Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]
+
+
+def split_listen(value: str) -> tuple[str, int]:
+    """Host (empty: every address) and port of HOST:PORT, :PORT or [IPV6]:PORT. Raises ValueError in words."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
+    if found is None or not 0 < int(found[2]) <= 65535:
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
+    return found[1].strip("[]"), int(found[2])
+
+
+def _listen(value: object) -> str:
+    try:
+        split_listen(value if _is_text(value) else "")
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+    return str(value)
+
+
+Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "title": "host:port"})]
+
+
+def _gpus(value: object) -> object:
+    if value == "auto":
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise _wrong("must be auto or a list of GPUs, by UUID or index")
+    for place, gpu in enumerate(value):
+        is_index = type(gpu) is int and 0 <= gpu < 1024
+        if isinstance(gpu, str) and gpu.startswith("MIG-"):
+            raise _wrong(f"[{place}] is a MIG instance, which cannot be read yet; name whole GPUs")
+        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:-]*", gpu)):
+            raise _wrong(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
+        if gpu in value[:place]:
+            raise _wrong(f"[{place}] names GPU {gpu} again")
+    return tuple(value)
+
+
+_GPU_SCHEMA: dict[str, Any] = {
+    "title": "auto or list of GPUs",
+    "anyOf": [
+        {"const": "auto"},
+        {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
+    ],
+}
+GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus), WithJsonSchema(_GPU_SCHEMA)]

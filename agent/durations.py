@@ -1,0 +1,30 @@
+"""Durations as people write them: 500ms, 15s, 5m, 1h, 7d. The one reader and the one writer of them.
+
+Owns the units. A bare number is refused on purpose: nobody can tell whether it means seconds or minutes.
+"""
+
+from __future__ import annotations
+
+import re
+
+UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
+EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h or 7d"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError, in words, for anything but a number with one unit."""
+    found = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
+    if found is None:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise ValueError(f"must be {EXPECTED}, not '{shown}'")
+    unit = found[2]
+    return round(float(text.removesuffix(unit)) * UNITS_SECONDS[unit], 6)
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds in the largest unit that needs no fraction; below a second always milliseconds."""
+    for unit in ("d", "h", "m", "s"):
+        if seconds and seconds % UNITS_SECONDS[unit] == 0:
+            return f"{seconds / UNITS_SECONDS[unit]:.0f}{unit}"
+    return f"{seconds * 1000:g}ms"

@@ -1,0 +1,34 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.durations import UNITS_SECONDS, duration_text, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("15s", 15.0), ("5m", 300.0), ("1h", 3600.0), ("7d", 604800.0), ("1.5h", 5400.0), ("0s", 0.0)],
+)
+def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "15", "s", "-15s", "15 s", "15S", "1h30m", "1e3s", "٣s", "9" * 400 + "s", "15s\n"]
+)
+def test_anything_else_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d, not '"):
+        parse_duration(text)
+
+
+@given(number=st.integers(0, 999_999), unit=st.sampled_from(sorted(UNITS_SECONDS)))
+def test_what_is_written_reads_as_the_same_duration(number: int, unit: str) -> None:
+    seconds = parse_duration(f"{number}{unit}")
+    assert parse_duration(duration_text(seconds)) == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.5, "500ms"), (15, "15s"), (90, "90s"), (300, "5m"), (86400 * 7, "7d"), (0, "0ms")]
+)
+def test_the_largest_unit_without_a_fraction_is_written(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
