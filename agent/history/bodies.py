@@ -1,0 +1,48 @@
+"""What is in a row of history: the zlib-compressed JSON of a window's record, and the load bin it stands for.
+
+Owns both ways between a slice and what is stored of it. It must not touch a file. How a window becomes a record is
+`rules.window_record`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import replace
+
+from rules import slices
+from rules.slices import Slice
+from rules.window_record import from_record, to_record
+from rules.windows import Window
+
+NO_BIN = -1
+"""No load bin known: no curve, or no load (a gap)."""
+
+BEYOND = -2
+"""The load was beyond the benchmark."""
+
+
+def bin_code(one: Slice) -> int:
+    """The slice's load bin as rows hold it."""
+    if one.bin is not None:
+        return one.bin
+    return BEYOND if one.beyond else NO_BIN
+
+
+def pack(window: Window) -> bytes:
+    """A row's body."""
+    return zlib.compress(json.dumps(to_record(window), separators=(",", ":"), allow_nan=False).encode())
+
+
+def unpack(body: bytes) -> Window:
+    """The window in a row's body. Raises ValueError, saying what is wrong, where it holds none."""
+    try:
+        return from_record(json.loads(zlib.decompress(body)))
+    except zlib.error as error:
+        raise ValueError(f"a row that does not unpack ({error})") from error
+
+
+def slice_of(replica: str, bin: int, beyond: str, body: bytes) -> Slice:
+    """The slice that a row holds, its load worked out anew. Raises ValueError where the body holds no window."""
+    placed = slices.place(unpack(body), None, replica or None, bin if bin >= 0 else None)
+    return replace(placed, beyond=beyond) if bin == BEYOND else placed

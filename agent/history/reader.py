@@ -1,0 +1,136 @@
+"""Reading the history: slices of windows, episodes, unknown spans, events, kept values.
+
+Owns every question that is asked of the file. It never writes: that is `agent.history.store`. Each question is one
+statement, so its answer is of one instant even while the daemon writes. A new question is a method here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from agent.history import spans
+from agent.history.bodies import slice_of
+from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum
+from agent.history.troubles import Trouble, translated, trouble
+from rules.episodes import Episode, UnknownSpan
+from rules.slices import Slice
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result."""
+
+    t: float
+    kind: str
+    tier: str | None
+    replica: str | None
+    text: str
+
+
+class Reader:
+    """Answers from one history file. Safe to call from several threads; each call waits for the one before it.
+
+    Made by `Store.open_reader`, or as the reading half of a Store. Every method may raise HistoryTrouble.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Lets go of the file; a second call does nothing."""
+        with self._lock, translated(self._path):
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def minutes(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+        """The minutes of each replica that begin in [since, until), oldest first.
+
+        Bins are those of the curve that each minute was booked under. A minute seen at two loads (an agent restarted
+        within it) is two slices.
+        """
+        return self._slices(MINUTES, tier, since, until, plan_version)
+
+    def replica_bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+        """The quarters of an hour of each replica and load bin that begin in [since, until), oldest first."""
+        return self._slices(QUARTERS, tier, since, until, plan_version)
+
+    def bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+        """The hours of each load bin of the whole tier that begin in [since, until), oldest first.
+
+        Without `plan_version` all versions: compare bins only within one (`plan_versions`), for each has its own curve.
+        """
+        return self._slices(HOURS, tier, since, until, plan_version)
+
+    def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
+        """The plan versions under which hours of [since, until) were booked, the newest hour's last."""
+        rows = self._ask(
+            f"SELECT plan, max(start) FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE tier = ? AND start >= ? AND start < ? GROUP BY plan ORDER BY 2, 1",
+            (tier, since, until),
+        )
+        return tuple(plan for plan, _ in rows)
+
+    def _slices(self, kind: Sum, tier: str, since: float, until: float, plan: str | None) -> tuple[Slice, ...]:
+        # CROSS JOIN: by time first, as the tables are ordered; SQLite without statistics may begin with the series.
+        rows = self._ask(
+            f"SELECT replica, bin, beyond, body FROM {kind.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
+            " ORDER BY start, replica, bin",
+            {"tier": tier, "since": since, "until": until, "plan": plan},
+        )
+        return self._read(rows, slice_of, kind.table)
+
+    def episodes(self, since: float, tier: str | None = None) -> tuple[Episode, ...]:
+        """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
+        return self._spans(spans.EPISODE, spans.episode, since, tier)
+
+    def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
+        """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
+        return self._spans(spans.UNKNOWN, spans.unknown_span, since, tier)
+
+    def _spans(self, kind: str, read: Callable[[str], T], since: float, tier: str | None) -> tuple[T, ...]:
+        rows = self._ask(
+            "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
+            " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",
+            {"kind": kind, "since": since, "tier": tier},
+        )
+        return self._read(rows, read, "spans")
+
+    def _read(self, rows: list[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
+        try:
+            return tuple(read(*row) for row in rows)
+        except ValueError as error:
+            raise trouble(Trouble.CORRUPT, self._path, f"{table} holds {error}") from error
+
+    def events(self, since: float) -> tuple[Event, ...]:
+        """The events of [since, ...), oldest first."""
+        rows = self._ask("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
+        return tuple(
+            Event(t=t, kind=kind, tier=tier, replica=replica, text=text) for t, kind, tier, replica, text in rows
+        )
+
+    def kept(self, name: str) -> str | None:
+        """The JSON text kept under a name, None where nothing is."""
+        rows = self._ask("SELECT value FROM kept WHERE name = ?", (name,))
+        return rows[0][0] if rows else None
+
+    def _ask(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        with self._lock, translated(self._path):
+            return self._connection.execute(statement, values).fetchall()

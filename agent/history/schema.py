@@ -1,0 +1,195 @@
+"""The history file: its format, how it is made, and how a connection to it is opened.
+
+Owns the tables, the marks by which the file is known as ours (`application_id`, `user_version`) and the settings of a
+connection. It must not know what a row means. A change of the format is a new VERSION with a step in `_set_up` that
+brings the older one there.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agent.history.troubles import HistoryProblem, translated
+
+APPLICATION_ID = 0x535A5748
+"""The letters SZWH in the file's header: `file history.db` names it."""
+
+VERSION = 1
+
+DAY = 86_400.0
+
+RETRY_SECONDS = 0.02
+
+WAL_BYTES = 16 * 1024 * 1024
+"""What is left of the write-ahead log after a checkpoint; a slow reader can make it grow beyond for a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """One of the three sums: a row holds `seconds` of one load bin, of one replica or (hours) of the whole tier."""
+
+    table: str
+    seconds: int
+    per_replica: bool
+    keep_seconds: float
+
+
+MINUTES = Sum(table="minutes", seconds=60, per_replica=True, keep_seconds=3 * DAY)
+QUARTERS = Sum(table="quarters", seconds=900, per_replica=True, keep_seconds=91 * DAY)
+HOURS = Sum(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY)
+
+SUMS = (MINUTES, QUARTERS, HOURS)
+"""DESIGN 3.5: 3 days of minutes, 13 weeks of the others."""
+
+KEEP_SECONDS = 91 * DAY
+"""How long ended episodes, ended unknown spans and events are kept."""
+
+# `start` first: the newest rows go to the end of the tree, and the oldest go in one stretch.
+_SUM_TABLE = """CREATE TABLE {table} (
+    start INTEGER NOT NULL, series INTEGER NOT NULL, bin INTEGER NOT NULL, beyond TEXT NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (start, series, bin))"""
+
+TABLES = {
+    "series": """CREATE TABLE series (
+        id INTEGER PRIMARY KEY, tier TEXT NOT NULL, plan TEXT NOT NULL, replica TEXT NOT NULL, last INTEGER NOT NULL,
+        UNIQUE (tier, plan, replica))""",
+    **{kind.table: _SUM_TABLE.format(table=kind.table) for kind in SUMS},
+    "spans": """CREATE TABLE spans (
+        kind TEXT NOT NULL, rule TEXT NOT NULL, tier TEXT NOT NULL, replica TEXT NOT NULL, started_at REAL NOT NULL,
+        ended_at REAL, body TEXT NOT NULL, PRIMARY KEY (kind, rule, tier, replica, started_at))""",
+    "events": """CREATE TABLE events (
+        id INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, tier TEXT, replica TEXT, text TEXT NOT NULL)""",
+    "kept": "CREATE TABLE kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+}
+"""What each table is made with. `series.last` is the hour of its newest row; an empty replica stands for the tier."""
+
+
+def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
+    """A connection that writes, to a file that is made (mode 0600) where there is none. Raises HistoryProblem."""
+    _make(path)
+    return _open(path, "rw", busy_timeout_seconds, partial(_set_up, busy_timeout_seconds))
+
+
+def open_reader(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
+    """A connection that only reads, beside a writing process or without one. Raises HistoryProblem."""
+    if not path.exists():
+        raise HistoryProblem(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
+    if not os.access(path, os.R_OK):
+        raise HistoryProblem(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
+    return _open(path, "ro", busy_timeout_seconds, _require_set_up)
+
+
+def _make(path: Path) -> None:
+    """An empty file only its owner may read. One that exists is not touched, not even opened: closing it again would
+    drop the locks that SQLite holds on it elsewhere in this process (sqlite.org/howtocorrupt.html, 2.2)."""
+    if path.is_dir():
+        raise HistoryProblem(path, "is a directory; give the path of a file")
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise HistoryProblem(
+            path, f"cannot be made ({error.strerror}); make its directory writable for this user, or give another path"
+        ) from error
+
+
+def _open(
+    path: Path, mode: str, busy_timeout_seconds: float, prepare: Callable[[sqlite3.Connection, Path], None]
+) -> sqlite3.Connection:
+    with translated(path):
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=busy_timeout_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: Path) -> None:
+    if _is_empty(connection, path):
+        # Before the first page is written, and that before WAL: afterwards neither can be changed.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        with _transaction(connection, "BEGIN IMMEDIATE"):
+            # Another process may have come first.
+            if _version(connection, path) == 0:
+                for statement in TABLES.values():
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+    if _to_wal(connection, time.monotonic() + busy_timeout_seconds) != "wal":
+        raise HistoryProblem(path, "lies on a file system without shared memory (a network one?); use a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+
+
+def _to_wal(connection: sqlite3.Connection, until: float) -> str:
+    """The journal mode after asking for WAL. SQLite does not wait by itself here while another opens the same new file."""
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(RETRY_SECONDS)
+
+
+def _require_set_up(connection: sqlite3.Connection, path: Path) -> None:
+    if _is_empty(connection, path):
+        raise HistoryProblem(path, "is empty; `sizewatch run` fills it")
+
+
+def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+    with _transaction(connection, "BEGIN"):
+        return _version(connection, path) == 0
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Several statements on one state of the file. The connection is closed by whoever catches an error."""
+    connection.execute(begin)
+    yield
+    connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The file's format, 0 of an empty file. Raises HistoryProblem where it is not ours or of another format."""
+    try:
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+            raise
+        raise HistoryProblem(path, "is no history (not a SQLite file); move it away, or give another path") from error
+    application, version = (_number(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+    if application == 0 and version == 0 and not found:
+        return 0
+    if application != APPLICATION_ID:
+        raise HistoryProblem(path, "is a SQLite file of another program; give another path")
+    if version != VERSION:
+        written = "a newer" if version > VERSION else "another"
+        raise HistoryProblem(
+            path,
+            f"was written by {written} sizewatch (format {version}, this one knows {VERSION}); "
+            "run that version, or give another path",
+        )
+    if lost := sorted(TABLES.keys() - found):
+        raise HistoryProblem(path, f"is damaged (no table {', '.join(lost)}); move it away, a new history then begins")
+    return VERSION
+
+
+def _number(connection: sqlite3.Connection, statement: str) -> int:
+    return int(connection.execute(statement).fetchone()[0])

@@ -1,0 +1,201 @@
+"""Writing the history: the three sums, episodes, events, kept values, and what is thrown away.
+
+Owns every change of the file after it was made; each method is one transaction, committed to the disk before it
+returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.history import schema, spans
+from agent.history.bodies import pack, slice_of
+from agent.history.booking import Booking
+from agent.history.reader import Event, Reader
+from agent.history.rows import RowKey, by_row, summed
+from agent.history.schema import HOURS, KEEP_SECONDS, SUMS, Sum
+from agent.history.troubles import Trouble, translated, trouble
+from rules.episodes import Ended
+from rules.slices import Slice
+
+BUSY_TIMEOUT_SECONDS = 5.0
+
+ROWS_AT_A_TIME = 5_000
+"""Pruning lets go of the file after so many rows, so that a backlog does not hold up a booking."""
+
+PAGES_AT_A_TIME = 8_192
+"""Pages of 4 KiB that one pruning gives back at most: 32 MiB."""
+
+FREE_SHARE = 0.1
+"""Free pages up to this share of the file are left for the next rows; what is above goes back to the disk."""
+
+
+class Store(Reader):
+    """The one writer of a history file, in SQLite's WAL mode with every commit synced; reads as well.
+
+    Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
+    that read much) use `open_reader` and never wait. Raises HistoryProblem where the file cannot be ours; every method
+    may raise HistoryTrouble and has then changed nothing, so that it may be called again.
+    """
+
+    def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
+        path = Path(path)
+        super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
+        self._identity = _identity(path)
+
+    @staticmethod
+    def open_reader(path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Reader:
+        """The history of a daemon that may be running, read only. Raises HistoryProblem."""
+        path = Path(path)
+        return Reader(path, schema.open_reader(path, busy_timeout_seconds))
+
+    def book(self, minutes: Iterable[Booking]) -> None:
+        """Adds closed minutes to all three sums: all of them or, when it raises, none.
+
+        Nothing marks a minute as booked: what is booked twice counts twice. A window of a minute that already has a row
+        (one that came late, or the rest of a minute in which the agent restarted) adds to that row.
+        """
+        bookings = tuple(minutes)
+        if not bookings:
+            return
+        with self._transaction():
+            for kind in SUMS:
+                for key, group in by_row(kind, bookings).items():
+                    self._add(kind, key, group)
+
+    def _add(self, kind: Sum, key: RowKey, group: list[Slice]) -> None:
+        series = self._series(key)
+        found = self._connection.execute(
+            f"SELECT beyond, body FROM {kind.table} WHERE start = ? AND series = ? AND bin = ?",
+            (key.start, series, key.bin),
+        ).fetchall()
+        before = self._read([(key.replica, key.bin, *row) for row in found], slice_of, kind.table)
+        window, beyond = summed((*before, *group))
+        self._connection.execute(
+            f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET beyond = excluded.beyond, body = excluded.body",
+            (key.start, series, key.bin, beyond, pack(window)),
+        )
+
+    def _series(self, key: RowKey) -> int:
+        names = (key.tier, key.plan_version, key.replica)
+        # By the hour, so that the row is written once an hour and not every minute.
+        hour = key.start // HOURS.seconds * HOURS.seconds
+        self._connection.execute(
+            "INSERT INTO series (tier, plan, replica, last) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last",
+            (*names, hour),
+        )
+        found = self._connection.execute(
+            "SELECT id FROM series WHERE tier = ? AND plan = ? AND replica = ?", names
+        ).fetchone()
+        return int(found[0])
+
+    def save_episode(self, *several: Ended) -> None:
+        """Episodes and unknown spans, open or ended, each in the place of what was saved of it before.
+
+        They are known by rule, subject and start. Open ones are kept until they are saved as ended, whatever their age.
+        """
+        rows = [
+            (
+                spans.kind_of(s),
+                s.rule,
+                s.subject.tier,
+                s.subject.replica or "",
+                s.started_at,
+                s.ended_at,
+                spans.to_text(s),
+            )
+            for s in several
+        ]
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO spans (kind, rule, tier, replica, started_at, ended_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET ended_at = excluded.ended_at, body = excluded.body",
+                rows,
+            )
+
+    def add_event(self, *several: Event) -> None:
+        """Events, in the order given."""
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO events (t, kind, tier, replica, text) VALUES (?, ?, ?, ?, ?)",
+                [(e.t, e.kind, e.tier, e.replica, e.text) for e in several],
+            )
+
+    def keep(self, name: str, value_json: str) -> None:
+        """A small JSON text under a name, in the place of what was there. Raises ValueError where it is no JSON."""
+        json.loads(value_json)
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO kept (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                (name, value_json),
+            )
+
+    def prune(self, now: float) -> int:
+        """Throws away what is older than it is kept at `now` (unix seconds); the number of rows that went.
+
+        Kept values stay, and so do open episodes and unknown spans. Called hourly it removes an hour's rows.
+        """
+        gone = sum(self._delete(f"{kind.table} WHERE start < ?", now - kind.keep_seconds) for kind in SUMS)
+        gone += self._delete("spans WHERE ended_at < ?", now - KEEP_SECONDS)
+        gone += self._delete("events WHERE t < ?", now - KEEP_SECONDS)
+        # A series goes after its last row: its rows begin before the hour after `last` is over.
+        self._delete("series WHERE last < ?", now - KEEP_SECONDS - HOURS.seconds)
+        self._shrink()
+        return gone
+
+    def _delete(self, which: str, older_than: float) -> int:
+        table = which.partition(" ")[0]
+        statement = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {which} LIMIT {ROWS_AT_A_TIME})"
+        gone, last = 0, ROWS_AT_A_TIME
+        while last == ROWS_AT_A_TIME:
+            with self._transaction():
+                last = self._connection.execute(statement, (older_than,)).rowcount
+            gone += last
+        return gone
+
+    def _shrink(self) -> None:
+        with self._lock, translated(self._path):
+            pages, free = (
+                self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
+            )
+            surplus = math.floor(free - FREE_SHARE * pages)
+            if surplus <= 0:
+                return
+            # Each step frees one page, and of a statement without columns `execute` takes only the first step.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, PAGES_AT_A_TIME)})")
+            # The file itself becomes shorter at a checkpoint; this one waits for nobody.
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, translated(self._path):
+            self._check_place()
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # SQLite rolls back by itself on some failures, a full disk among them.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _check_place(self) -> None:
+        """SQLite goes on writing to a file that was deleted or replaced, and all of that would be lost unseen."""
+        if _identity(self._path) != self._identity:
+            raise trouble(Trouble.MISSING, self._path, "was removed or replaced while it was open")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

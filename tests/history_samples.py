@@ -1,0 +1,80 @@
+"""Minutes for the tests of the history: made-up ones of whole numbers, so that sums are exact, and real ones."""
+
+from __future__ import annotations
+
+import math
+
+import recorded
+
+from agent.collect.reader import PageReader
+from agent.history.booking import Booking
+from agent.recording import load, scrapes
+from rules import slices, tracks, windows
+from rules.histograms import Histogram
+from rules.signals import Gap
+from rules.slices import Slice
+from rules.windows import GaugeSum, Window
+
+START = 1_700_006_400.0
+"""A full hour."""
+
+EDGES = (0.5, 1.0, 2.0, math.inf)
+
+
+def window(minute: int, finished: float = 60.0, covered: float = 60.0) -> Window:
+    """The window of the minute `minute` minutes after START."""
+    start = START + 60.0 * minute
+    if covered == 0:
+        return windows.gap(start, start + 60.0, Gap.SCRAPE_FAILED)
+    gauge = GaugeSum(integral=4.0 * covered, seconds=covered, minimum=1.0, maximum=9.0, samples=4.0)
+    return Window(
+        start=start,
+        end=start + 60.0,
+        expected_seconds=60.0,
+        covered_seconds=covered,
+        counters={"requests_finished": finished, "preemptions": 0.0},
+        histograms={
+            "ttft_seconds": (Histogram(edges=EDGES, counts=(finished - 1, 1.0, 0.0, 0.0), total=2 * finished),)
+        },
+        gauges={"requests_running": gauge, "requests_waiting": gauge},
+    )
+
+
+def booking(
+    minute: int,
+    replica: str = "r0",
+    bin: int | None = 1,
+    *,
+    beyond: str = "",
+    tier: str = "h100",
+    plan: str = "v1",
+    finished: float = 60.0,
+    covered: float = 60.0,
+) -> Booking:
+    """A closed minute of a replica in a load bin."""
+    one = slices.place(window(minute, finished, covered), None, replica, bin)
+    if beyond:
+        one = Slice(replica=replica, window=one.window, rps=one.rps, in_system=one.in_system, beyond=beyond)
+    return Booking(tier=tier, plan_version=plan, slice=one)
+
+
+def finished(several: tuple[Slice, ...]) -> float:
+    """Requests finished over slices."""
+    return sum(one.window.counters.get("requests_finished", 0.0) for one in several)
+
+
+def recorded_minutes(name: str) -> list[Window]:
+    """The minutes of a recording's first replica, those with failed scrapes and restarts included."""
+    recording, _ = load(recorded.folder(name))
+    reader, track = PageReader(recording.targets[0].engine), tracks.Track()
+    minutes: dict[float, list[Window]] = {}
+    for scrape in scrapes(recording, []):
+        if scrape.target != 0:
+            continue
+        if scrape.body is None:
+            track, one = tracks.failed(track, scrape.t)
+        else:
+            track, one = tracks.good(track, reader.read(scrape.body, scrape.t))
+        if one is not None:
+            minutes.setdefault(windows.minute_of(one), []).append(one)
+    return [windows.add(group) for group in minutes.values()]

@@ -1,0 +1,336 @@
+"""The history file: three sums that agree, episodes, events, kept values, and what is thrown away.
+
+Invariants of booking: (1) a row of hours or quarters is the sum of the minutes in it, by plan version and load bin,
+however the minutes were grouped into turns; (2) what comes back is what was booked.
+"""
+
+import os
+import sqlite3
+from dataclasses import replace
+
+import pytest
+from history_samples import START, booking, finished, recorded_minutes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.history.bodies import pack
+from agent.history.reader import Event
+from agent.history.schema import APPLICATION_ID, DAY, VERSION
+from agent.history.store import Store
+from rules import windows
+from rules.episodes import Episode, Transition, UnknownSpan
+from rules.signals import Gap, Missing, Reading
+from rules.verdicts import Action, Cause, Certainty, Status, Subject, Verdict
+
+HOUR = 3600.0
+EVER = (0.0, START + 1000 * DAY)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def store(path):
+    with Store(path) as one:
+        yield one
+
+
+def pragma(path, name):
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    connection.close()
+    return found
+
+
+# ---- the file ----
+
+
+def test_only_the_owner_may_read_the_file_and_its_log_whatever_the_umask(path):
+    before = os.umask(0)
+    try:
+        with Store(path) as store:
+            store.book([booking(0)])
+            modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"history.db": "0o600", "history.db-wal": "0o600", "history.db-shm": "0o600"}
+
+
+def test_the_file_says_whose_it_is_and_every_commit_goes_to_the_disk(store, path):
+    marks = [pragma(path, name) for name in ("application_id", "user_version", "journal_mode", "auto_vacuum")]
+    assert marks == [APPLICATION_ID, VERSION, "wal", 2]
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_what_was_booked_is_there_after_closing_and_opening_again(path):
+    with Store(path) as store:
+        store.book([booking(0), booking(1)])
+    with Store(path) as store:
+        store.book([booking(2)])
+        assert finished(store.bins("h100", *EVER)) == 180.0
+
+
+# ---- booking ----
+
+
+@st.composite
+def turns(draw):
+    bins = st.sampled_from([None, 0, 1, "beyond"])
+    numbers = st.integers(1, 1000).map(float)
+    covered = st.sampled_from([0.0, 15.0, 60.0])
+    one = st.tuples(
+        st.integers(0, 130), st.sampled_from(["r0", "r1"]), bins, st.sampled_from(["v1", "v2"]), numbers, covered
+    )
+    made = [
+        booking(
+            m,
+            r,
+            None if b == "beyond" else b,
+            beyond="too much" if b == "beyond" else "",
+            plan=p,
+            finished=n,
+            covered=c,
+        )
+        for m, r, b, p, n, c in draw(st.lists(one, min_size=1, max_size=12))
+    ]
+    cuts = sorted(draw(st.lists(st.integers(0, len(made)), max_size=3)))
+    return [made[a:b] for a, b in zip([0, *cuts], [*cuts, len(made)], strict=True)]
+
+
+def grouped(bookings, seconds, replicas):
+    """What the rows should be: (start, plan, replica, bin, beyond) -> sum of the windows."""
+    found = {}
+    for one in bookings:
+        start = windows.minute_of(one.slice.window) // seconds * seconds
+        name = one.slice.replica if replicas else None
+        found.setdefault((start, one.plan_version, name, one.slice.bin, one.slice.beyond), []).append(one.slice.window)
+    return {key: windows.add(group) for key, group in found.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(turns())
+def test_hours_and_quarters_are_the_sums_of_their_minutes_however_these_came_in(tmp_path_factory, booked):
+    everything = [one for turn in booked for one in turn]
+    with Store(tmp_path_factory.mktemp("sums") / "history.db") as store:
+        for turn in booked:
+            store.book(turn)
+        for ask, seconds, replicas in (
+            (store.minutes, 60, True),
+            (store.replica_bins, 900, True),
+            (store.bins, 3600, False),
+        ):
+            rows = {
+                (s.window.start // seconds * seconds, plan, s.replica, s.bin, s.beyond): s.window
+                for plan in ("v1", "v2")
+                for s in ask("h100", *EVER, plan_version=plan)
+            }
+            assert rows == grouped(everything, seconds, replicas)
+
+
+def test_a_slice_comes_back_with_its_load_its_bin_and_why_it_is_beyond(store):
+    inside, outside, unknown = (
+        booking(0, bin=3),
+        booking(1, bin=None, beyond="61 rps is above 60"),
+        booking(2, bin=None),
+    )
+    store.book([inside, outside, unknown])
+    assert store.minutes("h100", *EVER) == (inside.slice, outside.slice, unknown.slice)
+    hours = store.bins("h100", *EVER)
+    assert [(s.replica, s.bin, s.beyond) for s in hours] == [
+        (None, None, "61 rps is above 60"),
+        (None, None, ""),
+        (None, 3, ""),
+    ]
+    assert [(s.rps, s.in_system) for s in hours] == [(1.0, 8.0)] * 3
+
+
+def test_the_load_of_an_hour_is_that_of_one_replica(store):
+    store.book([booking(minute, replica) for minute in range(60) for replica in ("r0", "r1")])
+    (hour,) = store.bins("h100", *EVER)
+    assert (hour.rps, hour.in_system, hour.window.covered_seconds) == (1.0, 8.0, 7200.0)
+
+
+def test_the_rest_of_a_minute_that_comes_late_adds_to_its_row(store):
+    store.book([booking(0, finished=60.0)])
+    store.book([booking(0, finished=20.0)])
+    (minute,) = store.minutes("h100", *EVER)
+    assert minute.window.counters["requests_finished"] == 80.0
+
+
+def test_both_parts_of_a_minute_keep_their_own_load_bin(store):
+    store.book([booking(0, bin=1)])
+    store.book([booking(0, bin=2)])
+    assert [s.bin for s in store.minutes("h100", *EVER)] == [1, 2]
+
+
+def test_the_newest_sentence_on_why_it_is_beyond_stays(store):
+    store.book([booking(0, bin=None, beyond="first"), booking(1, bin=None, beyond="second")])
+    store.book([booking(2, bin=None, beyond="third")])
+    assert [s.beyond for s in store.bins("h100", *EVER)] == ["third"]
+
+
+def test_tiers_and_plan_versions_are_kept_apart(store):
+    store.book([booking(0, plan="v2"), booking(60, plan="v1"), booking(0, tier="mi300", plan="")])
+    assert len(store.bins("h100", *EVER)) == 2
+    assert [s.window.start for s in store.bins("h100", *EVER, plan_version="v2")] == [START]
+    assert store.plan_versions("h100", *EVER) == ("v2", "v1")
+    assert store.plan_versions("mi300", *EVER) == ("",)
+    assert store.bins("mi300", *EVER, plan_version="") == store.bins("mi300", *EVER)
+    assert store.bins("h200", *EVER) == ()
+
+
+def test_rows_are_asked_for_by_when_they_begin_and_come_oldest_first(store):
+    store.book([booking(minute) for minute in (130, 61, 60, 59, 0)])
+    starts = [s.window.start - START for s in store.minutes("h100", START, START + HOUR)]
+    assert starts == [0.0, 59 * 60.0]
+    assert [s.window.start - START for s in store.bins("h100", START + HOUR, START + 2 * HOUR)] == [HOUR]
+    assert [s.window.start - START for s in store.bins("h100", START + 1, START + 2 * HOUR)] == [HOUR]
+    assert [s.window.start - START for s in store.replica_bins("h100", *EVER)] == [0.0, 59 * 60, HOUR, 130 * 60]
+
+
+def test_booking_nothing_writes_nothing(store, path):
+    store.book([booking(0)])
+    log = path.with_name("history.db-wal")
+    before = log.stat().st_size
+    store.book([])
+    assert log.stat().st_size == before > 0
+
+
+def test_a_real_engines_minute_takes_less_than_a_kilobyte():
+    minutes = [
+        pack(minute)
+        for name in ("steady", "diurnal_quiet", "specdecode", "lora")
+        for minute in recorded_minutes(name)
+        if minute.covered_seconds > 45
+    ]
+    assert len(minutes) >= 8
+    assert 500 < sum(map(len, minutes)) / len(minutes) < 1000
+
+
+# ---- episodes, events, kept values ----
+
+VERDICT = Verdict(
+    t=START + 60.0,
+    rule="TtftDivergence",
+    subject=Subject(tier="h100"),
+    status=Status.CRITICAL,
+    certainty=Certainty.CERTAIN,
+    observed=Reading(value=None, low=2.5, high=float("inf"), n=812.0),
+    expected=Missing(gap=Gap.NOT_IN_PLAN, text="the curve lacks it"),
+    unit="seconds",
+    sentence="TTFT is above what the benchmark measured",
+    causes=(
+        Cause(cause="cold cache", certainty=Certainty.LIKELY, evidence=("hit rate 0.1",), against=("no restart",)),
+    ),
+    actions=(Action(text="Look at the router", runbook="TtftDivergence"),),
+)
+OPEN = Episode(
+    rule="TtftDivergence",
+    subject=VERDICT.subject,
+    started_at=START + 60.0,
+    ended_at=None,
+    worst=VERDICT,
+    transitions=(Transition(t=START + 60.0, status=Status.CRITICAL, stage=3, certainty=Certainty.CERTAIN),),
+)
+OF_REPLICA = replace(OPEN, rule="KvCacheCascade", subject=Subject(tier="h100", replica="r0"), started_at=START)
+BLIND = UnknownSpan(
+    rule="TtftDivergence",
+    subject=Subject(tier="h100"),
+    reason=Gap.SCRAPE_FAILED,
+    text="no page",
+    started_at=START + 60.0,
+    ended_at=None,
+)
+
+
+def test_episodes_and_unknown_spans_come_back_as_they_were(store):
+    store.save_episode(OPEN, BLIND, OF_REPLICA)
+    assert store.episodes(START) == (OF_REPLICA, OPEN)
+    assert store.unknowns(START) == (BLIND,)
+
+
+def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
+    store.save_episode(OPEN, BLIND)
+    ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
+    store.save_episode(ended)
+    store.save_episode(replace(BLIND, ended_at=START + 90.0))
+    assert store.episodes(START) == (ended,)
+    assert store.unknowns(START) == (replace(BLIND, ended_at=START + 90.0),)
+
+
+def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
+    ended = replace(OPEN, ended_at=START + 300.0)
+    elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
+    store.save_episode(ended, elsewhere)
+    assert store.episodes(START + 300.0) == (ended, elsewhere)
+    assert store.episodes(START + 301.0) == (elsewhere,)
+    assert store.episodes(START, tier="h100") == (ended,)
+
+
+def test_events_come_back_in_the_order_of_time(store):
+    late = Event(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
+    early = Event(t=START, kind="plan", tier=None, replica=None, text="plan v2")
+    store.add_event(late, early)
+    assert store.events(START) == (early, late)
+    assert store.events(START + 1) == (late,)
+
+
+def test_a_kept_value_is_replaced_by_the_next_of_its_name_and_must_be_json(store):
+    assert store.kept("step13:v1") is None
+    store.keep("step13:v1", '{"ok": 1}')
+    store.keep("step13:v1", '{"ok": 2}')
+    store.keep("step13:v2", "[]")
+    assert (store.kept("step13:v1"), store.kept("step13:v2")) == ('{"ok": 2}', "[]")
+    with pytest.raises(ValueError, match="Expecting"):
+        store.keep("step13:v1", "ok")
+    assert store.kept("step13:v1") == '{"ok": 2}'
+
+
+# ---- retention ----
+
+
+def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
+    old = Event(t=START, kind="restart", tier="h100", replica="r0", text="")
+    store.book([booking(0), booking(60)])
+    store.add_event(old)
+    store.save_episode(replace(OPEN, ended_at=START + 61.0), OF_REPLICA)
+    assert store.prune(START + 3 * DAY) == 0
+    assert store.prune(START + 3 * DAY + 1) == 1
+    assert (len(store.minutes("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 2)
+    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1
+    assert (len(store.replica_bins("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 1)
+    assert store.events(0.0) == ()
+    assert store.prune(START + 91 * DAY + 1) == 0
+    assert store.prune(START + 100 * DAY) == 1 + 1 + 1
+    assert store.episodes(0.0) == (OF_REPLICA,)
+
+
+def test_replicas_that_are_long_gone_leave_no_name_behind(store, path):
+    def names():
+        connection = sqlite3.connect(path)
+        found = {name for (name,) in connection.execute("SELECT replica FROM series")}
+        connection.close()
+        return found
+
+    store.book([booking(0, "gone"), booking(0, "stays")])
+    store.book([booking(91 * 24 * 60, "stays")])
+    store.prune(START + 91 * DAY + HOUR)
+    assert names() == {"", "gone", "stays"}
+    store.prune(START + 91 * DAY + 2 * HOUR + 1)
+    assert names() == {"", "stays"}
+    assert finished(store.bins("h100", *EVER)) == 60.0
+
+
+def test_the_file_gets_smaller_when_much_is_thrown_away(store, path):
+    def size():
+        store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return path.stat().st_size
+
+    store.book([booking(minute, f"r{replica}") for minute in range(60) for replica in range(40)])
+    full = size()
+    assert store.prune(START + 4 * DAY) == 2400
+    assert size() < 0.3 * full
+    store.book([booking(minute, "r0") for minute in range(4 * 24 * 60, 4 * 24 * 60 + 60)])
+    assert finished(store.bins("h100", *EVER)) == 60.0 * (2400 + 60)
