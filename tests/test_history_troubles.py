@@ -305,19 +305,18 @@ def test_those_that_make_the_file_at_once_make_one_history(tmp_path):
         assert made == [2, 2, 2]
 
 
-def test_opening_waits_for_a_reader_that_keeps_the_file_from_its_journal_mode(path):
+def test_opening_waits_while_another_process_is_still_making_the_file(path):
     with Store(path) as store:
         store._connection.execute("PRAGMA journal_mode = DELETE")
-    reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM hours").fetchall()
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
     assert trouble_of(Store, path, 0.01).kind is Trouble.LOCKED
-    ends = threading.Timer(0.1, reader.execute, ("COMMIT",))
+    ends = threading.Timer(0.1, other.execute, ("COMMIT",))
     ends.start()
     with Store(path, busy_timeout_seconds=5.0) as store:
         store.book([booking(0)])
     ends.join()
-    reader.close()
+    other.close()
 
 
 # ---- the buffer ----

@@ -100,7 +100,7 @@ def test_the_record_is_compact_grids_once_empty_buckets_dropped_empty_parts_left
 
 def test_whole_numbers_beyond_what_a_float_holds_exactly_stay_what_they_were():
     huge = Window(start=0.0, end=1.0, expected_seconds=1.0, covered_seconds=1.0, counters={"a": 2.0**53, "b": 1e300})
-    assert to_record(huge)["n"] == {"a": 2.0**53, "b": 1e300}
+    assert json.dumps(to_record(huge)["n"]) == '{"a": 9007199254740992.0, "b": 1e+300}'
     assert through_text(huge) == huge
 
 
