@@ -1,0 +1,241 @@
+"""The agent's web server: metrics, health, the status page and its JSON twin. It serves what exporters made.
+
+Owns the routes, who is let through, and what a client gets when something is wrong: never a traceback. What a page says
+is the exporters' business. Only GET and HEAD exist; a new page is a function here and a row in ROUTES.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.errors import BadConfig
+from agent.web_config import HEALTH, WebOptions
+from agent.web_connections import Server, Tls
+from agent.web_credentials import read_gate
+from exporters import prometheus, status_page
+from exporters.status import AgentStatus
+from exporters.status_json import status_json
+
+_log = logging.getLogger(__name__)
+
+TEXT = "text/plain; charset=utf-8"
+COMPRESSED_FROM_BYTES = 2_048
+BODIES = frozenset({"GET", "HEAD"})
+
+HEADERS: tuple[tuple[str, str], ...] = (
+    ("Cache-Control", "no-store"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+)
+
+Source = Callable[[], AgentStatus | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a route answers."""
+
+    status: str
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a route needs to know of a request."""
+
+    accept: str
+    query: str
+    stuck_after_seconds: float
+
+
+class Busy(Exception):
+    """The agent does not say how it is: the turn that must end first takes too long. `seconds`: how long already."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer from the agent's loop for {seconds:.0f} s")
+        self.seconds = seconds
+
+
+def _text(status: str, text: str) -> Reply:
+    return Reply(status=status, content_type=TEXT, body=f"{text}\n".encode())
+
+
+NOT_YET = _text("503 Service Unavailable", "the first turn has not ended yet")
+
+
+def _metrics(status: AgentStatus | None, request: Request) -> Reply:
+    if status is None:
+        return NOT_YET
+    body, content_type = prometheus.render(status, request.accept)
+    return Reply(status="200 OK", content_type=content_type, body=body)
+
+
+def _page(status: AgentStatus | None, request: Request) -> Reply:
+    if status is None:
+        return replace(NOT_YET, headers=(("Refresh", "2"),))
+    policy = (
+        f"default-src 'none'; style-src {status_page.style_hash()}; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    body = status_page.render_page(status, paused=request.query == status_page.PAUSED)
+    headers = (("Content-Security-Policy", policy),)
+    return Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers)
+
+
+def _json(status: AgentStatus | None, request: Request) -> Reply:
+    if status is None:
+        return NOT_YET
+    body = json.dumps(status_json(status), allow_nan=False).encode()
+    return Reply(status="200 OK", content_type="application/json", body=body)
+
+
+def _health(status: AgentStatus | None, request: Request) -> Reply:
+    """Ill when turns have stopped; that the first is still to come, or took an error, is no illness."""
+    last = status.health.last_turn_at if status is not None else None
+    if status is None or last is None or status.now - last <= request.stuck_after_seconds:
+        return _text("200 OK", "ok")
+    return _text("503 Service Unavailable", f"the last turn ended {status.now - last:.0f} s ago")
+
+
+def _ready(status: AgentStatus | None, request: Request) -> Reply:
+    return NOT_YET if status is None else _text("200 OK", "ready")
+
+
+ROUTES: Mapping[str, Callable[[AgentStatus | None, Request], Reply]] = {
+    "/": _page,
+    "/metrics": _metrics,
+    "/api/status": _json,
+    HEALTH: _health,
+    "/readyz": _ready,
+}
+
+
+class WebServer:
+    """Serves the status that `source` gives. `start` and `stop` may be called once each; `url` is where it listens.
+
+    Raises BadConfig for files that cannot be used, and on `start` for an address that cannot be listened on.
+    """
+
+    def __init__(self, options: WebOptions, source: Source) -> None:
+        self._options = options
+        self._source = source
+        self._gate = read_gate(options)
+        self._tls = Tls(options.cert_file, options.key_file or options.cert_file) if options.cert_file else None
+        self._server = Server(options, self._application, self._tls)
+        self._thread: threading.Thread | None = None
+        self._counting, self._asking = threading.Lock(), threading.Lock()
+        self._errors = self._refusals = 0
+        self._asked_at = 0.0
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; before `start` the one it will."""
+        return int(self._server.bind_addr[1])
+
+    @property
+    def url(self) -> str:
+        return self._options.url(self.port)
+
+    def start(self) -> None:
+        """Begins to listen, and returns."""
+        try:
+            self._server.prepare()
+        except OSError as error:
+            where = f"{self._options.host}:{self._options.port}"
+            raise BadConfig((f"web.listen: cannot listen on {where}: {error}",)) from error
+        self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Closes the port and waits for requests under way."""
+        if self._thread is not None:
+            self._server.stop()
+            self._thread.join(timeout=5)
+
+    def reload(self) -> None:
+        """Reads tokens, users and certificate again. Raises BadConfig and keeps what it has where one is wrong."""
+        gate = read_gate(self._options)
+        if self._tls is not None:
+            self._tls.renew()
+        self._gate = gate
+
+    def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        reply = self._reply(environ)
+        body = reply.body
+        headers = [("Content-Type", reply.content_type), *HEADERS, *reply.headers]
+        if len(body) >= COMPRESSED_FROM_BYTES:
+            headers.append(("Vary", "Accept, Accept-Encoding"))
+            if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+                # The fastest level: a page of metrics shrinks to a tenth, and this machine has better things to do.
+                body = gzip.compress(body, compresslevel=1, mtime=0)
+                headers.append(("Content-Encoding", "gzip"))
+        start_response(reply.status, [*headers, ("Content-Length", str(len(body)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _reply(self, environ: dict[str, Any]) -> Reply:
+        try:
+            return self._routed(environ)
+        except Busy as error:
+            return _text("503 Service Unavailable", str(error))
+        except Exception:  # noqa: BLE001 - a page that fails is told in the log and counted; the server goes on
+            self._count(errors=1)
+            _log.exception("%s failed", environ.get("PATH_INFO", ""))
+            return _text("500 Internal Server Error", "this page could not be made; the agent's log says why")
+
+    def _routed(self, environ: dict[str, Any]) -> Reply:
+        path = environ.get("PATH_INFO", "")
+        if path not in self._options.open_paths and not self._gate.admits(environ.get("HTTP_AUTHORIZATION", "")):
+            self._count(refusals=1)
+            challenges = tuple(("WWW-Authenticate", challenge) for challenge in self._gate.challenges)
+            return replace(_text("401 Unauthorized", "credentials are needed"), headers=challenges)
+        if environ["REQUEST_METHOD"] not in BODIES:
+            self._drain(environ)
+            return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
+        route = ROUTES.get(path)
+        if route is None:
+            return _text("404 Not Found", f"there are {', '.join(ROUTES)}")
+        request = Request(
+            accept=environ.get("HTTP_ACCEPT", ""),
+            query=environ.get("QUERY_STRING", ""),
+            stuck_after_seconds=self._options.stuck_after_seconds,
+        )
+        return route(self._status(path), request)
+
+    def _drain(self, environ: dict[str, Any]) -> None:
+        """A body that was sent is read, within the limit, so that the answer is not lost with the connection."""
+        length = environ.get("CONTENT_LENGTH", "")
+        if length.isdigit():
+            environ["wsgi.input"].read(min(int(length), self._options.max_body_bytes))
+
+    def _status(self, path: str) -> AgentStatus | None:
+        """The source's status with our own counts. One asks at a time: a loop that hangs must hang one thread, not all."""
+        if not self._asking.acquire(timeout=self._options.busy_seconds):
+            seconds = time.monotonic() - self._asked_at
+            if path == HEALTH and seconds <= self._options.stuck_after_seconds:
+                return None
+            raise Busy(seconds)
+        try:
+            self._asked_at = time.monotonic()
+            status = self._source()
+        finally:
+            self._asking.release()
+        if status is None:
+            return None
+        health = replace(status.health, web_errors=self._errors, web_refusals=self._refusals)
+        return replace(status, health=health)
+
+    def _count(self, *, errors: int = 0, refusals: int = 0) -> None:
+        with self._counting:
+            self._errors += errors
+            self._refusals += refusals

@@ -1,0 +1,184 @@
+"""Every exported metric and label name, once (DESIGN 6).
+
+Owns the names, kinds, labels and help texts. What engines and GPUs say goes out by `rules.families`; what sizewatch
+itself knows is a row of OWN. Panels, rule files, queries and documents take their names from here. No quantile and no
+ratio of a window is exported: nobody could add them up again. Prometheus naming: base units, `_total`, no colons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rules.families import BY_NAME, FAMILIES, Family, Kind, stem
+from rules.gpu_readout import GPU_NAMES
+
+PREFIX = "sizewatch_"
+
+TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
+RULE, REASON, KIND = "rule", "reason", "kind"
+
+OF_TIER = (TIER,)
+OF_REPLICA = (TIER, POOL, REPLICA)
+OF_ENGINE = (TIER, POOL, REPLICA, MODEL)
+OF_GPU = (TIER, POOL, REPLICA, GPU)
+OF_RULE = (TIER, REPLICA, RULE)
+
+PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position"}
+"""Families that come in parts (`spec_accepted_at_position/2`), and the label that says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One exported metric: its full name (a histogram's without `_bucket`), its labels in order, its help text."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    text: str
+
+
+def _family(family: Family) -> Metric:
+    labels = OF_GPU if family.name in GPU_NAMES else OF_ENGINE
+    part = (PARTS[family.name],) if family.name in PARTS else ()
+    return Metric(name=PREFIX + family.export, kind=family.kind, labels=labels + part, text=family.text)
+
+
+FAMILY: Mapping[str, Metric] = {family.name: _family(family) for family in FAMILIES if family.export}
+"""By family name, what engines and GPUs say; a family without an export name stays inside."""
+
+
+def _gauge(name: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name=PREFIX + name, kind=Kind.GAUGE, labels=labels, text=text)
+
+
+def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name=f"{PREFIX}{name}_total", kind=Kind.COUNTER, labels=labels, text=text)
+
+
+TARGET_UP = _gauge("target_up", OF_REPLICA, "Whether the last scrape of the replica gave a page that could be used")
+TARGET_SEEN = _gauge(
+    "target_last_success_timestamp_seconds", OF_REPLICA, "Time of the replica's last good page, seconds since the epoch"
+)
+SCRAPE_SECONDS = _gauge("scrape_duration_seconds", OF_REPLICA, "How long the last scrape of the replica took")
+SCRAPE_FAILURES = _counter("scrape_failures", (*OF_REPLICA, KIND), "Scrapes that gave no usable page, by kind")
+REPLICA_INFO = _gauge(
+    "replica_info", (*OF_ENGINE, "engine", "engine_version"), "1; which engine and release the replica runs"
+)
+GPU_INFO = _gauge("gpu_info", (*OF_GPU, "product"), "1; which GPUs the replica owns")
+
+VERDICT = _gauge("verdict", OF_RULE, "What a rule says now: 0 ok, 1 warning, 2 critical; absent where it cannot judge")
+VERDICT_CERTAIN = _gauge("verdict_certain", OF_RULE, "1 where that verdict is certain, 0 where it is only likely")
+UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), "1 while a rule cannot judge, with the reason")
+CASCADE_STAGE = _gauge(
+    "kv_cascade_stage",
+    OF_REPLICA,
+    "KV cache cascade: 0 none, 1 filling, 2 evicting, 3 queueing, 4 user-visible",
+)
+
+PLAN_INFO = _gauge(
+    "plan_info", (TIER, "plan_version", MODEL, "engine", "product"), "1; the plan that is judged against"
+)
+PLAN_USABLE_RPS = _gauge(
+    "plan_usable_rps", OF_TIER, "Requests per second of one replica at its planned operating point"
+)
+PLAN_C_MAX = _gauge("plan_c_max", OF_TIER, "Requests in the system of one replica at its planned operating point")
+PLAN_REPLICAS = _gauge("plan_replicas", OF_TIER, "Replicas the plan deploys")
+PLAN_MINIMUM_WARM = _gauge("plan_minimum_warm_replicas", OF_TIER, "Replicas the plan never scales away")
+PLAN_GPUS = _gauge("plan_gpus_per_replica", OF_TIER, "GPUs of one replica")
+PLAN_PEAK = _gauge("plan_peak_rps", OF_TIER, "Requests per second of the whole tier at its planned peak")
+PLAN_TTFT = _gauge("plan_slo_ttft_p99_seconds", OF_TIER, "Promised P99 of the time to first token")
+PLAN_TPOT = _gauge("plan_slo_tpot_p99_seconds", OF_TIER, "Promised P99 of the time per output token")
+PLAN_ITL = _gauge("plan_slo_itl_p99_seconds", OF_TIER, "Promised P99 of the time between two output events")
+PLAN_PREFIX_HITS = _gauge("plan_prefix_hit_ratio", OF_TIER, "Share of prompt tokens planned to be in the prefix cache")
+PLAN_PRICE = _gauge("plan_gpu_hour_price", (TIER, "currency"), "Price of one GPU for one hour")
+
+BUILD_INFO = _gauge("build_info", ("version", "role"), "1; which sizewatch this is")
+START_TIME = _gauge("start_time_seconds", (), "When this agent started, seconds since the epoch")
+LAST_TURN = _gauge("last_turn_timestamp_seconds", (), "When the last turn ended, seconds since the epoch")
+TURNS = _counter("turns", (), "Turns of the agent's loop")
+TURN_OVERRUNS = _counter("turn_overruns", (), "Turns that were due while the one before them still ran")
+TURN_SECONDS = _gauge("turn_duration_seconds", (), "How long the last turn took")
+TURN_ERRORS = _counter("turn_errors", (), "Unexpected errors inside turns; each is in the log")
+HISTORY_UP = _gauge("history_up", (), "1 while the history can be written, 0 while it cannot")
+HISTORY_UNBOOKED = _gauge("history_unbooked_windows", (), "Closed minutes of replicas that wait to be written")
+HISTORY_DROPPED = _counter("history_dropped_windows", (), "Closed minutes of replicas that could not be kept")
+CONFIG_RELOADS = _counter("config_reloads", (), "Times the configuration was read again")
+CONFIG_OK = _gauge("config_last_reload_successful", (), "0 while the configuration on disk could not be used")
+GPU_PROBLEMS = _gauge("gpu_problems", (), "Troubles with reading GPUs on this machine; the status page says which")
+WEB_ERRORS = _counter("web_errors", (), "Requests answered with 500; each is in the log")
+WEB_REFUSALS = _counter("web_refusals", (), "Requests refused for lack of valid credentials")
+
+OWN: tuple[Metric, ...] = (
+    TARGET_UP,
+    TARGET_SEEN,
+    SCRAPE_SECONDS,
+    SCRAPE_FAILURES,
+    REPLICA_INFO,
+    GPU_INFO,
+    VERDICT,
+    VERDICT_CERTAIN,
+    UNKNOWN,
+    CASCADE_STAGE,
+    PLAN_INFO,
+    PLAN_USABLE_RPS,
+    PLAN_C_MAX,
+    PLAN_REPLICAS,
+    PLAN_MINIMUM_WARM,
+    PLAN_GPUS,
+    PLAN_PEAK,
+    PLAN_TTFT,
+    PLAN_TPOT,
+    PLAN_ITL,
+    PLAN_PREFIX_HITS,
+    PLAN_PRICE,
+    BUILD_INFO,
+    START_TIME,
+    LAST_TURN,
+    TURNS,
+    TURN_OVERRUNS,
+    TURN_SECONDS,
+    TURN_ERRORS,
+    HISTORY_UP,
+    HISTORY_UNBOOKED,
+    HISTORY_DROPPED,
+    CONFIG_RELOADS,
+    CONFIG_OK,
+    GPU_PROBLEMS,
+    WEB_ERRORS,
+    WEB_REFUSALS,
+)
+"""What sizewatch itself knows, in the order in which it is printed."""
+
+ALL: tuple[Metric, ...] = (*FAMILY.values(), *OWN)
+
+
+def metric(family: str) -> Metric:
+    """The metric of a family or of a part of one. Raises KeyError for what is not exported."""
+    return FAMILY[stem(family)]
+
+
+def exported(family: str) -> str:
+    """The exported name of a counter or gauge family. Raises KeyError for what is not exported."""
+    return metric(family).name
+
+
+def bucket(family: str) -> str:
+    """The exported name of a histogram family's buckets; KeyError for what is no exported histogram."""
+    return _histogram(family) + "_bucket"
+
+
+def total(family: str) -> str:
+    """The exported name of a histogram family's sum; KeyError for what is no exported histogram."""
+    return _histogram(family) + "_sum"
+
+
+def count(family: str) -> str:
+    """The exported name of a histogram family's count; KeyError for what is no exported histogram."""
+    return _histogram(family) + "_count"
+
+
+def _histogram(family: str) -> str:
+    if BY_NAME[family].kind is not Kind.HISTOGRAM:
+        raise KeyError(f"{family} is no histogram")
+    return FAMILY[family].name

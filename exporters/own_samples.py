@@ -1,0 +1,178 @@
+"""What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
+
+Owns SAMPLES, one row a metric of `exporters.names.OWN`, and which label values stand behind which labels. It prints
+nothing: `exporters.prometheus` does. A new metric is a row in `exporters.names` and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from exporters import names
+from exporters.names import Metric
+from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from rules.curve import operating_point
+from rules.plan import TierPlan, plan_version
+from rules.verdicts import SEVERITY, Certainty, Status, Subject, Unknown, Verdict
+
+Sample = tuple[tuple[str, ...], float]
+"""Label values in the order of the metric's labels, and the value."""
+
+Samples = Callable[[AgentStatus], Iterator[Sample]]
+
+
+def of_replica(replica: ReplicaStatus) -> tuple[str, ...]:
+    return replica.tier, replica.pool, replica.name
+
+
+def of_engine(replica: ReplicaStatus) -> tuple[str, ...]:
+    return (*of_replica(replica), replica.model)
+
+
+def of_gpu(replica: ReplicaStatus, gpu: GpuStatus) -> tuple[str, ...]:
+    return (*of_replica(replica), gpu.gpu)
+
+
+def _of_replicas(
+    value: Callable[[ReplicaStatus], float | None],
+    labels: Callable[[ReplicaStatus], tuple[str, ...]] = of_replica,
+    *,
+    after_death: bool = False,
+) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            for replica in tier.replicas:
+                found = value(replica)
+                if found is not None and (after_death or not replica.gone):
+                    yield labels(replica), found
+
+    return samples
+
+
+def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier, plan in _plans(status):
+            found = value(plan)
+            if found is not None:
+                yield (tier.name,), found
+
+    return samples
+
+
+def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
+    return ((tier, tier.view.plan) for tier in status.tiers if tier.view.plan is not None)
+
+
+def _of_health(value: Callable[[Health], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        found = value(status.health)
+        if found is not None:
+            yield (), float(found)
+
+    return samples
+
+
+def _failures(status: AgentStatus) -> Iterator[Sample]:
+    pools = {(r.tier, r.name): r.pool for tier in status.tiers for r in tier.replicas}
+    for (tier, replica, kind), number in sorted(status.health.scrape_failures.items()):
+        yield (tier, pools.get((tier, replica), ""), replica, kind), number
+
+
+def _gpus(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        for replica in tier.replicas:
+            if not replica.gone:
+                yield from (((*of_gpu(replica, gpu), gpu.product), 1.0) for gpu in replica.gpus)
+
+
+def _subject(subject: Subject, rule: str) -> tuple[str, ...]:
+    return subject.tier, subject.replica or "", rule
+
+
+def _judged(status: AgentStatus) -> Iterator[Verdict]:
+    for tier in status.tiers:
+        yield from (
+            answer for answer in tier.answers if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN
+        )
+
+
+def _verdicts(status: AgentStatus) -> Iterator[Sample]:
+    return ((_subject(v.subject, v.rule), SEVERITY[v.status]) for v in _judged(status))
+
+
+def _certainties(status: AgentStatus) -> Iterator[Sample]:
+    return ((_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status))
+
+
+def _unknowns(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        for answer in tier.answers:
+            if isinstance(answer, Unknown):
+                yield (*_subject(answer.subject, answer.rule), answer.reason.value), 1.0
+
+
+def _plan_infos(status: AgentStatus) -> Iterator[Sample]:
+    for tier, plan in _plans(status):
+        yield (tier.name, plan_version(plan), plan.model, plan.engine, plan.gpu.product), 1.0
+
+
+def _prices(status: AgentStatus) -> Iterator[Sample]:
+    for tier, plan in _plans(status):
+        if plan.cost is not None:
+            yield (tier.name, plan.cost.currency), plan.cost.gpu_hour_price
+
+
+def _usable_rps(plan: TierPlan) -> float | None:
+    point = operating_point(plan)
+    return point.usable_rps if point else None
+
+
+def _c_max(plan: TierPlan) -> float | None:
+    point = operating_point(plan)
+    return point.c_max if point else None
+
+
+def _peak(plan: TierPlan) -> float | None:
+    rates = plan.workload.requests_per_second if plan.workload else None
+    return rates.peak if rates else None
+
+
+SAMPLES: tuple[tuple[Metric, Samples], ...] = (
+    (names.TARGET_UP, _of_replicas(lambda r: float(r.up and not r.gone), after_death=True)),
+    (names.TARGET_SEEN, _of_replicas(lambda r: r.last_seen, after_death=True)),
+    (names.SCRAPE_SECONDS, _of_replicas(lambda r: r.scrape_seconds)),
+    (names.SCRAPE_FAILURES, _failures),
+    (names.REPLICA_INFO, _of_replicas(lambda r: 1.0, lambda r: (*of_engine(r), r.engine, r.versions))),
+    (names.GPU_INFO, _gpus),
+    (names.VERDICT, _verdicts),
+    (names.VERDICT_CERTAIN, _certainties),
+    (names.UNKNOWN, _unknowns),
+    (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
+    (names.PLAN_INFO, _plan_infos),
+    (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),
+    (names.PLAN_C_MAX, _of_plans(_c_max)),
+    (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
+    (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),
+    (names.PLAN_GPUS, _of_plans(lambda p: p.gpu.per_replica)),
+    (names.PLAN_PEAK, _of_plans(_peak)),
+    (names.PLAN_TTFT, _of_plans(lambda p: p.slo.ttft_p99_seconds)),
+    (names.PLAN_TPOT, _of_plans(lambda p: p.slo.tpot_p99_seconds)),
+    (names.PLAN_ITL, _of_plans(lambda p: p.slo.itl_p99_seconds)),
+    (names.PLAN_PREFIX_HITS, _of_plans(lambda p: p.workload.prefix_hit_ratio if p.workload else None)),
+    (names.PLAN_PRICE, _prices),
+    (names.BUILD_INFO, lambda status: iter([((status.version, status.role), 1.0)])),
+    (names.START_TIME, lambda status: iter([((), status.started_at)])),
+    (names.LAST_TURN, _of_health(lambda h: h.last_turn_at)),
+    (names.TURNS, _of_health(lambda h: h.turns)),
+    (names.TURN_OVERRUNS, _of_health(lambda h: h.overruns)),
+    (names.TURN_SECONDS, _of_health(lambda h: h.last_turn_seconds)),
+    (names.TURN_ERRORS, _of_health(lambda h: h.turn_errors)),
+    (names.HISTORY_UP, _of_health(lambda h: h.history_trouble is None)),
+    (names.HISTORY_UNBOOKED, _of_health(lambda h: h.unbooked_minutes)),
+    (names.HISTORY_DROPPED, _of_health(lambda h: h.dropped_minutes)),
+    (names.CONFIG_RELOADS, _of_health(lambda h: h.config_reloads)),
+    (names.CONFIG_OK, _of_health(lambda h: h.config_trouble is None)),
+    (names.GPU_PROBLEMS, _of_health(lambda h: len(h.gpu_problems))),
+    (names.WEB_ERRORS, _of_health(lambda h: h.web_errors)),
+    (names.WEB_REFUSALS, _of_health(lambda h: h.web_refusals)),
+)

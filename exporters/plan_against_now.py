@@ -1,0 +1,232 @@
+"""A tier's plan against now, number by number: what is measured, what was planned, which rule judges the difference.
+
+Owns ROWS, the numbers a person looks at first, and where the plan says each of them. It judges nothing: the worst answer
+among a row's rules colours it. Pages and JSON print it. Another number is a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporters.status import TierStatus
+from rules.catalogue import BY_NAME as RULES
+from rules.catalogue import Way
+from rules.curve import Curve, operating_point
+from rules.plan import TierPlan
+from rules.readings import gpu_utilization, read, replica_rate
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.sizing import cost_per_million_tokens
+from rules.verdicts import FIRING, SEVERITY, Answer, Certainty, Unknown, Verdict
+from rules.windows import Window
+
+AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
+"""The ways of judging whose verdicts expect what the benchmark measured at the same load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan's number, with the words that say which one it is ("SLO", "at usable load")."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One number: its signal and unit, the rules that judge it, how it is read from windows and from a plan.
+
+    `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level.
+    """
+
+    key: str
+    title: str
+    unit: str
+    rules: tuple[str, ...]
+    now: Callable[[TierStatus, Window], SignalValue]
+    planned: Callable[[TierPlan], Planned | None]
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A row for one tier. `judged` is the worst answer of its rules, None where none has answered; `at_this_load` is
+    what the benchmark measured at equal load, where a rule compared the two.
+    """
+
+    row: Row
+    now: SignalValue
+    planned: Planned | None
+    judged: Answer | None
+    at_this_load: Reading | None
+
+
+def compare(tier: TierStatus) -> tuple[Compared, ...]:
+    """Every row of ROWS for a tier, in their order."""
+    return tuple(_compared(row, tier) for row in ROWS)
+
+
+def _compared(row: Row, tier: TierStatus) -> Compared:
+    now: SignalValue = Missing(gap=Gap.NO_TRAFFIC, text="nothing has been seen in the last 5 minutes")
+    if tier.recent is not None:
+        now = row.now(tier, tier.recent)
+    judged = worst(tuple(answer for answer in tier.answers if answer.rule in row.rules))
+    return Compared(
+        row=row,
+        now=now,
+        planned=row.planned(tier.view.plan) if tier.view.plan else None,
+        judged=judged,
+        at_this_load=_at_this_load(judged),
+    )
+
+
+def _at_this_load(judged: Answer | None) -> Reading | None:
+    if not isinstance(judged, Verdict) or not isinstance(judged.expected, Reading):
+        return None
+    return judged.expected if RULES[judged.rule].way in AT_EQUAL_LOAD else None
+
+
+def worst(answers: tuple[Answer, ...]) -> Answer | None:
+    """The loudest of several answers: severity, then certainty; any verdict before an unknown."""
+    return max(answers, key=_loudness, default=None)
+
+
+def _loudness(answer: Answer) -> tuple[bool, int, bool]:
+    if isinstance(answer, Unknown):
+        return False, 0, False
+    fires = answer.status in FIRING
+    return True, SEVERITY[answer.status], fires and answer.certainty is Certainty.CERTAIN
+
+
+def _signal(name: str) -> Callable[[TierStatus, Window], SignalValue]:
+    return lambda tier, window: read(BY_NAME[name], window, tier.view.basis)
+
+
+def _rps(tier: TierStatus, window: Window) -> SignalValue:
+    """Completed requests per second of one replica, the mean of those that were seen."""
+    rate = replica_rate(window, "requests_finished")
+    if rate is None:
+        return Missing(gap=window.why_missing("requests_finished"))
+    return Reading(value=rate, low=rate, high=rate, n=window.counters["requests_finished"])
+
+
+def _gpu(tier: TierStatus, window: Window) -> SignalValue:
+    """Of the kind that the benchmark measured: unlike kinds cannot be compared (DESIGN 3.4)."""
+    kind = tier.view.curve.gpu_utilization_kind if tier.view.curve else None
+    return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
+
+
+def _usable(plan: TierPlan) -> Planned | None:
+    point = operating_point(plan)
+    if point is None:
+        return None
+    return Planned(value=point.usable_rps, text="usable" if point.knee_reached else "usable, at least")
+
+
+def _slo(name: str) -> Callable[[TierPlan], Planned | None]:
+    def planned(plan: TierPlan) -> Planned | None:
+        limit = getattr(plan.slo, name)
+        return None if limit is None else Planned(value=limit, text="SLO")
+
+    return planned
+
+
+def _at_usable_load(metric: str) -> Callable[[TierPlan], Planned | None]:
+    def planned(plan: TierPlan) -> Planned | None:
+        value = _measured(plan, metric)
+        return None if value is None else Planned(value=value, text="at usable load")
+
+    return planned
+
+
+def _measured(plan: TierPlan, metric: str) -> float | None:
+    curve, point = Curve.from_plan(plan), operating_point(plan)
+    return curve.at(metric, point) if curve and point else None
+
+
+def _prefix_hits(plan: TierPlan) -> Planned | None:
+    if plan.workload is not None and plan.workload.prefix_hit_ratio is not None:
+        return Planned(value=plan.workload.prefix_hit_ratio, text="of prompt tokens")
+    return _at_usable_load("prefix_hit_ratio")(plan)
+
+
+def _cost(plan: TierPlan) -> Planned | None:
+    """What a million output tokens cost at the planned utilisation of the usable load (guide 9.1, step 12)."""
+    tokens = _measured(plan, "output_tokens_per_second")
+    if plan.cost is None or plan.cost.planned_utilization is None or not tokens:
+        return None
+    hourly = tokens * 3600 * plan.cost.planned_utilization
+    value = cost_per_million_tokens(plan.gpu.per_replica, plan.cost.gpu_hour_price, hourly)
+    return Planned(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        key="ttft_p99_seconds",
+        title="TTFT P99",
+        unit="seconds",
+        rules=("TtftDivergence",),
+        now=_signal("ttft_p99_seconds"),
+        planned=_slo("ttft_p99_seconds"),
+        seen="known within",
+    ),
+    Row(
+        key="tpot_p99_seconds",
+        title="TPOT P99",
+        unit="seconds",
+        rules=("TpotDivergence",),
+        now=_signal("tpot_p99_seconds"),
+        planned=_slo("tpot_p99_seconds"),
+        seen="known within",
+    ),
+    Row(
+        key="completed_rps_per_replica",
+        title="Requests per replica",
+        unit="per_second",
+        rules=("LoadBeyondBenchmark",),
+        now=_rps,
+        planned=_usable,
+    ),
+    Row(
+        key="kv_utilization",
+        title="KV cache in use",
+        unit="ratio",
+        rules=("KvCacheCascade",),
+        now=_signal("kv_utilization"),
+        planned=_at_usable_load("kv_utilization"),
+        seen="seen",
+    ),
+    Row(
+        key="prefix_hit_ratio",
+        title="Prefix cache hits",
+        unit="ratio",
+        rules=("PrefixHitDivergence",),
+        now=_signal("prefix_hit_ratio"),
+        planned=_prefix_hits,
+    ),
+    Row(
+        key="eviction_rate",
+        title="Evictions per request",
+        unit="ratio",
+        rules=("KvEviction", "EvictionDivergence"),
+        now=_signal("eviction_rate"),
+        planned=_at_usable_load("eviction_rate"),
+    ),
+    Row(
+        key="gpu_utilization",
+        title="GPU utilisation",
+        unit="ratio",
+        rules=("GpuUtilizationShortfall",),
+        now=_gpu,
+        planned=_at_usable_load("gpu_utilization"),
+        seen="seen",
+    ),
+    Row(
+        key="cost_per_million_tokens",
+        title="Cost per million tokens",
+        unit="money",
+        rules=(),
+        now=_signal("cost_per_million_tokens"),
+        planned=_cost,
+    ),
+)

@@ -1,0 +1,142 @@
+"""What the agent knows at the end of a turn, as frozen records: the one input of every page and metric.
+
+Owns the shape only. The agent fills it, exporters print it; nothing here reads a clock or computes a reading. What an
+exporter needs to know and cannot derive from a window or an answer is a field here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rules.alert_state import AlertState
+from rules.episodes import Episode
+from rules.signals import SignalValue
+from rules.slices import TierView
+from rules.verdicts import Answer
+from rules.windows import Window
+
+MISSES_UNTIL_GONE = 3
+"""Scrapes a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStatus:
+    """One GPU of a replica. `counters` are the agent's running sums of its accepted increases, `gauges` its levels now,
+    by family name; `gaps` says in words why a family is missing; `sampled` names what comes from a plain poll.
+    """
+
+    gpu: str
+    product: str
+    counters: Mapping[str, float] = field(default_factory=dict)
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    sampled: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """One replica. `totals` are the running sums of its accepted increases since the agent started: counters, and one
+    histogram part a family; when an engine's bucket edges change, the family starts anew.
+
+    `url` holds no user and no password: it is shown. `last_seen` is the time of the last good page (unix seconds, None
+    before any), `misses` the failed scrapes since; `gauges` are the levels of that page. `versions` says the
+    release as far as it is known ("0.32 or newer").
+    """
+
+    tier: str
+    pool: str
+    name: str
+    url: str
+    up: bool
+    last_seen: float | None
+    misses: int
+    engine: str
+    versions: str
+    model: str
+    totals: Window
+    gauges: Mapping[str, float]
+    problems: tuple[str, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
+    cascade_stage: int = 0
+    scrape_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for family, parts in self.totals.histograms.items():
+            if len(parts) != 1:
+                raise ValueError(f"{self.tier}/{self.name}: totals hold {len(parts)} bucket grids of {family}, not one")
+
+    @property
+    def gone(self) -> bool:
+        """Whether its series have vanished: nothing is known of it any more but that it does not answer."""
+        return self.misses >= MISSES_UNTIL_GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendPoint:
+    """The readings of one closed minute of a tier; `t` is its end, unix seconds."""
+
+    t: float
+    readings: Mapping[str, SignalValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierStatus:
+    """One tier. `recent` is the sum of its windows of the last 5 minutes, None before there was any; `episodes` are
+    those open and those of the last day, newest first; `trend` is the last hour, oldest first; `step13` the sentence
+    in which Step 13 was answered for this version of the plan, None before it was.
+    """
+
+    view: TierView
+    recent: Window | None
+    answers: tuple[Answer, ...] = ()
+    episodes: tuple[Episode, ...] = ()
+    trend: tuple[TrendPoint, ...] = ()
+    replicas: tuple[ReplicaStatus, ...] = ()
+    step13: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.view.tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the agent itself is doing. Counts are since its start; `history_trouble`, `config_trouble` and
+    `gpu_problems` hold sentences for people, None or empty while all is well. `last_turn_at` is when the last turn ended
+    (unix seconds): what tells a loop that hangs from one that works.
+
+    `unbooked_minutes` wait to be written to the history, `dropped_minutes` never will be (minutes of a replica).
+    `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`.
+    """
+
+    turns: int = 0
+    overruns: int = 0
+    last_turn_at: float | None = None
+    last_turn_seconds: float | None = None
+    turn_errors: int = 0
+    scrape_failures: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    history_trouble: str | None = None
+    unbooked_minutes: int = 0
+    dropped_minutes: int = 0
+    config_reloads: int = 0
+    config_trouble: str | None = None
+    gpu_problems: tuple[str, ...] = ()
+    web_errors: int = 0
+    web_refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatus:
+    """Everything at the end of a turn. `simulated` is what a banner says where targets are not real ones, "" in
+    production.
+    """
+
+    role: str
+    version: str
+    started_at: float
+    now: float
+    tiers: tuple[TierStatus, ...]
+    alerts: tuple[AlertState, ...] = ()
+    health: Health = field(default_factory=Health)
+    simulated: str = ""

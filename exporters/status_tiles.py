@@ -1,0 +1,90 @@
+"""The row of a tier's numbers on the status page: each now, with its bounds, beside the plan's.
+
+Owns how one number is shown. Which numbers there are, and which rule colours each, stands in
+`exporters.plan_against_now`.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from exporters.plan_against_now import Compared, compare
+from exporters.status import TierStatus
+from exporters.status_signs import sign
+from exporters.svg_charts import draw_scale
+from rules.signals import Gap, Missing, Reading, SignalValue
+from rules.verdicts import Answer, Status, Unknown
+from rules.wording import number, quantity
+
+
+def numbers(tier: TierStatus, now: float) -> str:
+    """Every row of the comparison as a tile."""
+    return f'<dl class="numbers">{"".join(_tile(one, tier) for one in compare(tier))}</dl>'
+
+
+def _tile(one: Compared, tier: TierStatus) -> str:
+    row, currency = one.row, _currency(tier)
+    unit_text = f" {currency}" if row.unit == "money" and currency else ""
+    status, words = _judged(one.judged)
+    plan = "not in plan"
+    if one.planned is not None:
+        plan = f"plan <b>{escape(number(one.planned.value, row.unit) + unit_text)}</b> {escape(one.planned.text)}"
+    expected, missing = "", " missing" if isinstance(one.now, Missing) else ""
+    if one.at_this_load is not None:
+        expected = f'<dd class="expected"><b>{escape(quantity(one.at_this_load, row.unit))}</b> at this load</dd>'
+    now, bounds = escape(_now(one) + unit_text), escape(_bounds(one))
+    return (
+        f'<div class="tile {status.value}{missing}"><dt>{escape(row.title)}</dt><dd class="now">{now}</dd>'
+        f'<dd class="bounds">{bounds}</dd><dd>{_scale(one)}</dd><dd class="plan">{plan}</dd>{expected}'
+        f'<dd class="judged">{sign(status, words) if words else ""}</dd></div>'
+    )
+
+
+def _currency(tier: TierStatus) -> str:
+    plan = tier.view.plan
+    return plan.cost.currency if plan and plan.cost else ""
+
+
+def _now(one: Compared) -> str:
+    if isinstance(one.now, Missing):
+        return one.now.gap.value.replace("_", " ")
+    if one.now.value is not None:
+        return number(one.now.value, one.row.unit)
+    return quantity(one.now, one.row.unit)
+
+
+def _bounds(one: Compared) -> str:
+    """What surrounds the best estimate; why there is none, where there is more to say than the gap's name."""
+    if isinstance(one.now, Missing):
+        return one.now.text
+    if one.now.value is None or one.now.low is None or one.now.high is None:
+        return ""
+    if one.now.high <= one.now.low * 1.001:
+        return ""
+    return f"{one.row.seen} {number(one.now.low, one.row.unit)} to {number(one.now.high, one.row.unit)}".strip()
+
+
+def _scale(one: Compared) -> str:
+    planned = (one.planned.value,) if one.planned else ()
+    measured = _ends(one.now)
+    known = [*planned, *(end for end in measured or () if end is not None)]
+    top = 1.0 if one.row.unit == "ratio" and max(known, default=0.0) > 0.2 else max(known, default=0.0) * 1.25
+    return draw_scale(measured, planned, top)
+
+
+def _ends(value: SignalValue) -> tuple[float, float | None] | None:
+    if not isinstance(value, Reading):
+        return None
+    low = value.low if value.low is not None else value.value
+    return None if low is None else (low, value.high)
+
+
+def _judged(answer: Answer | None) -> tuple[Status, str]:
+    if answer is None:
+        return Status.UNKNOWN, ""
+    if isinstance(answer, Unknown):
+        why = "" if answer.reason is Gap.NOT_IN_PLAN else f": {answer.reason.value.replace('_', ' ')}"
+        return Status.UNKNOWN, f"not judged{why}"
+    if answer.status is Status.OK:
+        return Status.OK, "as planned" if answer.rule != "KvCacheCascade" else "no cascade"
+    return answer.status, f"{answer.status.value}, {answer.certainty.value}"

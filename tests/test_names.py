@@ -1,0 +1,68 @@
+"""Exported names: Prometheus' rules of naming, nothing twice, nothing that could not be added up again."""
+
+import re
+
+import pytest
+
+from exporters import names
+from exporters.own_samples import SAMPLES
+from rules.families import FAMILIES, Kind
+from rules.gpu_readout import GPU_NAMES
+from rules.signals import SIGNALS, How
+
+
+def test_every_name_is_plain_lower_case_and_stands_once() -> None:
+    stems = [metric.name for metric in names.ALL]
+    assert len(stems) == len(set(stems))
+    for name in stems:
+        assert re.fullmatch(r"sizewatch_[a-z][a-z0-9_]*", name)
+
+
+def test_counters_end_in_total_and_nothing_else_does() -> None:
+    for metric in names.ALL:
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+
+
+def test_no_name_ends_as_a_part_of_a_histogram_does() -> None:
+    for metric in names.ALL:
+        assert not metric.name.endswith(("_bucket", "_sum", "_count")), metric.name
+
+
+def test_every_family_that_has_an_export_name_is_exported_and_no_other() -> None:
+    assert set(names.FAMILY) == {family.name for family in FAMILIES if family.export}
+    assert "in_system_change" not in names.FAMILY
+
+
+def test_every_metric_of_our_own_has_one_row_that_fills_it() -> None:
+    assert [metric for metric, _ in SAMPLES] == list(names.OWN)
+
+
+def test_no_quantile_and_no_ratio_of_a_window_is_exported() -> None:
+    taken = {metric.name for metric in names.ALL}
+    for signal in SIGNALS:
+        if signal.how in (How.QUANTILE, How.RATIO):
+            assert f"sizewatch_{signal.name}" not in taken
+
+
+def test_what_a_gpu_says_carries_the_gpu_and_what_an_engine_says_carries_the_model() -> None:
+    for family, metric in names.FAMILY.items():
+        of_gpu = family in GPU_NAMES
+        assert ("gpu" in metric.labels) == of_gpu
+        assert ("model" in metric.labels) == (not of_gpu)
+        assert metric.labels[:3] == ("tier", "pool", "replica")
+
+
+def test_names_are_found_by_family_and_by_part() -> None:
+    assert names.exported("requests_finished") == "sizewatch_requests_finished_total"
+    assert names.exported("spec_accepted_at_position/2") == "sizewatch_spec_accepted_tokens_at_position_total"
+    assert names.metric("spec_accepted_at_position/2").labels[-1] == "position"
+    assert names.bucket("ttft_seconds") == "sizewatch_ttft_seconds_bucket"
+    assert names.total("ttft_seconds") == "sizewatch_ttft_seconds_sum"
+    assert names.count("prompt_tokens_per_request") == "sizewatch_request_prompt_tokens_count"
+
+
+def test_asking_for_what_is_not_exported_or_no_histogram_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        names.exported("in_system_change")
+    with pytest.raises(KeyError, match="requests_finished is no histogram"):
+        names.bucket("requests_finished")

@@ -1,0 +1,253 @@
+"""The `/metrics` page, read back by prometheus_client's parsers and checked by promtool."""
+
+import math
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, planned_tier, replica, unplanned_tier
+
+from exporters import names
+from exporters.prometheus import render
+from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus
+from rules.families import FAMILIES, Kind
+from rules.gpu_readout import GPU_NAMES
+from rules.verdicts import SEVERITY, Unknown, Verdict
+from rules.windows import Window
+
+PLAIN = "text/plain;version=0.0.4"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def series(status: AgentStatus, accept: str = PLAIN) -> Series:
+    """Every sample of the page, by name and labels; a series that stands twice fails."""
+    body, _ = render(status, accept)
+    parse = parse_openmetrics if accept == OPENMETRICS else parse_text
+    found: Series = {}
+    for family in parse(body.decode()):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"{key} stands twice"
+            found[key] = sample.value
+    return found
+
+
+def one(found: Series, name: str, **labels: str) -> float:
+    """The value of the one series of this name with these labels among its own."""
+    (value,) = [v for (n, own), v in found.items() if n == name and labels.items() <= dict(own).items()]
+    return value
+
+
+def of_replica(found: Series, name: str) -> set[str]:
+    return {n for (n, own) in found if dict(own).get("replica") == name}
+
+
+def full_replica(**changes: Any) -> ReplicaStatus:
+    """A replica whose engine and GPU say everything there is a family for."""
+    counters: dict[str, float] = {}
+    for place, family in enumerate(FAMILIES, 1):
+        if family.kind is Kind.COUNTER and family.name not in GPU_NAMES:
+            parts = ("/0", "/1") if family.name in names.PARTS else ("",)
+            counters |= {family.name + part: place + number / 4 for number, part in enumerate(parts)}
+    histograms = {f.name: (log_normal(TTFT_EDGES, 500, 0.3, 0.5),) for f in FAMILIES if f.kind is Kind.HISTOGRAM}
+    totals = Window(
+        start=NOW - 60, end=NOW, expected_seconds=60, covered_seconds=60, counters=counters, histograms=histograms
+    )
+    gauges = {
+        f.name: 0.25 + place for place, f in enumerate(FAMILIES) if f.kind is Kind.GAUGE and f.name not in GPU_NAMES
+    }
+    gpu = GpuStatus(
+        gpu="GPU-1",
+        product="NVIDIA L40S",
+        counters={name: 7.5 + i for i, (name, row) in enumerate(GPU_NAMES.items()) if row.kind == "counter"},
+        gauges={name: 0.5 + i for i, (name, row) in enumerate(GPU_NAMES.items()) if row.kind == "gauge"},
+    )
+    return replica("t", "r", totals=totals, gauges=gauges, gpus=(gpu,), **changes)
+
+
+def alone(one_replica: ReplicaStatus, **changes: Any) -> AgentStatus:
+    return agent_status(tiers=(unplanned_tier(replicas=(one_replica,)),), **changes)
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
+def test_every_family_that_should_be_exported_is_with_the_value_it_had(accept: str) -> None:
+    said = full_replica()
+    found = series(alone(said), accept)
+    for family, metric in names.FAMILY.items():
+        if metric.kind is Kind.HISTOGRAM:
+            (part,) = said.totals.histograms[family]
+            assert one(found, names.count(family)) == part.n
+            assert one(found, names.total(family)) == part.total
+            assert one(found, names.bucket(family), le="+Inf") == part.n
+            assert sum(n == names.bucket(family) for n, _ in found) == len(part.edges)
+        elif family in GPU_NAMES:
+            (gpu,) = said.gpus
+            assert one(found, metric.name, gpu="GPU-1") == (gpu.counters | gpu.gauges)[family]
+        elif family in names.PARTS:
+            assert one(found, metric.name, position="1") == said.totals.counters[f"{family}/1"]
+        else:
+            assert one(found, metric.name) == {**said.totals.counters, **said.gauges}[family]
+
+
+def test_buckets_are_cumulative_and_carry_the_edges_that_the_engine_prints() -> None:
+    part = log_normal((0.001, 0.5, 1.0, 20.0, math.inf), 100, 0.4, 1.0)
+    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
+    found = series(alone(replica("t", "r", totals=totals)))
+    edges = {dict(own)["le"]: v for (n, own), v in found.items() if n == "sizewatch_ttft_seconds_bucket"}
+    assert list(edges) == ["0.001", "0.5", "1.0", "20.0", "+Inf"]
+    assert list(edges.values()) == [sum(part.counts[: i + 1]) for i in range(5)]
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
+def test_a_sum_that_cannot_be_trusted_is_left_out_and_the_buckets_stand(accept: str) -> None:
+    part = replace(log_normal(TTFT_EDGES, 100, 0.4, 1.0), total=None)
+    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": (part,)})
+    found = series(alone(replica("t", "r", totals=totals)), accept)
+    assert one(found, "sizewatch_ttft_seconds_bucket", le="+Inf") == 100
+    assert not [n for n, _ in found if n in ("sizewatch_ttft_seconds_sum", "sizewatch_ttft_seconds_count")]
+
+
+def test_the_sum_of_gpus_inside_a_replica_is_not_exported_beside_the_gpus() -> None:
+    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, counters={"gpu_energy_joules": 9.0})
+    found = series(alone(replica("t", "r", totals=totals, gpus=gpus("r", "NVIDIA L40S", 2))))
+    assert len([n for n, _ in found if n == "sizewatch_gpu_energy_joules_total"]) == 2
+    assert one(found, "sizewatch_gpu_energy_joules_total", gpu="GPU-r-0") == 1.9e6
+
+
+def test_after_three_missed_scrapes_only_what_is_known_of_a_dead_replica_remains() -> None:
+    down = full_replica(up=False, misses=3, last_seen=NOW - 50)
+    health = Health(scrape_failures={("t", "r", "connect"): 3})
+    found = series(alone(down, health=health))
+    assert of_replica(found, "r") == {
+        "sizewatch_target_up",
+        "sizewatch_target_last_success_timestamp_seconds",
+        "sizewatch_scrape_failures_total",
+    }
+    assert one(found, "sizewatch_target_up", replica="r") == 0
+    assert one(found, "sizewatch_target_last_success_timestamp_seconds", replica="r") == NOW - 50
+    assert one(found, "sizewatch_scrape_failures_total", replica="r", kind="connect") == 3
+
+
+def test_after_two_missed_scrapes_everything_is_still_there_but_the_target_is_not_up() -> None:
+    found = series(alone(full_replica(up=False, misses=2)))
+    assert one(found, "sizewatch_target_up") == 0
+    assert {metric.name for metric in names.FAMILY.values() if metric.kind is Kind.GAUGE} <= of_replica(found, "r")
+
+
+def test_a_replica_that_was_never_seen_has_no_time_of_its_last_page() -> None:
+    found = series(alone(replica("t", "r", up=False, last_seen=None, misses=1)))
+    assert "sizewatch_target_last_success_timestamp_seconds" not in {n for n, _ in found}
+
+
+@pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
+@pytest.mark.parametrize(
+    "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_turns_total 99', "模型 é", "a\rb", ""]
+)
+def test_hostile_label_values_come_back_as_they_were(model: str, accept: str) -> None:
+    found = series(alone(replica("t", "r", model=model)), accept)
+    models = {dict(own).get("model") for n, own in found if n == "sizewatch_requests_running"}
+    assert models == {model}
+    assert one(found, "sizewatch_turns_total") == 1431
+
+
+def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> None:
+    found = series(alone(replica("t", "r", model="a\ud800b")))
+    assert one(found, "sizewatch_requests_running", model="a?b") == 26
+
+
+def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_reason() -> None:
+    status = agent_status()
+    found = series(status)
+    answers = [answer for tier in status.tiers for answer in tier.answers]
+    for answer in answers:
+        labels = {"tier": answer.subject.tier, "replica": answer.subject.replica or "", "rule": answer.rule}
+        if isinstance(answer, Verdict):
+            assert one(found, "sizewatch_verdict", **labels) == SEVERITY[answer.status]
+            assert one(found, "sizewatch_verdict_certain", **labels) == (answer.certainty.value == "certain")
+        else:
+            assert one(found, "sizewatch_unknown", **labels, reason=answer.reason.value) == 1
+    assert len([n for n, _ in found if n == "sizewatch_verdict"]) == sum(isinstance(a, Verdict) for a in answers)
+    assert any(isinstance(answer, Unknown) for answer in answers)
+
+
+def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
+    found = series(agent_status())
+    assert one(found, "sizewatch_plan_usable_rps", tier="h100-llama70b-fp8") == pytest.approx(12.0)
+    assert one(found, "sizewatch_plan_c_max", tier="h100-llama70b-fp8") == pytest.approx(48.0)
+    assert one(found, "sizewatch_plan_replicas", tier="h100-llama70b-fp8") == 13
+    assert one(found, "sizewatch_plan_slo_ttft_p99_seconds", tier="l40s-qwen14b") == 2.0
+    assert one(found, "sizewatch_plan_gpu_hour_price", tier="l40s-qwen14b", currency="USD") == 2.5
+    assert not [own for n, own in found if n.startswith("sizewatch_plan_") and ("tier", "mi300x-mixtral") in own]
+
+
+def test_the_agent_tells_how_it_is_itself() -> None:
+    health = Health(
+        turns=7, overruns=2, last_turn_at=NOW - 1, last_turn_seconds=0.5, turn_errors=1, history_trouble="disk full",
+        unbooked_minutes=4, dropped_minutes=3, config_reloads=2, config_trouble="broken", gpu_problems=("lost",),
+        web_errors=5, web_refusals=6,
+    )  # fmt: skip
+    found = series(agent_status(health=health))
+    expected: Mapping[str, float] = {
+        "turns_total": 7, "turn_overruns_total": 2, "turn_duration_seconds": 0.5, "turn_errors_total": 1,
+        "last_turn_timestamp_seconds": NOW - 1, "history_up": 0, "history_unbooked_windows": 4,
+        "history_dropped_windows_total": 3, "config_reloads_total": 2, "config_last_reload_successful": 0,
+        "gpu_problems": 1, "web_errors_total": 5, "web_refusals_total": 6, "start_time_seconds": NOW - 21_465,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert one(found, f"sizewatch_{name}") == value
+    assert one(found, "sizewatch_build_info", version="0.1.0", role="standalone") == 1
+    assert one(found, "sizewatch_kv_cascade_stage", replica="l40s-2") == 4
+
+
+def test_an_agent_that_watches_nothing_yet_still_has_a_page() -> None:
+    status = replace(agent_status(), tiers=(), health=Health())
+    found = series(status)
+    assert one(found, "sizewatch_turns_total") == 0
+    assert "sizewatch_target_up" not in {n for n, _ in found}
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/html", False),
+        ("text/plain;version=0.0.4", False),
+        (OPENMETRICS, True),
+        (f"{OPENMETRICS};q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,{PLAIN};q=0.3,*/*;q=0.2", True),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.9", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=much", False),
+        ("application/openmetrics-text;version=\u00e9;q=nan,,;;", False),
+    ],
+)  # fmt: skip
+def test_the_asker_chooses_the_format(accept: str, openmetrics: bool) -> None:
+    body, content_type = render(agent_status(), accept)
+    assert content_type.startswith(
+        "application/openmetrics-text; version=1.0.0" if openmetrics else "text/plain; version=0.0.4"
+    )
+    assert body.endswith(b"# EOF\n") == openmetrics
+
+
+def test_totals_with_two_bucket_grids_of_one_family_are_refused() -> None:
+    two = (log_normal((1.0, math.inf), 5, 1, 1), log_normal((2.0, math.inf), 5, 1, 1))
+    totals = Window(start=0, end=1, expected_seconds=1, covered_seconds=1, histograms={"ttft_seconds": two})
+    with pytest.raises(ValueError, match="t/r: totals hold 2 bucket grids of ttft_seconds"):
+        replica("t", "r", totals=totals)
+
+
+def test_promtool_finds_nothing_wrong_with_the_page() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian package prometheus): the page's names are NOT checked by it")
+    for status in (agent_status(), alone(full_replica()), agent_status(tiers=(planned_tier(),))):
+        body, _ = render(status, PLAIN)
+        checked = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=30)
+        assert (checked.returncode, checked.stderr.decode()) == (0, "")

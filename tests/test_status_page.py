@@ -1,0 +1,454 @@
+"""The status page and its JSON twin, read as a browser and a program would read them."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from status_samples import (
+    NOW,
+    agent_status,
+    cascading_tier,
+    judged,
+    plan,
+    planned_tier,
+    replica,
+    unplanned_tier,
+    window,
+)
+
+from exporters.findings import findings, headline, state, unknowns
+from exporters.plan_against_now import ROWS, compare
+from exporters.status import AgentStatus, Health, TierStatus, TrendPoint
+from exporters.status_json import status_json
+from exporters.status_page import PAUSED, render_page, style_hash
+from exporters.status_trend import charts
+from exporters.svg_charts import draw_panel
+from rules import slices
+from rules.signals import Gap, Missing, Reading
+from rules.verdicts import FIRING, Cause, Certainty, Status, Subject, Unknown, Verdict
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Read(HTMLParser):
+    """What a browser sees: the text, every tag with its attributes, and whether tags close as they open."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(page.decode())
+        self.close()
+        assert self.open == []
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {key: value or "" for key, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {key: value or "" for key, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+def read(status: AgentStatus | None = None, **options: Any) -> Read:
+    return Read(render_page(status or agent_status(), **options))
+
+
+def with_tiers(*tiers: TierStatus, **changes: Any) -> AgentStatus:
+    return replace(agent_status(), tiers=tiers, **changes)
+
+
+def collapsed(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
+    status = agent_status()
+    page = read(status)
+    fired = [a for tier in status.tiers for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING]
+    assert len(fired) >= 4
+    for tier in status.tiers:
+        assert tier.name in page.text
+    for verdict in fired:
+        assert collapsed(verdict.sentence) in page.text
+        assert verdict.actions[0].text in page.text
+        assert f"Runbook: {verdict.rule}" in page.text
+        assert f"{verdict.status.value}, {verdict.certainty.value}" in page.text
+
+
+def test_the_first_line_names_the_worst_of_the_whole_installation() -> None:
+    found = headline(agent_status())
+    assert found.status is Status.CRITICAL
+    assert found.text == "KV cache memory-pressure cascade in l40s-qwen14b, l40s-2"
+    warnings = sum(len(findings(tier)) for tier in agent_status().tiers) - 1
+    silent = sum(len(unknowns(tier)) for tier in agent_status().tiers)
+    assert found.detail == (
+        f"1 critical, {warnings} warnings in 2 of 3 tiers. mi300x-mixtral has no plan. {silent} questions cannot be answered now."
+    )
+    page = read()
+    assert f"Critical: {found.text}" in page.text
+    assert page.text.index("l40s-qwen14b ■ critical") < page.text.index("h100-llama70b-fp8 ▲ warning")
+
+
+def test_a_finding_says_since_when() -> None:
+    assert "since 14:06 UTC (7 min)" in read().text
+
+
+def test_suspects_stand_with_their_evidence_in_order() -> None:
+    tier = cascading_tier()
+    (slow,) = [a for a in tier.answers if isinstance(a, Verdict) and a.rule == "TtftDivergence"]
+    causes = (
+        Cause(cause="evictions", certainty=Certainty.CERTAIN, evidence=("5 preemptions", "KV cache full")),
+        Cause(cause="queueing", certainty=Certainty.LIKELY, evidence=("9 waiting",), against=("arrivals are steady",)),
+    )
+    told = replace(tier, answers=(replace(slow, status=Status.WARNING, causes=causes),), episodes=())
+    words = "Suspects 5 preemptions; KV cache full 9 waiting (likely); but arrivals are steady"
+    assert words in read(with_tiers(told)).text
+
+
+def test_numbers_stand_beside_the_plan_with_their_bounds_and_the_load() -> None:
+    text = read(with_tiers(planned_tier())).text
+    assert "TTFT P99 922 ms known within 750 ms to 1 s plan 2 s SLO 520 ms to 1 s at this load ✓ as planned" in text
+    assert "plan 12 rps usable" in text
+    assert "Prefix cache hits 33.2% plan 60.0% of prompt tokens 62.0% at this load ▲ warning, certain" in text
+    assert "1.42 USD plan 1.93 USD at 60% of capacity" in text
+
+
+def test_a_tier_without_a_plan_says_so_at_every_number_and_still_shows_what_is_measured() -> None:
+    text = read(with_tiers(unplanned_tier())).text
+    (numbers,) = [compare(unplanned_tier())]
+    assert all(one.planned is None for one in numbers)
+    assert text.count("not in plan ? not judged") >= 4
+    assert "TTFT P99 825 ms" in text
+    assert "GPU utilisation not exposed" in text
+
+
+def test_what_cannot_be_judged_is_folded_away_with_its_reason() -> None:
+    page = read(with_tiers(unplanned_tier()))
+    assert f"{len(unknowns(unplanned_tier()))} questions cannot be answered" in page.text
+    assert "not in plan: the plan has no benchmark curve for this tier" in page.text
+    assert all("open" not in attributes for tag, attributes in page.tags if tag == "details")
+
+
+def test_a_replica_that_is_down_says_only_that() -> None:
+    page = read(with_tiers(planned_tier()))
+    assert "3 of 4 replicas up , 13 planned" in page.text
+    row = page.text[page.text.index("h100-4 connection refused") :]
+    assert row.startswith("h100-4 connection refused ■ down, 9 missed, last page 2 min ago vllm 0.32 or newer – – – –")
+
+
+def test_replicas_tell_their_load_their_cache_and_their_gpus() -> None:
+    text = read(with_tiers(cascading_tier())).text
+    assert "l40s-2 ✓ up vllm 0.32 or newer 60 58 97.0% ■ cascade 4: user-visible 1: busy 70%, memory 89%, 61 °C" in text
+
+
+def test_episodes_of_the_last_day_and_step_13_are_on_the_page() -> None:
+    text = read(with_tiers(planned_tier())).text
+    assert (
+        "1 ended in the last day 05:50 UTC, for 4 min ▲ warning, certain h100-llama70b-fp8, h100-2: Target down."
+        in text
+    )
+    assert "TTFT, TPOT and GPU utilisation confirmed up to 78 % of usable rps" in text
+
+
+def shapes(tier: TierStatus, title: str) -> ET.Element:
+    (chart,) = [chart for chart in charts(tier, NOW) if chart.title == title]
+    return ET.fromstring(draw_panel(chart.panel))
+
+
+def test_a_gap_is_drawn_as_a_gap() -> None:
+    svg = shapes(planned_tier(), "TTFT P99")
+    lines = svg.findall("polyline")
+    assert len(lines) == 2
+    ends = [float(line.get("points", "").split()[-1].split(",")[0]) for line in lines]
+    starts = [float(line.get("points", "").split()[0].split(",")[0]) for line in lines]
+    holes = [rect for rect in svg.findall("rect") if rect.get("class") == "hole"]
+    assert len(holes) == 6
+    assert all(ends[0] <= float(hole.get("x", "")) < starts[1] for hole in holes)
+    assert {title.text for hole in holes for title in hole} == {"scrape failed"}
+
+
+def test_minutes_that_are_simply_missing_are_a_gap_too() -> None:
+    tier = unplanned_tier()
+    short = replace(tier, trend=(*tier.trend[:3], *tier.trend[7:]))
+    svg = shapes(short, "KV cache in use")
+    assert len(svg.findall("polyline")) == 2
+    assert [title.text for rect in svg.findall("rect") for title in rect] == ["no minute was closed"]
+
+
+def test_a_single_minute_is_a_dot_and_no_minute_is_said_in_words() -> None:
+    tier = unplanned_tier()
+    svg = shapes(replace(tier, trend=tier.trend[-1:]), "KV cache in use")
+    assert len(svg.findall("circle")) == 1
+    assert svg.findall("polyline") == []
+    empty = shapes(replace(tier, trend=()), "KV cache in use")
+    assert empty.get("aria-label") == "KV cache in use, last hour: no data"
+
+
+def points(svg: ET.Element, name: str) -> list[tuple[float, float]]:
+    (found,) = [shape for shape in svg if shape.get("class") == name]
+    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in found.get("points", "").split())]
+
+
+def test_the_band_reaches_from_the_lower_to_the_upper_bound_and_an_open_bound_to_the_top() -> None:
+    def trend(high: float | None) -> tuple[TrendPoint, ...]:
+        reading = Reading(value=1.0, low=0.5, high=high, n=100)
+        return tuple(TrendPoint(t=NOW - ago, readings={"ttft_p99_seconds": reading}) for ago in (120, 60))
+
+    tier = planned_tier()
+    closed = shapes(replace(tier, trend=trend(2.0)), "TTFT P99")
+    top, bottom = 18.0, 114.0
+    scale = 2.5
+    heights = sorted({y for _, y in points(closed, "ttft area")})
+    assert heights == pytest.approx(
+        [bottom - 2.0 / scale * (bottom - top), bottom - 0.5 / scale * (bottom - top)], abs=0.06
+    )
+    opened = shapes(replace(tier, trend=trend(None)), "TTFT P99")
+    assert min(y for _, y in points(opened, "ttft area")) == top
+
+
+def test_waiting_requests_stand_on_the_running_ones() -> None:
+    svg = shapes(cascading_tier(), "Requests")
+    running, waiting = points(svg, "running line"), points(svg, "waiting line")
+    assert len(running) == len(waiting) == 60
+    assert all(w[1] <= r[1] for r, w in zip(running, waiting, strict=True))
+    assert waiting[-1][1] < running[-1][1]
+
+
+def test_the_plan_is_drawn_across_and_the_beginning_of_a_finding_is_marked() -> None:
+    svg = shapes(cascading_tier(), "TTFT P99")
+    texts = [text.text for text in svg.iter("text")]
+    assert "SLO 2 s" in texts
+    titles = [title.text for title in svg.iter("title")]
+    assert "KV cache memory-pressure cascade: since 14:06 UTC" in titles
+
+
+HOSTILE = "<script>alert(1)</script>\"'&<b>"
+
+
+def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
+    view = slices.view(HOSTILE, plan(HOSTILE, HOSTILE))
+    gone = Unknown(t=NOW, rule="TtftDivergence", subject=Subject(tier=HOSTILE), reason=Gap.STALE, text=HOSTILE)
+    tier = planned_tier()
+    fired = next(a for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING)
+    fired = replace(fired, subject=Subject(tier=HOSTILE, replica=HOSTILE), sentence=HOSTILE, rule=HOSTILE)
+    point = TrendPoint(t=NOW, readings={"kv_utilization": Missing(gap=Gap.STALE, text=HOSTILE)})
+    mean = replica(
+        HOSTILE,
+        HOSTILE,
+        model=HOSTILE,
+        engine=HOSTILE,
+        versions=HOSTILE,
+        url=HOSTILE,
+        pool=HOSTILE,
+        problems=(HOSTILE,),
+    )
+    hostile = TierStatus(
+        view=view, recent=None, answers=(fired, gone), trend=(point,), replicas=(mean,), step13=HOSTILE, episodes=()
+    )
+    page = read(
+        with_tiers(hostile, simulated=HOSTILE, version=HOSTILE, role=HOSTILE, health=Health(gpu_problems=(HOSTILE,)))
+    )
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "b" in {tag for tag, _ in page.tags}
+    assert page.text.count("<script>alert(1)</script>") >= 15
+
+
+def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> None:
+    tier = unplanned_tier(replicas=(replica("t", "a\ud800b"),))
+    assert "a?b" in read(with_tiers(tier)).text
+
+
+def test_the_page_needs_no_script_no_other_file_and_no_style_attribute() -> None:
+    page = read()
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "form"}
+    for tag, attributes in page.tags:
+        assert "style" not in attributes
+        assert not [key for key in attributes if key.startswith("on")]
+        if tag == "link":
+            assert attributes["href"].startswith("data:image/svg+xml,")
+        if tag == "a":
+            assert not attributes["href"].startswith(("http:", "https:", "//"))
+
+
+def test_the_style_sheet_on_the_page_is_the_one_that_the_policy_allows() -> None:
+    page = render_page(agent_status()).decode()
+    (styles,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style_hash() == f"'sha256-{base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()}'"
+
+
+def test_colour_never_stands_without_a_word() -> None:
+    page = render_page(agent_status()).decode()
+    signs = re.findall(r'<span class="sign (\w+)"><b aria-hidden="true">(.)</b>(.*?)</span>', page)
+    headline_sign = [sign for sign in signs if not sign[2].strip()]
+    assert len(signs) > 30
+    assert len(headline_sign) == 1  # its word follows it in the heading
+    assert "</span>Critical: " in page
+
+
+def test_the_page_comes_again_by_itself_and_keeps_still_when_asked() -> None:
+    assert ("meta", {"http-equiv": "refresh", "content": "5"}) in read().tags
+    still = read(paused=True)
+    assert "refresh" not in {attributes.get("http-equiv") for tag, attributes in still.tags if tag == "meta"}
+    assert all("open" in attributes for tag, attributes in still.tags if tag == "details")
+    assert ("a", {"href": f"?{PAUSED}"}) in read().tags
+
+
+def test_many_findings_and_many_replicas_do_not_hide_the_page() -> None:
+    tier = planned_tier()
+    down = next(a for a in tier.answers if isinstance(a, Verdict) and a.rule == "TargetDown" and a.status in FIRING)
+    answers = tuple(replace(down, subject=Subject(tier=tier.name, replica=f"r{number}")) for number in range(40))
+    replicas = tuple(replica(tier.name, f"r{number}", up=number != 39, misses=number // 39 * 5) for number in range(40))
+    page = read(with_tiers(replace(tier, answers=answers, episodes=(), replicas=replicas)))
+    assert "34 more" in page.text
+    assert "24 more replicas" in page.text
+    assert page.text.index("r39 ■ down, 5 missed") < page.text.index("r0 ✓ up")
+    assert all(f"r{number}" in page.text for number in range(40))
+
+
+def silent_tier() -> TierStatus:
+    """A finding whose rule can no longer judge: its last answer is unknown, its episode goes on."""
+    tier = planned_tier()
+    fired = next(a for a in tier.answers if a.rule == "PrefixHitDivergence")
+    gone = Unknown(t=NOW, rule=fired.rule, subject=fired.subject, reason=Gap.SCRAPE_FAILED, text="no replica answers")
+    return replace(tier, answers=tuple(gone if a is fired else a for a in tier.answers))
+
+
+def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
+    tier = silent_tier()
+    (found,) = [one for one in findings(tier) if one.verdict.rule == "PrefixHitDivergence"]
+    assert found.silent is not None
+    assert "Cannot be judged at the moment: scrape failed: no replica answers." in read(with_tiers(tier)).text
+
+
+def healthy() -> TierStatus:
+    name = "quiet"
+    view = slices.view(name, plan("m", "NVIDIA L40S"))
+    hours = {"q-1": [window(NOW - 60 * ago) for ago in reversed(range(60))]}
+    return TierStatus(view=view, recent=hours["q-1"][-1], answers=judged(view, hours), replicas=(replica(name, "q-1"),))
+
+
+def test_a_quiet_installation_says_so_in_one_line() -> None:
+    status = with_tiers(healthy())
+    assert state(status.tiers[0]) is Status.OK
+    page = read(status)
+    assert "✓ 1 tier as planned" in page.text
+    assert "quiet ✓ as planned" in page.text
+
+
+def test_before_the_first_verdict_nothing_is_called_fine() -> None:
+    tier = TierStatus(view=slices.view("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),))
+    status = with_tiers(tier)
+    assert headline(status).status is Status.UNKNOWN
+    text = read(status).text
+    assert "No verdict yet" in text
+    assert "new ? no verdict yet" in text
+    assert "nothing has been seen in the last 5 minutes" in text
+
+
+def test_an_agent_without_tiers_says_what_to_do() -> None:
+    text = read(with_tiers()).text
+    assert "Nothing is watched" in text
+    assert "Name a tier with its targets in the configuration" in text
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (Health(last_turn_at=NOW - 61), "The last turn ended 1 min ago: everything below is that old."),
+        (
+            Health(history_trouble="the disk is full", unbooked_minutes=4),
+            "cannot be written: the disk is full. 4 minutes wait",
+        ),
+        (Health(dropped_minutes=9), "9 minutes of replicas were lost"),
+        (Health(config_trouble="targets[0].url: missing"), "the one before it still is: targets[0].url: missing"),
+        (Health(gpu_problems=("GPU 3 fell off the bus",)), "GPU 3 fell off the bus"),
+    ],
+)
+def test_trouble_of_the_agent_itself_stands_at_the_top(health: Health, words: str) -> None:
+    page = read(replace(agent_status(), health=health))
+    assert words in page.text
+    assert page.text.index(words) < page.text.index("Runbook:")
+
+
+def test_what_is_simulated_is_told_first() -> None:
+    banner = "Simulated: recorded engines, stand-in GPUs"
+    text = read(agent_status(simulated=banner)).text
+    assert text.index(banner) < text.index("Critical:")
+    assert banner not in read().text
+
+
+def test_every_row_of_the_comparison_is_read_from_a_window_and_from_a_plan() -> None:
+    for one in compare(planned_tier()):
+        assert isinstance(one.now, Reading), one.row.key
+        assert one.planned is not None, one.row.key
+    assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_the_worst_answer_of_several_replicas_colours_a_number() -> None:
+    (kv,) = [one for one in compare(cascading_tier()) if one.row.key == "kv_utilization"]
+    assert isinstance(kv.judged, Verdict)
+    assert kv.judged.subject.replica == "l40s-2"
+    (down,) = [one for one in compare(planned_tier()) if one.row.key == "kv_utilization"]
+    assert isinstance(down.judged, Verdict)  # one replica cannot be judged, the others can
+
+
+def walk(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    yield value
+    for part in parts:
+        yield from walk(part)
+
+
+def test_the_json_twin_says_the_same_as_the_page() -> None:
+    status = agent_status()
+    found = json.loads(json.dumps(status_json(status), allow_nan=False))
+    assert found["schema"] == 1
+    assert found["verdict"]["text"] == headline(status).text
+    for tier, told in zip(status.tiers, found["tiers"], strict=True):
+        assert told["tier"] == tier.name
+        assert told["status"] == state(tier).value
+        assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in findings(tier)]
+        assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in findings(tier)]
+        assert [u["rule"] for u in told["unknowns"]] == [u.rule for u in unknowns(tier)]
+        assert [number["key"] for number in told["numbers"]] == [row.key for row in ROWS]
+        assert len(told["trend"]) == len(tier.trend)
+        assert [r["replica"] for r in told["replicas"]] == [r.name for r in tier.replicas]
+    ttft = found["tiers"][0]["numbers"][0]
+    assert (ttft["now"]["low"], ttft["now"]["high"], ttft["planned"]["value"]) == (0.75, 1.0, 2.0)
+    assert {alert["loudness"] for alert in found["alerts"]} == {"page", "ticket"}
+
+
+def test_a_number_that_is_none_becomes_null_in_json() -> None:
+    gauges = {"requests_running": math.nan, "requests_waiting": math.inf}
+    found = status_json(with_tiers(unplanned_tier(replicas=(replica("t", "r", gauges=gauges),))))
+    assert json.loads(json.dumps(found, allow_nan=False))["tiers"][0]["replicas"][0]["gauges"] == {
+        "requests_running": None,
+        "requests_waiting": None,
+    }
+
+
+def test_the_address_of_a_replica_stands_behind_its_name() -> None:
+    tier = unplanned_tier(replicas=(replica("t", "r", url="http://r.t.svc:8000/metrics"),))
+    assert 'title="http://r.t.svc:8000/metrics"' in render_page(with_tiers(tier)).decode()

@@ -1,0 +1,141 @@
+"""Tokens and passwords: what is let in, what is not, and what is wrong with the files that say so."""
+
+import base64
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent import web_credentials
+from agent.errors import BadConfig
+from agent.web_config import WebOptions
+from agent.web_credentials import Gate, PasswordHash, hashed, read_gate, users_line
+
+TOKEN = "an-honest-token-of-32-characters"
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> WebOptions:
+    folder = tmp_path_factory.mktemp("secrets")
+    (folder / "tokens").write_text(f"# rotated in May\n{TOKEN}\n\nthe-token-that-comes-after-it\n")
+    lines = (users_line("ada", b"engine: 1843"), users_line("grace", "bögen".encode()))
+    (folder / "users").write_text("\n".join(lines))
+    return WebOptions(bearer_token_file=str(folder / "tokens"), basic_auth_users_file=str(folder / "users"))
+
+
+@pytest.fixture(scope="module")
+def gate(files: WebOptions) -> Gate:
+    return read_gate(files)
+
+
+@pytest.mark.parametrize(
+    "authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", "Bearer the-token-that-comes-after-it"]
+)
+def test_a_known_token_is_let_in(gate: Gate, authorization: str) -> None:
+    assert gate.admits(authorization)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, f"Token {TOKEN}", "Bearer # rotated in May",
+     f"Bearer {TOKEN}\xff", "Bearer \u20ac"],
+)  # fmt: skip
+def test_any_other_token_is_not(gate: Gate, authorization: str) -> None:
+    assert not gate.admits(authorization)
+
+
+def test_a_right_password_is_let_in_the_first_time_and_after_it(gate: Gate) -> None:
+    for _ in range(2):
+        assert gate.admits(basic("ada", "engine: 1843"))
+        assert gate.admits(basic("grace", "bögen"))
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [basic("ada", "wrong"), basic("ada", ""), basic("grace", "engine: 1843"), basic("nobody", "engine: 1843"), basic("", ""),
+     "Basic", "Basic !!!", "Basic " + base64.b64encode(b"ada").decode(), "Basic " + base64.b64encode(b"\xff:x").decode(),
+     "Basic \xe9"],
+)  # fmt: skip
+def test_a_wrong_password_is_refused_also_after_the_right_one_was_seen(gate: Gate, authorization: str) -> None:
+    assert gate.admits(basic("ada", "engine: 1843"))
+    assert not gate.admits(authorization)
+
+
+def test_a_password_is_hashed_once_and_an_unknown_name_as_often_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    fits = PasswordHash.fits
+    monkeypatch.setattr(PasswordHash, "fits", lambda self, password: counted.append(password) or fits(self, password))
+    gate = Gate(users={"ada": hashed(b"secret", b"0123456789abcdef")})
+    assert gate.admits(basic("ada", "secret"))
+    assert gate.admits(basic("ada", "secret"))
+    assert counted == [b"secret"]
+    assert not gate.admits(basic("eve", "guess"))
+    assert counted == [b"secret", b"guess"]
+
+
+def test_without_credentials_everybody_is_let_in_and_with_some_nobody_is_by_default() -> None:
+    assert read_gate(WebOptions()).admits("")
+    assert not Gate((TOKEN,)).admits("")
+    assert not Gate((TOKEN,)).admits(basic("ada", "secret"))
+
+
+def test_who_brings_nothing_is_told_what_to_bring(gate: Gate) -> None:
+    assert gate.challenges == ('Basic realm="sizewatch", charset="UTF-8"', 'Bearer realm="sizewatch"')
+    assert Gate((TOKEN,)).challenges == ('Bearer realm="sizewatch"',)
+
+
+def test_two_hashes_of_one_password_differ_and_hold_no_part_of_it() -> None:
+    first, second = users_line("ada", b"correct horse"), users_line("ada", b"correct horse")
+    assert first != second
+    assert "horse" not in first
+    assert first.startswith("ada:$scrypt$ln=13,r=8,p=10$")
+
+
+def test_every_problem_of_the_files_is_told_with_its_line_and_without_the_secret(tmp_path: Path) -> None:
+    tokens, users = tmp_path / "tokens", tmp_path / "users"
+    tokens.write_text("short-secret\nthis one has a space in it\ntökens-are-ascii-only-in-headers\n")
+    good = users_line("ada", b"x" * 8)
+    users.write_text(f"ada:plain-secret\n{good}\n{good}\neve:{good.split(':')[1].replace('ln=13', 'ln=19')}\n")
+    with pytest.raises(BadConfig) as caught:
+        read_gate(WebOptions(bearer_token_file=str(tokens), basic_auth_users_file=str(users)))
+    assert caught.value.problems == (
+        f"web.bearer_token_file: {tokens}:1: a token of fewer than 16 characters can be guessed",
+        f"web.bearer_token_file: {tokens}:2: a token holds only ASCII characters and no space",
+        f"web.bearer_token_file: {tokens}:3: a token holds only ASCII characters and no space",
+        f"web.basic_auth_users_file: {users}:1: is no line that `python -m agent.web_credentials NAME` prints",
+        f"web.basic_auth_users_file: {users}:3: the same name stands in a line above",
+        f"web.basic_auth_users_file: {users}:4: its hash takes more than 64 MiB to check",
+    )
+
+
+def test_files_that_are_missing_or_empty_let_nobody_in(tmp_path: Path) -> None:
+    empty, missing = tmp_path / "empty", tmp_path / "missing"
+    empty.write_text("# nothing yet\n")
+    with pytest.raises(BadConfig) as caught:
+        read_gate(WebOptions(bearer_token_file=str(empty), basic_auth_users_file=str(missing)))
+    assert caught.value.problems == (
+        f"web.bearer_token_file: {empty} holds no token",
+        f"web.basic_auth_users_file: {missing} cannot be read: No such file or directory",
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a:b", " a", "a\n", "#a"])
+def test_a_name_that_the_file_could_not_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a user's name"):
+        users_line(name, b"password")
+
+
+def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agent.web_credentials", "ada"]
+    root = Path(web_credentials.__file__).parent.parent
+    made = subprocess.run(command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=30, check=True)
+    users = tmp_path / "users"
+    users.write_text(made.stdout)
+    assert read_gate(WebOptions(basic_auth_users_file=str(users))).admits(basic("ada", "engine"))
+    nothing = subprocess.run(command, input="", capture_output=True, text=True, cwd=root, timeout=30)
+    assert (nothing.returncode, nothing.stdout) == (2, "")
