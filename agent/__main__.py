@@ -1,0 +1,5 @@
+"""`python -m agent` is `sizewatch`."""
+
+from agent.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""`sizewatch check`: Step 13 over the history that the daemon keeps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from agent.commands.arguments import add_config, add_format, duration
+from agent.config import Loaded, find, load
+from agent.durations import duration_text
+from agent.errors import BadConfig
+from agent.history.keeping import check_tier
+from agent.history.store import Store
+from agent.views import versions_of, views_of
+from exporters.check_text import check_json, check_text
+from rules.step13 import FIRST_WEEK_SECONDS, Step13
+from rules.verdicts import FIRING, Status
+
+FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--since", type=duration, default=FIRST_WEEK_SECONDS, metavar="7d", help="how far back (default 7d)"
+    )
+    parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan")
+    add_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    loaded = load(find(options.config))
+    found = _check(loaded, options.tier, options.since)
+    if options.format == "json":
+        print(json.dumps(check_json(found), indent=2))
+    else:
+        print(check_text(found, f"the last {duration_text(options.since)}"))
+    if any(one.status in FIRING for one in found):
+        return FINDING
+    return FINE if any(one.status is Status.OK for one in found) else CANNOT_JUDGE
+
+
+def _check(loaded: Loaded, tier: str | None, since_seconds: float) -> list[Step13]:
+    views = views_of(loaded)
+    if tier is not None and tier not in views:
+        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
+    if loaded.config.history_path is None:
+        raise BadConfig(
+            (f"{loaded.path}: data_dir: there is no history to check; role node keeps none unless it is given",)
+        )
+    now, versions = time.time(), versions_of(loaded)
+    with Store.open_reader(loaded.config.history_path) as store:
+        return [
+            check_tier(store, view, versions.get(name, ""), now - since_seconds, now)
+            for name, view in sorted(views.items())
+            if tier in (None, name)
+        ]

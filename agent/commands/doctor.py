@@ -1,0 +1,34 @@
+"""`sizewatch doctor`: is this installation sound? What to do, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from agent.commands.arguments import add_config, add_format
+from agent.config import Loaded, find, load
+from agent.doctor import exit_code, format_text, run_checks
+from agent.errors import BadConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    found = run_checks(_loaded(options.config))
+    if options.format == "json":
+        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
+    else:
+        print(format_text(found))
+    return exit_code(found)
+
+
+def _loaded(given: str | None) -> Loaded | BadConfig:
+    """A configuration that cannot be used is the doctor's first finding."""
+    try:
+        return load(find(given))
+    except BadConfig as error:
+        return error

@@ -1,0 +1,27 @@
+"""`sizewatch run`: the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from agent.commands.arguments import add_config
+from agent.config import find, load
+from agent.daemon import Daemon
+from agent.logs import set_up
+
+_log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--role", choices=("standalone", "node"), help="instead of the configuration's role")
+
+
+def run(options: argparse.Namespace) -> int:
+    loaded = load(find(options.config), role=options.role)
+    set_up(loaded.config.logging)
+    for warning in loaded.warnings:
+        _log.warning("%s", warning)
+    Daemon(loaded).run()
+    return 0

@@ -1,0 +1,50 @@
+"""Which committed files are generated, and by which function: path -> render.
+
+Owns the map. It reads and writes no file and must not import the agent: `agent.commands.render` does the one, and what
+only the agent knows (its command line, its configuration keys) comes in as Sources. A new generated file is a function
+in a module of its own and a row of ARTEFACTS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from exporters.commands_page import commands_page
+from exporters.docs_tables import configuration_page
+from exporters.runbook_blocks import filled
+from exporters.signals_page import signals_page
+from rules.plan import plan_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is not ours to know: the JSON Schema of the configuration, and the whole command line."""
+
+    config_schema: Mapping[str, Any]
+    parser: argparse.ArgumentParser
+
+
+Render = Callable[[Sources, str], str]
+"""From the sources and the file's present text ("" where there is none) to the text that it should hold.
+
+Only a page that is written by hand between its generated blocks depends on the present text.
+"""
+
+ARTEFACTS: Mapping[str, Render] = {
+    "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
+    "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
+    "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
+    "docs/commands.md": lambda sources, _: commands_page(sources.parser),
+    "docs/signals.md": lambda sources, _: signals_page(),
+    "docs/runbooks.md": lambda sources, present: filled(present),
+}
+"""By path from the root of the repository."""
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """A JSON Schema as it is published."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

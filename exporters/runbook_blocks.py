@@ -1,0 +1,74 @@
+"""The generated blocks of docs/runbooks.md: how each rule is judged, in the catalogue's own numbers.
+
+Owns the blocks and their places: between `<!-- generated: thresholds NAME -->` and `<!-- end -->`; what stands around
+them people write, without any of these numbers. A new way of judging is a row of WAYS, a new loudness one of LOUDNESS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from exporters.time_words import span
+from rules.catalogue import RULES, Loudness, Rule, Scope, Threshold, Way
+
+BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+WAYS: Mapping[Way, str] = {
+    Way.TAIL: "the share of requests slower than the benchmark allows at equal load",
+    Way.SHORTFALL: "a mean against the benchmark's at equal load",
+    Way.EXCESS: "events per finished request against the benchmark's at equal load",
+    Way.BEYOND: "the load of each replica and minute against the highest that was measured",
+    Way.EVENT_RATIO: "events per finished request against fixed limits",
+    Way.CASCADE: "a state machine that follows every scrape",
+    Way.DOWN: "scrapes in a row that failed",
+    Way.STALE: "time for which a page was served and did not move",
+}
+
+LOUDNESS: Mapping[Loudness, str] = {
+    Loudness.PAGE: "somebody is woken when it is critical, before that it is a ticket",
+    Loudness.TICKET: "looked at in working hours",
+    Loudness.REPORT: "told in the report only",
+}
+
+
+class RunbookProblem(ValueError):
+    """The page's blocks and the catalogue's rules do not belong together; says which."""
+
+
+def filled(page: str) -> str:
+    """The page with every block as the catalogue has it now. Raises RunbookProblem unless each rule has one block."""
+    named = [match[1] for match in BLOCK.finditer(page)]
+    known = {rule.name: rule for rule in RULES}
+    wrong = [f"no block for {name}" for name in known if name not in named]
+    wrong += [f"{name} is no rule" for name in dict.fromkeys(named) if name not in known]
+    wrong += [f"{name} has {named.count(name)} blocks" for name in known if named.count(name) > 1]
+    if wrong:
+        raise RunbookProblem("; ".join(wrong))
+    return BLOCK.sub(
+        lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
+    )
+
+
+def block(rule: Rule) -> str:
+    """What stands between the markers of one rule."""
+    rows = [_row(rule, name, threshold) for name, threshold in rule.thresholds.items()]
+    return "\n".join([_how(rule), "", "| threshold | value | unit | where it comes from |", "|---|---|---|---|", *rows])
+
+
+def _how(rule: Rule) -> str:
+    about = "each tier" if rule.scope is Scope.TIER else "each replica"
+    over = (
+        f"over the last {span(rule.window_seconds)}, once {span(rule.minimum_seconds)} of them were seen"
+        if rule.window_seconds
+        else "at every scrape"
+    )
+    return (
+        f"Judged for {about}, {over}: {WAYS[rule.way]}. Signal `{rule.signal}`. "
+        f"Loudness `{rule.loudness.value}`: {LOUDNESS[rule.loudness]}."
+    )
+
+
+def _row(rule: Rule, name: str, threshold: Threshold) -> str:
+    share = f" ({threshold.value * 100:g} %)" if threshold.unit == "ratio" and threshold.value < 1 else ""
+    return f"| `{name}` | {threshold.value:g}{share} | {threshold.unit} | {threshold.source} |"
