@@ -1,0 +1,97 @@
+"""Exact one-sided confidence bounds for shares and counts, from the standard library alone.
+
+Owns the two special functions they need (incomplete beta and gamma, by series and continued fraction). A verdict is
+`certain` only by these bounds; a new kind of evidence gets its bound here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+CONFIDENCE = 0.999
+"""One-sided confidence that a `certain` verdict needs (DESIGN 3.3)."""
+
+_TINY = 1e-300
+_TERMS = 500
+
+
+def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> float:
+    """The lower Clopper-Pearson bound of a share, k of n observed (Clopper and Pearson 1934); 0 for k = 0.
+
+    Fractions of observations are rounded down: the bound stays a bound. Raises ValueError unless 0 <= k <= n.
+    """
+    k, n = math.floor(k + 1e-9), math.floor(n + 1e-9)
+    if not 0 <= k <= n:
+        raise ValueError(f"{k} of {n} is no share")
+    if k == 0:
+        return 0.0
+    if k == n:
+        return float((1 - confidence) ** (1 / n))
+    return _solve(lambda p: binomial_tail(k, n, p), 1 - confidence, 0.0, k / n)
+
+
+def binomial_tail(k: int, n: int, p: float) -> float:
+    """P(X >= k) for X ~ Binomial(n, p), 1 <= k <= n: the incomplete beta function I_p(k, n - k + 1)."""
+    return _incomplete_beta(k, n - k + 1, p)
+
+
+def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
+    """The lower bound of a Poisson mean from k observed events (Garwood 1936); 0 for k = 0."""
+    k = math.floor(k + 1e-9)
+    if k <= 0:
+        return 0.0
+    return _solve(lambda mean: _lower_gamma(k, mean), 1 - confidence, 0.0, float(k))
+
+
+def _solve(tail: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """The argument at which a rising tail probability reaches `target`; the lower end, so that the bound holds."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        if tail(middle) < target:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    if x < (a + 1) / (a + b + 2):
+        return front * _beta_fraction(a, b, x) / a
+    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function (DLMF 8.17.22) by Lentz's method."""
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    result = d
+    for m in range(1, _TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for step in (even, odd):
+            d = 1 / _away_from_zero(1 + step * d)
+            c = _away_from_zero(1 + step / c)
+            result *= c * d
+        if abs(c * d - 1) < 1e-12:
+            break
+    return result
+
+
+def _lower_gamma(k: int, x: float) -> float:
+    """P(X >= k) for X ~ Poisson(x): 1 - sum over i < k, by the terms above k where those are fewer (DLMF 8.11.4)."""
+    if x <= 0:
+        return 0.0
+    term = math.exp(k * math.log(x) - x - math.lgamma(k + 1))
+    total, i = term, k
+    while term > total * 1e-14 and i < k + 100_000:
+        i += 1
+        term *= x / i
+        total += term
+    return min(1.0, total)
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

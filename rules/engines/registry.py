@@ -1,0 +1,53 @@
+"""The one list of engine generations that sizewatch reads. A new one: a file beside this, a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from rules.engines.table import Engine, Row
+from rules.engines.vllm_v1 import VLLM_V1
+
+ENGINES: tuple[Engine, ...] = (VLLM_V1,)
+
+PROCESS_START = "process_start_time_seconds"
+"""What every Prometheus client prints about its process, whatever the engine (not in multiprocess mode)."""
+
+
+def mapped(name: str) -> str:
+    """A printed name as the tables spell it: ':' is '_' (METRICS trap 1: negotiation, Prometheus 2 and OTel rewrite it)."""
+    return name.replace(":", "_")
+
+
+def unwrapped(name: str, engine: Engine) -> str:
+    """Without the prefix that Ray or KServe puts before it."""
+    for wrapper in engine.wrappers:
+        if name.startswith(wrapper):
+            return name[len(wrapper) :]
+    return name
+
+
+def recognise(series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[Engine, ...] = ENGINES) -> Engine | None:
+    """The engine generation whose signature is among the (mapped name, labels) of a page; None for a stranger."""
+    for name, labels in series:
+        for engine in engines:
+            if (
+                unwrapped(name, engine) == engine.signature
+                and all(label in labels for label in engine.signature_labels)
+                and not any(label in labels for label in engine.signature_without)
+            ):
+                return engine
+    return None
+
+
+def winners(rows: Iterable[Row], on_page: Callable[[Row], bool]) -> tuple[Row, ...]:
+    """Of each family's alternatives the first whose source is on the page."""
+    won: dict[str, Row] = {}
+    for row in rows:
+        if row.family not in won and on_page(row):
+            won[row.family] = row
+    return tuple(won.values())
+
+
+def itl_comparable(engine: str | None, engines: tuple[Engine, ...] = ENGINES) -> bool:
+    """Whether the engine's ITL is per output event, which is what benchmarks measure (METRICS 1.1, 1.2; PEERS 3.2)."""
+    return not any(e.name == engine and e.itl_is_per_token for e in engines)

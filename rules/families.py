@@ -1,0 +1,131 @@
+"""sizewatch's own names for what engines and GPU exporters expose: one row a family.
+
+Owns names, kinds, units and meaning. Engine tables (`rules.engines`) map onto these names, windows hold them, and the
+exporter prints them as `sizewatch_<family>`. A family that no engine table yields and nothing reads does not belong here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What can be done with a family: counters and histograms are differenced, gauges are integrated."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One row. `export` is the exported stem after `sizewatch_` where it differs from the name (units, `_total`)."""
+
+    name: str
+    kind: Kind
+    export: str
+    text: str
+
+
+def _counter(name: str, export: str, text: str) -> Family:
+    return Family(name=name, kind=Kind.COUNTER, export=export, text=text)
+
+
+def _histogram(name: str, text: str, export: str = "") -> Family:
+    return Family(name=name, kind=Kind.HISTOGRAM, export=export or name, text=text)
+
+
+def _gauge(name: str, export: str, text: str) -> Family:
+    return Family(name=name, kind=Kind.GAUGE, export=export, text=text)
+
+
+FAMILIES: tuple[Family, ...] = (
+    _counter("requests_finished", "requests_finished_total", "Requests that finished, however they ended"),
+    _counter("requests_aborted", "requests_aborted_total", "Of these, aborted by the client or the engine"),
+    _counter("requests_failed", "requests_failed_total", "Of these, ended by an error"),
+    _counter("requests_ended_by_length", "requests_ended_by_length_total", "Of these, ended at their token limit"),
+    _counter(
+        "in_system_change", "", "Net change of running + waiting requests; with the finished ones it gives arrivals"
+    ),
+    _counter(
+        "http_requests_ok", "http_requests_ok_total", "HTTP answers 2xx; minus the finished ones: clients that left"
+    ),
+    _counter("http_requests_refused", "http_requests_refused_total", "HTTP answers 4xx"),
+    _counter("http_requests_failed", "http_requests_failed_total", "HTTP answers 5xx"),
+    _counter("admission_rejections", "admission_rejections_total", "Requests refused by a queue limit"),
+    _counter("prompt_tokens", "prompt_tokens_total", "Prompt tokens, cached ones included"),
+    _counter("prompt_tokens_computed", "prompt_tokens_computed_total", "Prompt tokens that had to be computed"),
+    _counter("generation_tokens", "generation_tokens_total", "Generated tokens"),
+    _counter("preemptions", "preemptions_total", "Requests thrown out of the KV cache to be computed again"),
+    _counter("prefix_queried_tokens", "prefix_cache_queried_tokens_total", "Tokens looked up in the prefix cache"),
+    _counter("prefix_hit_tokens", "prefix_cache_hit_tokens_total", "Tokens found in the prefix cache"),
+    _counter(
+        "external_prefix_queried_tokens",
+        "external_prefix_cache_queried_tokens_total",
+        "Tokens looked up in the KV connector's cache",
+    ),
+    _counter(
+        "external_prefix_hit_tokens",
+        "external_prefix_cache_hit_tokens_total",
+        "Tokens found in the KV connector's cache",
+    ),
+    _counter("spec_drafts", "spec_drafts_total", "Speculation rounds"),
+    _counter("spec_draft_tokens", "spec_draft_tokens_total", "Tokens drafted"),
+    _counter("spec_accepted_tokens", "spec_accepted_tokens_total", "Drafted tokens accepted"),
+    _counter(
+        "spec_accepted_at_position",
+        "spec_accepted_tokens_at_position_total",
+        "Drafted tokens accepted, by draft position (0 is the first)",
+    ),
+    _counter("kv_transfer_failures", "kv_transfer_failures_total", "KV transfers that failed"),
+    _counter("engine_steps", "engine_steps_total", "Scheduler steps; gauges are refreshed by steps only"),
+    _counter("restarts", "restarts_total", "Restarts seen between two scrapes"),
+    _counter("cold_starts", "cold_starts_total", "Restarts whose cold start could be timed"),
+    _counter("cold_start_seconds", "cold_start_seconds_total", "Process start to ready, summed over these"),
+    _histogram("ttft_seconds", "Time to first token, from arrival at the engine"),
+    _histogram("tpot_seconds", "Time per output token of a request"),
+    _histogram("itl_seconds", "Time between two output events"),
+    _histogram("e2e_seconds", "Whole request"),
+    _histogram("queue_seconds", "Queued before first scheduling"),
+    _histogram("prefill_seconds", "First scheduling to first token"),
+    _histogram("decode_seconds", "First token to last token"),
+    _histogram("inference_seconds", "First scheduling to last token"),
+    _histogram("prompt_tokens_per_request", "Prompt length of finished requests", "request_prompt_tokens"),
+    _histogram("generation_tokens_per_request", "Output length of finished requests", "request_generation_tokens"),
+    _histogram("kv_transfer_seconds", "KV blocks moved between instances"),
+    _histogram("kv_residency_seconds", "Life of a KV block before eviction (sampled by the engine)"),
+    _gauge("requests_running", "requests_running", "Requests in the batch"),
+    _gauge("requests_waiting", "requests_waiting", "Requests queued in the engine"),
+    _gauge("requests_waiting_capacity", "requests_waiting_capacity", "Of these, waiting for KV or batch capacity"),
+    _gauge("requests_waiting_deferred", "requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
+    _gauge("kv_utilization", "kv_utilization_ratio", "KV cache blocks in use, mean over data-parallel engines"),
+    _gauge("kv_utilization_max", "kv_utilization_max_ratio", "The same, the fullest data-parallel engine"),
+    _gauge("adapters_running", "adapters_running", "LoRA adapters with running requests"),
+    _gauge("adapters_waiting", "adapters_waiting", "LoRA adapters with waiting requests"),
+    _gauge("engine_awake", "engine_awake", "1 while the engine is awake, 0 in sleep mode"),
+    _counter(
+        "gpu_busy_seconds", "gpu_busy_seconds_total", "Seconds with a kernel running, by the driver's sample buffer"
+    ),
+    _counter("gpu_busy_covered_seconds", "gpu_busy_covered_seconds_total", "Seconds that these samples cover"),
+    _counter("gpu_energy_joules", "gpu_energy_joules_total", "Energy used"),
+    _counter("gpu_energy_covered_seconds", "gpu_energy_covered_seconds_total", "Seconds that this energy covers"),
+    _gauge("gpu_gr_engine_active", "gpu_gr_engine_active_ratio", "Graphics engine active (DCGM PROF_GR_ENGINE_ACTIVE)"),
+    _gauge("gpu_sm_active", "gpu_sm_active_ratio", "Streaming multiprocessors active (DCGM PROF_SM_ACTIVE)"),
+    _gauge("gpu_utilization_sampled", "gpu_utilization_sampled_ratio", "Utilisation by a plain poll: says little"),
+    _gauge("gpu_memory_used_bytes", "gpu_memory_used_bytes", "GPU memory allocated"),
+    _gauge("gpu_memory_total_bytes", "gpu_memory_total_bytes", "GPU memory installed"),
+    _gauge("gpu_memory_reserved_bytes", "gpu_memory_reserved_bytes", "GPU memory the driver keeps for itself"),
+    _gauge("gpu_temperature_celsius", "gpu_temperature_celsius", "GPU temperature"),
+    _gauge("gpu_power_watts", "gpu_power_watts", "Power by a plain poll, where energy is not supported"),
+    _gauge("gpu_power_limit_watts", "gpu_power_limit_watts", "Enforced power limit"),
+    _gauge("tensor_active", "gpu_tensor_active_ratio", "Tensor pipes active (DCGM PROF_PIPE_TENSOR_ACTIVE)"),
+    _gauge("dram_active", "gpu_dram_active_ratio", "Memory interface active (DCGM PROF_DRAM_ACTIVE)"),
+)
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def stem(name: str) -> str:
+    """The family of a labelled counter such as `spec_accepted_at_position/2`."""
+    return name.partition("/")[0]

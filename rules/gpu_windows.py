@@ -1,0 +1,59 @@
+"""From two readouts of GPUs to what they add to their replica's window.
+
+Owns the difference of two readouts and its sum over the GPUs of a replica. GPU families carry their own seconds, so they
+join an engine's window without touching its coverage. A gauge stands for the time since the readout before: exporters
+print means of their last interval, and a value that an exporter refreshes every 30 s is counted once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rules import windows
+from rules.gpu_readout import GpuReadout
+from rules.signals import Gap
+from rules.windows import GaugeSum, Window
+
+ENERGY, ENERGY_SECONDS = "gpu_energy_joules", "gpu_energy_covered_seconds"
+
+LEVEL_SECONDS = 300.0
+"""A gauge says nothing about a longer silence before it; counters do (as `rules.tracks.BRIDGE_SECONDS` for gaps)."""
+
+
+def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
+    """What one GPU did between two readouts; None where time did not go forward.
+
+    A counter that fell began anew (driver reload, another reader): a gap, not a number.
+    """
+    dt = later.t - earlier.t
+    if dt <= 0:
+        return None
+    counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
+    if ENERGY in counters and ENERGY_SECONDS not in later.counters:
+        counters[ENERGY_SECONDS] = dt
+    gauges = {
+        name: GaugeSum(integral=value * dt, seconds=dt, minimum=value, maximum=value, samples=1)
+        for name, value in later.gauges.items()
+        if dt <= LEVEL_SECONDS
+    }
+    unseen = (name for name in later.gauges if name not in gauges)
+    fell = (name for name in later.counters if name in earlier.counters and name not in counters)
+    return Window(
+        start=earlier.t,
+        end=later.t,
+        expected_seconds=0.0,
+        covered_seconds=0.0,
+        counters=counters,
+        gauges=gauges,
+        gaps=dict.fromkeys(later.gaps, Gap.NOT_EXPOSED)
+        | dict.fromkeys(fell, Gap.RESTARTED)
+        | dict.fromkeys(unseen, Gap.SCRAPE_FAILED),
+        sampled=later.sampled,
+    )
+
+
+def together(of_gpus: Iterable[Window]) -> Window | None:
+    """The sum over a replica's GPUs: integrals, seconds and counters add, so readings are means over GPUs and time."""
+    several = tuple(of_gpus)
+    return windows.add(several) if several else None

@@ -1,0 +1,231 @@
+"""Histograms: sums of buckets, what can be said for certain from them, and what only estimated.
+
+Owns the arithmetic: increase between two scrapes, addition on equal edges, nearest-rank quantile with its bucket
+edges, share above a threshold with its bucket bounds. Several bucket grids of one quantity (an engine upgrade changed
+the edges) stay apart as parts; questions are answered over all parts together, and no bucket is ever re-cut.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Observations by bucket: `edges` are the upper edges (rising, the last is inf), `counts` per bucket, not cumulative
+    (whole numbers, as floats).
+
+    `total` is the sum of the observed values in the family's unit, or None where it cannot be trusted.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float | None
+
+    @property
+    def n(self) -> float:
+        return math.fsum(self.counts)
+
+
+class Broken(ValueError):
+    """Buckets that no correct exporter prints; the text says what is wrong."""
+
+
+def check_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], count: float) -> str | None:
+    """What is wrong with a family as printed, or None: edges and counts must rise, `_count` must equal the +Inf bucket."""
+    if not edges or edges[-1] != math.inf:
+        return "has no +Inf bucket"
+    if not all(a < b for a, b in pairwise(edges)):
+        return "has bucket edges that do not rise"
+    if any(not math.isfinite(c) or c < 0 for c in cumulative) or not math.isfinite(count):
+        return "has a count that is not a number of observations"
+    for (_, a), (edge, b) in pairwise(zip(edges, cumulative, strict=True)):
+        if b < a:
+            return f'has a bucket le="{edge:g}" ({b:g}) below the one before it ({a:g})'
+    if cumulative[-1] != count:
+        return f"has _count {count:g} where its +Inf bucket says {cumulative[-1]:g}"
+    return None
+
+
+def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], total: float | None) -> Histogram:
+    """A histogram from cumulative bucket counts; raises Broken where a count falls."""
+    counts = (cumulative[0], *(b - a for a, b in pairwise(cumulative)))
+    if min(counts) < 0:
+        raise Broken("bucket counts fall")
+    return Histogram(edges=edges, counts=counts, total=total)
+
+
+def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
+    """What was observed between two scrapes of one process.
+
+    Raises Broken when the edges differ (another grid is another histogram) or a bucket shrank. A `_sum` that the buckets
+    contradict is the corruption of vLLM issue 49135 (unguarded timestamps, 0.8 to 0.33, negative or as large as the
+    host's uptime): it is dropped, the buckets stand.
+    """
+    if earlier.edges != later.edges:
+        raise Broken("bucket edges changed")
+    grown = tuple(b - a for a, b in zip(earlier.counts, later.counts, strict=True))
+    part = from_cumulative(later.edges, grown, None)
+    if earlier.total is None or later.total is None:
+        return part
+    total = later.total - earlier.total
+    return replace(part, total=total) if _possible(part, total) else part
+
+
+def _possible(part: Histogram, total: float) -> bool:
+    """Whether observations in these buckets can add up to `total`, give or take one that came while the page was made."""
+    if not math.isfinite(total) or total < 0:
+        return False
+    held = [(edge, count) for edge, count in zip(part.edges, part.counts, strict=True) if count > 0]
+    one = max((edge for edge, _ in held if math.isfinite(edge)), default=math.inf)
+    lowest = math.fsum(count * max(0.0, lower) for lower, count in zip(part.edges, part.counts[1:], strict=False))
+    return lowest - one <= total <= math.fsum(edge * count for edge, count in held) + one
+
+
+@dataclass(frozen=True, slots=True)
+class Cumulative:
+    """A histogram family as a page prints it: cumulative counts since the process started."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float | None
+
+
+def add(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
+    """Sum on equal edges only: one part a grid, in the order of the edges, so any grouping gives the same parts."""
+    grids: dict[tuple[float, ...], list[Histogram]] = {}
+    for part in parts:
+        grids.setdefault(part.edges, []).append(part)
+    return tuple(_add_equal(grids[edges]) for edges in sorted(grids))
+
+
+def _add_equal(same: list[Histogram]) -> Histogram:
+    if len(same) == 1:
+        return same[0]
+    totals = [part.total for part in same]
+    return Histogram(
+        edges=same[0].edges,
+        counts=tuple(math.fsum(column) for column in zip(*(part.counts for part in same), strict=True)),
+        total=None if any(t is None for t in totals) else math.fsum(t for t in totals if t is not None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantile:
+    """Where the quantile of the observed requests lies: certainly in (low, high], best guess `value`."""
+
+    value: float | None
+    low: float
+    high: float | None
+    n: float
+
+
+def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
+    """The nearest-rank quantile, rank ceil(q n), of what was observed; None without observations.
+
+    One grid: the edges of the bucket that holds the rank, `high` None in the last bucket. Several grids: the widest
+    edges that are certain over all of them. `value` interpolates linearly in the bucket; None above the last edge.
+    No quantity here is negative: the first bucket begins at 0, and a quantile of exactly 0 is in it.
+    """
+    n = math.fsum(part.n for part in parts)
+    if n <= 0:
+        return None
+    # Rounded first: 0.07 x 100 is 7, where a double has 7.000000000000001.
+    rank = max(1.0, math.ceil(round(q * n, 6)))
+    low, high = _one_grid(parts[0], rank) if len(parts) == 1 else _many_grids(parts, rank)
+    value = None if high is None else _interpolate(parts, rank, low, high)
+    return Quantile(value=value, low=low, high=high, n=n)
+
+
+def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
+    """The edges of the bucket that holds the rank."""
+    place = bisect_left(tuple(accumulate(part.counts)), rank)
+    edge = part.edges[place]
+    return part.edges[place - 1] if place else 0.0, edge if math.isfinite(edge) else None
+
+
+def _many_grids(parts: tuple[Histogram, ...], rank: float) -> tuple[float, float | None]:
+    """The widest edges between which the rank certainly lies, whatever happened inside the buckets of each grid."""
+    low, high = 0.0, None
+    for edge in sorted({edge for part in parts for edge in part.edges if math.isfinite(edge)}):
+        if _possibly_at_most(parts, edge) < rank:
+            low = edge
+        if high is None and _surely_at_most(parts, edge) >= rank:
+            high = edge
+    return low, high
+
+
+def _surely_at_most(parts: tuple[Histogram, ...], x: float) -> float:
+    return math.fsum(c for part in parts for edge, c in zip(part.edges, part.counts, strict=True) if edge <= x)
+
+
+def _possibly_at_most(parts: tuple[Histogram, ...], x: float) -> float:
+    """Observations that may be at or below x: all of the buckets whose lower edge is below x."""
+    return math.fsum(
+        c for part in parts for lower, c in zip((-math.inf, *part.edges[:-1]), part.counts, strict=True) if lower < x
+    )
+
+
+def _interpolate(parts: tuple[Histogram, ...], rank: float, low: float, high: float) -> float:
+    if high <= low:
+        return high
+    below, upto = _surely_at_most(parts, low), _surely_at_most(parts, high)
+    return low + (high - low) * (rank - below) / (upto - below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How many of n observations are above a threshold: certainly `low`, at most `high`, best guess `best` (counts)."""
+
+    low: float
+    best: float
+    high: float
+    n: float
+
+
+def above(parts: tuple[Histogram, ...], threshold: float) -> Share:
+    """Observations above `threshold` (same unit as the edges), with the bounds that the bucket around it leaves open.
+
+    The best guess inside that bucket lets the tail fall by a constant factor per unit between its two edges (latency
+    tails are near exponential); even filling would find slow requests wherever the bucket is wide. Of an open last bucket
+    it takes nothing. Raises ValueError for a threshold that is not above 0.
+    """
+    if not threshold > 0:
+        raise ValueError(f"the threshold must be above 0, not {threshold}")
+    low = best = high = n = 0.0
+    for part in parts:
+        tail = part.n
+        n += tail
+        for lower, edge, count in zip((0.0, *part.edges[:-1]), part.edges, part.counts, strict=True):
+            rest = max(0.0, tail - count)
+            if lower >= threshold:
+                low, best, high = low + count, best + count, high + count
+            elif edge > threshold:
+                high += count
+                if math.isfinite(edge) and count > 0:
+                    best += _exponential_tail(tail, rest, (threshold - lower) / (edge - lower)) - rest
+            tail = rest
+    return Share(low=low, best=best, high=high, n=n)
+
+
+NOTHING_SEEN = 0.5
+"""Observations beyond the bucket where none were seen: half of one, so that the logarithm has an end to run to."""
+
+
+def _exponential_tail(at_lower: float, at_upper: float, share: float) -> float:
+    """How many observations lie beyond a place `share` (0-1) of the way between two edges, by log interpolation."""
+    end = max(at_upper, min(NOTHING_SEEN, at_lower))
+    value = math.exp(math.log(at_lower) + share * (math.log(end) - math.log(at_lower)))
+    return max(at_upper, value)
+
+
+def mean(parts: tuple[Histogram, ...]) -> float | None:
+    """Mean of the observed values, None without observations or where a `_sum` cannot be trusted."""
+    n = math.fsum(part.n for part in parts)
+    if n <= 0 or any(part.total is None for part in parts):
+        return None
+    return math.fsum(part.total for part in parts if part.total is not None) / n

@@ -1,0 +1,219 @@
+"""Which series of a page feed which family, worked out once for a set of series by an engine's table.
+
+Owns the compiled `Layout`; `rules.normalise` evaluates it at every scrape. It knows no engine by name: what differs
+between engines is in their tables. A new way to read series is a record here, its row's field in `rules.engines.table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rules.engines.registry import ENGINES, PROCESS_START, mapped, unwrapped, winners
+from rules.engines.table import Across, Engine, Row
+from rules.families import Kind
+
+SUFFIXES = ("_bucket", "_sum", "_count")
+PROCESS_LABEL = "pid"
+"""Of prometheus_client's multiprocess mode: one series a process for gauges that name no mode (vLLM 0.9 to 0.11)."""
+
+SeriesName = tuple[str, Mapping[str, str]]
+_ByName = Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]
+_Key = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSlots:
+    """Series that add up."""
+
+    family: str
+    slots: tuple[int, ...]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSlots:
+    """Slots by data-parallel engine (within one, processes: the maximum counts)."""
+
+    family: str
+    engines: tuple[tuple[int, ...], ...]
+    across: Across
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class NameSlots:
+    """Of series that never go away the newest counts: (slot of the update time, names in its label)."""
+
+    family: str
+    choices: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPart:
+    """One data-parallel engine's share of a histogram."""
+
+    edges: tuple[float, ...]
+    buckets: tuple[int, ...]
+    total: int | None
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSlots:
+    """A histogram's parts; `factor` converts its sum (edges are converted already)."""
+
+    family: str
+    parts: tuple[HistogramPart, ...]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a family; unless it is only `doubtful`, the family is not used."""
+
+    family: str
+    text: str
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What to read where on pages with this set of series. Slots are places in the series it was compiled from."""
+
+    engine: Engine
+    counters: tuple[CounterSlots, ...]
+    gauges: tuple[GaugeSlots, ...]
+    names: tuple[NameSlots, ...]
+    histograms: tuple[HistogramSlots, ...]
+    start: int | None
+    born: tuple[int, ...]
+    facts: Mapping[str, str]
+    faults: tuple[Fault, ...]
+
+
+def wanted(name: str, engines: tuple[Engine, ...] = ENGINES) -> bool:
+    """Whether a sample of this printed name feeds any family of any engine."""
+    plain = mapped(name)
+    return plain == PROCESS_START or any(unwrapped(plain, engine) in _sources(engine) for engine in engines)
+
+
+@cache
+def _sources(engine: Engine) -> frozenset[str]:
+    names = {engine.signature, engine.born, *engine.info}
+    for row in engine.rows:
+        if row.kind is Kind.HISTOGRAM:
+            names.update(row.source + suffix for suffix in SUFFIXES)
+        else:
+            names.add(row.sample)
+    return frozenset(names)
+
+
+def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
+    """Works out once which slot (place in `series`) feeds which family."""
+    by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
+    for slot, (name, labels) in enumerate(series):
+        by_name.setdefault(unwrapped(mapped(name), engine), []).append((slot, labels))
+    facts = _facts(by_name, engine)
+    counters: list[CounterSlots] = []
+    gauges: list[GaugeSlots] = []
+    names: list[NameSlots] = []
+    histograms: list[HistogramSlots] = []
+    faults: list[Fault] = []
+    for row in winners(engine.rows, lambda row: row.sample in by_name and (row.lazy or bool(_matching(row, by_name)))):
+        factor = _factor(row, facts, faults)
+        if row.kind is Kind.HISTOGRAM:
+            parts = _parts(row, by_name, faults)
+            histograms.extend([HistogramSlots(row.family, parts, factor)] if parts else [])
+        elif row.across is Across.NEWEST_NAMES:
+            names.append(_names(row, by_name))
+        elif row.kind is Kind.COUNTER:
+            counters.extend(_counters(row, by_name, factor))
+        else:
+            gauges.append(_gauge(row, by_name, factor))
+    start = by_name.get(PROCESS_START)
+    return Layout(
+        engine=engine,
+        counters=tuple(counters),
+        gauges=tuple(gauges),
+        names=tuple(names),
+        histograms=tuple(histograms),
+        start=start[0][0] if start else None,
+        born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
+        facts=facts,
+        faults=tuple(faults),
+    )
+
+
+def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for info in engine.info:
+        for _, labels in by_name.get(info, ()):
+            facts.update(labels)
+    facts.pop("engine", None)
+    label = engine.model_label
+    models = {labels[label] for entries in by_name.values() for _, labels in entries if label in labels}
+    if models:
+        facts["model"] = ",".join(sorted(models))
+    return facts
+
+
+def _factor(row: Row, facts: Mapping[str, str], faults: list[Fault]) -> float:
+    if not row.factor_fact:
+        return row.factor
+    try:
+        return row.factor * float(facts[row.factor_fact])
+    except (KeyError, ValueError):
+        text = f"is counted in units of {row.factor_fact}, which the page does not tell: ratios hold, amounts do not"
+        faults.append(Fault(row.family, text, doubtful=True))
+        return row.factor
+
+
+def _matching(row: Row, by_name: _ByName) -> list[tuple[int, Mapping[str, str]]]:
+    return [
+        (slot, labels)
+        for slot, labels in by_name[row.sample]
+        if all(labels.get(key) == value for key, value in row.where)
+    ]
+
+
+def _counters(row: Row, by_name: _ByName, factor: float) -> list[CounterSlots]:
+    groups: dict[str, list[int]] = {} if row.by else {row.family: []}
+    for slot, labels in _matching(row, by_name):
+        family = f"{row.family}/{labels.get(row.by, '')}" if row.by else row.family
+        groups.setdefault(family, []).append(slot)
+    return [CounterSlots(family, tuple(slots), factor) for family, slots in groups.items()]
+
+
+def _gauge(row: Row, by_name: _ByName, factor: float) -> GaugeSlots:
+    engines: dict[_Key, list[int]] = {}
+    for slot, labels in _matching(row, by_name):
+        engines.setdefault(_without(labels, PROCESS_LABEL), []).append(slot)
+    return GaugeSlots(row.family, tuple(tuple(slots) for slots in engines.values()), row.across, factor)
+
+
+def _names(row: Row, by_name: _ByName) -> NameSlots:
+    choices = ((slot, sum(bool(n) for n in labels.get(row.by, "").split(","))) for slot, labels in by_name[row.sample])
+    return NameSlots(row.family, tuple(choices))
+
+
+def _parts(row: Row, by_name: _ByName, faults: list[Fault]) -> tuple[HistogramPart, ...]:
+    buckets: dict[_Key, list[tuple[float, int]]] = {}
+    for slot, labels in _matching(row, by_name):
+        try:
+            edge = float(labels["le"])
+        except (KeyError, ValueError):
+            faults.append(Fault(row.family, "has a bucket without a numeric le label"))
+            return ()
+        buckets.setdefault(_without(labels, "le"), []).append((edge * row.factor, slot))
+    totals = {_without(labels, "le"): slot for slot, labels in by_name.get(row.source + "_sum", ())}
+    counts = {_without(labels, "le"): slot for slot, labels in by_name.get(row.source + "_count", ())}
+    return tuple(
+        HistogramPart(tuple(e for e, _ in pairs), tuple(slot for _, slot in pairs), totals.get(key), counts.get(key))
+        for key, pairs in buckets.items()
+    )
+
+
+def _without(labels: Mapping[str, str], name: str) -> _Key:
+    return tuple(sorted((k, v) for k, v in labels.items() if k != name))

@@ -1,0 +1,51 @@
+"""From a window to readings, by the table of signals.
+
+Owns the walk over the table. How to read stands in `rules.ways`, the derived signals in `rules.derived`; both are reached
+from here. Every number comes with bounds and the count behind it, every absence with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rules.derived import DERIVED, GPU_UTILIZATION_KINDS, Basis, gpu_utilization, tokens_per_gpu_hour
+from rules.signals import SIGNALS, How, Signal, SignalValue
+from rules.ways import FULL_COVERAGE, level, quantile, ratio, replica_rate, total_level, total_rate
+from rules.windows import Window
+
+__all__ = [
+    "FULL_COVERAGE",
+    "GPU_UTILIZATION_KINDS",
+    "NOTHING",
+    "Basis",
+    "gpu_utilization",
+    "level",
+    "ratio",
+    "read",
+    "read_all",
+    "replica_rate",
+    "tokens_per_gpu_hour",
+    "total_rate",
+]
+
+NOTHING = Basis()
+
+_WAYS: dict[How, Callable[[Signal, Window], SignalValue]] = {
+    How.QUANTILE: lambda signal, window: quantile(window, signal.families[0], signal.q or 0.0),
+    How.RATE: lambda signal, window: total_rate(window, signal.families[0]),
+    How.RATIO: lambda signal, window: ratio(window, signal.families[0], signal.families[1]),
+    How.LEVEL: lambda signal, window: level(window, signal.families[0]),
+    How.TOTAL_LEVEL: lambda signal, window: total_level(window, signal.families[0]),
+}
+
+
+def read_all(window: Window, basis: Basis = NOTHING) -> dict[str, SignalValue]:
+    """Every signal of the table, in its order."""
+    return {signal.name: read(signal, window, basis) for signal in SIGNALS}
+
+
+def read(signal: Signal, window: Window, basis: Basis = NOTHING) -> SignalValue:
+    """One signal's value in a window, or why there is none."""
+    if signal.how is How.DERIVED:
+        return DERIVED[signal.name](window, basis)
+    return _WAYS[signal.how](signal, window)

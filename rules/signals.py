@@ -1,0 +1,241 @@
+"""The vocabulary: which signals exist, what a reading is, why one may be missing.
+
+Owns the table SIGNALS (name, unit, how it is computed, from which families) and the types Reading, Missing and Gap.
+It computes nothing: `rules.readings` turns a window into readings by this table. A new signal is a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Gap(StrEnum):
+    """Why there is no number. Later members win when windows with different gaps are added."""
+
+    NO_TRAFFIC = "no_traffic"
+    TOO_FEW_REQUESTS = "too_few_requests"
+    NOT_IN_PLAN = "not_in_plan"
+    LOAD_NOT_REACHED = "load_not_reached"
+    OUTSIDE_BENCHMARK = "outside_benchmark"
+    NOT_EXPOSED = "not_exposed"
+    STALE = "stale"
+    RESTARTED = "restarted"
+    SCRAPE_FAILED = "scrape_failed"
+
+
+GAP_ORDER = {gap: place for place, gap in enumerate(Gap)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A signal's value in a window, with the bounds between which it certainly lies.
+
+    For a quantile the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket, and
+    `value`, the best estimate, is None where nothing better than a bound is known. `n` counts the observations behind it
+    (requests for latencies, events for rates, samples for gauges): sampling uncertainty is not in the bounds.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """No number, and why. `text` says it in words where there is more to say than the reason's name."""
+
+    gap: Gap
+    text: str = ""
+
+
+SignalValue = Reading | Missing
+
+
+class Unit(StrEnum):
+    """Base units only (Prometheus naming)."""
+
+    SECONDS = "seconds"
+    RATIO = "ratio"
+    PER_SECOND = "per_second"
+    TOKENS = "tokens"
+    REQUESTS = "requests"
+    WATTS = "watts"
+    CELSIUS = "celsius"
+    MONEY = "money"
+    TOKENS_PER_HOUR = "tokens_per_hour"
+    ADAPTERS = "adapters"
+
+
+class How(StrEnum):
+    """The few ways to read a window; each is one function in `rules.ways`."""
+
+    QUANTILE = "quantile"  # of a histogram family
+    RATE = "rate"  # counter increase per second, tier total
+    RATIO = "ratio"  # increase of one counter by the increase of another
+    LEVEL = "level"  # mean of a gauge over its covered time, per replica
+    TOTAL_LEVEL = "total_level"  # the same summed over the replicas
+    DERIVED = "derived"  # a function of its own in `rules.derived`, by the signal's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One row: `families` are the names in a window that `how` uses; `q` the quantile (0-1)."""
+
+    name: str
+    unit: Unit
+    how: How
+    families: tuple[str, ...]
+    q: float | None = None
+    text: str
+
+
+def _quantiles(stem: str, unit: Unit, family: str, what: str, qs: tuple[int, ...] = (50, 99)) -> tuple[Signal, ...]:
+    suffix = "_seconds" if unit is Unit.SECONDS else ""
+    return tuple(
+        Signal(
+            name=f"{stem}_p{q}{suffix}",
+            unit=unit,
+            how=How.QUANTILE,
+            families=(family,),
+            q=q / 100,
+            text=f"{what}, P{q} of the requests in the window",
+        )
+        for q in qs
+    )
+
+
+def _row(name: str, unit: Unit, how: How, families: tuple[str, ...], text: str) -> Signal:
+    return Signal(name=name, unit=unit, how=how, families=families, text=text)
+
+
+SIGNALS: tuple[Signal, ...] = (
+    *_quantiles("ttft", Unit.SECONDS, "ttft_seconds", "Time to first token, from arrival at the engine"),
+    *_quantiles("tpot", Unit.SECONDS, "tpot_seconds", "Time per output token of a request, (last - first) / (n - 1)"),
+    *_quantiles("itl", Unit.SECONDS, "itl_seconds", "Time between two output events"),
+    *_quantiles("e2e", Unit.SECONDS, "e2e_seconds", "Whole request, arrival to last token"),
+    *_quantiles("queue", Unit.SECONDS, "queue_seconds", "Time queued before first scheduling", (99,)),
+    *_quantiles("prefill", Unit.SECONDS, "prefill_seconds", "First scheduling to first token", (99,)),
+    _row(
+        "tpot_mean_seconds",
+        Unit.SECONDS,
+        How.DERIVED,
+        ("decode_seconds", "generation_tokens_per_request"),
+        "Mean time per output token: decode time / (generated tokens - requests)",
+    ),
+    _row(
+        "arrival_rps",
+        Unit.PER_SECOND,
+        How.DERIVED,
+        ("requests_finished", "in_system_change"),
+        "Arrivals: finished requests plus the change of requests in the system; what was aborted unseen comes on top",
+    ),
+    _row("completed_rps", Unit.PER_SECOND, How.RATE, ("requests_finished",), "Finished requests"),
+    _row(
+        "goodput_rps",
+        Unit.PER_SECOND,
+        How.DERIVED,
+        ("requests_finished", "ttft_seconds", "tpot_seconds"),
+        "Requests that ended well, within the TTFT and the TPOT SLO; bounds are Frechet's: the joint share is not exposed",
+    ),
+    _row(
+        "prompt_tokens_per_second", Unit.PER_SECOND, How.RATE, ("prompt_tokens",), "Prompt tokens, cached ones included"
+    ),
+    _row("generation_tokens_per_second", Unit.PER_SECOND, How.RATE, ("generation_tokens",), "Generated tokens"),
+    *_quantiles("prompt_tokens", Unit.TOKENS, "prompt_tokens_per_request", "Prompt length", (50, 95, 99)),
+    *_quantiles("generation_tokens", Unit.TOKENS, "generation_tokens_per_request", "Output length", (50, 95, 99)),
+    _row("requests_running", Unit.REQUESTS, How.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
+    _row("requests_waiting", Unit.REQUESTS, How.TOTAL_LEVEL, ("requests_waiting",), "Requests queued in the engine"),
+    _row("kv_utilization", Unit.RATIO, How.LEVEL, ("kv_utilization",), "KV cache blocks in use"),
+    _row(
+        "eviction_rate", Unit.RATIO, How.RATIO, ("preemptions", "requests_finished"), "Preemptions per finished request"
+    ),
+    _row(
+        "evictions_per_running_request_per_second",
+        Unit.PER_SECOND,
+        How.DERIVED,
+        ("preemptions", "requests_running"),
+        "Preemptions per second and running request (the guide's 7.4 reading)",
+    ),
+    _row(
+        "prefix_hit_ratio",
+        Unit.RATIO,
+        How.RATIO,
+        ("prefix_hit_tokens", "prefix_queried_tokens"),
+        "Prompt tokens found in the prefix cache",
+    ),
+    _row(
+        "prefix_reuse_ratio",
+        Unit.RATIO,
+        How.DERIVED,
+        ("prompt_tokens_computed", "prompt_tokens"),
+        "Share of prefill work avoided: 1 - computed / all prompt tokens",
+    ),
+    _row(
+        "speculative_acceptance",
+        Unit.RATIO,
+        How.DERIVED,
+        ("spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
+        "Accepted tokens of those that were tried, from mean accepted per draft = a + a^2 + ... + a^k",
+    ),
+    _row(
+        "tokens_per_round",
+        Unit.TOKENS,
+        How.DERIVED,
+        ("spec_accepted_tokens", "spec_drafts"),
+        "Tokens a verification round yields, the bonus token included",
+    ),
+    _row("adapters_active", Unit.ADAPTERS, How.LEVEL, ("adapters_running",), "LoRA adapters with running requests"),
+    _row("adapter_evictions_per_second", Unit.PER_SECOND, How.RATE, ("adapter_evictions",), "LoRA adapters paged out"),
+    _row(
+        "gpu_utilization",
+        Unit.RATIO,
+        How.DERIVED,
+        ("gpu_gr_engine_active", "gpu_busy_seconds"),
+        "Share of time the GPU had work (graphics engine active, else NVML's utilisation)",
+    ),
+    _row(
+        "gpu_memory_utilization",
+        Unit.RATIO,
+        How.DERIVED,
+        ("gpu_memory_used_bytes", "gpu_memory_total_bytes"),
+        "GPU memory in use",
+    ),
+    _row("tensor_active", Unit.RATIO, How.LEVEL, ("tensor_active",), "Tensor pipes active"),
+    _row("dram_active", Unit.RATIO, How.LEVEL, ("dram_active",), "Memory interface active"),
+    _row("gpu_power_watts", Unit.WATTS, How.DERIVED, ("gpu_energy_joules", "gpu_power_watts"), "Mean power of one GPU"),
+    _row("gpu_temperature_celsius", Unit.CELSIUS, How.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
+    _row(
+        "fleet_utilization",
+        Unit.RATIO,
+        How.DERIVED,
+        ("requests_finished", "prompt_tokens", "generation_tokens"),
+        "Used share of the planned capacity of the ready replicas (DESIGN 3.12)",
+    ),
+    _row(
+        "tokens_per_gpu_hour",
+        Unit.TOKENS_PER_HOUR,
+        How.DERIVED,
+        ("generation_tokens",),
+        "Generated tokens per GPU-hour",
+    ),
+    _row(
+        "cost_per_million_tokens",
+        Unit.MONEY,
+        How.DERIVED,
+        ("generation_tokens",),
+        "GPU-hours x price / generated tokens x 1e6",
+    ),
+    _row(
+        "cold_start_seconds",
+        Unit.SECONDS,
+        How.DERIVED,
+        ("cold_start_seconds", "cold_starts"),
+        "Process start to ready, of the restarts seen in the window",
+    ),
+    *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
+    *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),
+)
+
+BY_NAME = {signal.name: signal for signal in SIGNALS}

@@ -1,0 +1,64 @@
+"""One replica's way from scrapes to windows: what to do about a failed scrape, a restart, a clock that jumped.
+
+Owns the record of the last good page and the windows that a scrape, good or failed, yields. Pure: the page and the time
+come in. A failed scrape is a gap at once; when the target answers again and is still the same process, the counters it
+kept are booked late, so that a missed scrape loses coverage for a while and no request for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rules import windows
+from rules.signals import Gap
+from rules.snapshots import Snapshot
+from rules.windows import Window
+
+BRIDGE_SECONDS = 300.0
+"""After a longer silence counters say too little about when: they are dropped (Prometheus' staleness is 300 s too)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since."""
+
+    last: Snapshot | None = None
+    seen: float | None = None
+    misses: int = 0
+
+
+def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
+    """A good page. No window from the first page, nor where the clock stood still or went back (that page starts anew)."""
+    after = Track(last=page, seen=page.t, misses=0)
+    if track.seen is None or page.t <= track.seen:
+        return after, None
+    if track.last is None:
+        return after, windows.gap(track.seen, page.t, Gap.SCRAPE_FAILED)
+    window = windows.between(track.last, page)
+    if windows.EVERYTHING in window.gaps:
+        return after, replace(window, start=track.seen, expected_seconds=page.t - track.seen)
+    if page.t - track.last.t > BRIDGE_SECONDS:
+        return after, windows.gap(track.seen, page.t, Gap.SCRAPE_FAILED)
+    return after, window if track.misses == 0 else _late(window, track.seen)
+
+
+def _late(window: Window, seen: float) -> Window:
+    """After failed scrapes: the gaps stand up to `seen`, the counters of the whole silence come now, gauges do not."""
+    return replace(
+        window,
+        expected_seconds=window.end - seen,
+        gauges={},
+        gaps={**window.gaps, **dict.fromkeys((*window.gauges, windows.EVERYTHING), Gap.SCRAPE_FAILED)},
+    )
+
+
+def failed(track: Track, t: float, reason: Gap = Gap.SCRAPE_FAILED) -> tuple[Track, Window | None]:
+    """A scrape that failed at `t`: a gap since the last scrape, None before any scrape.
+
+    Where the clock stood still or went back there is no gap either, and what was known of the pages before is forgotten.
+    """
+    misses = track.misses + 1
+    if track.seen is not None and t <= track.seen:
+        return Track(last=None, seen=t, misses=misses), None
+    window = None if track.seen is None else windows.gap(track.seen, t, reason)
+    return replace(track, seen=t, misses=misses), window

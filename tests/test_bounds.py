@@ -1,0 +1,105 @@
+"""Bounds against sums by hand, published tables and simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.bounds import CONFIDENCE, binomial_lower_bound, binomial_tail, poisson_lower_bound
+
+
+def tail_by_hand(k: int, n: int, p: float) -> float:
+    return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
+
+
+def poisson_tail_by_hand(k: int, mean: float) -> float:
+    return 1 - math.fsum(math.exp(-mean) * mean**i / math.factorial(i) for i in range(k))
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), st.floats(0.001, 0.999))
+def test_the_binomial_tail_is_the_sum_of_its_terms(pair: tuple[int, int], p: float) -> None:
+    k, n = pair
+    assert binomial_tail(k, n, p) == pytest.approx(tail_by_hand(k, n, p), rel=1e-9, abs=1e-12)
+
+
+def test_a_tail_of_an_impossible_or_a_certain_event_is_nothing_or_all() -> None:
+    assert binomial_tail(1, 10, 0.0) == 0.0
+    assert binomial_tail(10, 10, 1.0) == 1.0
+
+
+@given(
+    st.integers(1, 150).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),
+    st.sampled_from([0.9, 0.95, 0.99, CONFIDENCE]),
+)
+def test_at_the_bound_what_was_seen_is_just_as_rare_as_the_confidence_allows(
+    pair: tuple[int, int], confidence: float
+) -> None:
+    k, n = pair
+    bound = binomial_lower_bound(k, n, confidence)
+    assert bound < k / n
+    assert tail_by_hand(k, n, bound) == pytest.approx(1 - confidence, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "confidence", "published"),
+    [
+        # Two-sided 95 % intervals of Clopper and Pearson as tables print them: the lower end is one-sided 97.5 %.
+        (1, 10, 0.975, 0.0025),
+        (5, 10, 0.975, 0.1871),
+        (10, 10, 0.975, 0.6915),
+        (2, 20, 0.975, 0.0123),
+        (10, 100, 0.975, 0.0490),
+    ],
+)
+def test_the_bound_is_the_one_in_the_tables(k: int, n: int, confidence: float, published: float) -> None:
+    assert binomial_lower_bound(k, n, confidence) == pytest.approx(published, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "confidence", "published"),
+    # Garwood's two-sided 95 % table.
+    [(1, 0.975, 0.0253), (5, 0.975, 1.6235), (10, 0.975, 4.7954), (20, 0.975, 12.2165), (100, 0.975, 81.3640)],
+)
+def test_the_poisson_bound_is_the_one_in_the_tables(k: int, confidence: float, published: float) -> None:
+    assert poisson_lower_bound(k, confidence) == pytest.approx(published, abs=5e-4)
+
+
+@given(st.integers(1, 60), st.sampled_from([0.95, CONFIDENCE]))
+def test_at_the_poisson_bound_what_was_seen_is_as_rare_as_allowed(k: int, confidence: float) -> None:
+    assert poisson_tail_by_hand(k, poisson_lower_bound(k, confidence)) == pytest.approx(1 - confidence, rel=1e-6)
+
+
+def test_nothing_seen_bounds_nothing() -> None:
+    assert binomial_lower_bound(0, 1000) == 0.0
+    assert poisson_lower_bound(0) == 0.0
+
+
+def test_fractions_of_observations_are_rounded_down() -> None:
+    assert binomial_lower_bound(3.9, 100) == binomial_lower_bound(3, 100)
+    assert binomial_lower_bound(4 - 1e-12, 100) == binomial_lower_bound(4, 100)
+    assert poisson_lower_bound(3.9) == poisson_lower_bound(3)
+
+
+@pytest.mark.parametrize(("k", "n"), [(-1, 10), (11, 10)])
+def test_what_is_no_share_is_refused(k: int, n: int) -> None:
+    with pytest.raises(ValueError, match="is no share"):
+        binomial_lower_bound(k, n)
+
+
+@pytest.mark.parametrize("n", [10**4, 10**6, 10**8])
+def test_a_week_of_requests_is_bounded_as_the_normal_law_would(n: int) -> None:
+    k = n // 100
+    sigma = math.sqrt(0.01 * 0.99 / n)
+    assert binomial_lower_bound(k, n) == pytest.approx(0.01 - 3.0902 * sigma, abs=4 / n + 0.02 * sigma)
+
+
+def test_the_bound_lies_above_the_truth_no_more_often_than_promised() -> None:
+    chance, truth, n, trials = random.Random(9), 0.05, 60, 2000
+    bounds = {k: binomial_lower_bound(k, n, 0.9) for k in range(n + 1)}
+    wrong = sum(bounds[sum(chance.random() < truth for _ in range(n))] > truth for _ in range(trials))
+    # At most 10 % plus three standard errors; discrete counts make it less, but never nothing.
+    assert 0 < wrong / trials <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / trials)

@@ -1,0 +1,277 @@
+"""Histograms: what is certain from buckets is true of the observations, whatever they were."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from making import EDGES, cumulative, histogram
+
+from rules.histograms import (
+    Broken,
+    Cumulative,
+    Histogram,
+    above,
+    add,
+    check_cumulative,
+    from_cumulative,
+    increase,
+    mean,
+    quantile,
+)
+
+TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, math.inf)
+
+# Multiples of 1/8 meet bucket edges exactly now and then, and their sums are exact.
+values = st.integers(0, 80).map(lambda n: n / 8)
+grids = st.lists(st.integers(0, 72), min_size=0, max_size=6, unique=True).map(
+    lambda edges: (*(edge / 8 for edge in sorted(edges)), math.inf)
+)
+observed = st.lists(st.tuples(grids, st.lists(values, max_size=30)), min_size=1, max_size=4)
+percents = st.integers(1, 100)
+
+
+def nearest_rank(everything: list[float], percent: int) -> float:
+    """The definition, in whole numbers: the value of rank ceil(q n)."""
+    return sorted(everything)[max(1, -(-percent * len(everything) // 100)) - 1]
+
+
+@given(observed, percents)
+def test_the_true_quantile_lies_within_the_bounds_on_any_mixture_of_grids(
+    scene: list[tuple[tuple[float, ...], list[float]]], percent: int
+) -> None:
+    everything = [value for _, several in scene for value in several]
+    found = quantile(add(histogram(several, grid) for grid, several in scene), percent / 100)
+    if not everything:
+        assert found is None
+        return
+    assert found is not None
+    truth = nearest_rank(everything, percent)
+    assert found.n == len(everything)
+    assert truth > found.low or found.low == 0
+    assert found.high is None or truth <= found.high
+    assert found.value is None or found.low <= found.value <= (math.inf if found.high is None else found.high)
+
+
+@given(grids, st.lists(values, min_size=1, max_size=60), percents)
+def test_on_one_grid_the_bounds_are_the_edges_of_one_bucket(
+    grid: tuple[float, ...], several: list[float], percent: int
+) -> None:
+    found = quantile((histogram(several, grid),), percent / 100)
+    assert found is not None
+    edges = (0.0, *grid)
+    place = next(place for place, edge in enumerate(grid) if nearest_rank(several, percent) <= edge)
+    assert (found.low, found.high) == (edges[place], None if grid[place] == math.inf else grid[place])
+
+
+@given(observed, st.integers(1, 80).map(lambda n: n / 8))
+def test_the_true_share_above_a_threshold_lies_within_its_bounds_and_so_does_the_best_guess(
+    scene: list[tuple[tuple[float, ...], list[float]]], threshold: float
+) -> None:
+    everything = [value for _, several in scene for value in several]
+    found = above(add(histogram(several, grid) for grid, several in scene), threshold)
+    truth = sum(value > threshold for value in everything)
+    assert found.n == len(everything)
+    assert found.low <= truth <= found.high
+    assert found.low - 1e-9 <= found.best <= found.high + 1e-9
+
+
+@given(grids, st.lists(values, max_size=40))
+def test_on_an_edge_the_share_is_exact(grid: tuple[float, ...], several: list[float]) -> None:
+    for edge in grid[:-1]:
+        if edge > 0:
+            found = above((histogram(several, grid),), edge)
+            assert found.low == found.high == sum(value > edge for value in several)
+
+
+@given(observed, st.randoms(use_true_random=False))
+def test_addition_knows_neither_order_nor_grouping(
+    scene: list[tuple[tuple[float, ...], list[float]]], random: Random
+) -> None:
+    parts = [histogram(several, grid) for grid, several in scene]
+    mixed = list(parts)
+    random.shuffle(mixed)
+    half = len(mixed) // 2
+    assert add(parts) == add((*add(mixed[:half]), *add(mixed[half:])))
+
+
+@given(observed)
+def test_parts_are_added_on_equal_edges_only(scene: list[tuple[tuple[float, ...], list[float]]]) -> None:
+    parts = add(histogram(several, grid) for grid, several in scene)
+    assert [part.edges for part in parts] == sorted({grid for grid, _ in scene})
+    for part in parts:
+        everything = [value for grid, several in scene if grid == part.edges for value in several]
+        assert part == histogram(everything, part.edges)
+
+
+@given(grids, st.lists(values, max_size=30), st.lists(values, max_size=30))
+def test_the_increase_between_two_pages_is_what_was_observed_between_them(
+    grid: tuple[float, ...], before: list[float], since: list[float]
+) -> None:
+    grown = increase(cumulative(before, grid), cumulative([*before, *since], grid))
+    assert grown == histogram(since, grid)
+
+
+def test_in_the_last_bucket_the_quantile_has_no_upper_bound_and_no_guess() -> None:
+    found = quantile((histogram([0.2] * 50 + [70.0] * 50),), 0.99)
+    assert found is not None
+    assert (found.low, found.high, found.value) == (5.0, None, None)
+
+
+def test_the_first_bucket_reaches_down_to_zero() -> None:
+    found = quantile((histogram([0.0, 0.05]),), 0.5)
+    assert found is not None
+    assert (found.low, found.high) == (0.0, 0.1)
+
+
+def test_a_grid_that_begins_at_zero_tells_a_quantile_of_exactly_zero() -> None:
+    found = quantile((histogram([0.0] * 9 + [0.3], (0.0, 0.1, 1.0, math.inf)),), 0.5)
+    assert found is not None
+    assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_the_guess_runs_evenly_through_its_bucket() -> None:
+    found = quantile((histogram([0.05] * 10 + [0.3] * 10),), 0.75)
+    assert found is not None
+    assert found.value == pytest.approx(0.1 + 0.4 * 5 / 10)
+
+
+@pytest.mark.parametrize(("q", "n", "rank"), [(0.07, 100, 7), (0.99, 100, 99), (0.99, 101, 100), (0.5, 1, 1)])
+def test_the_rank_is_not_moved_by_the_last_bits_of_a_product(q: float, n: int, rank: int) -> None:
+    part = histogram([0.2] * rank + [0.7] * (n - rank))
+    found = quantile((part,), q)
+    assert found is not None
+    assert found.high == 0.5
+
+
+def test_the_rank_of_a_hundred_million_requests_is_not_moved_either() -> None:
+    n, rank = 100_000_000, 99_000_000
+    part = Histogram(edges=(1.0, 2.0, math.inf), counts=(float(rank), float(n - rank), 0.0), total=None)
+    found = quantile((part,), 0.99)
+    assert found is not None
+    assert found.high == 1.0
+
+
+def test_an_upgrade_that_moves_the_edges_widens_the_bounds_and_loses_no_request() -> None:
+    old, new = histogram([0.3] * 50, (0.1, 0.5, math.inf)), histogram([0.3] * 50, (0.2, 0.4, math.inf))
+    found = quantile(add((old, new)), 0.99)
+    assert found is not None
+    assert (found.n, found.low, found.high) == (100, 0.2, 0.5)
+    middle = quantile(add((old, new)), 0.5)
+    assert middle is not None
+    assert (middle.low, middle.high) == (0.1, 0.4)
+
+
+def test_the_tail_is_guessed_to_fall_by_a_constant_factor_per_second() -> None:
+    found = above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
+    assert (found.low, found.high) == (10, 40)
+    assert found.best == pytest.approx(math.sqrt(40 * 10))
+
+
+@pytest.mark.parametrize("slow", [1, 10])
+def test_beyond_a_bucket_where_none_was_seen_the_tail_ends_at_half_an_observation(slow: int) -> None:
+    found = above((histogram([0.05] * 50 + [0.3] * slow),), 0.4)
+    assert found.best == pytest.approx(slow * (0.5 / slow) ** 0.75)
+    assert (found.low, found.high) == (0, slow)
+
+
+def test_of_an_open_last_bucket_the_best_guess_takes_nothing() -> None:
+    found = above((histogram([0.2] * 90 + [70.0] * 10),), 6.0)
+    assert (found.low, found.best, found.high) == (0, 0, 10)
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan])
+def test_a_threshold_that_is_not_above_zero_is_refused(threshold: float) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        above((histogram([0.2]),), threshold)
+
+
+def test_an_increase_over_changed_edges_is_refused() -> None:
+    with pytest.raises(Broken, match="edges changed"):
+        increase(cumulative([0.3], EDGES), cumulative([0.3, 0.3], TTFT))
+
+
+@pytest.mark.parametrize(
+    "later", [(0.0, 1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0, 2.0), (1.0, 2.0, 3.0, 3.0, 2.0)], ids=str
+)
+def test_an_increase_with_a_falling_bucket_is_refused(later: tuple[float, ...]) -> None:
+    with pytest.raises(Broken, match="fall"):
+        increase(Cumulative(EDGES, (1.0, 2.0, 3.0, 3.0, 3.0), 1.0), Cumulative(EDGES, later, 2.0))
+
+
+@pytest.mark.parametrize("grown", [-100.0, -0.1, 0.0, 3.9, 11.1, 400.0, math.nan, math.inf, -math.inf], ids=str)
+def test_a_sum_that_the_buckets_contradict_is_dropped_and_the_buckets_stand(grown: float) -> None:
+    """Ten observations between 0.5 and 1 s add up to 5 to 10 s; one more or less may be on its way."""
+    before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
+    found = increase(before, Cumulative(EDGES, after, 12.0 + grown))
+    assert found.total is None
+    assert found.counts == (0, 0, 10, 0, 0)
+
+
+@pytest.mark.parametrize("grown", [4.1, 5.0, 10.0, 10.9])
+def test_a_sum_that_the_buckets_allow_is_kept(grown: float) -> None:
+    before, after = Cumulative(EDGES, (0.0, 40.0, 40.0, 40.0, 40.0), 12.0), (0.0, 40.0, 50.0, 50.0, 50.0)
+    assert increase(before, Cumulative(EDGES, after, 12.0 + grown)).total == pytest.approx(grown)
+
+
+def test_one_negative_observation_is_enough_to_drop_the_sum() -> None:
+    """Negative durations of vLLM issue 49135 fall into the first bucket."""
+    found = increase(cumulative([0.3]), Cumulative(EDGES, (1.0, 2.0, 2.0, 2.0, 2.0), 0.25))
+    assert found.total is None
+
+
+def test_a_sum_one_observation_ahead_of_the_buckets_is_no_corruption() -> None:
+    before, after = cumulative([]), cumulative([0.1] * 10 + [0.5])
+    ahead = increase(before, Cumulative(EDGES, after.counts, 2.0))
+    assert ahead.total == pytest.approx(2.0)
+    nothing = increase(Cumulative(EDGES, after.counts, 1.5), Cumulative(EDGES, after.counts, 2.0))
+    assert nothing.total == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(None, 1.0), (1.0, None), (None, None)])
+def test_without_both_sums_there_is_none(earlier: float | None, later: float | None) -> None:
+    counts = (0.0, 4.0, 4.0, 4.0, 4.0)
+    assert increase(Cumulative(EDGES, counts, earlier), Cumulative(EDGES, counts, later)).total is None
+
+
+def test_the_mean_is_not_told_from_a_sum_that_cannot_be_trusted() -> None:
+    good, corrupt = histogram([0.2, 0.4]), Histogram(edges=EDGES, counts=(0.0, 2.0, 0.0, 0.0, 0.0), total=None)
+    assert mean((good,)) == pytest.approx(0.3)
+    assert mean(add((good, corrupt))) is None
+    assert mean((corrupt, histogram([3.0], TTFT))) is None
+    assert mean((histogram([0.2]),)) == 0.2
+    assert mean(add((good, histogram([3.0], TTFT)))) == pytest.approx(1.2)
+    assert mean((histogram([]),)) is None
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts", "count", "text"),
+    [
+        ((0.1, 0.5), (1.0, 2.0), 2.0, "no +Inf bucket"),
+        ((), (), 0.0, "no +Inf bucket"),
+        ((0.5, 0.1, math.inf), (1.0, 2.0, 2.0), 2.0, "edges that do not rise"),
+        ((0.5, 0.5, math.inf), (1.0, 2.0, 2.0), 2.0, "edges that do not rise"),
+        ((0.1, math.nan, math.inf), (1.0, 2.0, 2.0), 2.0, "edges that do not rise"),
+        ((0.1, math.inf), (math.nan, 2.0), 2.0, "not a number of observations"),
+        ((0.1, math.inf), (-1.0, 2.0), 2.0, "not a number of observations"),
+        ((0.1, math.inf), (1.0, 2.0), math.inf, "not a number of observations"),
+        ((0.1, 0.5, math.inf), (3.0, 2.0, 4.0), 4.0, 'a bucket le="0.5" (2) below the one before it (3)'),
+        ((0.1, math.inf), (1.0, 2.0), 3.0, "_count 3 where its +Inf bucket says 2"),
+    ],
+)
+def test_what_no_exporter_prints_is_named(
+    edges: tuple[float, ...], counts: tuple[float, ...], count: float, text: str
+) -> None:
+    found = check_cumulative(edges, counts, count)
+    assert found is not None
+    assert text in found
+
+
+@given(grids, st.lists(values, max_size=30))
+def test_what_an_exporter_prints_is_accepted_and_read_back(grid: tuple[float, ...], several: list[float]) -> None:
+    printed = cumulative(several, grid)
+    assert check_cumulative(printed.edges, printed.counts, float(len(several))) is None
+    assert from_cumulative(printed.edges, printed.counts, printed.total) == histogram(several, grid)
