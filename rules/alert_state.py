@@ -1,0 +1,96 @@
+"""Alert states: which verdicts are alerts now, since when, and until when a resolved one is still told.
+
+Owns the pure step from previous states, verdicts and the time to the next states. Only `certain` verdicts become alerts
+(DESIGN 3.10). One that becomes unknown, or merely likely, keeps its alert: neither is a recovery. Sending them is an
+exporter's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rules.catalogue import BY_NAME, Loudness
+from rules.verdicts import FIRING, Answer, Certainty, Status, Subject, Unknown, Verdict
+
+RESOLVED_KEPT_SECONDS = 900.0
+"""A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""
+
+
+class Phase(StrEnum):
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertKey:
+    """What makes an alert one alert; nothing that changes while it lasts."""
+
+    rule: str
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertState:
+    """`since` is when it began to fire, `resolved_at` when it ended; `verdict` the latest that was certain."""
+
+    key: AlertKey
+    phase: Phase
+    since: float
+    resolved_at: float | None
+    loudness: str
+    verdict: Verdict
+
+
+States = Mapping[AlertKey, AlertState]
+
+
+def advance(
+    previous: States, answers: Iterable[Answer], now: float, left: Container[tuple[str, Subject]] = ()
+) -> dict[AlertKey, AlertState]:
+    """The states at `now` (unix seconds). Answers that are missing or unknown leave their alert as it is.
+
+    `left` are the rules and subjects that are watched no more: their alerts are resolved, for no answer will come.
+    """
+    states = {
+        key: _resolved(state, now) if (key.rule, key.subject) in left else state for key, state in previous.items()
+    }
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            continue
+        key = AlertKey(rule=answer.rule, subject=answer.subject)
+        state = _step(states.get(key), key, answer, now)
+        if state is not None:
+            states[key] = state
+    return {key: state for key, state in states.items() if not _forgotten(state, now)}
+
+
+def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float) -> AlertState | None:
+    firing = state is not None and state.phase is Phase.FIRING
+    if verdict.status not in FIRING:
+        return _resolved(state, now) if state is not None else None
+    if verdict.certainty is not Certainty.CERTAIN:
+        return state
+    return AlertState(
+        key=key,
+        phase=Phase.FIRING,
+        since=state.since if state is not None and firing else now,
+        resolved_at=None,
+        loudness=_loudness(verdict).value,
+        verdict=verdict,
+    )
+
+
+def _resolved(state: AlertState, now: float) -> AlertState:
+    return replace(state, phase=Phase.RESOLVED, resolved_at=now) if state.phase is Phase.FIRING else state
+
+
+def _loudness(verdict: Verdict) -> Loudness:
+    """A rule that pages does so at its worst only: what users do not feel yet is a ticket (DESIGN 3.10)."""
+    loudness = BY_NAME[verdict.rule].loudness
+    return Loudness.TICKET if loudness is Loudness.PAGE and verdict.status is not Status.CRITICAL else loudness
+
+
+def _forgotten(state: AlertState, now: float) -> bool:
+    return state.resolved_at is not None and now - state.resolved_at > RESOLVED_KEPT_SECONDS

@@ -1,0 +1,17 @@
+"""The catalogue: one row a rule. The only place where a threshold stands; the rows are in `rules.catalogue_*` by subject.
+
+A row says what is judged, how, against what, how long it must hold, how loud it is, what it means and what to do. The way
+of judging is named by `Way` and lives in `rules.judgements` or `rules.scrape_answers`. A rule's name is its `alertname`
+and its runbook heading: a public contract. The order is that of answers and of the runbook.
+"""
+
+from __future__ import annotations
+
+from rules import catalogue_benchmark, catalogue_memory, catalogue_targets
+from rules.rule import Loudness, Rule, Scope, Threshold, Way
+
+__all__ = ["BY_NAME", "RULES", "Loudness", "Rule", "Scope", "Threshold", "Way"]
+
+RULES: tuple[Rule, ...] = (*catalogue_benchmark.ROWS, *catalogue_memory.ROWS, *catalogue_targets.ROWS)
+
+BY_NAME = {rule.name: rule for rule in RULES}

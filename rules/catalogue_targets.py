@@ -1,0 +1,51 @@
+"""The catalogue's rows about what is watched: targets that do not answer, telemetry that does not move.
+
+Owns these rows only; what a row is stands in `rules.rule`. A new one is a row here, its runbook section, and its tests.
+"""
+
+from __future__ import annotations
+
+from rules.rule import Loudness, Rule, Scope, Threshold, Way
+
+ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="TargetDown",
+        way=Way.DOWN,
+        scope=Scope.REPLICA,
+        loudness=Loudness.TICKET,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "misses": Threshold(value=3, unit="scrapes", source="METRICS trap 12: gone after 2-3 missed scrapes")
+        },
+        signal="coverage",
+        unit="scrapes",
+        title="Target down",
+        meaning="The engine's metrics page has not answered for three scrapes: the replica is down, restarting or unreachable.",
+        actions=(
+            "Look at the replica: is the process up, does /metrics answer from this node",
+            "`sizewatch doctor` says which step of the connection fails",
+        ),
+    ),
+    Rule(
+        name="TelemetryStale",
+        way=Way.STALE,
+        scope=Scope.REPLICA,
+        loudness=Loudness.TICKET,
+        window_seconds=0,
+        minimum_seconds=0,
+        thresholds={
+            "seconds": Threshold(value=120, unit="seconds", source="METRICS trap 11, 12: well past any single step")
+        },
+        signal="coverage",
+        unit="seconds",
+        title="Telemetry stale",
+        meaning="The page answers but does not move although it claims running or waiting requests, or a GPU has not been "
+        "read: what is shown is old.",
+        actions=(
+            "Check whether the engine is stuck: send one request and watch its step counter",
+            "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
+            "If a GPU is named, check the driver or the exporter on that node",
+        ),
+    ),
+)

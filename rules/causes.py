@@ -1,0 +1,59 @@
+"""Why a tier is slower than its benchmark, or short of KV cache: suspects in order, with evidence and counter-evidence.
+
+Owns what is done with the suspects of `rules.suspects`: those that counters or bucket edges prove come first, then mere
+suspicions, each group in the order of the table. What remains when every suspect of a slow tier is excluded is the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rules.catalogue import BY_NAME, Way
+from rules.scene import Finding, Scene
+from rules.slices import Slice, TierView
+from rules.suspects import SUSPECTS
+from rules.verdicts import FIRING, Cause, Certainty, Verdict
+
+MACHINE = (
+    "nothing in load, queue, lengths or cache explains it: the machine is slower than the one that was measured "
+    "(neighbours, clocks, throttling)"
+)
+
+
+def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdict:
+    """The verdict with its causes, and the first suspect in its sentence; a verdict that does not fire as it is.
+
+    `slices` are those of the hold; of them a comparison is explained by what lies on the curve, anything else by all.
+    """
+    rule = BY_NAME[verdict.rule]
+    if verdict.status not in FIRING:
+        return verdict
+    used = tuple(s for s in slices if s.bin is not None) if rule.way is Way.TAIL else tuple(slices)
+    if not used:
+        return verdict
+    scene = Scene.of(rule, view, used)
+    findings = [(row.cause, row.examine(scene)) for row in SUSPECTS if row.explains(rule)]
+    causes = _supported(findings)
+    unknown = tuple(f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None)
+    if not causes and rule.way is Way.TAIL:
+        excluded = tuple(found.text for _, found in findings if found.supported is False)
+        causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(MACHINE, *excluded))]
+    if not causes:
+        return verdict
+    causes[0] = replace(causes[0], against=unknown)
+    return replace(
+        verdict, causes=tuple(causes), sentence=f"{verdict.sentence}. First suspect: {causes[0].evidence[0]}"
+    )
+
+
+def _supported(findings: Sequence[tuple[str, Finding]]) -> list[Cause]:
+    supported = [(cause, found) for cause, found in findings if found.supported]
+    return [
+        Cause(
+            cause=cause,
+            certainty=Certainty.CERTAIN if found.proven else Certainty.LIKELY,
+            evidence=(found.text,),
+        )
+        for cause, found in sorted(supported, key=lambda pair: not pair[1].proven)
+    ]

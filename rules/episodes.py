@@ -1,0 +1,122 @@
+"""Episodes: when a rule began to fire, how bad it got, when it ended; and spans in which it could not judge.
+
+Owns the pure step from one answer to the next. An episode runs from the first warning or critical to the first ok; a
+gap inside does not end it (DESIGN, words). Hold times are in the judgements, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rules.signals import Gap
+from rules.verdicts import FIRING, SEVERITY, Answer, Certainty, Status, Subject, Unknown, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A change inside an episode, at unix seconds `t`."""
+
+    t: float
+    status: Status
+    stage: int | None
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """`worst` is the verdict at its worst (status, then certainty, then stage); `ended_at` None while it lasts."""
+
+    rule: str
+    subject: Subject
+    started_at: float
+    ended_at: float | None
+    worst: Verdict
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownSpan:
+    """A time in which a rule could not judge for one reason."""
+
+    rule: str
+    subject: Subject
+    reason: Gap
+    text: str
+    started_at: float
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one rule stands for one subject: its latest answer, the open episode, the open unknown span."""
+
+    answer: Answer
+    episode: Episode | None = None
+    unknown: UnknownSpan | None = None
+
+
+Ended = Episode | UnknownSpan
+
+
+def advance(previous: Standing | None, answer: Answer) -> tuple[Standing, tuple[Ended, ...]]:
+    """The standing after one more answer, and what ended with it."""
+    episode = previous.episode if previous else None
+    unknown = previous.unknown if previous else None
+    if isinstance(answer, Unknown):
+        return _not_known(answer, episode, unknown)
+    ended: list[Ended] = []
+    if unknown is not None:
+        ended.append(replace(unknown, ended_at=answer.t))
+    if answer.status in FIRING:
+        return Standing(answer=answer, episode=_extend(episode, answer)), tuple(ended)
+    if episode is not None:
+        last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
+        ended.append(replace(episode, ended_at=answer.t, transitions=(*episode.transitions, last)))
+    return Standing(answer=answer), tuple(ended)
+
+
+def end(standing: Standing, t: float) -> tuple[Ended, ...]:
+    """What ends when a subject is watched no more."""
+    open_ones = (standing.episode, standing.unknown)
+    return tuple(replace(one, ended_at=t) for one in open_ones if one is not None)
+
+
+def _not_known(
+    answer: Unknown, episode: Episode | None, unknown: UnknownSpan | None
+) -> tuple[Standing, tuple[Ended, ...]]:
+    if unknown is not None and unknown.reason is answer.reason:
+        return Standing(answer=answer, episode=episode, unknown=unknown), ()
+    fresh = UnknownSpan(
+        rule=answer.rule,
+        subject=answer.subject,
+        reason=answer.reason,
+        text=answer.text,
+        started_at=answer.t,
+        ended_at=None,
+    )
+    ended = (replace(unknown, ended_at=answer.t),) if unknown is not None else ()
+    return Standing(answer=answer, episode=episode, unknown=fresh), ended
+
+
+def _extend(episode: Episode | None, verdict: Verdict) -> Episode:
+    change = Transition(t=verdict.t, status=verdict.status, stage=verdict.stage, certainty=verdict.certainty)
+    if episode is None:
+        return Episode(
+            rule=verdict.rule,
+            subject=verdict.subject,
+            started_at=verdict.t,
+            ended_at=None,
+            worst=verdict,
+            transitions=(change,),
+        )
+    last = episode.transitions[-1]
+    same = (last.status, last.stage, last.certainty) == (change.status, change.stage, change.certainty)
+    return replace(
+        episode,
+        worst=verdict if _badness(verdict) >= _badness(episode.worst) else episode.worst,
+        transitions=episode.transitions if same else (*episode.transitions, change),
+    )
+
+
+def _badness(verdict: Verdict) -> tuple[int, bool, int]:
+    return SEVERITY[verdict.status], verdict.certainty is Certainty.CERTAIN, verdict.stage or 0

@@ -1,0 +1,180 @@
+"""What every way of judging slices shares: the case, what of it can be compared, and when a finding persists.
+
+Owns the hold: its last quarter, its separate minutes (hours, over a week), and the rule by which a load outside the
+benchmark silences a comparison. The ways themselves are `rules.judging_tails`, `_means`, `_events` and `_load`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rules import backlog, windows
+from rules.catalogue import Rule
+from rules.curve import Curve, Expectation
+from rules.envelope import metric_value
+from rules.signals import Gap, SignalValue
+from rules.slices import Slice, TierView
+from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
+
+SEPARATE = 3
+"""Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
+
+LIKELY_CONFIDENCE = 0.95
+"""One-sided confidence that a `likely` finding is no chance: 1 % of few requests is easily exceeded (DESIGN, words)."""
+
+PERIOD_WORDS = {windows.MINUTE_SECONDS: "minutes", 3600.0: "hours"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most."""
+
+    rule: Rule
+    view: TierView
+    slices: tuple[Slice, ...]
+    now: float
+    period_seconds: float
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(tier=self.view.tier)
+
+    @property
+    def periods_word(self) -> str:
+        return PERIOD_WORDS.get(self.period_seconds, "periods")
+
+    def limit(self, name: str) -> float:
+        return self.rule.limit(name, self.view.limits)
+
+    def unknown(self, reason: Gap, text: str) -> Unknown:
+        return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
+
+    def too_few(self, requests: float, needed: float, where: str = "") -> Unknown:
+        return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:.0f} requests{where}, {needed:.0f} are needed")
+
+    def verdict(
+        self, status: Status, certainty: Certainty, observed: SignalValue, expected: SignalValue, sentence: str
+    ) -> Verdict:
+        actions = tuple(Action(text=text, runbook=self.rule.name) for text in self.rule.actions)
+        return Verdict(
+            t=self.now,
+            rule=self.rule.name,
+            subject=self.subject,
+            status=status,
+            certainty=certainty,
+            observed=observed,
+            expected=expected,
+            unit=self.rule.unit,
+            sentence=sentence,
+            actions=actions if status is not Status.OK else (),
+        )
+
+    def last_quarter(self, slices: Sequence[Slice]) -> tuple[Slice, ...]:
+        """Those wholly in the last quarter of the hold; in a short hold those of its newest period."""
+        if not self.slices:
+            return ()
+        begin = self.now - (self.now - min(s.window.start for s in self.slices)) / 4
+        newest = max(self._period(s) for s in self.slices)
+        return tuple(s for s in slices if s.window.start >= begin or self._period(s) == newest)
+
+    def periods(self, slices: Iterable[Slice]) -> tuple[tuple[Slice, ...], ...]:
+        """The slices by minute (hour), oldest first."""
+        grouped: dict[float, list[Slice]] = {}
+        for one in slices:
+            grouped.setdefault(self._period(one), []).append(one)
+        return tuple(tuple(grouped[key]) for key in sorted(grouped))
+
+    def _period(self, one: Slice) -> float:
+        return (one.window.start + one.window.end) / 2 // self.period_seconds
+
+
+Part = TypeVar("Part")
+
+
+def persists(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[Part], bool]) -> bool:
+    """In the last quarter of the hold, and on their own in at least three separate minutes (DESIGN 3.3)."""
+    if last is None or not exceeds(last):
+        return False
+    return sum(1 for part in each if part is not None and exceeds(part)) >= SEPARATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparable:
+    """What of a case can be compared with the benchmark: the slices that lie on its curve."""
+
+    case: Case
+    curve: Curve
+    slices: tuple[Slice, ...]
+
+    def last_quarter(self) -> tuple[Slice, ...]:
+        return self.case.last_quarter(self.slices)
+
+    def end_unknown(self, requests: float) -> Unknown | None:
+        """Why the last quarter cannot say whether the finding is still there: silence is no recovery."""
+        needed = self.case.limit("minimum_requests") / 4
+        if requests >= needed:
+            return None
+        beyond = [s.outside for s in self.case.last_quarter(self.case.slices) if s.outside]
+        if beyond:
+            return self.case.unknown(Gap.OUTSIDE_BENCHMARK, beyond[-1])
+        return self.case.too_few(requests, needed, " in the last quarter of the time")
+
+
+def comparable(case: Case, families: Iterable[str] = (), promised: float | None = None) -> Comparable | Unknown:
+    """What can be compared, or why nothing can: no plan, no data, a family that is not there, or load outside.
+
+    Minutes outside the benchmark are left out one by one. Where they are the larger part of the loaded time, the few
+    inside are no picture of the tier (it is on its way into or out of overload), and nothing is compared at all.
+    `promised` is what the plan says where the benchmark does not.
+    """
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    curve = case.view.curve
+    if curve is None:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
+    if promised is None and all(metric_value(point, case.rule.metric) is None for point in curve.points):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric}")
+    for family in families:
+        if not any(family in s.window.histograms or family in s.window.counters for s in case.slices):
+            return case.unknown(why(case.slices, family), f"{family} is not there")
+    growing = growing_queues(case)
+    inside = tuple(s for s in case.slices if s.bin is not None and s.replica not in growing)
+    outside = [(s, s.outside or growing[s.replica]) for s in case.slices if s.outside or s.replica in growing]
+    if not inside and not outside:
+        return case.unknown(why(case.slices, "requests_finished"), "no replica's load is known")
+    if outside and (not inside or _loaded_seconds(s for s, _ in outside) > _loaded_seconds(inside)):
+        return case.unknown(Gap.OUTSIDE_BENCHMARK, outside[-1][1])
+    return Comparable(case=case, curve=curve, slices=inside)
+
+
+def growing_queues(case: Case) -> dict[str | None, str]:
+    """Replicas whose queue grew over the whole hold, with the numbers. Sums over a week do not show it."""
+    if case.period_seconds > windows.MINUTE_SECONDS:
+        return {}
+    replicas: dict[str | None, list[Slice]] = {}
+    for one in case.slices:
+        replicas.setdefault(one.replica, []).append(one)
+    found = {name: backlog.grown(group, case.now) for name, group in replicas.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def _loaded_seconds(slices: Iterable[Slice]) -> float:
+    return math.fsum(s.window.covered_seconds for s in slices if s.rps or s.in_system)
+
+
+def why(slices: Sequence[Slice], family: str) -> Gap:
+    """The worst reason for which a family is missing."""
+    return windows.add(s.window for s in slices).why_missing(family)
+
+
+def ends(expected: Expectation) -> tuple[float, float, float]:
+    """Lower end, best value and upper end of what is expected."""
+    return min(expected.lower, expected.upper), expected.interpolated, max(expected.lower, expected.upper)
+
+
+def supports_certain(case: Case, expected: Expectation) -> bool:
+    """Whether enough requests stand behind both points (DESIGN 3.3)."""
+    return expected.requests >= case.limit("supported_requests")

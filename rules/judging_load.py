@@ -1,0 +1,107 @@
+"""Load: whether replicas carry more than the benchmark measured (DESIGN 3.4).
+
+Owns the verdict on the load itself. Completed requests saturate, so the requests in the system and a queue that grows
+say it too. Which minutes are outside is decided in `rules.curve` and `rules.backlog`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rules.judging import Case, growing_queues, why
+from rules.signals import Gap, Reading
+from rules.slices import Slice
+from rules.verdicts import Answer, Certainty, Status
+from rules.wording import number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overload:
+    """A replica beyond the benchmark: in how many minutes (hours), whether most of the last quarter, and what it showed."""
+
+    replica: str | None
+    periods: int
+    lasting: bool
+    text: str
+
+
+def judge_beyond(case: Case) -> Answer:
+    """Beyond in most of the last quarter: certain if in three separate minutes, likely if in two.
+
+    Likely too is a queue that grew throughout: completed requests do not show how much arrives.
+    """
+    curve = case.view.curve
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if curve is None:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
+    rates = [s.rps for s in case.slices if s.rps is not None]
+    if not rates:
+        return case.unknown(why(case.slices, "requests_finished"), "requests_finished is not there")
+    status, certainty, sentence = _found(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
+    observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
+    expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
+    return case.verdict(status, certainty, observed, expected, sentence)
+
+
+def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
+    replicas = _by_replica(case.slices)
+    overloads = [one for name, group in replicas.items() if (one := _overload(case, name, group)) is not None]
+    lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
+    surely = [one for one in lasting if one.periods >= case.limit("minutes")]
+    if lasting:
+        named = surely or lasting
+        sentence = (
+            f"{_who(named, len(replicas))} more than the benchmark measured in {_when(case, named)}: {named[-1].text}"
+        )
+        return Status.WARNING, Certainty.CERTAIN if surely else Certainty.LIKELY, sentence
+    growing = growing_queues(case)
+    if growing:
+        name, text = next(iter(growing.items()))
+        finishing = number(max(s.rps or 0.0 for s in case.last_quarter(replicas[name])), "per_second")
+        sentence = f"{name or case.view.tier}: {text}; {finishing} finish where the benchmark reached {top}"
+        return Status.WARNING, Certainty.LIKELY, sentence
+    sentence = f"At most {most} a replica; the benchmark goes to {top}"
+    if overloads:
+        one = overloads[-1]
+        sentence = f"Beyond the benchmark for {_when(case, overloads)}, too short or over by now: {one.text}"
+    return Status.OK, Certainty.CERTAIN, sentence
+
+
+def _by_replica(slices: Sequence[Slice]) -> dict[str | None, list[Slice]]:
+    replicas: dict[str | None, list[Slice]] = {}
+    for one in slices:
+        replicas.setdefault(one.replica, []).append(one)
+    return replicas
+
+
+def _overload(case: Case, replica: str | None, slices: Sequence[Slice]) -> Overload | None:
+    beyond = [s for s in slices if s.beyond]
+    if not beyond:
+        return None
+    last = case.last_quarter(slices)
+    seconds = math.fsum(s.window.covered_seconds for s in last)
+    over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
+    return Overload(
+        replica=replica,
+        periods=len(case.periods(beyond)),
+        lasting=over > 0 and over >= case.limit("share") * seconds,
+        text=beyond[-1].beyond,
+    )
+
+
+def _who(found: Sequence[Overload], replicas: int) -> str:
+    names = ", ".join(one.replica for one in found if one.replica)
+    if not names:
+        return "The load was"
+    if len(found) == 1:
+        return f"{names} carried" if replicas == 1 else f"{names} (1 of {replicas} replicas) carried"
+    return f"{len(found)} of {replicas} replicas ({names}) carried"
+
+
+def _when(case: Case, found: Sequence[Overload]) -> str:
+    most = max(one.periods for one in found)
+    word = case.periods_word if most > 1 else case.periods_word.removesuffix("s")
+    return f"{'up to ' if len(found) > 1 else ''}{most} {word}"

@@ -1,0 +1,124 @@
+"""One replica between two scrapes: what must be remembered of it, and what a page or a failed scrape makes of that.
+
+Owns the record and its pure steps: the track, the cascade, the minute that is not yet over, how long the page has not
+moved. What the rules say of it is `rules.scrape_answers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rules import histograms, tracks, windows
+from rules.cascade import Cascade, Limits, Observation, interrupted
+from rules.cascade import advance as advance_cascade
+from rules.catalogue import BY_NAME
+from rules.signals import Gap
+from rules.slices import TierView
+from rules.snapshots import Snapshot
+from rules.tracks import Track
+from rules.windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
+    it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
+    `unslopable` is why the cascade has no slope yet.
+    """
+
+    tier: str
+    name: str
+    track: Track = field(default_factory=Track)
+    cascade: Cascade = field(default_factory=Cascade)
+    open: tuple[Window, ...] = ()
+    stale_seconds: float = 0.0
+    trouble: str = ""
+    gpu_problem: str = ""
+    unslopable: Gap = Gap.RESTARTED
+
+
+def page(
+    replica: Replica, snapshot: Snapshot, view: TierView, extra: Window | None = None
+) -> tuple[Replica, Window | None, Window | None]:
+    """A good page: the replica after it, its window if there is one, and the minute that it closed.
+
+    `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
+    """
+    track, window = tracks.good(replica.track, snapshot)
+    replica = replace(replica, track=track, trouble="")
+    if window is None:
+        return replace(replica, cascade=interrupted(replica.cascade), stale_seconds=0.0), None, None
+    if extra is not None:
+        window = _with(window, extra)
+    replica = _follow_cascade(replica, snapshot, window, view)
+    stale = Gap.STALE in (window.gaps.get(family) for family in ("requests_running", "kv_utilization"))
+    replica = replace(replica, stale_seconds=replica.stale_seconds + window.span if stale else 0.0)
+    return _book(replica, window)
+
+
+def no_page(
+    replica: Replica, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
+) -> tuple[Replica, Window | None, Window | None]:
+    """A failed scrape at `t`; `trouble` says in words what went wrong."""
+    track, window = tracks.failed(replica.track, t, reason)
+    cascade = interrupted(replica.cascade)
+    replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
+    if window is None:
+        return replica, None, None
+    return _book(replica, window)
+
+
+def _with(window: Window, extra: Window) -> Window:
+    """GPU sums carry their own seconds; only families are added."""
+    return replace(
+        window,
+        counters={**extra.counters, **window.counters},
+        gauges={**extra.gauges, **window.gauges},
+        gaps={**extra.gaps, **window.gaps},
+        sampled=window.sampled | extra.sampled,
+    )
+
+
+def _book(replica: Replica, window: Window) -> tuple[Replica, Window, Window | None]:
+    if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
+        closed = windows.add(replica.open)
+        return replace(replica, open=(window,)), window, closed
+    return replace(replica, open=(*replica.open, window)), window, None
+
+
+def _follow_cascade(replica: Replica, now: Snapshot, window: Window, view: TierView) -> Replica:
+    whole_gap = window.gaps.get(windows.EVERYTHING)
+    if whole_gap is not None:
+        return replace(replica, cascade=interrupted(replica.cascade), unslopable=whole_gap)
+    if "kv_utilization_max" not in now.gauges or window.gaps.get("kv_utilization") is Gap.STALE:
+        return replica
+    limits = cascade_limits(view)
+    return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
+
+
+def cascade_limits(view: TierView) -> Limits:
+    """The cascade's thresholds from the catalogue, the tier's TTFT objective where the plan has one."""
+    rule = BY_NAME["KvCacheCascade"]
+    values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
+    if view.basis.ttft_slo_seconds is not None:
+        values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
+    return Limits(**values)
+
+
+def _observation(now: Snapshot, window: Window, limits: Limits) -> Observation:
+    slow = histograms.above(window.histograms.get("ttft_seconds", ()), limits.ttft_slo_seconds)
+    e2e = window.histograms.get("e2e_seconds")
+    waiting = now.gauges.get("requests_waiting_capacity", now.gauges.get("requests_waiting", 0.0))
+    return Observation(
+        t=now.t,
+        dt=window.span,
+        level=now.gauges["kv_utilization_max"],
+        running=now.gauges.get("requests_running", 0.0),
+        waiting=waiting,
+        preemptions=window.counters.get("preemptions", 0.0),
+        finished=window.counters.get("requests_finished", 0.0),
+        generated=window.counters.get("generation_tokens", 0.0),
+        first_tokens=slow.n,
+        slow_first_tokens=slow.low,
+        request_seconds=histograms.mean(e2e) if e2e else None,
+    )

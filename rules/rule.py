@@ -1,0 +1,68 @@
+"""What a rule is: one row of the catalogue. Types only; the rows are `rules.catalogue_*`, together `rules.catalogue`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Way(StrEnum):
+    """The few ways to judge: functions of slices in `rules.judgements`, of single scrapes in `rules.scrape_answers`."""
+
+    TAIL = "tail"  # share of requests slower than the benchmark allows, at equal load
+    SHORTFALL = "shortfall"  # a mean below the benchmark's at equal load
+    EXCESS = "excess"  # a ratio of counters above the benchmark's at equal load
+    BEYOND = "beyond"  # load outside what was measured
+    EVENT_RATIO = "event_ratio"  # events per request above fixed limits
+    CASCADE = "cascade"  # the state machine of rules.cascade
+    DOWN = "down"  # scrapes that fail
+    STALE = "stale"  # pages that are served and do not move
+
+
+class Loudness(StrEnum):
+    PAGE = "page"
+    TICKET = "ticket"
+    REPORT = "report"
+
+
+class Scope(StrEnum):
+    TIER = "tier"
+    REPLICA = "replica"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A number with its unit and where it comes from."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row. Judged over the last `window_seconds`, from `minimum_seconds` of data on; `family` and `metric` name
+    what is read from windows and from the curve. `per_request` says that each request is observed once: what is seen
+    many times a request is not independent, and counts as one.
+    """
+
+    name: str
+    way: Way
+    scope: Scope
+    loudness: Loudness
+    window_seconds: float
+    minimum_seconds: float
+    thresholds: Mapping[str, Threshold]
+    signal: str
+    unit: str
+    family: str = ""
+    metric: str = ""
+    per_request: bool = True
+    title: str
+    meaning: str
+    actions: tuple[str, ...]
+
+    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
+        """A threshold's value, or what the configuration of the tier says instead."""
+        return overrides.get(self.name, {}).get(name, self.thresholds[name].value)

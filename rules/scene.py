@@ -1,0 +1,85 @@
+"""What a suspect is examined with, and what it comes to: the types of `rules.suspects`.
+
+Owns these records and the sum of slices that suspects read. It examines nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rules import windows
+from rules.catalogue import Rule, Way
+from rules.plan import Workload
+from rules.slices import Slice, TierView
+from rules.windows import Window
+
+LATENCY = frozenset({Way.TAIL})
+PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND})
+EITHER = LATENCY | PRESSURE
+EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one suspect came to: `supported` True, False (excluded), or None (cannot be known).
+
+    `proven` says that counters or bucket edges prove the evidence; such causes are named before mere suspicions.
+    """
+
+    supported: bool | None
+    text: str
+    proven: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What suspects are examined with: the rule that fired, the tier, and the slices with their sum."""
+
+    rule: Rule
+    view: TierView
+    slices: tuple[Slice, ...]
+    total: Window
+
+    @classmethod
+    def of(cls, rule: Rule, view: TierView, slices: tuple[Slice, ...]) -> Scene:
+        """The scene over at least one slice; only what suspects read is added up."""
+        return cls(rule=rule, view=view, slices=slices, total=windows.add(_slim(s.window) for s in slices))
+
+    @property
+    def workload(self) -> Workload | None:
+        return self.view.plan.workload if self.view.plan else None
+
+
+READ = frozenset(
+    {
+        *("requests_finished", "in_system_change", "preemptions", "prefix_hit_tokens", "prefix_queried_tokens"),
+        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "adapters_running"),
+        *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
+        *("prompt_tokens_per_request", "generation_tokens_per_request"),
+    }
+)
+"""The families that suspects read of the sum."""
+
+
+def _slim(window: Window) -> Window:
+    return replace(
+        window,
+        counters={family: value for family, value in window.counters.items() if family in READ},
+        histograms={family: parts for family, parts in window.histograms.items() if family in READ},
+        gauges={family: gauge for family, gauge in window.gauges.items() if family in READ},
+        short_seconds={family: seconds for family, seconds in window.short_seconds.items() if family in READ},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """One row: its name in verdicts, the ways of judging it can explain, the latencies it can slow, its examination."""
+
+    cause: str
+    ways: frozenset[Way]
+    families: tuple[str, ...] = EVERY_LATENCY
+    examine: Callable[[Scene], Finding]
+
+    def explains(self, rule: Rule) -> bool:
+        return rule.way in self.ways and (rule.way is not Way.TAIL or rule.family in self.families)

@@ -1,0 +1,168 @@
+"""Slices: windows put where they can be compared, with the load they had.
+
+Owns the placing of a replica's windows on the benchmark curve and what the judgements share: the view of a tier's plan
+and the sum of slices by load bin. It compares nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rules import histograms
+from rules.curve import Curve, operating_point
+from rules.histograms import Histogram
+from rules.plan import TierPlan
+from rules.readings import Basis, replica_rate
+from rules.windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierView:
+    """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
+
+    `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule.
+    """
+
+    tier: str
+    plan: TierPlan | None
+    curve: Curve | None
+    basis: Basis
+    itl_comparable: bool = True
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def view(
+    tier: str,
+    plan: TierPlan | None,
+    itl_comparable: bool = True,
+    limits: Mapping[str, Mapping[str, float]] | None = None,
+) -> TierView:
+    """The view of a tier from its plan."""
+    if plan is None:
+        return TierView(
+            tier=tier, plan=None, curve=None, basis=Basis(), itl_comparable=itl_comparable, limits=limits or {}
+        )
+    point = operating_point(plan)
+    return TierView(
+        tier=tier,
+        plan=plan,
+        curve=Curve.from_plan(plan),
+        basis=Basis(
+            gpus_per_replica=plan.gpu.per_replica,
+            gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
+            ttft_slo_seconds=plan.slo.ttft_p99_seconds,
+            tpot_slo_seconds=plan.slo.tpot_p99_seconds,
+            usable_rps=point.usable_rps if point else None,
+            planned_tokens_per_request=_planned_tokens(plan),
+        ),
+        itl_comparable=itl_comparable,
+        limits=limits or {},
+    )
+
+
+def _planned_tokens(plan: TierPlan) -> float | None:
+    """Median prompt plus median output: the plan holds no mean; medians understate skewed lengths, so use is overstated."""
+    if plan.workload is None or plan.workload.prompt_tokens is None or plan.workload.generation_tokens is None:
+        return None
+    prompt, generated = plan.workload.prompt_tokens.p50, plan.workload.generation_tokens.p50
+    return None if prompt is None or generated is None else prompt + generated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
+    requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is
+    because the load was beyond what the benchmark measured, and `backlog`, if its requests waited for such a load that
+    was over. `leftover` are the requests still waiting from it (`rules.backlog`).
+    """
+
+    replica: str | None
+    window: Window
+    rps: float | None
+    in_system: float | None
+    bin: int | None = None
+    beyond: str = ""
+    backlog: str = ""
+    leftover: float = 0.0
+
+    @property
+    def outside(self) -> str:
+        """Why it cannot be compared with the benchmark, "" where it can, or where it had no load to compare."""
+        return self.beyond or self.backlog
+
+
+def place(window: Window, curve: Curve | None, replica: str | None, bin: int | None = None) -> Slice:
+    """A slice of a window; `bin` is given where the window is already the sum of one bin (history)."""
+    rps = replica_rate(window, "requests_finished")
+    in_system = _in_system(window)
+    if curve is None or rps is None or bin is not None:
+        return Slice(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
+    found = curve.place(rps, in_system)
+    return Slice(
+        replica=replica,
+        window=window,
+        rps=rps,
+        in_system=in_system,
+        bin=found.bin,
+        beyond=found.reason if found.beyond else "",
+    )
+
+
+def _in_system(window: Window) -> float | None:
+    """Mean running + waiting requests of one replica; gauges of unequal coverage would not add up, so both must be there."""
+    running, waiting = window.gauges.get("requests_running"), window.gauges.get("requests_waiting")
+    if running is None or waiting is None or running.seconds <= 0 or waiting.seconds <= 0:
+        return None
+    return running.integral / running.seconds + waiting.integral / waiting.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinSum:
+    """The slices of one load bin with the load of their sum; families are added up only when asked for."""
+
+    slices: tuple[Slice, ...]
+    rps: float
+    in_system: float | None
+
+    @property
+    def seconds(self) -> float:
+        """Covered replica-seconds."""
+        return math.fsum(s.window.covered_seconds for s in self.slices)
+
+    def parts(self, family: str) -> tuple[Histogram, ...]:
+        return histograms.add(part for s in self.slices for part in s.window.histograms.get(family, ()))
+
+    def counter(self, family: str) -> float:
+        return math.fsum(s.window.counters.get(family, 0.0) for s in self.slices)
+
+    def gauge(self, family: str) -> tuple[float, float]:
+        """Time integral of a gauge and the seconds it covers."""
+        gauges = [s.window.gauges[family] for s in self.slices if family in s.window.gauges]
+        return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
+
+    def sampled(self, family: str) -> bool:
+        """Whether any of it comes from a plain poll."""
+        return any(family in s.window.sampled for s in self.slices)
+
+
+def by_bin(slices: Iterable[Slice], curve: Curve) -> dict[int, BinSum]:
+    """The slices inside the curve, grouped by load bin."""
+    grouped: dict[int, list[Slice]] = {}
+    for one in slices:
+        if one.bin is not None and 0 <= one.bin < len(curve.points):
+            grouped.setdefault(one.bin, []).append(one)
+    return {bin: _bin_sum(tuple(group)) for bin, group in sorted(grouped.items())}
+
+
+def _bin_sum(group: tuple[Slice, ...]) -> BinSum:
+    seconds = math.fsum(s.window.seconds_of("requests_finished") for s in group)
+    finished = math.fsum(s.window.counters.get("requests_finished", 0.0) for s in group)
+    known = [(s.in_system, s.window.covered_seconds) for s in group if s.in_system is not None]
+    weight = math.fsum(w for _, w in known)
+    return BinSum(
+        slices=group,
+        rps=finished / seconds if seconds > 0 else 0.0,
+        in_system=math.fsum(v * w for v, w in known) / weight if weight > 0 else None,
+    )

@@ -1,0 +1,218 @@
+"""The suspects: what can make a tier slower than its benchmark, or short of KV cache, and how each is examined.
+
+Owns the table SUSPECTS. Each is examined with what the windows hold: supported, excluded (with the number that excludes
+it), or not to be excluded for lack of data, and then it says so. A new suspect is a function and a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rules import histograms, windows
+from rules.catalogue import Way
+from rules.curve import CERTAIN_REQUESTS
+from rules.histograms import Share
+from rules.readings import level, ratio, read, replica_rate
+from rules.scene import EITHER, LATENCY, PRESSURE, Finding, Scene, Suspect
+from rules.signals import BY_NAME, Missing
+from rules.slices import Slice
+from rules.windows import Window
+from rules.wording import number
+
+LONGER = 1.2
+"""Lengths above the plan's by more than this are evidence; bucket edges of 1-2-5 grids allow no finer distinction."""
+
+NOTICEABLE = 0.05
+"""A share of requests or time below which a suspect is taken as excluded (the guide's 5 % for evictions)."""
+
+LOST = 2 * NOTICEABLE
+"""Points of prefix hits whose loss is beyond what changes from minute to minute."""
+
+
+def _hits(scene: Scene) -> Finding:
+    found = ratio(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
+    if isinstance(found, Missing):
+        return Finding(supported=None, text="the prefix hit rate is not known")
+    value = found.value or 0.0
+    slow, other = _hits_when_slow(scene)
+    if slow is not None and other is not None and slow < other - LOST:
+        text = f"prefix hits lost: {slow:.0%} in the slow minutes, {other:.0%} in the others"
+        return Finding(supported=True, proven=True, text=text)
+    planned = _planned_hits(scene)
+    if planned is None:
+        text = f"prefix hits are {value:.0%}, and the plan does not say how many it had"
+        return Finding(supported=None, text=text)
+    if value < planned - NOTICEABLE:
+        text = f"prefix hits lost: {value:.0%} where {planned:.0%} was planned"
+        return Finding(supported=True, proven=value < planned - LOST, text=text)
+    return Finding(supported=False, text=f"prefix hits are as planned ({value:.0%}, planned {planned:.0%})")
+
+
+def _planned_hits(scene: Scene) -> float | None:
+    if scene.workload is not None and scene.workload.prefix_hit_ratio is not None:
+        return scene.workload.prefix_hit_ratio
+    points = scene.view.curve.points if scene.view.curve else ()
+    return min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
+
+
+def _hits_when_slow(scene: Scene) -> tuple[float | None, float | None]:
+    """The hit rate in the replica-minutes slower than the hold is on the whole, and in the others: needs no planned hits."""
+    if scene.rule.way is not Way.TAIL:
+        return None, None
+    counted = [(one.window, found) for one in scene.slices if (found := _slow(scene, one)) is not None]
+    n = math.fsum(found.n for _, found in counted)
+    if n <= 0:
+        return None, None
+    usual = math.fsum(found.best for _, found in counted) / n
+    slow = [window for window, found in counted if found.best > usual * found.n]
+    return _hit_rate(slow), _hit_rate([window for window, found in counted if found.best <= usual * found.n])
+
+
+def _slow(scene: Scene, one: Slice) -> Share | None:
+    curve, parts = scene.view.curve, one.window.histograms.get(scene.rule.family)
+    if curve is None or one.bin is None or not parts:
+        return None
+    expected = curve.expectation(one.bin, scene.rule.metric, one.rps or 0.0, one.in_system)
+    if expected is None:
+        return None
+    return histograms.above(parts, expected.interpolated * scene.rule.limit("factor", scene.view.limits))
+
+
+def _hit_rate(several: list[Window]) -> float | None:
+    if not several:
+        return None
+    found = ratio(windows.add(several), "prefix_hit_tokens", "prefix_queried_tokens")
+    return None if isinstance(found, Missing) else found.value
+
+
+def _longer(family: str, word: str, key: str) -> Callable[[Scene], Finding]:
+    def examine(scene: Scene) -> Finding:
+        planned = getattr(scene.workload, key) if scene.workload else None
+        parts = scene.total.histograms.get(family)
+        if planned is None or planned.p95 is None or not parts:
+            return Finding(supported=None, text=f"{word} lengths are not in the plan or not exposed")
+        found = histograms.quantile(parts, 0.95)
+        if found is None:
+            return Finding(supported=None, text=f"no {word} lengths were seen")
+        seen = f"above {found.low:,.0f}" if found.high is None else f"{found.low:,.0f} to {found.high:,.0f}"
+        where = f"P95 {seen} tokens, {planned.p95:,.0f} in the plan"
+        if found.low > planned.p95 * LONGER:
+            return Finding(supported=True, proven=True, text=f"{word}s are longer than planned: {where}")
+        return Finding(supported=False, text=f"{word}s are not longer ({where})")
+
+    return examine
+
+
+def _held_back(scene: Scene) -> Finding:
+    """Held-back requests wait before their first token; by Little's law each as long as mean held / first tokens a second."""
+    held, first = level(scene.total, "requests_waiting_deferred"), replica_rate(scene.total, "requests_finished")
+    if isinstance(held, Missing) or not first:
+        return Finding(supported=None, text="requests held back (adapter slots, KV loads) are not exposed")
+    seconds = (held.value or 0.0) / first
+    text = f"requests are held back for adapter slots or KV loads: {number(seconds, 'seconds')} each on average"
+    if seconds > NOTICEABLE * _expected_seconds(scene):
+        return Finding(supported=True, proven=True, text=text)
+    return Finding(supported=False, text="no requests held back for adapter slots or KV loads")
+
+
+def _expected_seconds(scene: Scene) -> float:
+    curve = scene.view.curve
+    values = [getattr(p, scene.rule.metric, None) for p in curve.points] if curve else []
+    return min((v for v in values if v is not None), default=0.0)
+
+
+def _adapters(scene: Scene) -> Finding:
+    served = level(scene.total, "adapters_running")
+    planned = scene.view.plan.lora if scene.view.plan else None
+    if isinstance(served, Missing) or not served.high:
+        return Finding(supported=False, text="no LoRA adapters are served")
+    text = f"LoRA adapters are served, {served.value or 0.0:.2g} at a time on average"
+    if planned is None:
+        return Finding(supported=True, proven=True, text=f"{text}; the plan has none")
+    return Finding(supported=False, text=f"{text}, as planned")
+
+
+def _speculation(scene: Scene) -> Finding:
+    found = read(BY_NAME["speculative_acceptance"], scene.total)
+    planned = scene.view.plan.speculation if scene.view.plan else None
+    if isinstance(found, Missing):
+        gone = planned is not None and scene.total.counters.get("spec_drafts", 0.0) <= 0
+        text = "speculation does not run, the plan has it" if gone else "no speculation"
+        return Finding(supported=gone, proven=gone, text=text)
+    value = found.value or 0.0
+    if planned is None:
+        text = f"speculation runs ({value:.0%} of drafted tokens are accepted); the plan has none"
+        return Finding(supported=True, proven=True, text=text)
+    if planned.acceptance is not None and value < planned.acceptance - LOST:
+        text = f"fewer drafted tokens are accepted: {value:.0%} where {planned.acceptance:.0%} was planned"
+        return Finding(supported=True, proven=True, text=text)
+    return Finding(supported=False, text=f"speculation is as planned ({value:.0%} accepted)")
+
+
+def _evictions(scene: Scene) -> Finding:
+    found = ratio(scene.total, "preemptions", "requests_finished")
+    if isinstance(found, Missing):
+        return Finding(supported=None, text="preemptions are not known")
+    text = f"{number(found.value or 0.0, 'ratio')} preemptions a finished request"
+    if (found.value or 0.0) > NOTICEABLE:
+        return Finding(supported=True, proven=True, text=f"the KV cache is too small for this traffic: {text}")
+    return Finding(supported=False, text=f"no evictions ({text})")
+
+
+def _more_load(scene: Scene) -> Finding:
+    finished, usable = replica_rate(scene.total, "requests_finished"), scene.view.basis.usable_rps
+    if finished is None or usable is None:
+        return Finding(supported=None, text="the load that a replica can take is not in the plan")
+    arriving = finished + scene.total.counters.get("in_system_change", 0.0) / scene.total.covered_seconds
+    text = f"{number(max(arriving, 0.0), 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
+    if arriving > usable:
+        return Finding(supported=True, proven=True, text=f"more load than planned: {text}")
+    return Finding(supported=False, text=f"not more load than planned ({text})")
+
+
+def _queue(scene: Scene) -> Finding:
+    waiting = level(scene.total, "requests_waiting_capacity")
+    if isinstance(waiting, Missing):
+        waiting = level(scene.total, "requests_waiting")
+    if isinstance(waiting, Missing):
+        return Finding(supported=None, text="the queue is not known")
+    text = f"{waiting.value or 0.0:.2g} requests waiting a replica on average"
+    if (waiting.value or 0.0) > 0.5:
+        return Finding(supported=True, text=f"queueing: {text}")
+    return Finding(supported=False, text=f"no queue ({text})")
+
+
+def _benchmark(scene: Scene) -> Finding:
+    """A closed loop starts with a burst and has no arrivals of its own; few requests make no P99 (PEERS 3.2, traps 10, 11)."""
+    curve = scene.view.curve
+    if curve is None:
+        return Finding(supported=None, text="there is no benchmark curve")
+    fewest, most = curve.minimum_requests, max(point.requests or 0 for point in curve.points)
+    few = fewest < CERTAIN_REQUESTS
+    if curve.loop == "closed":
+        count = f" with only {fewest} to {most} requests a point" if few else ""
+        return Finding(supported=True, text=f"the benchmark: a closed-loop sweep{count}, whose P99 is not production's")
+    if few:
+        return Finding(supported=True, text=f"the benchmark: only {fewest} requests at its thinnest point make no P99")
+    return Finding(supported=False, text=f"the benchmark has {fewest} or more requests a point")
+
+
+SUSPECTS: tuple[Suspect, ...] = (
+    Suspect(cause="prefix hits", ways=EITHER, examine=_hits),
+    Suspect(cause="adapters held back", ways=LATENCY, families=("ttft_seconds",), examine=_held_back),
+    Suspect(
+        cause="prompt lengths", ways=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
+    ),
+    Suspect(
+        cause="output lengths",
+        ways=EITHER,
+        examine=_longer("generation_tokens_per_request", "output", "generation_tokens"),
+    ),
+    Suspect(cause="adapters", ways=LATENCY, examine=_adapters),
+    Suspect(cause="speculation", ways=LATENCY, examine=_speculation),
+    Suspect(cause="more load", ways=PRESSURE, examine=_more_load),
+    Suspect(cause="evictions", ways=LATENCY, examine=_evictions),
+    Suspect(cause="queueing", ways=LATENCY, families=("ttft_seconds",), examine=_queue),
+    Suspect(cause="benchmark", ways=LATENCY, examine=_benchmark),
+)

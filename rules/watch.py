@@ -1,0 +1,89 @@
+"""Watching a tier: from the minutes of its replicas to answers. Pure steps: time is an argument.
+
+Owns the minutes for as long as rules look back, and which of them a rule sees. The daemon and the replay both run on
+this and on `rules.replicas`, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rules import backlog, causes, slices, windows
+from rules.catalogue import RULES, Rule
+from rules.judgements import BY_SLICES, judge
+from rules.replicas import Replica, cascade_limits, no_page, page
+from rules.scrape_answers import replica_answers
+from rules.signals import Gap
+from rules.slices import Slice, TierView
+from rules.verdicts import Answer, Subject, Unknown, Verdict
+from rules.windows import Window
+
+__all__ = [
+    "LONGEST",
+    "Minutes",
+    "Replica",
+    "cascade_limits",
+    "closed_minute",
+    "no_page",
+    "page",
+    "placed_anew",
+    "recent",
+    "replica_answers",
+    "tier_answers",
+]
+
+LONGEST = max(rule.window_seconds for rule in RULES)
+
+EXPLAINED_SECONDS = 180.0
+"""A cascade is explained by the last three minutes: lengths are seen only when requests finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minutes:
+    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look."""
+
+    slices: tuple[Slice, ...] = ()
+
+
+def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView) -> Minutes:
+    """With one more closed minute of one replica, last; what is older than any rule looks back is dropped."""
+    keep = tuple(s for s in minutes.slices if s.window.end > minute.end - LONGEST - windows.MINUTE_SECONDS)
+    before = next((s for s in reversed(keep) if s.replica == replica), None)
+    return Minutes(slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)))
+
+
+def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
+    """The same minutes on another curve, after the plan changed."""
+    anew = Minutes()
+    for one in minutes.slices:
+        anew = closed_minute(anew, one.window, one.replica or "", view)
+    return anew
+
+
+def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tuple[Slice, ...]:
+    """The last minutes of one replica, the open one included."""
+    closed = [s for s in minutes.slices if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
+    if replica.open:
+        closed.append(slices.place(windows.add(replica.open), view.curve, replica.name))
+    return tuple(closed)
+
+
+def tier_answers(minutes: Minutes, view: TierView, now: float) -> tuple[Answer, ...]:
+    """What the rules over load bins say about the tier at `now`; of a rule whose minimum has not passed: unknown."""
+    return tuple(_judged(rule, minutes.slices, view, now) for rule in RULES if rule.way in BY_SLICES)
+
+
+def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float) -> Answer:
+    hold = tuple(s for s in all_slices if s.window.end > now - rule.window_seconds)
+    seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
+    if seconds < rule.minimum_seconds:
+        return Unknown(
+            t=now,
+            rule=rule.name,
+            subject=Subject(tier=view.tier),
+            reason=Gap.TOO_FEW_REQUESTS,
+            text=f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed",
+        )
+    answer = judge(rule, view, hold, now)
+    return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer

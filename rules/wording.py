@@ -1,0 +1,41 @@
+"""How numbers are written in sentences: three significant digits, the unit, and the bounds where they matter.
+
+Owns formatting for people only; programs read the readings themselves.
+"""
+
+from __future__ import annotations
+
+from rules.signals import Missing, SignalValue
+
+_SUFFIX = {
+    "seconds": " s",
+    "per_second": " rps",
+    "watts": " W",
+    "celsius": " °C",
+    "tokens": " tokens",
+    "tokens_per_hour": " tokens per GPU-hour",
+}
+
+
+def number(value: float, unit: str) -> str:
+    """A value with its unit: ratios as per cent, short times in milliseconds."""
+    if unit == "ratio":
+        return f"{value:.1%}"
+    if unit == "seconds" and 0 < value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{_three(value)}{_SUFFIX.get(unit, '')}"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def quantity(value: SignalValue, unit: str) -> str:
+    """A reading in words: its bounds where they are apart, "above x" where it is open, the gap's name where there is none."""
+    if isinstance(value, Missing):
+        return value.gap.value.replace("_", " ")
+    if value.high is None:
+        return f"above {number(value.low or 0.0, unit)}"
+    if value.low is None or value.high <= (value.low or 0.0) * 1.001:
+        return number(value.high if value.value is None else value.value, unit)
+    return f"{number(value.low, unit)} to {number(value.high, unit)}"

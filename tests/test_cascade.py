@@ -1,0 +1,263 @@
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging_samples import view
+
+from rules.cascade import Cascade, Observation, advance, expected_wait_seconds, interrupted, slope, time_to_full
+from rules.replicas import cascade_limits
+
+LIMITS = cascade_limits(view())
+
+
+def seen(number: int, level: float = 0.3, running: float = 4.0, dt: float = 5.0, **more: Any) -> Observation:
+    """One scrape of a healthy replica: a request takes 12 s, 8 finish in 5 s."""
+    usual = {
+        "waiting": 0.0,
+        "preemptions": 0.0,
+        "finished": 8.0 * dt / 5,
+        "generated": 800.0,
+        "first_tokens": 8.0 * dt / 5,
+        "slow_first_tokens": 0.0,
+        "request_seconds": 12.0,
+    }
+    return Observation(t=1000.0 + dt * number, dt=dt, level=level, running=running, **{**usual, **more})
+
+
+def followed(scrapes: Iterable[Observation], state: Cascade | None = None) -> list[Cascade]:
+    states = [state or Cascade()]
+    for one in scrapes:
+        states.append(advance(states[-1], one, LIMITS))
+    return states[1:]
+
+
+def stages(scrapes: Iterable[Observation], state: Cascade | None = None) -> list[int]:
+    return [s.stage for s in followed(scrapes, state)]
+
+
+def climbing(levels: Sequence[float], **more: Any) -> list[Observation]:
+    """A cache that fills with one more request for every 7 % of it."""
+    return [seen(n, level, running=round(level / 0.07), **more) for n, level in enumerate(levels)]
+
+
+# A ramp, a full cache with a queue, users who wait, and the way back.
+WHOLE = [
+    *climbing([0.05, 0.2, 0.35, 0.5, 0.65, 0.8]),
+    seen(6, 0.97, 13, preemptions=2.0),
+    seen(7, 0.98, 13, preemptions=3.0, waiting=3.0),
+    seen(8, 0.97, 13, preemptions=3.0, waiting=8.0, slow_first_tokens=3.0),
+    *(seen(n, 0.02, 1) for n in range(9, 13)),
+]
+
+
+def test_the_stages_come_in_order_and_end_when_the_pressure_is_gone() -> None:
+    assert stages(WHOLE) == [0, 0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 0, 0]
+
+
+def test_each_stage_says_why_with_its_numbers() -> None:
+    said = {s.stage: s.evidence for s in followed(WHOLE)}
+    assert said[1] == (
+        "KV cache 80% full and full in 7 s, sooner than the 12 s that a request takes, while more arrive than finish"
+    )
+    assert said[2] == "KV cache 97% full, 2 preemptions for 32 finished requests"
+    assert said[3] == ("KV cache 98% full and 3 requests waiting: about 1.9 s of queue against a TTFT objective of 2 s")
+    assert said[4] == "3 of 32 first tokens later than 2 s with the KV cache 97% full and 8 requests waiting"
+
+
+def test_it_remembers_when_it_began_and_when_users_felt_it() -> None:
+    worst = followed(WHOLE)[8]
+    assert (worst.onset, worst.since, worst.breach_at) == (1025.0, 1040.0, 1040.0)
+    over = followed(WHOLE)[-1]
+    assert (over.onset, over.since, over.breach_at, over.evidence, over.confirmed) == (None, None, None, "", False)
+
+
+def test_one_scrape_is_confirmed_by_the_next() -> None:
+    assert [s.confirmed for s in followed(WHOLE)[5:9]] == [False, False, True, True]
+    # Stage 3 at once, then nothing of it: never confirmed.
+    spike = [*climbing([0.3, 0.6, 0.95]), seen(3, 0.95, 15, waiting=4.0), *(seen(n, 0.5, 6) for n in range(4, 8))]
+    assert max(stages(spike)) == 3
+    assert not any(s.confirmed for s in followed(spike))
+
+
+def test_filling_must_hold_for_two_scrapes_at_five_seconds() -> None:
+    assert stages(climbing([0.3, 0.5, 0.7, 0.69])) == [0, 0, 0, 0]
+    assert stages(climbing([0.3, 0.5, 0.7, 0.85])) == [0, 0, 0, 1]
+
+
+def test_at_fifteen_seconds_one_interval_is_long_enough_and_two_rises_are_needed() -> None:
+    slowly = {"request_seconds": 20.0, "dt": 15.0}
+    assert stages(climbing([0.2, 0.2, 0.75], **slowly)) == [0, 0, 0]
+    assert stages(climbing([0.2, 0.5, 0.75], **slowly)) == [0, 0, 1]
+
+
+def test_a_slope_is_harmless_if_requests_leave_before_it_is_full() -> None:
+    # 2 % in 5 s: from 0.85 still 38 s, and a request takes 12 s.
+    gently = climbing([0.62 + 0.02 * n for n in range(12)])
+    assert stages(gently) == [0] * 12
+    longer = [replace(one, request_seconds=80.0) for one in gently]
+    assert 1 in stages([replace(one, running=one.running + n) for n, one in enumerate(longer)])
+
+
+def test_a_level_below_the_filling_level_is_no_stage_however_steep() -> None:
+    assert stages(climbing([0.02, 0.12, 0.25, 0.4, 0.55])) == [0] * 5
+
+
+def test_a_cache_that_is_full_already_does_not_fill() -> None:
+    assert stages(climbing([0.3, 0.6, 0.91, 0.99])) == [0, 0, 0, 0]
+
+
+def test_without_more_requests_a_rising_level_is_no_cascade() -> None:
+    assert stages([seen(n, level, 10) for n, level in enumerate([0.3, 0.5, 0.7, 0.8, 0.89])]) == [0] * 5
+
+
+def test_preemptions_of_a_full_batch_that_stays_are_no_cascade() -> None:
+    # The recorded brim: 0.79 to 1.0 full, 11 to 13 running, at most one waiting, 0 to 4 preemptions in 5 s.
+    levels = [0.95, 0.98, 0.79, 0.93, 0.86, 1.0, 0.95, 0.84, 0.99, 0.87]
+    brim = [
+        seen(n, levels[n % 10], 11 + n % 3, preemptions=float(n % 5), waiting=float(n % 4 == 0), request_seconds=9.0)
+        for n in range(40)
+    ]
+    assert set(stages(brim)) == {0}
+
+
+def test_half_the_objective_of_waiting_in_a_growing_queue_is_stage_three() -> None:
+    def queue(waiting: float) -> int:
+        return stages([seen(0, 0.95, 12), seen(1, 0.95, 12), seen(2, 0.95, 13), seen(3, 0.95, 13, waiting=waiting)])[-1]
+
+    # 32 requests finished in 20 s: each waiting one means 0.625 s.
+    assert queue(1.5) == 0
+    assert queue(1.7) == 3
+
+
+def test_all_of_the_objective_waiting_is_stage_three_in_any_queue() -> None:
+    def steady(waiting: float) -> list[int]:
+        return stages([seen(n, 0.95, 13, waiting=waiting) for n in range(4)])
+
+    # 8 requests in 5 s: 3 waiting ones mean 1.9 s, 4 mean 2.5 s.
+    assert steady(3.0) == [0, 0, 0, 0]
+    assert steady(4.0) == [3, 3, 3, 3]
+
+
+def test_a_queue_below_the_pressed_level_is_something_else() -> None:
+    assert set(stages([seen(n, 0.84, 13, waiting=20.0 + n, slow_first_tokens=8.0) for n in range(6)])) == {0}
+
+
+def test_late_first_tokens_are_felt_only_with_the_cache_under_pressure() -> None:
+    waiting = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
+    late = {"slow_first_tokens": 1.0, "waiting": 4.0}
+    assert stages([seen(2, 0.95, 13, **late)], waiting) == [4]
+    assert stages([seen(2, 0.5, 13, **late)], waiting) == [3]
+    few = {"slow_first_tokens": 1.0, "first_tokens": 200.0, "waiting": 4.0}
+    assert stages([seen(2, 0.95, 13, **few)], waiting) == [3]
+
+
+def test_it_is_over_after_fifteen_seconds_of_calm() -> None:
+    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
+    assert stages([seen(n, 0.3, 5) for n in range(2, 6)], pressed) == [3, 3, 0, 0]
+
+
+def test_a_nearly_full_cache_calms_down_four_times_slower_even_if_it_evicts() -> None:
+    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
+    brim = [seen(n, 0.88, 12, preemptions=1.0) for n in range(2, 16)]
+    assert stages(brim, pressed).index(0) == 11
+    waiting = [seen(n, 0.88, 12, waiting=2.0) for n in range(2, 30)]
+    assert set(stages(waiting, pressed)) == {3}
+
+
+def test_calm_must_be_in_one_piece() -> None:
+    pressed = followed([seen(n, 0.95, 13, waiting=4.0) for n in range(2)])[-1]
+    broken = [seen(2, 0.3), seen(3, 0.3), seen(4, 0.95, 13, waiting=4.0), seen(5, 0.3), seen(6, 0.3)]
+    assert set(stages(broken, pressed)) == {3}
+
+
+def test_a_gap_keeps_the_stage_and_starts_the_slopes_anew() -> None:
+    state = followed(WHOLE[:8])[-1]
+    gone = interrupted(state)
+    assert (gone.stage, gone.onset, gone.confirmed) == (3, 1025.0, True)
+    assert (gone.recent, gone.filling_seconds, gone.calm_seconds) == ((), 0.0, 0.0)
+    half = followed(climbing([0.3, 0.5, 0.7]))[-1]
+    assert stages(climbing([0.85]), interrupted(half)) == [0]
+
+
+def test_longer_requests_count_at_once_and_shorter_ones_by_half() -> None:
+    states = followed(
+        [
+            seen(0, request_seconds=None),
+            seen(1, request_seconds=4.0),
+            seen(2, request_seconds=10.0),
+            seen(3, request_seconds=2.0),
+            seen(4, request_seconds=None),
+        ]
+    )
+    assert [s.request_seconds for s in states] == [None, 4.0, 10.0, 6.0, 6.0]
+
+
+def test_time_to_full_and_expected_wait() -> None:
+    state = followed([seen(0, 0.5), seen(1, 0.6, waiting=4.0)])[-1]
+    assert time_to_full(state) == pytest.approx(0.4 / 0.02)
+    assert expected_wait_seconds(state) == pytest.approx(4 / 1.6)
+    flat = followed([seen(0, 0.5), seen(1, 0.5, waiting=4.0, finished=0.0), seen(2, 0.4, waiting=4.0, finished=0.0)])[
+        -1
+    ]
+    assert time_to_full(flat) == math.inf
+    assert expected_wait_seconds(replace(flat, recent=flat.recent[1:])) == 4 * 10 / 0.5
+
+
+def test_slopes() -> None:
+    assert slope([(0, 1), (1, 3), (2, 5)]) == 2
+    assert slope([(0, 0), (1, 3), (2, 0)]) == 0
+    assert slope([(5, 1)]) == 0
+    assert slope([(5, 1), (5, 2)]) == 0
+
+
+counts = st.floats(0, 50)
+intervals = st.sampled_from([5.0, 10.0, 15.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals, st.floats(0, 1), st.lists(st.tuples(counts, counts), min_size=3, max_size=20))
+def test_a_flat_level_with_any_load_and_preemptions_never_fires(
+    dt: float, level: float, loads: list[tuple[float, float]]
+) -> None:
+    scrapes = [seen(n, level, running, dt, preemptions=preempted) for n, (running, preempted) in enumerate(loads)]
+    assert set(stages(scrapes)) == {0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals, st.lists(st.tuples(st.floats(0, 0.59), counts, counts, counts), min_size=3, max_size=20))
+def test_slow_first_tokens_with_an_empty_cache_never_fire(
+    dt: float, scrapes: list[tuple[float, float, float, float]]
+) -> None:
+    made = [
+        seen(n, level, running, dt, waiting=waiting, first_tokens=50.0, slow_first_tokens=late)
+        for n, (level, running, waiting, late) in enumerate(scrapes)
+    ]
+    assert set(stages(made)) == {0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals, st.lists(st.tuples(st.floats(0, 1), st.floats(0, 500)), min_size=3, max_size=20))
+def test_preemptions_alone_never_fire(dt: float, scrapes: list[tuple[float, float]]) -> None:
+    made = [seen(n, level, 12.0, dt, preemptions=preempted) for n, (level, preempted) in enumerate(scrapes)]
+    assert set(stages(made)) == {0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), counts, counts, counts, counts), min_size=1, max_size=30))
+def test_stages_only_rise_until_it_is_over_and_a_felt_one_was_seen_before(
+    scrapes: list[tuple[float, float, float, float, float]],
+) -> None:
+    made = [
+        seen(n, level, running, waiting=waiting, preemptions=preempted, first_tokens=50.0, slow_first_tokens=late)
+        for n, (level, running, waiting, preempted, late) in enumerate(scrapes)
+    ]
+    before = Cascade()
+    for state in followed(made):
+        assert state.stage >= before.stage or state.stage == 0
+        assert state.stage < 4 or before.stage >= 1
+        assert (state.onset is None) == (state.stage == 0)
+        before = state

@@ -1,0 +1,311 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import recorded
+from judging_samples import each, gauge, minute, seen, verdict, view
+
+from agent.config_files import load_plan
+from agent.recording import load
+from agent.replay import replay
+from rules import causes
+from rules.episodes import Episode
+from rules.verdicts import Cause, Certainty, Status, Verdict
+from rules.windows import Window
+
+TTFT, TPOT = "TtftDivergence", "TpotDivergence"
+WORKLOAD = {
+    "prompt_tokens": {"p50": 80, "p95": 100, "p99": 128},
+    "generation_tokens": {"p50": 40, "p95": 60, "p99": 64},
+    "prefix_hit_ratio": 0.6,
+}
+LENGTHS = (50.0, 100.0, 120.0, 200.0, float("inf"))
+
+
+def slow(
+    number: int,
+    counters: Mapping[str, float] | None = None,
+    gauges: Mapping[str, Any] | None = None,
+    prompts: float = 80.0,
+    outputs: float = 40.0,
+    share: float = 0.1,
+) -> Window:
+    """A minute at 3 rps with a share of slow requests in every latency, and nothing that explains them."""
+    latencies = {
+        family: seen({0.4: 180 * share, 0.08: 180 * (1 - share)}) for family in ("ttft_seconds", "tpot_seconds")
+    }
+    return minute(
+        number,
+        counters={"prefix_queried_tokens": 14400.0, "prefix_hit_tokens": 8640.0, **(counters or {})},
+        gauges={"requests_waiting_capacity": gauge(0.0), "requests_waiting_deferred": gauge(0.0), **(gauges or {})},
+        histograms={
+            **latencies,
+            "prompt_tokens_per_request": seen({prompts: 180}, LENGTHS),
+            "generation_tokens_per_request": seen({outputs: 180}, LENGTHS),
+        },
+    )
+
+
+def found(
+    rule: str = TTFT,
+    curve: Mapping[str, Any] | None = None,
+    requests: int = 600,
+    plan: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Verdict:
+    parts = {"workload": WORKLOAD, "lora": None, **(plan or {})}
+    made = verdict(
+        rule,
+        view(requests=requests, curve=curve, **{k: v for k, v in parts.items() if v}),
+        each(5, lambda n: slow(n, **changes)),
+    )
+    assert made.status is Status.WARNING
+    return made
+
+
+def first(made: Verdict) -> Cause:
+    assert made.sentence.endswith(f". First suspect: {made.causes[0].evidence[0]}")
+    return made.causes[0]
+
+
+def test_what_nothing_explains_is_the_machine() -> None:
+    made = found()
+    cause = first(made)
+    assert (cause.cause, cause.certainty, cause.against) == ("slower machine", Certainty.LIKELY, ())
+    assert cause.evidence[0].startswith("nothing in load, queue, lengths or cache explains it: the machine is slower")
+    assert cause.evidence[1:] == (
+        "prefix hits are as planned (60%, planned 60%)",
+        "no requests held back for adapter slots or KV loads",
+        "prompts are not longer (P95 50 to 100 tokens, 100 in the plan)",
+        "outputs are not longer (P95 0 to 50 tokens, 60 in the plan)",
+        "no LoRA adapters are served",
+        "no speculation",
+        "no evictions (0.0% preemptions a finished request)",
+        "no queue (0 requests waiting a replica on average)",
+        "the benchmark has 600 or more requests a point",
+    )
+
+
+def test_a_closed_loop_benchmark_with_few_requests_is_a_suspect() -> None:
+    cause = first(found(curve={"loop": "closed"}, requests=192))
+    assert (cause.cause, cause.certainty) == ("benchmark", Certainty.LIKELY)
+    assert cause.evidence == (
+        "the benchmark: a closed-loop sweep with only 192 to 192 requests a point, whose P99 is not production's",
+    )
+    assert first(found(curve={"loop": "closed"})).evidence == (
+        "the benchmark: a closed-loop sweep, whose P99 is not production's",
+    )
+    assert first(found(requests=299)).evidence == (
+        "the benchmark: only 299 requests at its thinnest point make no P99",
+    )
+    assert first(found(requests=300)).cause == "slower machine"
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "cause", "text"),
+    [
+        (TTFT, {"prompts": 110.0}, "slower machine", None),  # the bucket begins at 100, not above 1.2 x 100
+        (TTFT, {"prompts": 150.0}, "slower machine", None),  # it begins at 120: just not
+        (
+            TTFT,
+            {"prompts": 300.0},
+            "prompt lengths",
+            "prompts are longer than planned: P95 above 200 tokens, 100 in the plan",
+        ),
+        (
+            TPOT,
+            {"outputs": 110.0},
+            "output lengths",
+            "outputs are longer than planned: P95 100 to 120 tokens, 60 in the plan",
+        ),
+        (
+            TTFT,
+            {"counters": {"prefix_hit_tokens": 0.49 * 14400}},
+            "prefix hits",
+            "prefix hits lost: 49% where 60% was planned",
+        ),
+        (
+            TTFT,
+            {"counters": {"preemptions": 10.0}},
+            "evictions",
+            "the KV cache is too small for this traffic: 5.6% preemptions a finished request",
+        ),
+        (TTFT, {"counters": {"preemptions": 9.0}}, "slower machine", None),
+        (
+            TTFT,
+            {"gauges": {"requests_waiting_deferred": gauge(0.3)}},
+            "adapters held back",
+            "requests are held back for adapter slots or KV loads: 100 ms each on average",
+        ),
+        (TTFT, {"gauges": {"requests_waiting_deferred": gauge(0.015)}}, "slower machine", None),
+        (TPOT, {"gauges": {"requests_waiting_deferred": gauge(0.3)}}, "slower machine", None),
+        (
+            TPOT,
+            {"gauges": {"adapters_running": gauge(1.5)}},
+            "adapters",
+            "LoRA adapters are served, 1.5 at a time on average; the plan has none",
+        ),
+        (TPOT, {"gauges": {"adapters_running": gauge(0.0)}}, "slower machine", None),
+        (
+            TTFT,
+            {"gauges": {"requests_waiting_capacity": gauge(0.6)}},
+            "queueing",
+            "queueing: 0.6 requests waiting a replica on average",
+        ),
+        (TPOT, {"gauges": {"requests_waiting_capacity": gauge(0.6)}}, "slower machine", None),
+        (
+            TPOT,
+            {"counters": {"spec_drafts": 100.0, "spec_draft_tokens": 400.0, "spec_accepted_tokens": 40.0}},
+            "speculation",
+            "speculation runs (29% of drafted tokens are accepted); the plan has none",
+        ),
+    ],
+)
+def test_each_suspect_is_found_by_its_own_evidence(
+    rule: str, changes: dict[str, Any], cause: str, text: str | None
+) -> None:
+    made = first(found(rule, **changes))
+    assert made.cause == cause
+    if text is not None:
+        assert made.evidence == (text,)
+
+
+def test_what_the_plan_has_is_no_suspect() -> None:
+    adapters = {"gauges": {"adapters_running": gauge(1.5)}}
+    assert first(found(TPOT, plan={"lora": {"max_adapters": 4}}, **adapters)).cause == "slower machine"
+    drafts = {"counters": {"spec_drafts": 100.0, "spec_draft_tokens": 400.0, "spec_accepted_tokens": 210.0}}
+    planned = {"speculation": {"draft_tokens": 4, "acceptance": 0.75}}
+    assert first(found(TPOT, plan=planned, **drafts)).cause == "slower machine"
+    drafts["counters"]["spec_accepted_tokens"] = 100.0
+    assert first(found(TPOT, plan=planned, **drafts)).evidence == (
+        "fewer drafted tokens are accepted: 52% where 75% was planned",
+    )
+    stopped = {"counters": {"spec_drafts": 0.0, "spec_draft_tokens": 0.0, "spec_accepted_tokens": 0.0}}
+    assert first(found(TPOT, plan=planned, **stopped)).evidence == ("speculation does not run, the plan has it",)
+
+
+def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
+    made = found(
+        curve={"loop": "closed"},
+        prompts=300.0,
+        counters={"preemptions": 36.0},
+        gauges={"requests_waiting_capacity": gauge(2.0)},
+    )
+    assert [(c.cause, c.certainty.value) for c in made.causes] == [
+        ("prompt lengths", "certain"),
+        ("evictions", "certain"),
+        ("queueing", "likely"),
+        ("benchmark", "likely"),
+    ]
+
+
+def test_a_small_loss_of_hits_is_only_likely() -> None:
+    made = found(counters={"prefix_hit_tokens": 0.52 * 14400})
+    assert (first(made).cause, first(made).certainty) == ("prefix hits", Certainty.LIKELY)
+    assert first(found(counters={"prefix_hit_tokens": 0.56 * 14400})).cause == "slower machine"
+
+
+def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
+    def turned(number: int) -> Window:
+        late = number >= 2
+        return slow(number, {"prefix_hit_tokens": 0.0 if late else 13000.0}, share=0.3 if late else 0.0)
+
+    unplanned = view(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
+    made = verdict(TTFT, unplanned, each(5, turned))
+    assert first(made).evidence == ("prefix hits lost: 0% in the slow minutes, 90% in the others",)
+    even = verdict(TTFT, unplanned, each(5, slow))
+    assert first(even).cause == "slower machine"
+    assert "cannot be excluded: prefix hits are 60%, and the plan does not say how many it had" in first(even).against
+
+
+def test_what_cannot_be_known_is_said_beside_the_first_suspect() -> None:
+    made = verdict(TTFT, view(), each(5, lambda n: minute(n, slow=18)))
+    assert first(made).against == (
+        "cannot be excluded: the prefix hit rate is not known",
+        "cannot be excluded: requests held back (adapter slots, KV loads) are not exposed",
+        "cannot be excluded: prompt lengths are not in the plan or not exposed",
+        "cannot be excluded: output lengths are not in the plan or not exposed",
+    )
+
+
+def test_only_what_lies_on_the_curve_explains_a_comparison() -> None:
+    made = each(
+        8, lambda n: slow(n) if n < 7 else replace(slow(n, prompts=300.0), counters={"requests_finished": 600.0})
+    )
+    assert first(verdict(TTFT, view(workload=WORKLOAD), made)).cause == "slower machine"
+
+
+def test_evictions_and_overload_are_explained_by_lengths_and_load() -> None:
+    made = verdict(
+        "KvEviction", view(workload=WORKLOAD), each(5, lambda n: slow(n, {"preemptions": 60.0}, prompts=300.0))
+    )
+    assert [c.cause for c in made.causes] == ["prompt lengths"]
+    over = verdict("LoadBeyondBenchmark", view(workload=WORKLOAD), each(5, lambda n: minute(n, rps=7.0)))
+    assert first(over).evidence == ("more load than planned: 7 rps arrive at a replica, 6 rps are usable",)
+    bare = verdict("KvEviction", view(), each(5, lambda n: minute(n, counters={"preemptions": 60.0})))
+    assert bare.causes == ()
+    assert "suspect" not in bare.sentence
+
+
+def test_arrivals_count_as_load_though_they_do_not_finish() -> None:
+    made = verdict(
+        "KvEviction", view(workload=WORKLOAD), each(5, lambda n: minute(n, change=200, counters={"preemptions": 60.0}))
+    )
+    assert first(made).evidence == ("more load than planned: 6.33 rps arrive at a replica, 6 rps are usable",)
+
+
+def test_what_does_not_fire_is_not_explained() -> None:
+    fine = verdict(TTFT, view(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
+    assert causes.explain(fine, view(), ()) is fine
+    assert fine.causes == ()
+
+
+def episodes(name: str, plan: str) -> dict[str, Episode]:
+    recording, _ = load(recorded.folder(name))
+    done = replay(recording, load_plan(recorded.PLANS / f"{plan}.yaml"))
+    ended = [e for e in done.ended if isinstance(e, Episode)]
+    return {e.rule: e for e in [*ended, *(s.episode for s in done.standings if s.episode)]}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "suspects"),
+    [
+        ("steady", TPOT, ["benchmark"]),
+        ("diurnal", TPOT, ["benchmark"]),
+        ("prefix", TTFT, ["prefix hits", "prompt lengths", "queueing", "benchmark"]),
+        ("routing", TTFT, ["prefix hits", "prompt lengths", "benchmark"]),
+        ("lora", TTFT, ["adapters held back", "adapters", "benchmark"]),
+        ("lora", TPOT, ["adapters", "benchmark"]),
+        ("specdecode", TPOT, ["speculation", "benchmark"]),
+        ("kv_cascade", "KvCacheCascade", ["prompt lengths", "output lengths"]),
+        ("kv_cascade", "KvEviction", ["prompt lengths", "output lengths"]),
+    ],
+)
+def test_recordings_are_explained_by_what_was_done_to_them(name: str, rule: str, suspects: list[str]) -> None:
+    worst = episodes(name, "cpu-small")[rule].worst
+    assert [c.cause for c in worst.causes] == suspects
+    assert first(worst)
+
+
+@pytest.mark.parametrize("name", ["steady", "diurnal"])
+def test_against_the_closed_loop_sweep_a_divergence_is_likely_and_the_sweep_the_first_suspect(name: str) -> None:
+    worst = episodes(name, "cpu-small")[TPOT].worst
+    assert worst.certainty is Certainty.LIKELY
+    assert worst.sentence.endswith(
+        "First suspect: the benchmark: a closed-loop sweep with only 16 to 192 requests a point, whose P99 is not production's"
+    )
+
+
+@pytest.mark.parametrize("name", ["steady", "diurnal"])
+def test_against_the_open_loop_sweep_it_is_certain_and_nothing_explains_it(name: str) -> None:
+    for rule in (TTFT, TPOT):
+        worst = episodes(name, "cpu-small-open")[rule].worst
+        assert worst.certainty is Certainty.CERTAIN
+        assert first(worst).cause == "slower machine"
+
+
+@pytest.mark.parametrize("plan", ["cpu-small", "cpu-small-open"])
+@pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
+def test_on_the_quiet_machine_nothing_diverges(name: str, plan: str) -> None:
+    assert episodes(name, plan) == {}

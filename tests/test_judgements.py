@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+import pytest
+from judging_samples import START, answered, each, gauge, minute, seen, unknown, view
+
+from rules import watch
+from rules.catalogue import BY_NAME, RULES
+from rules.judgements import BY_SLICES, judge
+from rules.signals import Gap
+from rules.slices import view as bare
+from rules.verdicts import Status, Subject, Unknown, Verdict
+from rules.windows import Window, gap
+
+JUDGED = [rule.name for rule in RULES if rule.way in BY_SLICES]
+COMPARED = [name for name in JUDGED if name != "KvEviction"]
+WHOLE = view(
+    *({"gpu_utilization": 0.5, "prefix_hit_ratio": 0.5, "eviction_rate": 0.0} for _ in range(3)),
+    curve={"gpu_utilization_kind": "nvml_gpu"},
+)
+
+
+def healthy(number: int, **more: object) -> Window:
+    """A minute in which every rule finds what it judges, and all is well."""
+    counters = {
+        "gpu_busy_seconds": 30.0,
+        "gpu_busy_covered_seconds": 60.0,
+        "prefix_queried_tokens": 1800.0,
+        "prefix_hit_tokens": 900.0,
+        "preemptions": 0.0,
+    }
+    histograms = {"itl_seconds": seen({0.01: 1800})}
+    return minute(number, counters=counters, histograms=histograms, **more)
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_every_rule_can_judge_and_finds_a_healthy_tier_fine(rule: str) -> None:
+    found = answered(rule, WHOLE, each(5, healthy))
+    assert isinstance(found, Verdict), found
+    assert (found.status, found.subject, found.actions) == (Status.OK, Subject(tier="t"), ())
+    assert found.t == START + 300
+    assert found.unit == BY_NAME[rule].unit
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_no_rule_judges_before_its_minimum(rule: str) -> None:
+    needed = BY_NAME[rule].minimum_seconds
+    early = each(int(needed // 60), lambda n: healthy(n, end=START + 60 * n + 59.9))
+    found = unknown(rule, WHOLE, early)
+    assert found.reason is Gap.TOO_FEW_REQUESTS
+    assert found.text.endswith(f"s seen, {needed:.0f} s are needed")
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
+    down = [gap(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
+    assert unknown(rule, WHOLE, down).reason is Gap.SCRAPE_FAILED
+    empty = judge(BY_NAME[rule], WHOLE, (), START)
+    assert isinstance(empty, Unknown)
+    assert (empty.reason, empty.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_a_restart_is_named_where_it_is_all_that_was_seen(rule: str) -> None:
+    restarts = [gap(START + 60 * n, START + 60 * (n + 1), Gap.RESTARTED) for n in range(5)]
+    assert unknown(rule, WHOLE, restarts).reason is Gap.RESTARTED
+
+
+@pytest.mark.parametrize("rule", COMPARED)
+def test_without_a_benchmark_nothing_is_compared(rule: str) -> None:
+    found = unknown(rule, bare("t", None), each(5, healthy))
+    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_an_idle_tier_is_not_judged_by_its_requests(rule: str) -> None:
+    def idle(number: int) -> Window:
+        counters = {"preemptions": 0.0, "prefix_queried_tokens": 0.0, "prefix_hit_tokens": 0.0}
+        empty = {family: seen({}) for family in ("ttft_seconds", "tpot_seconds", "itl_seconds")}
+        window = minute(number, rps=0.0, counters=counters, histograms=empty, gauges={"requests_running": gauge(0.0)})
+        return replace(window, counters={**window.counters, "gpu_busy_seconds": 0.0, "gpu_busy_covered_seconds": 60.0})
+
+    found = answered(rule, WHOLE, each(5, idle))
+    if rule in ("LoadBeyondBenchmark", "GpuUtilizationShortfall"):
+        assert isinstance(found, Verdict)
+        assert found.status is Status.OK
+    else:
+        assert isinstance(found, Unknown)
+        assert found.reason in (Gap.NO_TRAFFIC, Gap.TOO_FEW_REQUESTS)
+
+
+def test_the_hold_is_the_rules_window_and_no_more() -> None:
+    # KvEviction looks back 5 minutes, TtftDivergence 15: what lies before is forgotten.
+    storm = each(30, lambda n: minute(n, slow=90 if n < 15 else 0, counters={"preemptions": 90.0 if n < 25 else 0.0}))
+    for rule in ("KvEviction", "TtftDivergence"):
+        found = answered(rule, WHOLE, storm)
+        assert isinstance(found, Verdict)
+        assert found.status is Status.OK
+        assert "0.0%" in found.sentence
+    kept = watch.Minutes()
+    for window in storm:
+        kept = watch.closed_minute(kept, window, "a", WHOLE)
+    assert len(kept.slices) == 16
+
+
+def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
+    rule = BY_NAME["TtftDivergence"]
+
+    def hours(slow: tuple[int, ...]) -> Status:
+        made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
+        placed = tuple(one for window in made for one in watch.closed_minute(watch.Minutes(), window, "", WHOLE).slices)
+        found = judge(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
+        assert isinstance(found, Verdict)
+        return found.status
+
+    assert hours((6, 7)) is Status.OK
+    assert hours((1, 6, 7)) is Status.WARNING
+    assert hours((0, 1, 2, 3)) is Status.OK

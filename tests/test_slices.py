@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import pytest
+from judging_samples import each, gauge, minute, minutes, tier, view
+
+from rules.slices import by_bin, place
+from rules.slices import view as view_of
+from rules.windows import add
+
+
+def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
+    bare = view_of("t", None)
+    assert (bare.plan, bare.curve, bare.basis.ttft_slo_seconds) == (None, None, None)
+
+
+def test_the_view_holds_what_readings_need_of_the_plan() -> None:
+    basis = view(
+        cost={"gpu_hour_price": 2.5, "currency": "USD"},
+        gpu={"product": "A", "per_replica": 4},
+        workload={"prompt_tokens": {"p50": 900}, "generation_tokens": {"p50": 180}},
+        slo={"ttft_p99_seconds": 0.2, "tpot_p99_seconds": 0.3},
+    ).basis
+    assert (basis.gpus_per_replica, basis.gpu_hour_price) == (4, 2.5)
+    assert (basis.ttft_slo_seconds, basis.tpot_slo_seconds) == (0.2, 0.3)
+    assert basis.usable_rps == pytest.approx(4.0)
+    assert basis.planned_tokens_per_request == 1080
+
+
+@pytest.mark.parametrize("workload", [None, {"prompt_tokens": {"p50": 900}}, {"generation_tokens": {"p95": 900}}])
+def test_planned_tokens_need_both_medians(workload: dict[str, object] | None) -> None:
+    parts = {"workload": workload} if workload else {}
+    assert view_of("t", tier(**parts)).basis.planned_tokens_per_request is None
+
+
+def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_system() -> None:
+    window = minute(0, rps=3.0, in_system=2.5, waiting=0.5)
+    one = place(window, view().curve, "a")
+    assert (one.rps, one.in_system, one.bin, one.replica) == (3.0, 2.5, 1, "a")
+    half = minute(0, rps=3.0, covered_seconds=30.0)
+    assert place(half, view().curve, "a").rps == 6.0
+
+
+def test_of_several_replicas_the_load_is_that_of_one() -> None:
+    two = add([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
+    one = place(two, view().curve, None)
+    assert (one.rps, one.in_system) == (4.0, 4.0)
+
+
+def test_without_both_gauges_the_requests_in_the_system_are_not_known() -> None:
+    one = place(replace(minute(0), gauges={"requests_running": gauge(3)}), view().curve, "a")
+    assert (one.in_system, one.bin) == (None, 1)
+
+
+def test_a_window_without_requests_counted_has_no_load() -> None:
+    one = place(replace(minute(0), counters={}), view().curve, "a")
+    assert (one.rps, one.bin, one.beyond) == (None, None, "")
+
+
+def test_a_load_above_the_benchmark_has_no_bin_and_says_why() -> None:
+    one = place(minute(0, rps=7.0), view().curve, "a")
+    assert one.bin is None
+    assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
+
+
+def test_a_sum_of_one_bin_keeps_its_bin() -> None:
+    one = place(minute(0, rps=7.0), view().curve, None, bin=2)
+    assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)
+
+
+def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
+    made = [minute(0, rps=1.0), minute(1, rps=3.0), minute(2, rps=7.0), minute(3, rps=2.5, in_system=4.0)]
+    found = by_bin(minutes(view(), {"a": made}).slices, view().curve)
+    assert sorted(found) == [0, 1]
+    assert [len(found[bin].slices) for bin in (0, 1)] == [1, 2]
+    assert found[1].rps == 2.75
+    assert found[1].in_system == pytest.approx(3.5)
+    assert found[1].seconds == 120
+    assert found[1].counter("requests_finished") == 330
+    assert sum(part.n for part in found[1].parts("ttft_seconds")) == 330
+    assert found[1].gauge("requests_running") == (60 * (3.0 + 4.0), 120)
+    assert found[1].gauge("gpu_sm_active") == (0, 0)
+
+
+def test_a_bin_of_another_curve_is_left_out() -> None:
+    one = place(minute(0), view().curve, None, bin=3)
+    assert by_bin([one], view().curve) == {}
+
+
+def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
+    made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
+    (one,) = by_bin(minutes(view(), {"a": made}).slices, view().curve).values()
+    assert one.sampled("gpu_power_watts")
+    assert not one.sampled("gpu_busy_seconds")
