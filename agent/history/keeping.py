@@ -7,8 +7,12 @@ kept answer of Step 13. SQL is the store's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from agent.cycle import Closed
 from agent.history.booking import Booking, Buffer
 from agent.history.reader import Event, Reader
 from agent.history.store import Store
@@ -18,78 +22,150 @@ from rules.episodes import Ended, Episode
 from rules.slices import TierView
 from rules.step13 import FIRST_WEEK_SECONDS, Step13, step13
 
+MOST_WAITING = 1000
+"""Ended episodes, spans and events that wait for a history that cannot be written; older ones are lost."""
+
+ALIVE_SECONDS = 3600.0
+"""An earlier run that booked a minute within so long was interrupted rather than ended: its episodes go on."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago."""
+
+    past: tuple[Episode, ...] = ()
+    unfinished: tuple[Episode, ...] = ()
+    seen: bool = False
+
 
 class Keeping:
-    """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can."""
+    """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    `opened` makes the store. What it raises as HistoryProblem rises: a person must act. What it raises as HistoryTrouble
+    (a full disk, a locked file) is told, and it is asked again each turn.
+    """
+
+    def __init__(self, opened: Callable[[], Store]) -> None:
+        self._opened = opened
+        self._store: Store | None = None
+        self._opening = threading.Lock()
         self._waiting: list[Ended] = []
+        self._events: list[Event] = []
         self.buffer = Buffer()
         self.trouble: str | None = None
-
-    def turn(self, minutes: Iterable[Booking], ended: Iterable[Ended], still_open: Iterable[Episode]) -> None:
-        """Books closed minutes and saves episodes; what cannot be written waits for the next turn."""
-        self._waiting.extend(ended)
-        bookings, lasting = tuple(minutes), tuple(still_open)
         try:
-            self.buffer.add(bookings)
-            self.buffer.drain(self._store.book)
-            if self._waiting or lasting:
-                self._store.save_episode(*self._waiting, *lasting)
-            self._waiting.clear()
+            self._open()
+        except HistoryTrouble as trouble:
+            self.trouble = str(trouble)
+
+    def _open(self) -> Store:
+        """The store, opened now where it could not be before. Raises HistoryTrouble."""
+        with self._opening:
+            self._store = self._store or self._opened()
+            return self._store
+
+    def turn(
+        self,
+        closed: Iterable[Closed],
+        versions: Mapping[str, str],
+        ended: Iterable[Ended],
+        still_open: Iterable[Episode],
+    ) -> None:
+        """Books closed minutes under their tiers' plan versions and saves episodes and events.
+
+        What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
+        """
+        self._waiting.extend(ended)
+        self.buffer.add(
+            Booking(tier=one.tier, plan_version=versions.get(one.tier, ""), slice=one.slice) for one in closed
+        )
+        lasting = tuple(still_open)
+        if not (self.buffer or self._waiting or self._events or lasting) and self._store is not None:
+            return
+        try:
+            store = self._open()
+            self.buffer.drain(store.book)
+            self._save(store, lasting)
             self.trouble = None
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
-            del self._waiting[:-MOST_WAITING]
+            del self._waiting[:-MOST_WAITING], self._events[:-MOST_WAITING]
+
+    def _save(self, store: Store, lasting: tuple[Episode, ...]) -> None:
+        try:
+            if self._waiting or lasting:
+                store.save_episode(*self._waiting, *lasting)
+            if self._events:
+                store.add_event(*self._events)
+        except HistoryTrouble:
+            raise
+        except Exception:
+            # What cannot be put into a row now never can, and would stand in the way of all that follows.
+            self._waiting.clear()
+            self._events.clear()
+            raise
+        self._waiting.clear()
+        self._events.clear()
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Something that explains numbers later; lost, and told, if the history cannot take it now."""
+        """Something that explains numbers later; written with the next turn."""
+        self._events.append(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+
+    def earlier(self, since: float, now: float) -> Earlier:
+        """The episodes since then, for a daemon that starts anew; none where the history cannot be read."""
         try:
-            self._store.add_event(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+            store = self._open()
+            found = store.episodes(since)
+            unfinished = tuple(e for e in found if e.ended_at is None)
+            tiers = {episode.subject.tier for episode in unfinished}
+            seen = any(store.minutes(tier, now - ALIVE_SECONDS, now) for tier in tiers)
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
+            return Earlier()
+        past = tuple(e for e in found if e.ended_at is not None)
+        return Earlier(past=past, unfinished=unfinished, seen=seen)
 
-    def recent(self, since: float) -> list[Episode]:
-        """Ended episodes since then, for a daemon that starts anew. Raises HistoryTrouble."""
-        return [episode for episode in self._store.episodes(since) if episode.ended_at is not None]
+    def upkeep(self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float) -> dict[str, str] | None:
+        """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
 
-    def upkeep(self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float) -> dict[str, str]:
-        """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier."""
+        None where the history does not take or give anything now.
+        """
         try:
-            self._store.prune(now)
-            return {
-                tier: text
-                for tier, version in versions.items()
-                if (text := self._step13(views[tier], version, now)) is not None
-            }
+            store = self._open()
+            store.prune(now)
+            found = {tier: _step13(store, views[tier], version, now) for tier, version in versions.items()}
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
-            return {}
-
-    def _step13(self, view: TierView, version: str, now: float) -> str | None:
-        """The kept answer, or the answer now if the first week of this plan version is over, or None."""
-        seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
-        kept = self._store.kept(answered)
-        if kept is not None:
-            return str(json.loads(kept)["sentence"])
-        first = self._store.kept(seen)
-        if first is None:
-            self._store.keep(seen, json.dumps(now))
             return None
-        if now - float(json.loads(first)) < FIRST_WEEK_SECONDS:
-            return None
-        found = check_tier(self._store, view, version, float(json.loads(first)), now)
-        self._store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
-        self._store.add_event(Event(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
-        return headline(found)
+        return {tier: text for tier, text in found.items() if text is not None}
 
     def close(self) -> None:
-        self._store.close()
+        """Lets go of the file. What still waits is lost, and told."""
+        lost = len(self.buffer) + len(self._waiting) + len(self._events)
+        if lost:
+            _log.error("the history did not take %d minutes, episodes and events that waited: %s", lost, self.trouble)
+        if self._store is not None:
+            self._store.close()
 
 
-MOST_WAITING = 1000
-"""Ended episodes and spans that wait for a history that cannot be written; older ones are lost."""
+def _step13(store: Store, view: TierView, version: str, now: float) -> str | None:
+    """The kept answer, or the answer now if the first week of this plan version is over, or None."""
+    seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
+    kept = store.kept(answered)
+    if kept is not None:
+        return str(json.loads(kept)["sentence"])
+    first = store.kept(seen)
+    if first is None:
+        store.keep(seen, json.dumps(now))
+        return None
+    if now - float(json.loads(first)) < FIRST_WEEK_SECONDS:
+        return None
+    found = check_tier(store, view, version, float(json.loads(first)), now)
+    store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
+    store.add_event(Event(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
+    return headline(found)
 
 
 def check_tier(store: Reader, view: TierView, version: str, since: float, now: float) -> Step13:

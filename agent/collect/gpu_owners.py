@@ -1,0 +1,72 @@
+"""Which replica owns which GPU: by UUID or index as configured, by process id for `auto`.
+
+Owns the assignment and the words for what could not be assigned. It reads pid files and, through
+`agent.collect.processes`, /proc; the GPUs themselves come in as readouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.collect.processes import NoPid, lineage, read_pid
+from agent.collect.scrapers import Target
+from rules.gpu_readout import GpuReadout
+
+AUTO = ("auto",)
+
+Lineage = Callable[[int], frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """A replica's GPUs by UUID, and in words what could not be found of them."""
+
+    gpus: tuple[str, ...]
+    missing: str = ""
+
+
+def assigned(
+    targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
+) -> dict[tuple[str, str], Owned]:
+    """The GPUs of each target, by (tier, replica).
+
+    For `auto` without a pid file the only target of a node owns every GPU on it; with several targets it owns none.
+    """
+    # In the order of time: where a GPU was replaced, its index is the one that was read last.
+    by_index = {str(r.index): r.gpu for r in sorted(readouts.values(), key=lambda r: r.t) if r.index is not None}
+    alone = len(targets) == 1
+    return {
+        target.key: _by_process(target, readouts, ancestors, alone)
+        if target.gpus == AUTO
+        else _by_name(target, readouts, by_index)
+        for target in targets
+    }
+
+
+def owners(
+    targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The same, GPUs alone."""
+    return {key: owned.gpus for key, owned in assigned(targets, readouts, ancestors).items()}
+
+
+def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> Owned:
+    named = {name: by_index.get(name, name) for name in target.gpus}
+    unseen = ", ".join(name for name, gpu in named.items() if gpu not in readouts)
+    return Owned(
+        # A GPU named twice, by index and by UUID, counts once.
+        gpus=tuple(dict.fromkeys(gpu for gpu in named.values() if gpu in readouts)),
+        missing=f"GPU {unseen} is configured for it and has never been read here" if unseen else "",
+    )
+
+
+def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> Owned:
+    if target.pid_file is None:
+        return Owned(gpus=tuple(readouts) if alone else ())
+    try:
+        pid = read_pid(target.pid_file)
+    except NoPid as error:
+        return Owned(gpus=(), missing=f"its GPUs are not known: pid_file {error}")
+    gpus = tuple(gpu for gpu, readout in readouts.items() if any(pid in ancestors(own) for own in readout.pids))
+    return Owned(gpus=gpus, missing="" if gpus else f"its GPUs are not known: process {pid} uses none that is read")

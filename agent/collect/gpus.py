@@ -1,0 +1,127 @@
+"""The GPUs of this node, turn by turn: readouts in, windows by GPU out.
+
+Owns the last readout of each GPU and what is told of those that are not read. How a GPU is read is `nvml`'s or the
+exporter page's business, which replica owns it `gpu_owners`'s, what a readout means `rules.gpu_readout`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.collect.exposition import SeriesReader
+from agent.collect.gpu_owners import Owned, owners
+from agent.collect.pages import Backoff
+from agent.collect.scrapers import Fetcher
+from agent.errors import ScrapeError
+from rules import gpu_windows
+from rules.gpu_names import dcgm
+from rules.gpu_readout import GpuReadout
+from rules.windows import Window
+
+__all__ = ["UNREAD_SECONDS", "DcgmPage", "GpuTurn", "Gpus", "Source", "owners"]
+
+Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
+
+UNREAD_SECONDS = 120.0
+"""A GPU that is not read for so long is stale (four refreshes of dcgm-exporter's default)."""
+
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """What reads GPUs: `agent.collect.nvml.NvmlReader`, `DcgmPage`, or a stand-in."""
+
+    def read(self, now: float) -> Turn: ...
+
+    def close(self) -> None: ...
+
+
+class DcgmPage:
+    """A dcgm-exporter page as a source. Values that it has not refreshed since the last turn are not told again.
+
+    A page that fails is left alone for a few turns, as a target's is; what was wrong is told meanwhile.
+    """
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._series = SeriesReader(lambda name: name.startswith("DCGM_FI_"))
+        self._last: tuple[GpuReadout, ...] = ()
+        self._backoff = Backoff()
+        self._turns = 0
+        self._trouble = ""
+
+    def read(self, now: float) -> Turn:
+        """Readouts refreshed since the last call; `now` is unix seconds."""
+        self._turns += 1
+        if not self._backoff.due(self._turns):
+            return (), (self._trouble,)
+        try:
+            page = self._series.read(self._fetcher.fetch())
+        except ScrapeError as error:
+            self._backoff = self._backoff.failed(self._turns, 1.0)
+            self._trouble = f"dcgm-exporter: {error}"
+            return (), (self._trouble,)
+        self._backoff = self._backoff.ok()
+        samples = ((s.name, dict(s.labels), value) for s, value in zip(page.series, page.values, strict=True))
+        found, problems = dcgm.readouts(samples, now)
+        if self._last and dcgm.same_refresh(self._last, found):
+            return (), problems
+        self._last = found
+        return found, problems
+
+    def close(self) -> None:
+        self._fetcher.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTurn:
+    """One turn: windows by GPU (UUID) since its last readout, and problems in words."""
+
+    windows: Mapping[str, Window]
+    problems: tuple[str, ...]
+
+
+class Gpus:
+    """The GPUs of a node. `latest` holds the last readout of each, by UUID."""
+
+    def __init__(self, source: Source | None) -> None:
+        self._source = source
+        self._missing: dict[tuple[str, str], float] = {}
+        self.latest: dict[str, GpuReadout] = {}
+
+    def turn(self, now: float) -> GpuTurn:
+        """Reads every GPU at `now` (unix seconds). A defect in the source costs the GPUs of this turn and is told."""
+        if self._source is None:
+            return GpuTurn(windows={}, problems=())
+        try:
+            readouts, problems = self._source.read(now)
+        except Exception as error:  # noqa: BLE001 - what reads GPUs must not cost the targets their turn
+            _log.exception("defect while reading GPUs")
+            return GpuTurn(windows={}, problems=(f"defect in sizewatch while reading GPUs: {type(error).__name__}",))
+        found: dict[str, Window] = {}
+        for readout in readouts:
+            before = self.latest.get(readout.gpu)
+            window = gpu_windows.between(before, readout) if before is not None else None
+            if window is not None:
+                found[readout.gpu] = window
+            self.latest[readout.gpu] = readout
+        return GpuTurn(windows=found, problems=problems)
+
+    def trouble(self, replica: tuple[str, str], owned: Owned, now: float) -> str:
+        """In words which of a replica's GPUs have not been read, or not been found, for too long; empty where all have."""
+        if self._source is None:
+            return ""
+        since = self._missing.setdefault(replica, now) if owned.missing else self._missing.pop(replica, now)
+        told = [owned.missing] if now - since > UNREAD_SECONDS else []
+        late = [g for g in owned.gpus if g in self.latest and now - self.latest[g].t > UNREAD_SECONDS]
+        if late:
+            seconds = now - min(self.latest[g].t for g in late)
+            told.append(f"GPU {', '.join(late)} has not been read for {seconds:.0f} s")
+        return "; ".join(told)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()

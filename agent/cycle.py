@@ -1,0 +1,138 @@
+"""One turn: scrapes go in, answers, episodes and closed minutes come out. Everything is passed in, time included.
+
+Owns the memory between turns (replicas, minutes, standings, alert states) and nothing of the outside world: the daemon
+feeds it live pages, the replay recorded ones, and both get the same judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+
+from rules import alert_state, episodes, slices, watch, windows
+from rules.alert_state import AlertKey, AlertState
+from rules.episodes import Ended, Standing
+from rules.signals import Gap
+from rules.slices import Slice, TierView
+from rules.snapshots import Snapshot
+from rules.verdicts import Answer, Subject
+from rules.watch import Minutes, Replica
+from rules.windows import Window
+
+Key = tuple[str, str]
+"""Tier and replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """A minute of a replica that is over."""
+
+    tier: str
+    replica: str
+    slice: Slice
+
+
+class Watcher:
+    """Judges a fleet from its scrapes. Not safe to call from several threads."""
+
+    def __init__(self, views: Mapping[str, TierView]) -> None:
+        self.views = dict(views)
+        self.replicas: dict[Key, Replica] = {}
+        self.minutes: dict[str, Minutes] = {}
+        self.standings: dict[tuple[str, Subject], Standing] = {}
+        self.alerts: dict[AlertKey, AlertState] = {}
+        self._closed: list[Closed] = []
+        self._due: set[str] = set()
+        self._left: dict[tuple[str, Subject], Standing] = {}
+
+    def view(self, tier: str) -> TierView:
+        """The tier's view; a tier that no plan names is watched without one."""
+        if tier not in self.views:
+            self.views[tier] = slices.view(tier, None)
+        return self.views[tier]
+
+    def page(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
+        """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
+        replica, window, minute = watch.page(self._replica(tier, name), snapshot, self.view(tier), extra)
+        return self._remember(replica, window, minute)
+
+    def no_page(
+        self, tier: str, name: str, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
+    ) -> Window | None:
+        """A failed scrape of a replica at `t`; `trouble` says in words what went wrong. Returns the gap."""
+        replica, window, minute = watch.no_page(self._replica(tier, name), t, reason, trouble)
+        return self._remember(replica, window, minute)
+
+    def gpu_problem(self, tier: str, name: str, text: str) -> None:
+        """What is wrong with a replica's GPUs, in words; empty when nothing is."""
+        replica = self._replica(tier, name)
+        if replica.gpu_problem != text:
+            self.replicas[tier, name] = replace(replica, gpu_problem=text)
+
+    def turn(self, now: float) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+        """Judges at `now`: what ended with this turn, and the minutes that were closed since the last."""
+        answers: list[Answer] = []
+        for replica in self.replicas.values():
+            answers.extend(self._of_scrapes(replica, now))
+        for tier in sorted(self._due):
+            answers.extend(watch.tier_answers(self.minutes[tier], self.view(tier), now))
+        self._due.clear()
+        self.alerts = alert_state.advance(self.alerts, answers, now, self._left)
+        gone = [one for standing in self._left.values() for one in episodes.end(standing, now)]
+        self._left = {}
+        closed, self._closed = tuple(self._closed), []
+        return (*gone, *(ended for answer in answers for ended in self._stand(answer))), closed
+
+    def flush(self) -> tuple[Closed, ...]:
+        """The open minutes as they are, for an orderly stop."""
+        for replica in list(self.replicas.values()):
+            if replica.open:
+                self._close(replica, windows.add(replica.open))
+        closed, self._closed = tuple(self._closed), []
+        return closed
+
+    def take_over(self, before: Watcher, keys: Container[Key]) -> None:
+        """The memory of another watcher, for the replicas that are still watched; tiers are judged by the new views.
+
+        What stood for the others ends with the next turn: nobody will judge it again.
+        """
+        self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
+        tiers = {tier for tier, _ in self.replicas}
+        for tier in tiers & set(before.minutes):
+            self.minutes[tier] = watch.placed_anew(before.minutes[tier], self.view(tier))
+        self.standings = {k: v for k, v in before.standings.items() if _watched(k[1], keys, tiers)}
+        self.alerts = dict(before.alerts)
+        self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
+
+    def _of_scrapes(self, replica: Replica, now: float) -> tuple[Answer, ...]:
+        view = self.view(replica.tier)
+        recent: tuple[Slice, ...] = ()
+        if replica.cascade.stage > 0:
+            minutes = self.minutes.get(replica.tier, Minutes())
+            recent = watch.recent(minutes, replica, view, now)
+        return watch.replica_answers(replica, view, now, recent)
+
+    def _replica(self, tier: str, name: str) -> Replica:
+        return self.replicas.get((tier, name)) or Replica(tier=tier, name=name)
+
+    def _remember(self, replica: Replica, window: Window | None, minute: Window | None) -> Window | None:
+        self.replicas[replica.tier, replica.name] = replica
+        if minute is not None:
+            self._close(replica, minute)
+        return window
+
+    def _close(self, replica: Replica, minute: Window) -> None:
+        view, before = self.view(replica.tier), self.minutes.get(replica.tier, Minutes())
+        self.minutes[replica.tier] = watch.closed_minute(before, minute, replica.name, view)
+        newest = self.minutes[replica.tier].slices[-1]
+        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest))
+        self._due.add(replica.tier)
+
+    def _stand(self, answer: Answer) -> tuple[Ended, ...]:
+        key = (answer.rule, answer.subject)
+        self.standings[key], ended = episodes.advance(self.standings.get(key), answer)
+        return ended
+
+
+def _watched(subject: Subject, keys: Container[Key], tiers: Container[str]) -> bool:
+    return subject.tier in tiers if subject.replica is None else (subject.tier, subject.replica) in keys

@@ -1,0 +1,95 @@
+"""Recorded engines served over HTTP as if they ran now.
+
+Owns the HTTP server on loopback and the mapping from the demo's clock to a recording's. When a recording ends it begins
+anew as a restarted engine: start times are moved along, everything else is served as it was recorded.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from agent.recording import Recording, Scrape, scrapes
+
+_START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One recorded target: its scrapes in order, and where in it the demo begins (seconds after its first scrape)."""
+
+    name: str
+    scrapes: tuple[Scrape, ...]
+    begin: float
+
+    def at(self, elapsed: float) -> tuple[Scrape, float]:
+        """The scrape that stood at `elapsed` seconds of the demo, and by how much its times have moved."""
+        first, last = self.scrapes[0].t, self.scrapes[-1].t
+        length = last - first
+        place = self.begin + elapsed
+        round_ = int(place // length)
+        times = [scrape.t - first for scrape in self.scrapes]
+        return self.scrapes[bisect_right(times, place - round_ * length) - 1], round_ * length
+
+
+def track(recording: Recording, name: str, begin: float) -> Track:
+    """The first target of a recording as a track. The demo's recordings are whole: a broken one raises ValueError."""
+    problems: list[str] = []
+    found = tuple(s for s in scrapes(recording, problems) if s.target == 0)
+    if problems or len(found) < 2:
+        raise ValueError(f"{recording.folder} is not a whole recording: {problems}")
+    return Track(name=name, scrapes=found, begin=begin)
+
+
+class Player:
+    """Serves `/NAME/metrics` of each track at the demo's time."""
+
+    def __init__(self, tracks: tuple[Track, ...], clock: Callable[[], float]) -> None:
+        self._tracks = {t.name: t for t in tracks}
+        self._clock = clock
+        self._begin = clock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="player", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}/metrics"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def page(self, name: str) -> bytes | None:
+        """The page at this moment; None where the recording holds a failed scrape."""
+        scrape, moved = self._tracks[name].at(self._clock() - self._begin)
+        if scrape.body is None:
+            return None
+        return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        player = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                name = self.path.strip("/").partition("/")[0]
+                body = player.page(name) if name in player._tracks else None
+                self.send_response(200 if body is not None else 503 if name in player._tracks else 404)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The demo's terminal is for findings."""
+
+        return Handler

@@ -1,0 +1,122 @@
+"""The doctor: is this installation sound? Line by line, each with what to do.
+
+Owns what is checked and in which order. Looking is `doctor_probes` and `doctor_pages`, judging `doctor_machine` and
+`doctor_targets`, words and layout `doctor_findings`. Another check is a row in CHECKS, or in TARGET_CHECKS where it is
+made of each target.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent import doctor_machine, doctor_pages, doctor_probes, doctor_targets
+from agent.collect.gpus import owners
+from agent.config import Loaded
+from agent.doctor_findings import Finding, count, exit_code, fail, format_text, ok, warn
+from agent.doctor_pages import TargetSeen
+from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen
+from agent.doctor_targets import Met
+from agent.durations import duration_text
+from agent.errors import BadConfig
+from rules.plan_findings import findings
+
+__all__ = ["Finding", "exit_code", "format_text", "run_checks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """All that was looked at."""
+
+    targets: tuple[TargetSeen, ...]
+    gpus: GpusSeen
+    folder: FolderSeen | None
+    history: HistorySeen | None
+    port: PortSeen
+
+
+def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
+    """Every finding, in the order of the tables. `clock` gives unix seconds.
+
+    Takes as long as the slowest target's timeout, twice; without a usable configuration only the process is looked at.
+    """
+    process = doctor_probes.process()
+    if isinstance(loaded, BadConfig):
+        problems = (
+            fail("config", problem, "correct it; docs/configuration.md has every key") for problem in loaded.problems
+        )
+        return (*doctor_machine.process(process, None), *problems)
+    seen = look(loaded, clock)
+    found = [*doctor_machine.process(process, loaded), *(f for _, check in CHECKS for f in check(seen, loaded))]
+    return tuple(found)
+
+
+def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
+    """All input and output of the doctor but for the process itself."""
+    config = loaded.config
+    return Seen(
+        targets=doctor_pages.targets(config.watched(), clock),
+        gpus=doctor_probes.gpus(config, clock),
+        folder=doctor_probes.folder(Path(config.data_dir)) if config.data_dir else None,
+        history=doctor_probes.history(config.history_path) if config.history_path else None,
+        port=doctor_probes.port(config),
+    )
+
+
+def _config(_: Seen, loaded: Loaded) -> Iterator[Finding]:
+    config = loaded.config
+    tiers = len({target.tier for target in config.targets})
+    every = duration_text(config.scrape_interval_seconds)
+    watched = f"{count(len(config.targets), 'target')} in {count(tiers, 'tier')}, scraped every {every}"
+    yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
+    for warning in loaded.warnings:
+        yield warn("config", warning, "correct it, or leave it knowingly")
+
+
+def _plan(_: Seen, loaded: Loaded) -> Iterator[Finding]:
+    if loaded.plan is None:
+        text = "none: targets are watched, and compared with nothing"
+        yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
+        return
+    weak = [finding for finding in findings(loaded.plan) if finding.severity == "warning"]
+    tiers = count(len(loaded.plan.tiers), "tier")
+    yield ok("plan", f"{loaded.config.plan}: {tiers}, {count(len(weak), 'weakness', 'weaknesses')}")
+    for finding in weak:
+        yield warn(
+            "plan", f"{finding.path}: {finding.text}", "sizewatch plan check has more; the plan is used as it is"
+        )
+
+
+def _targets(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
+    readouts = {readout.gpu: readout for readout in seen.gpus.readouts}
+    owned = owners([target.target for target in seen.targets], readouts)
+    tiers = loaded.plan.tiers if loaded.plan else {}
+    for target in seen.targets:
+        met = Met(
+            seen=target,
+            tier=tiers.get(target.target.tier),
+            owned=tuple(readouts[gpu] for gpu in owned[target.target.key]),
+            readable=seen.gpus.readouts,
+        )
+        for _, check in TARGET_CHECKS:
+            yield from check(met, loaded)
+
+
+TARGET_CHECKS: tuple[tuple[str, Callable[[Met, Loaded], Iterator[Finding]]], ...] = (
+    ("reachable, whole and in time", doctor_targets.page),
+    ("engine and names known", doctor_targets.names),
+    ("clocks agree", doctor_targets.clock),
+    ("runs what was planned", doctor_targets.plan),
+)
+
+CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
+    ("configuration", _config),
+    ("sizing plan", _plan),
+    ("targets", _targets),
+    ("GPUs", lambda seen, loaded: doctor_machine.gpus(seen.gpus, loaded)),
+    ("folder of the history", lambda seen, loaded: doctor_machine.folder(seen.folder, loaded)),
+    ("history", lambda seen, loaded: doctor_machine.history(seen.history, loaded)),
+    ("web address", lambda seen, loaded: doctor_machine.port(seen.port, loaded)),
+)

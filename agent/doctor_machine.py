@@ -1,0 +1,140 @@
+"""Judges this machine: process, GPUs, the folder of the history, the port. Pure: what was seen goes in, findings come out.
+
+Owns the limits below and the words. It looks at nothing itself (`doctor_probes` does). Another thing to judge is a
+function here and a row in `agent.doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agent.config import Loaded
+from agent.doctor_findings import Finding, fail, ok, warn
+from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen, ProcessSeen
+from rules.gpu_readout import GpuReadout
+
+SPARE_FILES = 64
+"""Files and sockets beside the targets' own: libraries, history, log, web readers."""
+
+FREE_BYTES_WARNING = 1024**3
+FREE_BYTES_NEEDED = 100 * 1024**2
+"""SQLite needs room for its write-ahead log beside the data."""
+
+REMOTE_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre")
+"""SQLite's write-ahead log needs memory shared by all its readers, which these do not give (sqlite.org/wal.html)."""
+
+NO_GPU = ("cpu", "none")
+"""What a plan names as product where there is no GPU."""
+
+
+def process(seen: ProcessSeen, loaded: Loaded | None) -> Iterator[Finding]:
+    check = "process"
+    version = seen.packages.get("sizewatch")
+    yield ok(check, f"Python {seen.python}, sizewatch {version or 'run from its source'}")
+    if "pynvml" in seen.packages:
+        text = f"the package pynvml {seen.packages['pynvml']} is installed: a deprecated shim over nvidia-ml-py"
+        yield warn(check, text, "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py")
+    wanted = 2 * len(loaded.config.targets) + SPARE_FILES if loaded else SPARE_FILES
+    if 0 <= seen.open_files < wanted:
+        text = f"only {seen.open_files} files and sockets may be open at once, {wanted} may be needed"
+        yield fail(check, text, f"raise the limit: ulimit -n {wanted}, or LimitNOFILE={wanted} in the systemd unit")
+
+
+def gpus(seen: GpusSeen, loaded: Loaded) -> Iterator[Finding]:
+    check, config = "gpus", loaded.config
+    if seen.source == "none":
+        yield ok(check, "not read (gpus.source: none)")
+        return
+    for problem in seen.problems:
+        yield _gpu_problem(problem, seen, loaded)
+    if seen.readouts:
+        driver = f", driver {seen.driver}" if seen.driver else ""
+        yield ok(check, f"{len(seen.readouts)} read through {seen.source}{driver}")
+    wants_processes = any(target.gpus == "auto" and target.pid_file for target in config.targets)
+    for readout in seen.readouts:
+        yield from _gpu(readout, wants_processes)
+
+
+def _gpu_problem(problem: str, seen: GpusSeen, loaded: Loaded) -> Finding:
+    asked_for = "source" in loaded.config.gpus.model_fields_set
+    planned = loaded.plan is not None and any(
+        loaded.plan.tiers[target.tier].gpu.product.casefold() not in NO_GPU
+        for target in loaded.config.targets
+        if target.tier in loaded.plan.tiers
+    )
+    if seen.readouts or (planned and not asked_for):
+        advice = "GPU signals of that GPU will be missing; `nvidia-smi` says more"
+        if not seen.readouts:
+            advice = "start sizewatch where the GPUs are, give the container the driver, or set gpus.source: none"
+        return warn("gpus", problem, advice)
+    if asked_for:
+        return fail("gpus", problem, f"gpus.source: {seen.source} is set; make it answer, or set gpus.source: none")
+    return ok("gpus", f"{problem} (no target is planned to have one)")
+
+
+def _gpu(readout: GpuReadout, wants_processes: bool) -> Iterator[Finding]:
+    check = f"gpu {readout.gpu if readout.index is None else readout.index}"
+    gaps = [name for name in readout.gaps if name != "pids"]
+    text = f"{readout.product or 'product not told'}, {readout.gpu}, {len(readout.pids)} processes seen"
+    yield ok(check, text + (f"; not given: {', '.join(gaps)}" if gaps else ""))
+    if wants_processes and "pids" in readout.gaps:
+        text = f"its processes cannot be seen ({readout.gaps['pids']})"
+        yield warn(check, text, "list each target's gpus by UUID or index instead of gpus: auto")
+    polled = sorted(name for name in readout.sampled if name in readout.counters)
+    if polled:
+        text = f"only plain polls of {', '.join(polled)}: verdicts on them are likely at most"
+        yield warn(check, text, "nothing to do; the driver or product gives no sums")
+
+
+def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
+    check = "data_dir"
+    if seen is None:
+        yield ok(check, "no history is kept (role node)")
+        return
+    if seen.trouble:
+        where = seen.path if seen.existing == seen.path else f"{seen.path}, to be made in {seen.existing}"
+        yield fail(check, f"{where}: {seen.trouble}", "give this user write access to it, or name another data_dir")
+        return
+    free = f"{seen.free_bytes / 1024**3:.1f} GiB free"
+    made = "" if seen.existing == seen.path else f"will be made in {seen.existing}, "
+    if seen.free_bytes < FREE_BYTES_NEEDED:
+        yield fail(check, f"{seen.path}: {free}", "free space on this disk, or name another data_dir")
+    elif seen.free_bytes < FREE_BYTES_WARNING:
+        yield warn(check, f"{seen.path}: {free}", "a full disk costs history: free space, or name another data_dir")
+    else:
+        yield ok(check, f"{seen.path}: {made}writable, {free}")
+    if seen.filesystem in REMOTE_FILESYSTEMS:
+        text = f"{seen.path} is on a network file system ({seen.filesystem}), on which SQLite can lose data"
+        yield fail(check, text, "name a data_dir on a local disk")
+    if seen.mode & 0o002:
+        text = f"{seen.path} can be written by every user of this machine (mode {seen.mode:o})"
+        yield warn(check, text, f"chmod o-w {seen.path}")
+
+
+def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
+    if seen is None:
+        return
+    if seen.trouble:
+        yield fail(
+            "history", seen.trouble, "until then nothing is remembered, and `sizewatch check` has nothing to read"
+        )
+    else:
+        yield ok("history", f"{seen.path}: {'can be read' if seen.exists else 'begins with the first run'}")
+
+
+def port(seen: PortSeen, loaded: Loaded) -> Iterator[Finding]:
+    check, listen = "web", loaded.config.web.listen
+    for trouble in seen.file_troubles:
+        yield fail(check, trouble, "correct the file or its name, and let this user read it")
+    if not seen.trouble:
+        yield ok(check, f"{listen} is free")
+    elif seen.ours:
+        yield ok(check, f"{listen}: a sizewatch answers there already")
+    elif seen.in_use:
+        text = f"{listen} is taken, and not by a sizewatch that can be asked"
+        yield fail(
+            check, text, f"see who holds it (ss -ltnp 'sport = :{loaded.config.web.address[1]}'), or change web.listen"
+        )
+    else:
+        advice = "web.listen must be an address of this machine, with a port above 1023 unless run as root"
+        yield fail(check, f"{listen}: {seen.trouble}", advice)

@@ -1,0 +1,128 @@
+"""What the doctor looks at of each target: its name, its page, its clock, its process.
+
+Owns the record of what was seen and how it was looked for. It judges nothing: `doctor_targets` does. Whatever goes wrong
+while looking is kept in the record.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.collect.pages import PageFetcher, TargetOptions
+from agent.collect.reader import PageReader
+from agent.collect.scrapers import MOST_THREADS, Target
+from agent.collect.transport import tls_context
+from agent.errors import ScrapeError
+from rules.snapshots import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSeen:
+    """One target's page, or why there is none. `t` is unix seconds when it was complete.
+
+    `unknown_host` is the resolver's reason where the host has no address. `clock_ahead_seconds` is by how much the
+    target's clock is surely ahead of ours (negative: behind); None where the target gave no date.
+    """
+
+    target: Target
+    t: float
+    unknown_host: str = ""
+    error: ScrapeError | None = None
+    page_bytes: int = 0
+    seconds: float = 0.0
+    snapshot: Snapshot | None = None
+    families: tuple[str, ...] = ()
+    clock_ahead_seconds: float | None = None
+    pid: int | None = None
+    pid_trouble: str = ""
+
+
+def targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetSeen, ...]:
+    """Every target, all at once; each takes at most its own timeout, twice."""
+    if not watched:
+        return ()
+    with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
+        return tuple(pool.map(lambda target: _target(target, clock), watched))
+
+
+def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
+    pid, pid_trouble = _process_id(target.pid_file)
+    parts = urlsplit(target.options.url)
+    try:
+        # The port by number: a slim container knows no names of services.
+        socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = str(getattr(error, "strerror", "") or "it is no host name")
+        return TargetSeen(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
+    fetcher, reader = PageFetcher(target.options), PageReader(target.engine)
+    start = time.monotonic()
+    body, snapshot, failure = b"", None, None
+    try:
+        body = fetcher.fetch()
+        snapshot = reader.read(body, clock())
+    except ScrapeError as error:
+        failure = error
+    finally:
+        fetcher.close()
+    seconds = time.monotonic() - start
+    return TargetSeen(
+        target=target,
+        t=clock(),
+        error=failure,
+        page_bytes=len(body),
+        seconds=seconds,
+        snapshot=snapshot,
+        families=tuple(reader.families),
+        clock_ahead_seconds=_clock_ahead(target.options, clock) if failure is None else None,
+        pid=pid,
+        pid_trouble=pid_trouble,
+    )
+
+
+def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | None:
+    """How far the server's clock is surely ahead of ours, from its Date header; None where it gives none.
+
+    The header has whole seconds and was written between our asking and its arrival: within that, nothing is sure. It
+    is asked for without any secret, since also a refusal carries a date.
+    """
+    parts = urlsplit(options.url)
+    try:
+        with closing(_connection(options)) as connection:
+            before = clock()
+            connection.request("HEAD", parts.path or "/")
+            date = connection.getresponse().getheader("Date", "")
+            after = clock()
+        theirs = parsedate_to_datetime(date).timestamp()
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    return max(theirs - after, 0.0) + min(theirs + 1.0 - before, 0.0)
+
+
+def _connection(options: TargetOptions) -> http.client.HTTPConnection:
+    parts = urlsplit(options.url)
+    host, timeout = parts.hostname or "", options.timeout_seconds
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, parts.port, timeout=timeout)
+    context = tls_context(options.ca_file, verify=not options.insecure_skip_verify, client_certificate=None)
+    return http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=context)
+
+
+def _process_id(path: str | None) -> tuple[int | None, str]:
+    if path is None:
+        return None, ""
+    try:
+        pid = int(Path(path).read_text(encoding="ascii").strip())
+    except OSError as error:
+        return None, f"{path}: {error.strerror}"
+    except ValueError:
+        return None, f"{path}: does not hold a process id"
+    return pid, "" if Path(f"/proc/{pid}").exists() else f"{path}: there is no process {pid} here"

@@ -1,0 +1,215 @@
+"""What the doctor looks at on this machine: its process, GPUs, disk, history and port.
+
+Owns the records of what was seen and how it was looked for; targets are `doctor_pages`'s. It judges nothing:
+`doctor_machine` does. Whatever goes wrong while looking is kept in the record, in words. Another thing to look at is a record here.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import importlib.metadata
+import platform
+import resource
+import shutil
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.collect.gpus import DcgmPage, Source
+from agent.collect.nvml import NvmlReader
+from agent.collect.nvml_errors import NvmlRefusedError, ask
+from agent.collect.pages import PageFetcher
+from agent.config_keys import Config
+from agent.errors import BadConfig
+from agent.history.store import Store
+from agent.history.troubles import HistoryProblem, HistoryTrouble
+from agent.web_config import WebOptions, options_of
+from agent.web_connections import Tls
+from agent.web_credentials import read_gate
+from rules.gpu_readout import GpuReadout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    python: str
+    open_files: int
+    """How many files and sockets the process may have open."""
+    packages: Mapping[str, str]
+    """Version of each package that matters and is installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusSeen:
+    source: str
+    readouts: tuple[GpuReadout, ...] = ()
+    problems: tuple[str, ...] = ()
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSeen:
+    """The folder of the history, or the nearest one above it that exists. `trouble` says why it cannot be written."""
+
+    path: str
+    existing: str
+    trouble: str = ""
+    free_bytes: int = 0
+    filesystem: str = ""
+    mode: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySeen:
+    """The file of the history; `trouble` says why it cannot be read."""
+
+    path: str
+    exists: bool
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortSeen:
+    """`trouble` says why the port cannot be listened on; `ours` that a sizewatch answers there already."""
+
+    trouble: str = ""
+    in_use: bool = False
+    ours: bool = False
+    file_troubles: tuple[str, ...] = ()
+
+
+def process() -> ProcessSeen:
+    packages = {}
+    for name in ("sizewatch", "nvidia-ml-py", "pynvml"):
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ProcessSeen(python=platform.python_version(), open_files=soft, packages=packages)
+
+
+def gpus(config: Config, clock: Callable[[], float]) -> GpusSeen:
+    """Every GPU that the configured source shows."""
+    keys = config.gpus
+    source: Source
+    if keys.source == "none":
+        return GpusSeen(source=keys.source)
+    if keys.source == "dcgm" and keys.dcgm is not None:
+        source = DcgmPage(PageFetcher(keys.dcgm.options(config.timeout_seconds())))
+    else:
+        source = NvmlReader()
+    try:
+        readouts, problems = source.read(clock())
+        driver = _driver() if readouts and keys.source == "nvml" else ""
+    finally:
+        source.close()
+    return GpusSeen(source=keys.source, readouts=readouts, problems=problems, driver=driver)
+
+
+def _driver() -> str:
+    try:
+        return str(ask("nvmlSystemGetDriverVersion"))
+    except NvmlRefusedError as refused:
+        return f"of unknown version: {refused}"
+
+
+def folder(path: Path) -> FolderSeen:
+    """Whether a folder, or the one it will be made in, can be written. Leaves nothing behind."""
+    existing = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
+    try:
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(b"sizewatch")
+            probe.flush()
+        free_bytes = shutil.disk_usage(existing).free
+        mode = existing.stat().st_mode
+    except OSError as error:
+        return FolderSeen(path=str(path), existing=str(existing), trouble=error.strerror or str(error))
+    return FolderSeen(
+        path=str(path),
+        existing=str(existing),
+        free_bytes=free_bytes,
+        filesystem=_filesystem(existing),
+        mode=mode & 0o7777 if existing == path else 0,
+    )
+
+
+def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Kind of the file system that holds a path; empty where this system does not say."""
+    try:
+        rows = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    holding = [(row[1], row[2]) for row in rows if len(row) > 2 and path.resolve().is_relative_to(row[1])]
+    # The last mount of a place hides the ones before.
+    return max(enumerate(holding), key=lambda entry: (len(entry[1][0]), entry[0]))[1][1] if holding else ""
+
+
+def history(path: Path) -> HistorySeen:
+    """Whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
+    if not path.exists():
+        return HistorySeen(path=str(path), exists=False)
+    try:
+        with Store.open_reader(path):
+            return HistorySeen(path=str(path), exists=True)
+    except (HistoryProblem, HistoryTrouble) as error:
+        return HistorySeen(path=str(path), exists=True, trouble=str(error))
+
+
+def port(config: Config) -> PortSeen:
+    """Whether the web address can be listened on, and whether the files it needs can be read."""
+    options = options_of(config.web)
+    files = _web_file_troubles(options)
+    try:
+        found = socket.getaddrinfo(options.bind_host, options.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        ours = in_use and _is_sizewatch(options)
+        return PortSeen(trouble=error.strerror or str(error), in_use=in_use, ours=ours, file_troubles=files)
+    return PortSeen(file_troubles=files)
+
+
+def _is_sizewatch(options: WebOptions) -> bool:
+    """Whether what listens there says that it is ours, in its metrics or in asking for a password."""
+    there = urlsplit(options.url(options.port))
+    try:
+        if not options.tls:
+            asked = http.client.HTTPConnection(there.hostname or "", options.port, timeout=2.0)
+        else:
+            # That it holds our certificate is what is asked; on which of its names it is reached does not matter.
+            context = ssl.create_default_context(cafile=options.cert_file)
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            asked = http.client.HTTPSConnection(there.hostname or "", options.port, timeout=2.0, context=context)
+        with closing(asked) as connection:
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse()
+            page = answer.read(4096)
+    except (OSError, http.client.HTTPException):
+        return False
+    return b"sizewatch" in page or "sizewatch" in answer.getheader("WWW-Authenticate", "")
+
+
+def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
+    """What the web server itself would say of the files that it needs."""
+    troubles: list[str] = []
+    try:
+        read_gate(options)
+    except BadConfig as bad:
+        troubles += bad.problems
+    try:
+        if options.cert_file and options.key_file:
+            Tls(options.cert_file, options.key_file)
+    except BadConfig as bad:
+        troubles += bad.problems
+    return tuple(troubles)

@@ -1,0 +1,269 @@
+"""Judges the targets: reachable, readable, on time, and what the plan says they are. Pure, like `doctor_machine`.
+
+Owns the limits below and the words. What a page means is the engine tables' business: a new engine needs nothing here
+but a name in KV_FACTS where its pages tell the format of the KV cache by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.config import Loaded
+from agent.doctor_findings import Finding, fail, ok, warn
+from agent.doctor_machine import NO_GPU
+from agent.doctor_pages import TargetSeen
+from agent.errors import ScrapeFailure
+from rules.catalogue import RULES
+from rules.engines.registry import ENGINES, mapped, unwrapped
+from rules.engines.table import Engine
+from rules.families import stem
+from rules.gpu_readout import GPU_NAMES, GpuReadout
+from rules.plan import TierPlan
+from rules.signals import SIGNALS
+from rules.snapshots import Snapshot
+
+CLOCK_SECONDS = 5.0
+"""A clock off by more makes start-up times and the order of events wrong by as much."""
+
+NEARLY = 0.5
+"""A page that needs more than this share of its timeout or of its size limit will one day need more than all."""
+
+ADVICE: Mapping[ScrapeFailure, str] = {
+    ScrapeFailure.CONNECT: "start the engine, or correct the url; inside a container 127.0.0.1 is the container itself",
+    ScrapeFailure.TIMEOUT: "look at the load of the engine's front end, or raise scrape_timeout",
+    ScrapeFailure.TLS: "correct the target's tls or url",
+    ScrapeFailure.AUTH: "correct the target's bearer_token_file or basic_auth",
+    ScrapeFailure.HTTP_STATUS: "correct the url; try it with: sizewatch inspect URL",
+    ScrapeFailure.REDIRECT: "write the final address as url",
+    ScrapeFailure.TOO_LARGE: "raise max_page_bytes if the page is right",
+    ScrapeFailure.CUT_OFF: "look at what stands between here and the engine (a proxy with a limit?)",
+    ScrapeFailure.CONTENT_TYPE: "correct the url: this is not the engine's metrics page",
+    ScrapeFailure.SYNTAX: "look at the page: sizewatch inspect URL; a proxy may have changed it",
+    ScrapeFailure.DUPLICATE: "look at the page: two exporters may be merged in it",
+    ScrapeFailure.INCONSISTENT: "correct the url or the target's engine; sizewatch inspect URL shows the page",
+}
+
+KV_FACTS = ("cache_dtype", "kv_cache_dtype")
+"""Facts of a page that name the format of the KV cache."""
+
+KV_AUTO = "auto"
+"""vLLM prints what it was told: auto is the model's own type, or what its checkpoint asks for."""
+
+FORMATS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+"""Other spellings of a number format; the variants of FP8 (fp8_e4m3, fp8_e5m2) all count as fp8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """One target as it was seen, with the plan of its tier and the GPUs that are known to be its own."""
+
+    seen: TargetSeen
+    tier: TierPlan | None
+    owned: tuple[GpuReadout, ...] = ()
+    readable: Sequence[GpuReadout] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.seen.target.tier}/{self.seen.target.replica}"
+
+
+def page(met: Met, _: Loaded) -> Iterator[Finding]:
+    """Reachable, whole, in time and of a fair size."""
+    seen, check = met.seen, f"target {met.name}"
+    options = seen.target.options
+    if seen.unknown_host:
+        text = f"{options.url}: the host has no address here ({seen.unknown_host})"
+        yield fail(check, text, "correct the url, or the name service of this machine or pod")
+    elif seen.error is not None:
+        yield fail(check, f"{seen.error.kind.value}: {seen.error.text}", ADVICE[seen.error.kind])
+    else:
+        told = f"{seen.page_bytes / 1000:.1f} kB in {seen.seconds * 1000:.0f} ms"
+        yield ok(check, f"{options.url}: {told}")
+        if seen.page_bytes > NEARLY * options.max_bytes:
+            yield warn(check, f"its page of {told} nears max_page_bytes ({options.max_bytes})", "raise max_page_bytes")
+        if seen.seconds > NEARLY * options.timeout_seconds:
+            text = f"{told} nears its timeout of {options.timeout_seconds:g} s"
+            yield warn(check, text, ADVICE[ScrapeFailure.TIMEOUT])
+
+
+def names(met: Met, _: Loaded) -> Iterator[Finding]:
+    """Which engine it is, and which signals and rules its page can feed."""
+    seen, check, snapshot = met.seen, f"engine {met.name}", met.seen.snapshot
+    engine = _engine(snapshot)
+    if snapshot is None or engine is None:
+        return
+    known, missing = _signals(snapshot, engine)
+    text = (
+        f"{engine.title} {engine.generation.upper()}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
+    )
+    yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
+    mute = [rule.name for rule in RULES if rule.signal in missing]
+    if mute:
+        advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
+        yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
+    for problem in snapshot.problems:
+        yield warn(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
+    fresh = _unknown_names(seen, engine)
+    if fresh:
+        shown = ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
+        yield ok(check, f"{len(fresh)} names that this sizewatch does not know, perhaps of a newer release: {shown}")
+
+
+def clock(met: Met, _: Loaded) -> Iterator[Finding]:
+    """Whether this machine and the target's agree on the time."""
+    check, snapshot, ahead = f"clock {met.name}", met.seen.snapshot, met.seen.clock_ahead_seconds
+    if snapshot is None:
+        return
+    advice = "run a time service (chrony, systemd-timesyncd) on both machines"
+    started_in = (snapshot.started_at or 0.0) - met.seen.t
+    if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+        side = "ahead of" if ahead > 0 else "behind"
+        yield warn(check, f"the target's clock is {abs(ahead):.0f} s {side} this machine's", advice)
+    elif started_in > CLOCK_SECONDS:
+        yield warn(check, f"its process says it started {started_in:.0f} s in the future", advice)
+    else:
+        told = "agrees to within a few seconds" if ahead is not None else "not compared: the target sends no Date"
+        yield ok(check, told)
+
+
+def plan(met: Met, _: Loaded) -> Iterator[Finding]:
+    """Whether what runs is what was planned: model, engine, KV cache, GPUs."""
+    check, snapshot, tier = f"plan {met.name}", met.seen.snapshot, met.tier
+    if snapshot is None or tier is None:
+        return
+    found = [*_engine_and_model(check, snapshot, tier), *_kv_format(check, snapshot, tier), *_gpus(check, met, tier)]
+    if not found:
+        said = [f"model {tier.model}"]
+        said += [f"KV cache {told}"] if (told := _kv_told(snapshot)) else []
+        said += [f"{len(met.owned)} x {tier.gpu.product}"] if met.owned else []
+        found = [ok(check, f"as planned: {', '.join(said)}")]
+    yield from found
+
+
+def _engine(snapshot: Snapshot | None) -> Engine | None:
+    if snapshot is None:
+        return None
+    return next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
+
+
+def _signals(snapshot: Snapshot, engine: Engine) -> tuple[int, list[str]]:
+    """How many of the signals that an engine can give are on the page, and which are not."""
+    printed = {row.family for row in engine.rows}
+    never = {family for family, _ in engine.not_exposed}
+    present = {stem(name) for name in (*snapshot.counters, *snapshot.histograms, *snapshot.gauges)}
+    known, missing = 0, []
+    for signal in SIGNALS:
+        needed = [family for family in signal.families if family in printed or family in never]
+        if not needed or any(family in GPU_NAMES for family in signal.families):
+            continue
+        if all(family in present for family in needed):
+            known += 1
+        else:
+            missing.append(signal.name)
+    return known, missing
+
+
+def _release(seen: TargetSeen, engine: Engine) -> str:
+    """What the page's names tell of the release, beside what the configuration says."""
+    shown = {unwrapped(mapped(name), engine) for name in seen.families}
+    # OpenMetrics names a counter's family without its suffix.
+    met = [row.since for row in engine.markers if {row.source, row.source.removesuffix("_total")} & shown]
+    oldest = max(met, key=_version, default="")
+    given = seen.target.engine_version
+    said = [f"{given} by the configuration"] if given else []
+    said += [f"{oldest} or newer by its names"] if oldest else []
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _unknown_names(seen: TargetSeen, engine: Engine) -> list[str]:
+    own = engine.signature.partition("_")[0] + "_"
+    sources = {row.source for row in engine.rows} | {engine.signature, engine.born, *engine.info}
+    fresh = []
+    for printed in seen.families:
+        name = unwrapped(mapped(printed), engine)
+        used = any(spelling in sources for spelling in (name, f"{name}_total", f"{name}_info", f"{name}_created"))
+        ignored = any(name.startswith(row.prefix) for row in engine.ignored)
+        # `x_created` is printed beside every x and says when it began.
+        if name.startswith(own) and not (used or ignored or name.endswith("_created")):
+            fresh.append(name)
+    return sorted(fresh)
+
+
+def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:
+    if snapshot.engine != tier.engine:
+        text = (
+            f"{snapshot.engine} runs, the plan was measured with {tier.engine}: their latencies mean different things"
+        )
+        yield fail(check, text, "benchmark with the engine that runs, or move the target to its own tier")
+    served = [name for name in snapshot.facts.get("model", "").split(",") if name]
+    if served and not any(_same_model(name, tier.model) for name in served):
+        text = f"serves {', '.join(served)}, the plan's tier is for {tier.model}"
+        yield fail(
+            check, text, "move the target to its own tier, or correct the plan's model to what the engine reports"
+        )
+
+
+def _same_model(served: str, planned: str) -> bool:
+    """The same name, with or without its organisation or folder before it."""
+    return served.casefold().rstrip("/").rpartition("/")[2] == planned.casefold().rstrip("/").rpartition("/")[2]
+
+
+def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:
+    told = _kv_told(snapshot)
+    planned = tier.precision.kv if tier.precision else None
+    if not told or not planned:
+        return
+    if told == KV_AUTO:
+        if _format(planned) == "fp8":
+            text = f"the KV cache is of type auto (the model's own, or its checkpoint's), the plan says {planned}"
+            yield warn(
+                check, text, f"start the engine with --kv-cache-dtype {planned}, so that its page can confirm it"
+            )
+    elif _format(told) != _format(planned):
+        text = f"the KV cache is {told}, the plan says {planned}: it holds another number of tokens than was planned"
+        yield fail(check, text, f"start the engine with --kv-cache-dtype {planned}, or plan with {told}")
+
+
+def _kv_told(snapshot: Snapshot) -> str:
+    return next((snapshot.facts[fact] for fact in KV_FACTS if fact in snapshot.facts), "")
+
+
+def _format(text: str) -> str:
+    lowered = text.casefold()
+    return "fp8" if lowered.startswith("fp8") else FORMATS.get(lowered, lowered)
+
+
+def _gpus(check: str, met: Met, tier: TierPlan) -> Iterator[Finding]:
+    planned = f"{tier.gpu.per_replica} x {tier.gpu.product}"
+    configured = met.seen.target.gpus
+    if met.seen.pid_trouble:
+        yield fail(check, f"pid_file: {met.seen.pid_trouble}", "correct pid_file, or list the target's gpus")
+    if tier.gpu.product.casefold() in NO_GPU or not met.readable:
+        return
+    if not met.owned:
+        known = ", ".join(str(gpu.index) for gpu in met.readable)
+        text = f"which of the GPUs {known} belong to it is not known; the plan says {planned}"
+        yield warn(check, text, "list them in the target's gpus (UUID or index), or give pid_file")
+        return
+    lost = len(configured) - len(met.owned) if configured != ("auto",) else 0
+    if lost:
+        yield fail(check, f"{lost} of its gpus are not on this machine", "compare gpus with `nvidia-smi -L`")
+    elif len(met.owned) != tier.gpu.per_replica:
+        text = f"owns {len(met.owned)} GPUs, the plan says {planned} a replica"
+        yield fail(check, text, "correct gpus, or plan with the number that it runs on")
+    others = sorted(
+        {gpu.product for gpu in met.owned if gpu.product and not _same_product(gpu.product, tier.gpu.product)}
+    )
+    if others:
+        text = f"runs on {', '.join(others)}, the plan was measured on {tier.gpu.product}"
+        yield fail(check, text, "move the target to the tier of its hardware, or correct the plan's gpu.product")
+
+
+def _same_product(shown: str, planned: str) -> bool:
+    plain = [name.casefold().removeprefix("nvidia ").strip() for name in (shown, planned)]
+    return plain[0] == plain[1]

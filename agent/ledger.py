@@ -1,0 +1,112 @@
+"""What the daemon remembers for its pages and metrics: running sums, the last outcome of each target, the last hour.
+
+Owns the bookkeeping that no judgement needs. It is written by turns and read by the status; it does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from agent.collect.scrapers import Scraped
+from agent.cycle import Closed, Key
+from agent.running_sums import RunningSums
+from exporters.status import TrendPoint
+from rules import readings, windows
+from rules.signals import BY_NAME
+from rules.slices import TierView
+from rules.windows import Window
+
+TREND_SIGNALS = (
+    "completed_rps",
+    "arrival_rps",
+    "ttft_p50_seconds",
+    "ttft_p99_seconds",
+    "tpot_p99_seconds",
+    "requests_running",
+    "requests_waiting",
+    "kv_utilization",
+    "prefix_hit_ratio",
+    "gpu_utilization",
+)
+TREND_MINUTES = 60
+
+OPEN_MINUTES = 3
+"""So many of the last minutes may still gain a replica: a slow target's page belongs to the minute before."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class ReplicaLedger:
+    """`sums` are running sums of accepted increases; `outcome` the last scrape; `seen` the time of the last good page."""
+
+    sums: RunningSums = field(default_factory=RunningSums)
+    outcome: Scraped | None = None
+    seen: float | None = None
+    trouble: str = ""
+    gpu_totals: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class Ledger:
+    """One daemon's books."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[Key, ReplicaLedger] = {}
+        self.failures: Counter[tuple[str, str, str]] = Counter()
+        self._trend: dict[str, dict[float, TrendPoint]] = {}
+        self._minutes: dict[str, dict[float, Window]] = {}
+
+    def take_over(self, before: Ledger, keys: Container[Key]) -> None:
+        """The books of another configuration, for the replicas that are still watched."""
+        self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
+        self.failures, self._trend, self._minutes = before.failures, before._trend, before._minutes
+
+    def trouble(self, key: Key) -> str:
+        """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
+        entry = self.replicas.get(key)
+        return entry.trouble if entry is not None else ""
+
+    def trend(self, tier: str) -> tuple[TrendPoint, ...]:
+        """The last hour of a tier, a point a closed minute, oldest first."""
+        return tuple(self._trend.get(tier, {}).values())
+
+    def scraped(self, key: Key, outcome: Scraped) -> None:
+        """The outcome of a target's scrape."""
+        entry = self.replicas.setdefault(key, ReplicaLedger())
+        entry.outcome = outcome
+        if outcome.snapshot is not None:
+            entry.seen, entry.trouble = outcome.t, ""
+        elif outcome.error is not None:
+            entry.trouble = str(outcome.error)
+            self.failures[(*key, outcome.error.kind.value)] += 1
+
+    def booked(self, key: Key, window: Window, gpus: Mapping[str, Window]) -> None:
+        """An accepted window of a replica and of its GPUs."""
+        entry = self.replicas.setdefault(key, ReplicaLedger())
+        of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
+        entry.sums.add(window, leave_out=of_gpus)
+        for gpu, extra in gpus.items():
+            sums = entry.gpu_totals.setdefault(gpu, {})
+            for name, value in extra.counters.items():
+                sums[name] = sums.get(name, 0.0) + value
+
+    def closed(self, minutes: tuple[Closed, ...], views: Mapping[str, TierView]) -> None:
+        """Minutes that are over. Replicas may close one in different turns: its point is that of all so far."""
+        grouped: dict[tuple[str, float], list[Window]] = {}
+        for one in minutes:
+            grouped.setdefault((one.tier, windows.minute_of(one.slice.window)), []).append(one.slice.window)
+        for (tier, minute), group in grouped.items():
+            sums, points = self._minutes.setdefault(tier, {}), self._trend.setdefault(tier, {})
+            whole = windows.add([*([sums[minute]] if minute in sums else []), *group])
+            values = {name: readings.read(BY_NAME[name], whole, views[tier].basis) for name in TREND_SIGNALS}
+            sums[minute] = whole
+            points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
+            self._minutes[tier] = _newest(sums, OPEN_MINUTES)
+            self._trend[tier] = _newest(points, TREND_MINUTES)
+
+
+def _newest(by_minute: dict[float, T], most: int) -> dict[float, T]:
+    return {minute: by_minute[minute] for minute in sorted(by_minute)[-most:]}

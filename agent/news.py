@@ -1,0 +1,61 @@
+"""What the daemon's log says of the world: one line when something begins or ends, nothing while it lasts.
+
+Owns the words and which change is loud. It compares what was with what is, as the turns hand it over, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from agent.cycle import Key
+from rules.episodes import Ended, Episode, Standing
+from rules.verdicts import Subject
+
+_log = logging.getLogger("agent.news")
+
+Open = Mapping[tuple[str, Subject], Episode]
+
+
+def of_target(key: Key, before: str, now: str) -> None:
+    """A target that stopped or began to give pages."""
+    # What a page lacks may be worded with a number that changes every time: only the kind of trouble is compared.
+    if now and now.partition(":")[0] != before.partition(":")[0]:
+        _log.warning("%s/%s gives no usable page: %s", *key, now)
+    elif before and not now:
+        _log.info("%s/%s gives pages again", *key)
+
+
+def of_gpus(before: tuple[str, ...], now: tuple[str, ...]) -> None:
+    """Troubles with reading GPUs."""
+    if bool(now) and not before:
+        _log.warning("GPUs: %s", "; ".join(now))
+    elif before and not now:
+        _log.info("GPUs are read again")
+
+
+def of_history(before: str | None, now: str | None) -> None:
+    """The history, when it cannot be written and when it can again."""
+    if now is not None and before is None:
+        _log.error("the history cannot be written, minutes wait in memory: %s", now)
+    elif before is not None and now is None:
+        _log.info("the history is written again")
+
+
+def of_episodes(before: Open, standings: Iterable[Standing], ended: Iterable[Ended]) -> None:
+    """Episodes that began, became worse, or ended."""
+    for standing in standings:
+        if standing.episode is not None:
+            _tell(before.get((standing.episode.rule, standing.episode.subject)), standing.episode)
+    for episode in ended:
+        if isinstance(episode, Episode):
+            _log.info("%s of %s is over", episode.rule, episode.subject)
+
+
+def _tell(before: Episode | None, now: Episode) -> None:
+    worst = now.worst
+    same = before is not None and before.started_at == now.started_at
+    if same and before is not None and before.worst.status is worst.status and before.worst.stage == worst.stage:
+        return
+    said = (now.rule, now.subject, worst.status.value, worst.certainty.value, worst.sentence)
+    _log.warning("%s of %s is %s (%s): %s", *said)

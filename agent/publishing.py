@@ -1,0 +1,113 @@
+"""From the daemon's memory to the status that exporters print.
+
+Owns the filling of `exporters.status`. It is called when somebody asks for a page, not every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.collect.scrapers import Target
+from agent.cycle import Watcher
+from agent.ledger import ReplicaLedger
+from agent.turns import Turns
+from agent.version import VERSION
+from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from rules import windows
+from rules.episodes import Episode
+from rules.gpu_readout import GpuReadout
+from rules.slices import TierView
+from rules.windows import Window
+
+RECENT_SECONDS = 300.0
+DAY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the daemon knows beside its turns: its own life, and what the history told."""
+
+    role: str
+    started_at: float
+    health: Health
+    simulated: str
+    past: tuple[Episode, ...]
+    step13: Mapping[str, str]
+
+
+def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
+    """Everything that is known at `now` (unix seconds)."""
+    watcher = turns.watcher
+    tiers = sorted({target.tier for target in turns.targets} | set(watcher.views))
+    return AgentStatus(
+        role=facts.role,
+        version=VERSION,
+        started_at=facts.started_at,
+        now=now,
+        tiers=tuple(_tier(name, turns, facts, now) for name in tiers),
+        alerts=tuple(watcher.alerts.values()),
+        health=facts.health,
+        simulated=facts.simulated,
+    )
+
+
+def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
+    watcher = turns.watcher
+    standings = [s for (_, subject), s in list(watcher.standings.items()) if subject.tier == name]
+    opened = [s.episode for s in standings if s.episode is not None]
+    past = [e for e in facts.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
+    return TierStatus(
+        view=watcher.view(name),
+        recent=_recent(watcher, name, now),
+        answers=tuple(s.answer for s in standings),
+        episodes=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
+        trend=tuple(turns.ledger.trend.get(name, ())),
+        replicas=tuple(_replica(target, turns, watcher.view(name)) for target in turns.targets if target.tier == name),
+        step13=facts.step13.get(name),
+    )
+
+
+def _recent(watcher: Watcher, tier: str, now: float) -> Window | None:
+    """The windows of the last five minutes, the open minute included."""
+    closed = [s.window for s in watcher.minutes[tier].slices] if tier in watcher.minutes else []
+    still_open = [w for (t, _), replica in list(watcher.replicas.items()) if t == tier for w in replica.open]
+    several = [w for w in (*closed, *still_open) if w.end > now - RECENT_SECONDS]
+    return windows.add(several) if several else None
+
+
+def _replica(target: Target, turns: Turns, view: TierView) -> ReplicaStatus:
+    key = target.key
+    entry = turns.ledger.replicas.get(key, ReplicaLedger())
+    state = turns.watcher.replicas.get(key)
+    page = state.track.last if state else None
+    outcome = entry.outcome
+    return ReplicaStatus(
+        tier=target.tier,
+        pool=target.pool,
+        name=target.replica,
+        url=target.options.url,
+        up=bool(outcome and outcome.snapshot is not None),
+        last_seen=entry.seen,
+        misses=state.track.misses if state else 0,
+        engine=page.engine if page else target.engine or "",
+        versions=target.engine_version or (page.facts.get("engine_versions", "") if page else ""),
+        model=page.facts.get("model", "") if page else "",
+        totals=entry.sums.window(),
+        gauges=page.gauges if page else {},
+        problems=tuple(filter(None, (entry.trouble, *(page.problems if page else ())))),
+        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, gpu) for gpu in turns.owned.get(key, ())),
+        cascade_stage=state.cascade.stage if state else 0,
+        scrape_seconds=outcome.seconds if outcome else None,
+    )
+
+
+def _gpu(readout: GpuReadout, entry: ReplicaLedger, gpu: str) -> GpuStatus:
+    return GpuStatus(
+        gpu=gpu,
+        product=readout.product,
+        counters=dict(entry.gpu_totals.get(gpu, {})),
+        gauges=readout.gauges,
+        gaps=readout.gaps,
+        sampled=readout.sampled,
+    )

@@ -1,0 +1,122 @@
+"""Replay: the judgement of the daemon over a recording.
+
+Owns the walk through a recording's scrapes and the windows of its step grid. The judgement is `agent.cycle`'s, scrape
+by scrape, whatever the step; the step only sets how windows are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.collect.reader import PageReader
+from agent.cycle import Watcher
+from agent.errors import ScrapeError
+from agent.recording import Recording, Scrape, scrapes
+from rules import windows
+from rules.engines.registry import itl_comparable
+from rules.episodes import Ended, Standing
+from rules.plan import Plan
+from rules.slices import TierView, view
+from rules.windows import Window
+
+DEFAULT_STEP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownWindow:
+    """A window of the step grid; `replica` None for the whole tier."""
+
+    tier: str
+    replica: str | None
+    window: Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay found. `standings` are as they stood at the end, `ended` what ended before."""
+
+    name: str
+    start: float
+    end: float
+    windows: tuple[ShownWindow, ...]
+    ended: tuple[Ended, ...]
+    standings: tuple[Standing, ...]
+    views: Mapping[str, TierView]
+    problems: tuple[str, ...]
+
+
+def replay(
+    recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
+) -> Replayed:
+    """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
+    met = list(problems)
+    watcher = Watcher(_views(recording, plan))
+    readers = [PageReader(target.engine) for target in recording.targets]
+    grid = _Grid(step_seconds)
+    ended: list[Ended] = []
+    start = end = math.nan
+    for scrape in scrapes(recording, met):
+        start = scrape.t if math.isnan(start) else start
+        end = scrape.t
+        window = _take(watcher, recording, readers, scrape, met)
+        if window is not None:
+            target = recording.targets[scrape.target]
+            grid.book(target.tier, target.replica, window, start)
+        ended.extend(watcher.turn(scrape.t)[0])
+    watcher.flush()
+    ended.extend(watcher.turn(end)[0] if not math.isnan(end) else ())
+    return Replayed(
+        name=recording.name,
+        start=start,
+        end=end,
+        windows=grid.shown(),
+        ended=tuple(ended),
+        standings=tuple(watcher.standings.values()),
+        views=watcher.views,
+        problems=tuple(met),
+    )
+
+
+def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
+    views = {}
+    for target in recording.targets:
+        tier = plan.tiers.get(target.tier) if plan else None
+        views[target.tier] = view(target.tier, tier, itl_comparable(target.engine or (tier.engine if tier else None)))
+    return views
+
+
+def _take(
+    watcher: Watcher, recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]
+) -> Window | None:
+    target = recording.targets[scrape.target]
+    if scrape.body is None:
+        return watcher.no_page(target.tier, target.replica, scrape.t, trouble=scrape.error)
+    try:
+        page = readers[scrape.target].read(scrape.body, scrape.t)
+    except ScrapeError as error:
+        problems.append(f"{target.path}: page at {scrape.t:.3f}: {error}")
+        return watcher.no_page(target.tier, target.replica, scrape.t, trouble=str(error))
+    return watcher.page(target.tier, target.replica, page)
+
+
+class _Grid:
+    """Scrape windows added up by step: each belongs to the cell that its middle lies in, so its edges stay scrapes."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self._step = step_seconds
+        self._cells: dict[tuple[str, str, int], list[Window]] = {}
+
+    def book(self, tier: str, replica: str, window: Window, origin: float) -> None:
+        cell = math.floor(((window.start + window.end) / 2 - origin) / self._step)
+        self._cells.setdefault((tier, replica, cell), []).append(window)
+
+    def shown(self) -> tuple[ShownWindow, ...]:
+        replicas = {key: windows.add(group) for key, group in self._cells.items()}
+        tiers: dict[tuple[str, int], list[Window]] = {}
+        for (tier, _, cell), window in replicas.items():
+            tiers.setdefault((tier, cell), []).append(window)
+        shown = [ShownWindow(tier=t, replica=r, window=w) for (t, r, _), w in replicas.items()]
+        shown.extend(ShownWindow(tier=t, replica=None, window=windows.add(group)) for (t, _), group in tiers.items())
+        return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))

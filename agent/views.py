@@ -1,0 +1,25 @@
+"""The tiers of a configuration as judgements see them."""
+
+from __future__ import annotations
+
+from agent.config import Loaded
+from rules.engines.registry import itl_comparable
+from rules.plan import plan_version
+from rules.slices import TierView, view
+
+
+def views_of(loaded: Loaded) -> dict[str, TierView]:
+    """A view of every tier that the plan or a target names."""
+    planned = dict(loaded.plan.tiers) if loaded.plan else {}
+    engines = {target.tier: target.engine for target in loaded.config.targets}
+    views = {}
+    for name in sorted(planned.keys() | engines.keys()):
+        tier = planned.get(name)
+        engine = engines.get(name) or (tier.engine if tier else None)
+        views[name] = view(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name))
+    return views
+
+
+def versions_of(loaded: Loaded) -> dict[str, str]:
+    """The plan version of every planned tier, by which the history keeps its sums apart."""
+    return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}

@@ -1,0 +1,199 @@
+"""The whole of it once against a real vLLM: daemon, page, history, check, and an engine that dies.
+
+Not part of the tests: it needs a vLLM (a CPU build and a 77 M parameter model will do) and about seven minutes. The plan
+is tests/plans/cpu-small.yaml; for another model name --plan and --model.
+
+usage: python benchmarks/real_vllm.py --serve 'vllm serve MODEL ... --port 18000' --url http://127.0.0.1:18000 --model NAME
+What it does: starts the server and times its start; 200 s of light load; concurrency 4 to 36 with long prompts until the
+KV cache overflows; light load again; kills the server. Then it prints what the clients measured beside what sizewatch said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+import yaml
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Clients:
+    """What the clients measured: (time of completion, TTFT seconds, TPOT seconds)."""
+
+    url: str
+    model: str
+    done: list[tuple[float, float, float]] = field(default_factory=list)
+    errors: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def one(self, prompt: int, output: int) -> None:
+        body = {
+            "model": self.model,
+            "prompt": [random.randrange(300, 2000) for _ in range(prompt)],
+            "max_tokens": output,
+            "ignore_eos": True,
+            "stream": True,
+            "temperature": 0.8,
+        }
+        start = time.time()
+        first, tokens = 0.0, 0
+        try:
+            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=240) as answer:
+                answer.raise_for_status()
+                for line in answer.iter_lines():
+                    if line.startswith(b"data: {"):
+                        first = first or time.time()
+                        tokens += 1
+        except requests.RequestException:
+            with self.lock:
+                self.errors += 1
+            return
+        end = time.time()
+        with self.lock:
+            self.done.append((end, first - start, (end - first) / max(1, tokens - 1)))
+
+    def open_loop(self, seconds: float, rps: float) -> None:
+        """Short requests at random times."""
+        end, workers = time.time() + seconds, []
+        while time.time() < end:
+            time.sleep(random.expovariate(rps))
+            workers.append(threading.Thread(target=self.one, args=(random.randint(40, 120), random.randint(24, 64))))
+            workers[-1].start()
+        for worker in workers:
+            worker.join()
+
+    def ramp(self, seconds: float, low: int, high: int) -> None:
+        """Long requests, ever more at once."""
+        begin, live = time.time(), []
+        while (passed := time.time() - begin) < seconds:
+            live = [worker for worker in live if worker.is_alive()]
+            while len(live) < low + (high - low) * passed / seconds:
+                live.append(
+                    threading.Thread(target=self.one, args=(random.randint(350, 600), random.randint(180, 300)))
+                )
+                live[-1].start()
+            time.sleep(0.1)
+        for worker in live:
+            worker.join()
+
+
+def wait_for(url: str, seconds: float) -> float:
+    """Seconds until the address answers 200."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds:
+        try:
+            if requests.get(url, timeout=2).status_code == 200:
+                return time.monotonic() - begin
+        except requests.RequestException:
+            time.sleep(0.2)
+    raise SystemExit(f"{url} did not answer within {seconds:g} s")
+
+
+def configuration(folder: Path, arguments: argparse.Namespace) -> Path:
+    config = {
+        "plan": str(arguments.plan),
+        "data_dir": str(folder / "data"),
+        "scrape_interval": "5s",
+        "targets": [{"url": f"{arguments.url}/metrics", "tier": arguments.tier, "replica": "vllm-0"}],
+        "gpus": {"source": "none"},
+        "web": {"listen": f"127.0.0.1:{arguments.port}"},
+        "logging": {"level": "warning"},
+    }
+    path = folder / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", required=True, help="command that starts vLLM")
+    parser.add_argument("--url", default="http://127.0.0.1:18000")
+    parser.add_argument("--model", default="small-llama")
+    parser.add_argument("--plan", type=Path, default=HERE / "tests" / "plans" / "cpu-small.yaml")
+    parser.add_argument("--tier", default="cpu-small")
+    parser.add_argument("--port", type=int, default=19595)
+    arguments = parser.parse_args()
+    server = subprocess.Popen(
+        arguments.serve, shell=True, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            watch(Path(name), server, arguments)
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Namespace) -> None:
+    print(f"vLLM ready after {wait_for(f'{arguments.url}/health', 240):.1f} s", flush=True)
+    config = configuration(folder, arguments)
+    daemon = subprocess.Popen([sys.executable, "-m", "agent", "run", "-c", str(config)], cwd=HERE)
+    page = f"http://127.0.0.1:{arguments.port}"
+    try:
+        wait_for(f"{page}/readyz", 30)
+        clients = Clients(arguments.url, arguments.model)
+        phase("light load, 2 rps", lambda: clients.open_loop(200, 2.0))
+        phase("long requests, 4 to 36 at once", lambda: clients.ramp(80, 4, 36))
+        phase("light load again", lambda: clients.open_loop(75, 1.0))
+        finished = metric(page, "sizewatch_requests_finished_total")
+        print(
+            f"clients: {len(clients.done)} requests done, {clients.errors} errors; sizewatch counted {finished:.0f} "
+            "(from its second scrape on)"
+        )
+        os.killpg(server.pid, signal.SIGKILL)
+        phase("engine killed", lambda: time.sleep(40))
+        told(requests.get(f"{page}/api/status", timeout=10).json())
+        late = sorted(t for t, ttft, _ in clients.done if ttft > 2)
+        if late:
+            print(f"clients' first TTFT above 2 s finished at {time.strftime('%H:%M:%S', time.gmtime(late[0]))} UTC")
+        result = subprocess.run(
+            [sys.executable, "-m", "agent", "check", "-c", str(config), "--since", "1h"],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+        )
+        print(f"\nsizewatch check: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+    finally:
+        daemon.terminate()
+        print(f"daemon ended with {daemon.wait(20)}")
+
+
+def phase(name: str, work: object) -> None:
+    print(f"{time.strftime('%H:%M:%S', time.gmtime())} UTC  {name}", flush=True)
+    work()  # type: ignore[operator]
+
+
+def metric(page: str, name: str) -> float:
+    lines = requests.get(f"{page}/metrics", timeout=10).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
+
+
+def told(status: dict[str, object]) -> None:
+    """Every episode that the daemon found, as its status page tells it."""
+    for tier in status["tiers"]:  # type: ignore[attr-defined]
+        for episode in tier["episodes"]:
+            print(
+                json.dumps(
+                    {
+                        key: episode.get(key)
+                        for key in ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
+                    }
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What a page exposes, for a person and for a program: engine, every signal with its value or gap, every family.
+
+Owns the words and the JSON of `sizewatch inspect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rules.engines.coverage import FamilyUse
+
+from exporters.replay_json import reading_json
+from rules.signals import BY_NAME, Missing, SignalValue
+from rules.snapshots import Snapshot
+from rules.wording import number, quantity
+
+CONFIGURED = "needs the plan"
+
+
+def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:
+    """The whole text. Values are since the process started: one page holds no change."""
+    lines = [title, f"  facts     {_facts(page.facts)}", ""]
+    lines.append("Signals (since the process started; one page tells no change)")
+    lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
+    uses = tuple(uses)
+    for use, head in (
+        ("mapped", "Families that are read"),
+        ("ignored", "Families left alone"),
+        ("unknown", "Families not known"),
+    ):
+        chosen = [u for u in uses if u.use == use]
+        if chosen:
+            lines += ["", f"{head} ({len(chosen)})"]
+            lines.extend(f"  {u.name:58} {u.text}" for u in chosen)
+    if page.problems:
+        lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
+    return "\n".join(lines)
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    wanted = ("model", "engine_versions", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching")
+    return ", ".join(f"{name} {facts[name]}" for name in wanted if name in facts) or "none"
+
+
+def _shown(name: str, value: SignalValue) -> str:
+    unit = BY_NAME[name].unit.value
+    if isinstance(value, Missing):
+        return value.gap.value + (f": {value.text}" if value.text else "")
+    best = "" if value.value is None or value.low == value.high else f" (about {number(value.value, unit)})"
+    return f"{quantity(value, unit)}{best}"
+
+
+def inspect_json(
+    engine: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]
+) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "schema": 1,
+        "engine": engine,
+        "generation": page.generation,
+        "facts": dict(page.facts),
+        "signals": {name: reading_json(value) for name, value in readings.items()},
+        "families": [{"name": u.name, "use": u.use, "text": u.text} for u in uses],
+        "problems": list(page.problems),
+    }

@@ -1,0 +1,350 @@
+"""The doctor against real servers on loopback and real folders; judging alone is in test_doctor_judging.py."""
+
+import contextlib
+import errno
+import http.server
+import os
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
+
+from agent.config import Loaded, load, parse_config
+from agent.config_files import load_plan
+from agent.doctor import Finding, exit_code, format_text, run_checks
+from agent.doctor_findings import Level
+from agent.errors import BadConfig
+from agent.history.store import Store
+
+TESTS = Path(__file__).parent
+PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
+PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
+METRICS = "text/plain; version=0.0.4"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers every GET with the same page, and tells its own time."""
+
+    daemon_threads = True
+
+    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that refuses the certificate hangs up; that is what is tested."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", self.server.content_type)
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(round(time.time() + self.server.ahead_seconds))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@contextlib.contextmanager
+def serving(
+    body: bytes = PAGE,
+    *,
+    status: int = 200,
+    content_type: str = METRICS,
+    ahead_seconds: float = 0.0,
+    certificate: trustme.LeafCert | None = None,
+) -> Iterator[int]:
+    with Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            certificate.configure_cert(context)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        return int(closing.getsockname()[1])
+
+
+def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> Loaded:
+    """A configuration without GPUs, as this machine's would make the tests differ from machine to machine."""
+    listen = f"127.0.0.1:{free_port()}"
+    data = {"targets": list(targets), "gpus": {"source": "none"}, "web": {"listen": listen}, **keys}
+    config = parse_config(data, folder=folder, plan=PLAN)
+    return Loaded(path=folder / "sizewatch.yaml", config=config, plan=PLAN, warnings=())
+
+
+def target(port: int, scheme: str = "http", **keys: Any) -> dict[str, Any]:
+    url = f"{scheme}://127.0.0.1:{port}/metrics"
+    return {"url": url, "tier": "cpu-small", "replica": "r", "scrape_timeout": "2s", **keys}
+
+
+def about(findings: tuple[Finding, ...], check: str) -> list[Finding]:
+    return [finding for finding in findings if finding.check == check]
+
+
+def only(findings: tuple[Finding, ...], check: str) -> Finding:
+    (found,) = about(findings, check)
+    return found
+
+
+def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
+    with serving() as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    assert exit_code(found) == 0
+    assert [finding.check for finding in found if finding.level is Level.OK] == [
+        "process",
+        "config",
+        "plan",
+        "target cpu-small/r",
+        "engine cpu-small/r",
+        "clock cpu-small/r",
+        "plan cpu-small/r",
+        "gpus",
+        "data_dir",
+        "history",
+        "web",
+    ]
+    assert "53.7 kB in" in only(found, "target cpu-small/r").text
+    assert "vLLM V1 (0.32.0 or newer by its names): 32 of 38 signals" in only(found, "engine cpu-small/r").text
+    assert only(found, "plan cpu-small/r").text == "as planned: model small-llama, KV cache auto"
+    assert list(tmp_path.iterdir()) == []
+
+
+HTML, JSON = "text/html", "application/json"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "advice"),
+    [
+        ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url; try it with"),
+        ({"status": 500}, "http_status: {url} answered 500", "correct the url"),
+        ({"status": 401}, "auth: {url} answered 401", "correct the target's bearer_token_file or basic_auth"),
+        ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
+        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page", "correct the url"),
+        ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON", "correct the url"),
+        ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (vLLM V1", "correct the url or"),
+        ({"body": PAGE[:-3]}, "cut_off: ", "look at what stands between"),
+        ({"body": b"x 1\ny\n"}, "syntax: ", "look at the page"),
+    ],
+)
+def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
+    tmp_path: Path, answer: dict[str, Any], text: str, advice: str
+) -> None:
+    with serving(**answer) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+        failing = only(found, "target cpu-small/r")
+        assert failing.level is Level.FAIL
+        assert failing.text.startswith(text.format(url=f"http://127.0.0.1:{port}/metrics"))
+        assert failing.advice.startswith(advice)
+    assert exit_code(found) == 1
+    assert about(found, "engine cpu-small/r") == []
+
+
+def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> None:
+    port = free_port()
+    elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
+    found = run_checks(loaded(tmp_path, target(port), elsewhere))
+    closed = only(found, "target cpu-small/r")
+    assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
+    assert "inside a container 127.0.0.1 is the container itself" in closed.advice
+    assert "the host has no address here (" in only(found, "target cpu-small/gone").text
+
+
+def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with serving(certificate=ca.issue_cert("127.0.0.1")) as port:
+        refused = run_checks(loaded(tmp_path, target(port, "https")))
+        trusted = run_checks(loaded(tmp_path, target(port, "https", tls={"ca_file": "ca.pem"})))
+    failing = only(refused, "target cpu-small/r")
+    assert failing.level is Level.FAIL
+    assert failing.text.startswith(f"tls: https://127.0.0.1:{port}/metrics: its certificate ")
+    assert only(trusted, "target cpu-small/r").level is Level.OK
+    assert only(trusted, "clock cpu-small/r").text == "agrees to within a few seconds"
+
+
+def test_a_slow_and_a_fat_page_are_warned_of_before_they_fail(tmp_path: Path) -> None:
+    with serving() as port:
+        found = run_checks(loaded(tmp_path, target(port, max_page_bytes=60_000)))
+    warning = about(found, "target cpu-small/r")[1]
+    assert warning.level is Level.WARN
+    assert "nears max_page_bytes (60000)" in warning.text
+
+
+@pytest.mark.parametrize(("ahead", "side"), [(3600.0, "3600 s ahead of"), (-3600.0, "3600 s behind")])
+def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: float, side: str) -> None:
+    with serving(ahead_seconds=ahead) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    warning = only(found, "clock cpu-small/r")
+    assert warning.level is Level.WARN
+    assert warning.text in (
+        f"the target's clock is {side} this machine's",
+        # What is sure is up to a second less than what is so.
+        f"the target's clock is {side.replace('3600', '3599')} this machine's",
+    )
+
+
+def test_a_process_that_started_in_the_future_is_named(tmp_path: Path) -> None:
+    lines = PAGE.splitlines(keepends=True)
+    body = b"".join(line for line in lines if not line.startswith(b"process_start_time_seconds "))
+    with serving(body + f"process_start_time_seconds {time.time() + 900:.0f}\n".encode()) as port:
+        found = run_checks(loaded(tmp_path, target(port)))
+    assert only(found, "clock cpu-small/r").text.startswith("its process says it started ")
+
+
+def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -> None:
+    first, _ = nvml.add_gpu(), nvml.add_gpu()
+    nvml.set({"1.samples": None, "1.util": None})
+    found = run_checks(loaded(tmp_path, gpus={"source": "nvml"}))
+    assert only(found, "gpus").text == "2 read through nvml, driver 580.95.05"
+    assert only(found, "gpu 0").text == f"NVIDIA H100 80GB HBM3, {first}, 2 processes seen"
+    assert only(found, "gpu 1").text.endswith("not given: gpu_busy_seconds, gpu_busy_covered_seconds")
+    assert nvml.opened() == 0
+
+
+def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
+    labels = b'{gpu="0",UUID="GPU-a",modelName="NVIDIA L40S"}'
+    page = b"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP" + labels + b" 41\n"
+    with serving(page) as port:
+        dcgm = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, gpus=dcgm))
+        gone = dict(dcgm, dcgm={"url": f"http://127.0.0.1:{free_port()}/metrics"})
+        lost = run_checks(loaded(tmp_path, gpus=gone))
+    assert only(found, "gpus").text == "1 read through dcgm"
+    assert only(found, "gpu 0").text.startswith("NVIDIA L40S, GPU-a, 0 processes seen; not given: ")
+    failing = only(lost, "gpus")
+    assert failing.level is Level.FAIL
+    assert failing.text.startswith("dcgm-exporter: connect: ")
+
+
+def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
+    shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
+    with pytest.raises(BadConfig) as caught:
+        load(path)
+    found = run_checks(caught.value)
+    assert exit_code(found) == 1
+    assert [finding.text for finding in about(found, "config")] == list(caught.value.problems)
+
+
+def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    port = free_port()
+    path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
+    found = run_checks(load(path))
+    warnings = [finding for finding in found if finding.level is Level.WARN]
+    assert [finding.check for finding in warnings] == ["config", "config", "plan"]
+    assert warnings[0].text == f"{path}: targets: is empty; nothing is watched"
+    assert f"{path}:1: web.listen: 0.0.0.0:{port} is open to other machines" in warnings[1].text
+    assert exit_code(found) == 0
+
+
+def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+
+    def folder(name: str) -> list[Finding]:
+        return about(run_checks(loaded(tmp_path, data_dir=name)), "data_dir")
+
+    (made,) = folder("new/deeper")
+    assert f"{tmp_path}/new/deeper: will be made in {tmp_path}, writable, " in made.text
+    (wrong,) = folder("file")
+    assert (wrong.level, wrong.text) == (Level.FAIL, f"{tmp_path}/file: Not a directory")
+    _, shared = folder("open")
+    assert shared.text == f"{tmp_path}/open can be written by every user of this machine (mode 777)"
+    (none,) = about(run_checks(loaded(tmp_path, role="node")), "data_dir")
+    assert none.text == "no history is kept (role node)"
+
+
+def test_the_history_is_opened(tmp_path: Path) -> None:
+    with Store(tmp_path / "history.db"):
+        (good,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
+    assert good.text == f"{tmp_path}/history.db: can be read"
+    (tmp_path / "history.db").unlink()
+    (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
+    (bad,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
+    assert bad.level is Level.FAIL
+    assert "is no history (not a SQLite file)" in bad.text
+
+
+def web(folder: Path, listen: str, **keys: Any) -> list[Finding]:
+    return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
+
+
+def test_a_port_that_is_taken_fails_unless_a_sizewatch_has_it(tmp_path: Path) -> None:
+    with serving(b"vllm 1\n") as port:
+        (taken,) = web(tmp_path, f"127.0.0.1:{port}")
+    assert taken.level is Level.FAIL
+    assert f"ss -ltnp 'sport = :{port}'" in taken.advice
+    with serving(b"sizewatch_build_info 1\n") as port:
+        (ours,) = web(tmp_path, f"127.0.0.1:{port}")
+    assert ours == Finding(check="web", level=Level.OK, text=f"127.0.0.1:{port}: a sizewatch answers there already")
+
+
+def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
+    leaf = trustme.CA().issue_cert("watch.example")
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    with serving(b"sizewatch_build_info 1\n", certificate=leaf) as port:
+        tls = {"cert_file": "cert.pem", "key_file": "key.pem"}
+        (ours,) = web(tmp_path, f"127.0.0.1:{port}", tls=tls)
+    assert ours.text == f"127.0.0.1:{port}: a sizewatch answers there already"
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
+    (wrong,) = web(tmp_path, "192.0.2.1:9095")
+    assert wrong.level is Level.FAIL
+    assert wrong.text == f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}"
+
+
+def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
+    ca, other = trustme.CA(), trustme.CA()
+    leaf = ca.issue_cert("localhost")
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    other.issue_cert("localhost").private_key_pem.write_to_path(str(tmp_path / "other.pem"))
+    listen = f"127.0.0.1:{free_port()}"
+    found = web(tmp_path, listen, tls={"cert_file": "cert.pem", "key_file": "other.pem"}, bearer_token_file="no-token")
+    assert [finding.level for finding in found] == [Level.FAIL, Level.FAIL, Level.OK]
+    assert found[1].text.startswith(f"web.tls: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
+    assert found[0].text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
+
+
+def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole() -> None:
+    good = Finding(check="web", level=Level.OK, text="free")
+    bad = Finding(check="data_dir", level=Level.FAIL, text="full", advice="free space")
+    assert format_text((good, bad)) == (
+        "ok    web       free\n"
+        "fail  data_dir  full\n"
+        "                -> free space\n"
+        "not sound: 1 failing line, 0 warnings"
+    )
+    assert format_text((good,)).endswith("\nsound")

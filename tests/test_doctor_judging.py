@@ -1,0 +1,285 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import doctor_machine, doctor_targets
+from agent.collect.pages import TargetOptions
+from agent.collect.reader import PageReader
+from agent.collect.scrapers import Target
+from agent.config import Loaded, parse_config
+from agent.config_files import load_plan
+from agent.doctor_findings import Finding, Level
+from agent.doctor_pages import TargetSeen
+from agent.doctor_probes import FolderSeen, GpusSeen, ProcessSeen
+from agent.doctor_targets import Met
+from agent.errors import ScrapeFailure
+from rules.gpu_readout import GpuReadout
+from rules.plan import Plan, TierPlan, parse_plan
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
+GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")
+NOW = 1_790_000_000.0
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def seen(page: bytes = PAGE, **changes: Any) -> TargetSeen:
+    """A target whose page was read at NOW; `target` keys go to the target."""
+    reader = PageReader()
+    keys = changes.pop("target", {})
+    target = Target(tier="t", replica="r", pool="mixed", options=TargetOptions(url="http://x/metrics"), **keys)
+    read = {"page_bytes": len(page), "seconds": 0.01, "snapshot": reader.read(page, NOW), "clock_ahead_seconds": 0.0}
+    return TargetSeen(**{"target": target, "t": NOW, "families": tuple(reader.families), **read, **changes})
+
+
+def tier(**parts: Any) -> TierPlan:
+    bare = {"model": "small-llama", "engine": "vllm", "gpu": {"product": "CPU", "per_replica": 1}}
+    return parse_plan({"schema": 1, "tiers": {"t": {**bare, "slo": {"ttft_p99_seconds": 2}, **parts}}}).tiers["t"]
+
+
+def gpu(index: int, product: str = H100, **changes: Any) -> GpuReadout:
+    readout = GpuReadout(
+        t=NOW,
+        gpu=f"GPU-{index}",
+        index=index,
+        product=product,
+        counters={"gpu_busy_seconds": 1.0},
+        gauges={},
+        gaps={},
+        sampled=frozenset(),
+        pids=(4242,),
+    )
+    return replace(readout, **changes)
+
+
+def loaded(plan: Plan | None = None, **keys: Any) -> Loaded:
+    return Loaded(path=Path("c.yaml"), config=parse_config(keys), plan=plan, warnings=())
+
+
+def planned(met: Met) -> list[Finding]:
+    return list(doctor_targets.plan(met, loaded()))
+
+
+def with_fact(name: str, value: str) -> bytes:
+    """The page with one label of its cache_config_info changed."""
+    before = f'{name}="auto"'.encode()
+    assert before in PAGE
+    return PAGE.replace(before, f'{name}="{value}"'.encode())
+
+
+def test_a_target_that_runs_as_planned_is_told_in_one_line() -> None:
+    parts = {"gpu": {"product": H100, "per_replica": 2}, "precision": {"kv": "bf16"}}
+    both = (gpu(0), gpu(1))
+    (found,) = planned(Met(seen=seen(target={"gpus": ("0", "1")}), tier=tier(**parts), owned=both, readable=both))
+    assert found.level is Level.OK
+    assert found.text == f"as planned: model small-llama, KV cache auto, 2 x {H100}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"model": "llama-3.3-70b"}, "serves small-llama, the plan's tier is for llama-3.3-70b"),
+        (
+            {"engine": "sglang"},
+            "vllm runs, the plan was measured with sglang: their latencies mean different things",
+        ),
+    ],
+)
+def test_another_model_or_engine_than_planned_fails(parts: Mapping[str, Any], text: str) -> None:
+    (found,) = planned(Met(seen=seen(), tier=tier(**parts)))
+    assert (found.level, found.text) == (Level.FAIL, text)
+
+
+@pytest.mark.parametrize("model", ["small-llama", "Small-Llama", "org/small-llama", "/models/small-llama/"])
+def test_a_model_is_the_same_with_or_without_what_stands_before_its_name(model: str) -> None:
+    (found,) = planned(Met(seen=seen(), tier=tier(model=model)))
+    assert found.level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("runs", "plan", "level"),
+    [
+        ("auto", "bf16", Level.OK),
+        ("auto", "fp8", Level.WARN),
+        ("fp8", "fp8", Level.OK),
+        ("fp8_e4m3", "fp8", Level.OK),
+        ("bfloat16", "bf16", Level.OK),
+        ("fp8_e5m2", "bf16", Level.FAIL),
+        ("bfloat16", "fp8", Level.FAIL),
+        ("half", "fp16", Level.OK),
+    ],
+)
+def test_the_kv_cache_must_have_the_format_that_was_planned(runs: str, plan: str, level: Level) -> None:
+    met = Met(seen=seen(with_fact("cache_dtype", runs)), tier=tier(precision={"kv": plan}))
+    (found,) = planned(met)
+    assert found.level is level
+    if level is not Level.OK:
+        assert found.advice.startswith(f"start the engine with --kv-cache-dtype {plan}")
+
+
+@pytest.mark.parametrize(
+    ("configured", "owned", "level", "text"),
+    [
+        (("0", "1"), 2, Level.OK, "as planned"),
+        (("0",), 1, Level.FAIL, f"owns 1 GPUs, the plan says 2 x {H100} a replica"),
+        (("0", "7"), 1, Level.FAIL, "1 of its gpus are not on this machine"),
+        (("auto",), 0, Level.WARN, f"which of the GPUs 0, 1 belong to it is not known; the plan says 2 x {H100}"),
+        ((), 0, Level.WARN, "which of the GPUs"),
+    ],
+)
+def test_a_replica_owns_as_many_gpus_as_planned(
+    configured: tuple[str, ...], owned: int, level: Level, text: str
+) -> None:
+    both = (gpu(0), gpu(1))
+    part = tier(gpu={"product": H100, "per_replica": 2})
+    (found,) = planned(Met(seen=seen(target={"gpus": configured}), tier=part, owned=both[:owned], readable=both))
+    assert found.level is level
+    assert found.text.startswith(text)
+
+
+def test_another_product_than_planned_fails_however_it_is_spelt() -> None:
+    part = tier(gpu={"product": "H100 80GB HBM3", "per_replica": 1})
+    (same,) = planned(Met(seen=seen(target={"gpus": ("0",)}), tier=part, owned=(gpu(0),), readable=(gpu(0),)))
+    assert same.level is Level.OK
+    other = gpu(0, "NVIDIA A100-SXM4-80GB")
+    (found,) = planned(Met(seen=seen(target={"gpus": ("0",)}), tier=part, owned=(other,), readable=(other,)))
+    assert found.text == "runs on NVIDIA A100-SXM4-80GB, the plan was measured on H100 80GB HBM3"
+
+
+def test_where_no_gpu_is_read_none_is_missed() -> None:
+    part = tier(gpu={"product": H100, "per_replica": 4})
+    (found,) = planned(Met(seen=seen(), tier=part))
+    assert found.level is Level.OK
+
+
+def test_a_pid_file_without_a_process_fails() -> None:
+    (found,) = planned(Met(seen=seen(pid_trouble="/run/x.pid: there is no process 7 here"), tier=tier()))
+    assert (found.level, found.text) == (Level.FAIL, "pid_file: /run/x.pid: there is no process 7 here")
+
+
+def names(page: bytes, **target: Any) -> list[Finding]:
+    return list(doctor_targets.names(Met(seen=seen(page, target=target), tier=None), loaded()))
+
+
+def test_rules_that_a_page_cannot_feed_are_named() -> None:
+    old = (TESTS / "pages" / "vllm-0.8.5.prom").read_bytes()
+    engine, mute, *_ = names(old, engine_version="0.8.5")
+    assert engine.text.startswith("vLLM V1 (0.8.5 by the configuration, 0.8.5 or newer by its names): ")
+    assert (mute.level, mute.text) == (Level.WARN, "TpotDivergence will say not_exposed")
+
+
+@pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])
+def test_a_page_of_the_newest_known_release_has_no_unknown_name(name: str) -> None:
+    (found,) = names((TESTS / "pages" / name).read_bytes())
+    assert found.text.startswith("vLLM V1 (0.32.0 or newer by its names): 37 of 38 signals")
+
+
+def test_names_of_a_newer_release_are_counted_and_shown() -> None:
+    fresh = b"".join(b"# TYPE vllm:brand_new_%d counter\nvllm:brand_new_%d_total 1\n" % (n, n) for n in range(7))
+    found = names(PAGE + fresh)
+    assert found[-1].level is Level.OK
+    assert found[-1].text.startswith("7 names that this sizewatch does not know")
+    assert found[-1].text.endswith("vllm_brand_new_3, vllm_brand_new_4, ...")
+
+
+def test_a_family_that_is_broken_on_the_page_is_named() -> None:
+    broken = PAGE.replace(b'vllm:num_requests_running{engine="0",model_name="small-llama"} ', b"#", 1)
+    assert broken != PAGE
+    broken += b'vllm:num_requests_running{engine="0",model_name="small-llama"} -1\n'
+    found = names(broken)
+    assert [finding.text for finding in found if finding.level is Level.WARN] == [
+        "trouble on its page: requests_running: a gauge of -1.0"
+    ]
+
+
+def test_a_page_that_took_long_is_warned_of() -> None:
+    _, slow = doctor_targets.page(Met(seen=seen(seconds=6.0), tier=None), loaded())
+    assert (slow.level, slow.text) == (Level.WARN, "53.7 kB in 6000 ms nears its timeout of 10 s")
+
+
+def test_there_is_advice_for_every_way_a_scrape_can_fail() -> None:
+    assert set(doctor_targets.ADVICE) == set(ScrapeFailure)
+
+
+def process(**changes: Any) -> list[Finding]:
+    base = {"python": "3.11.7", "open_files": 1024, "packages": {"sizewatch": "0.1.0"}}
+    return list(doctor_machine.process(ProcessSeen(**{**base, **changes}), loaded()))
+
+
+def test_the_shim_package_and_too_few_open_files_are_named() -> None:
+    assert [finding.level for finding in process()] == [Level.OK]
+    _, shim = process(packages={"sizewatch": "0.1.0", "pynvml": "13.0.1"})
+    assert shim.text == "the package pynvml 13.0.1 is installed: a deprecated shim over nvidia-ml-py"
+    _, few = process(open_files=32)
+    assert (few.level, few.text) == (Level.FAIL, "only 32 files and sockets may be open at once, 64 may be needed")
+
+
+ON_H100 = {"targets": [{"url": "http://a/", "tier": "h100-llama70b-fp8"}]}
+NO_NVML = "NVML: the NVIDIA driver is not loaded (nvmlInit); no GPU is read, next try after 10 s"
+
+
+@pytest.mark.parametrize(
+    ("keys", "plan", "level"),
+    [
+        ({}, None, Level.OK),
+        (ON_H100, None, Level.OK),
+        (ON_H100, GUIDE, Level.WARN),
+        ({**ON_H100, "gpus": {"source": "nvml"}}, GUIDE, Level.FAIL),
+        ({"gpus": {"source": "nvml"}}, None, Level.FAIL),
+    ],
+)
+def test_missing_gpus_weigh_as_much_as_they_were_asked_for(
+    keys: dict[str, Any], plan: Plan | None, level: Level
+) -> None:
+    (found,) = doctor_machine.gpus(GpusSeen(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
+    assert found.level is level
+    assert found.text.startswith(NO_NVML)
+
+
+def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
+    blind = gpu(
+        1,
+        gaps={"gpu_energy_joules": "not supported", "pids": "not permitted"},
+        sampled=frozenset({"gpu_busy_seconds", "gpu_power_watts"}),
+        pids=(),
+    )
+    view = GpusSeen(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
+    keys = {"targets": [{"url": "http://a/", "tier": "t", "pid_file": "/run/x.pid"}]}
+    found = list(doctor_machine.gpus(view, loaded(None, **keys)))
+    assert [(finding.check, finding.level, finding.text) for finding in found] == [
+        ("gpus", Level.OK, "2 read through nvml, driver 580.95.05"),
+        ("gpu 0", Level.OK, f"{H100}, GPU-0, 1 processes seen"),
+        ("gpu 1", Level.OK, f"{H100}, GPU-1, 0 processes seen; not given: gpu_energy_joules"),
+        ("gpu 1", Level.WARN, "its processes cannot be seen (not permitted)"),
+        ("gpu 1", Level.WARN, "only plain polls of gpu_busy_seconds: verdicts on them are likely at most"),
+    ]
+
+
+def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
+    view = GpusSeen(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
+    lost, *rest = doctor_machine.gpus(view, loaded())
+    assert (lost.level, lost.text) == (Level.WARN, "GPU 1: it is lost; tried again next turn")
+    assert [finding.level for finding in rest] == [Level.OK, Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, Level.OK),
+        ({"free_bytes": 512 * 1024**2}, Level.WARN),
+        ({"free_bytes": 50 * 1024**2}, Level.FAIL),
+        ({"filesystem": "nfs4"}, Level.FAIL),
+        ({"mode": 0o777}, Level.WARN),
+        ({"mode": 0o750}, Level.OK),
+        ({"trouble": "Read-only file system"}, Level.FAIL),
+    ],
+)
+def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: Level) -> None:
+    view = FolderSeen(**{"path": "/d", "existing": "/d", "free_bytes": 5 * 1024**3, "filesystem": "ext4", **changes})
+    found = list(doctor_machine.folder(view, loaded()))
+    order = list(Level)
+    assert max((finding.level for finding in found), key=order.index) is level
+    assert all(finding.advice for finding in found if finding.level is not Level.OK)
