@@ -66,7 +66,7 @@ class Cascade:
     confirmed: bool = False
     recent: tuple[Observation, ...] = ()
     request_seconds: float | None = None
-    filling_seconds: float = 0.0
+    climbing_seconds: float = 0.0
     calm_seconds: float = 0.0
     evidence: str = ""
 
@@ -74,8 +74,8 @@ class Cascade:
 def advance(state: Cascade, now: Observation, limits: Limits) -> Cascade:
     """The state after one more scrape. Stages only rise until the pressure has been gone for `calm_seconds`."""
     state = _remember(state, now, limits)
-    filling = _fills_within_a_request(state, limits)
-    state = replace(state, filling_seconds=state.filling_seconds + now.dt if filling else 0.0)
+    climbs = len(state.recent) > 1 and now.level > state.recent[-2].level
+    state = replace(state, climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0)
     stage, why = _stage(state, limits)
     if stage == 0:
         return _calmer(state, now, limits)
@@ -95,7 +95,7 @@ def advance(state: Cascade, now: Observation, limits: Limits) -> Cascade:
 
 def interrupted(state: Cascade) -> Cascade:
     """After a gap or a restart: the stage stands, slopes start anew."""
-    return replace(state, recent=(), filling_seconds=0.0, calm_seconds=0.0)
+    return replace(state, recent=(), climbing_seconds=0.0, calm_seconds=0.0)
 
 
 def _calmer(state: Cascade, now: Observation, limits: Limits) -> Cascade:
@@ -136,7 +136,7 @@ def _stage(state: Cascade, limits: Limits) -> tuple[int, str]:
 
 
 def _filling(state: Cascade, limits: Limits) -> str:
-    if state.filling_seconds < limits.hold_seconds:
+    if state.climbing_seconds < limits.hold_seconds or not _fills_within_a_request(state, limits):
         return ""
     now = state.recent[-1]
     return (
@@ -146,10 +146,10 @@ def _filling(state: Cascade, limits: Limits) -> str:
 
 
 def _evicting(state: Cascade, limits: Limits) -> str:
-    """After filling, or with a queue that grows beside it: evictions of a full batch that stays are no cascade."""
+    """While ever more requests come, after filling or with a queue: evictions of a full batch that stays are no cascade."""
     now = state.recent[-1]
     preempted, finished = _sum(state, "preemptions"), _sum(state, "finished")
-    on_the_way = state.stage >= 1 or (now.waiting > 0 and _still_growing(state, limits))
+    on_the_way = (state.stage >= 1 or now.waiting > 0) and _still_growing(state, limits)
     if now.level < limits.full_level or not on_the_way:
         return ""
     if preempted < 2 or preempted <= limits.eviction_rate * max(1.0, finished):
@@ -188,13 +188,13 @@ def _user_visible(state: Cascade, limits: Limits) -> str:
 def _fills_within_a_request(state: Cascade, limits: Limits) -> bool:
     """Nobody who is in will leave before it is full, and more come than go (DESIGN 3.9: the slope leads, not evictions).
 
-    Two rises in a row: a burst, or a load that steps up once and stays, is one. A cache that is full already does not
-    fill: then evictions and the queue tell.
+    A cache that was full before does not fill: then evictions and the queue tell. A load that rises and stops just where
+    the cache is full looks the same until it stops: that is why filling is `likely` and never an alert.
     """
     now = state.recent[-1]
-    if state.request_seconds is None or not limits.filling_level <= now.level < limits.full_level:
+    if state.request_seconds is None or now.level < limits.filling_level or len(state.recent) < 2:
         return False
-    if len(state.recent) < 3 or not state.recent[-3].level < state.recent[-2].level < now.level:
+    if state.recent[-2].level >= limits.full_level:
         return False
     return time_to_full(state) <= state.request_seconds and _still_growing(state, limits)
 

@@ -17,17 +17,22 @@ _SUFFIX = {
 }
 
 
+SECOND = 0.9995
+"""What rounds to a full second is one."""
+
+
 def number(value: float, unit: str) -> str:
     """A value with its unit: ratios as per cent, short times in milliseconds."""
     if unit == "ratio":
         return f"{value:.1%}"
-    if unit == "seconds" and 0 < value < 1:
-        return f"{value * 1000:.3g} ms"
+    if unit == "seconds" and 0 < value < SECOND:
+        return f"{_three(value * 1000)} ms"
     return f"{_three(value)}{_SUFFIX.get(unit, '')}"
 
 
 def _three(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    text = f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or "e+" in text else text
 
 
 def quantity(value: SignalValue, unit: str) -> str:
@@ -38,4 +43,12 @@ def quantity(value: SignalValue, unit: str) -> str:
         return f"above {number(value.low or 0.0, unit)}"
     if value.low is None or value.high <= (value.low or 0.0) * 1.001:
         return number(value.high if value.value is None else value.value, unit)
-    return f"{number(value.low, unit)} to {number(value.high, unit)}"
+    if value.low <= 0:
+        return f"up to {number(value.high, unit)}"
+    return _between(number(value.low, unit), number(value.high, unit))
+
+
+def _between(low: str, high: str) -> str:
+    """Both ends, with their unit once where it is the same."""
+    bare, _, unit = low.partition(" ")
+    return f"{bare} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"

@@ -295,6 +295,7 @@ def cascading_tier() -> TierStatus:
         "l40s-2": hour(shape),
     }
     cascade = Cascade(
+        confirmed=True,
         stage=4,
         onset=NOW - 430,
         since=NOW - 200,

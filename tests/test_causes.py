@@ -200,6 +200,11 @@ def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
     ]
 
 
+def test_a_mere_suspicion_comes_after_what_is_proven_though_it_stands_before_it_in_the_table() -> None:
+    made = found(counters={"prefix_hit_tokens": 0.52 * 14400, "preemptions": 36.0})
+    assert [(c.cause, c.certainty.value) for c in made.causes] == [("evictions", "certain"), ("prefix hits", "likely")]
+
+
 def test_a_small_loss_of_hits_is_only_likely() -> None:
     made = found(counters={"prefix_hit_tokens": 0.52 * 14400})
     assert (first(made).cause, first(made).certainty) == ("prefix hits", Certainty.LIKELY)

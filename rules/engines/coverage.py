@@ -94,14 +94,14 @@ def _reason(engine: Engine, name: str) -> str:
 
 
 def version_range(engine: Engine, families: Mapping[str, str]) -> str:
-    """Which releases print these families, as far as their names tell: "0.20 to 0.29", "0.32 or newer", or that none does.
+    """Which releases print these families, as far as their names tell: "0.20 to 0.29", "0.32 or newer"; "" if none does.
 
     By scanned releases: one that lies between two of them looks like the one or the other.
     """
     on_page = frozenset(name for printed, type_ in families.items() for name in _spellings(engine, printed, type_))
     fitting = [r for r in engine.scanned if all(_agrees(m, r, m.source in on_page) for m in engine.markers)]
     if not fitting:
-        return "none of the releases that were scanned"
+        return ""
     first, last = _short(fitting[0]), _short(fitting[-1])
     if fitting[-1] == engine.scanned[-1]:
         return f"{first} or newer"

@@ -1,0 +1,109 @@
+"""The cascade over what a real vLLM showed: five cascades, and healthy servers of which one runs at the brim."""
+
+import itertools
+from functools import cache
+
+import pytest
+import recorded
+
+from agent.collect.reader import PageReader
+from agent.config_files import load_plan
+from agent.recording import load, scrapes
+from rules.cascade import Cascade
+from rules.replicas import Replica, no_page, page
+from rules.slices import TierView, view
+from rules.snapshots import Snapshot
+
+CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
+BRIM = "kv_brim_healthy"
+HEALTHY = [name for name in recorded.names() if name not in (*CASCADES, BRIM)]
+EVERY = {"5 s": 1, "10 s": 2, "15 s": 3}
+"""How many recorded scrapes make one of a longer interval."""
+
+Pages = list[tuple[float, Snapshot | None]]
+
+
+@cache
+def plan() -> TierView:
+    return view("cpu-small", load_plan(recorded.PLANS / "cpu-small.yaml").tiers["cpu-small"])
+
+
+@cache
+def pages(name: str) -> dict[int, Pages]:
+    """The pages of each target, None for a scrape that failed."""
+    recording, _ = load(recorded.folder(name))
+    readers = [PageReader(target.engine) for target in recording.targets]
+    found: dict[int, Pages] = {}
+    for one in scrapes(recording, []):
+        read = None if one.body is None else readers[one.target].read(one.body, one.t)
+        found.setdefault(one.target, []).append((one.t, read))
+    return found
+
+
+def followed(scraped: Pages) -> list[tuple[float, Cascade]]:
+    replica, states = Replica(tier="cpu-small", name="r"), []
+    for t, snapshot in scraped:
+        replica = (no_page(replica, t) if snapshot is None else page(replica, snapshot, plan()))[0]
+        states.append((t, replica.cascade))
+    return states
+
+
+def phases(name: str, every: int) -> list[list[tuple[float, Cascade]]]:
+    """The cascade of every target, seen at a longer interval, for each scrape at which that could begin."""
+    return [followed(scraped[begin::every]) for scraped in pages(name).values() for begin in range(every)]
+
+
+@pytest.mark.parametrize("interval", EVERY)
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_server_never_cascades(name: str, interval: str) -> None:
+    for states in phases(name, EVERY[interval]):
+        assert max(state.stage for _, state in states) == 0
+
+
+@pytest.mark.parametrize("interval", EVERY)
+def test_a_load_that_stops_rising_just_where_the_cache_is_full_is_a_suspicion_and_never_an_alert(interval: str) -> None:
+    """Until it stops it is the ramp of a cascade, scrape by scrape: nothing on the pages tells them apart."""
+    for states in phases(BRIM, EVERY[interval]):
+        assert max(state.stage for _, state in states) <= 1
+        assert not any(state.confirmed for _, state in states)
+        assert states[-1][1].stage == 0
+
+
+@pytest.mark.parametrize("interval", EVERY)
+@pytest.mark.parametrize("name", CASCADES)
+def test_a_cascade_is_found_felt_and_over(name: str, interval: str) -> None:
+    for states in phases(name, EVERY[interval]):
+        seen = [state.stage for _, state in states]
+        assert max(seen) == 4
+        assert (seen[0], seen[-1]) == (0, 0)
+        assert sum(1 for before, now in itertools.pairwise(seen) if now and not before) == 1
+
+
+@pytest.mark.parametrize("name", CASCADES)
+def test_at_five_seconds_it_speaks_before_a_client_waits_longer_than_the_objective(name: str) -> None:
+    late = min(
+        float(row["t_start"]) + float(row["ttft"])
+        for row in recorded.requests(name)
+        if row["ttft"] and float(row["ttft"]) > 2
+    )
+    (states,) = phases(name, 1)
+    onset = next(t for t, state in states if state.stage > 0)
+    assert onset < late
+
+
+@pytest.mark.parametrize("name", CASCADES)
+def test_it_is_over_soon_after_the_queue_is(name: str) -> None:
+    (states,) = phases(name, 1)
+    over = next(t for (_, before), (t, state) in itertools.pairwise(states) if before.stage and not state.stage)
+    waiting = max(
+        t for t, snapshot in pages(name)[0] if snapshot is not None and snapshot.gauges["requests_waiting"] > 0
+    )
+    assert 0 < over - waiting <= 30
+
+
+def test_the_recordings_at_the_brim_would_fool_anyone_who_looks_at_preemptions_or_the_level() -> None:
+    (brim,) = pages("kv_brim_healthy").values()
+    seen = [snapshot for _, snapshot in brim if snapshot is not None]
+    assert max(s.gauges["kv_utilization_max"] for s in seen) > 0.99
+    assert seen[-1].counters["preemptions"] - seen[0].counters["preemptions"] == 48
+    assert max(float(row["ttft"]) for row in recorded.requests("kv_brim_healthy") if row["ttft"]) < 2

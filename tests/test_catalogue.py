@@ -1,0 +1,168 @@
+import pytest
+
+from rules.catalogue import BY_NAME, RULES, Loudness, Rule, Scope, Way
+from rules.envelope import METRICS
+from rules.families import BY_NAME as FAMILIES
+from rules.judgements import BY_SLICES
+from rules.judging_means import MEANS
+from rules.replicas import Replica
+from rules.scrape_answers import replica_answers
+from rules.signals import BY_NAME as SIGNALS
+from rules.slices import view
+
+# The rule names of the design, a public contract: they are alertnames and runbook headings.
+NAMES = [
+    "TtftDivergence",
+    "TpotDivergence",
+    "ItlDivergence",
+    "GpuUtilizationShortfall",
+    "PrefixHitDivergence",
+    "EvictionDivergence",
+    "LoadBeyondBenchmark",
+    "WorkloadDrift",
+    "BenchmarkNotRepresentative",
+    "GpuMemoryLow",
+    "GpuMemoryHigh",
+    "KvCacheNearCeiling",
+    "KvCacheUnderused",
+    "KvEviction",
+    "KvCacheCascade",
+    "KvResidencyShort",
+    "KvTransferSlow",
+    "GpuComputeLow",
+    "GpuSaturated",
+    "UtilizationTrap",
+    "NoHeadroom",
+    "TokensPerGpuHourFalling",
+    "QueueGrowing",
+    "QueueAlwaysEmpty",
+    "PastTheKnee",
+    "TtftSloBurn",
+    "TpotSloBurn",
+    "TtftTail",
+    "TpotTail",
+    "PrefixHitLow",
+    "PrefixRoutingBroken",
+    "AdapterCachePressure",
+    "SpeculationAcceptanceLow",
+    "SpeculationUneconomic",
+    "MixedTierLoadBalancing",
+    "QuantizationMismatch",
+    "ColdStartLate",
+    "GuardrailMissing",
+    "OutputLengthDrift",
+    "RunawayGeneration",
+    "QueueBreakerOff",
+    "PdRatioOff",
+    "GpuXid",
+    "GpuThrottling",
+    "GpuEccErrors",
+    "TierDown",
+    "TargetDown",
+    "TelemetryStale",
+    "UnknownTooLong",
+    "AgentDown",
+    "ForecastDegraded",
+    "DemandExceedsCapacity",
+]
+
+every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+
+
+def test_the_first_rules_are_all_there_and_each_once() -> None:
+    assert [rule.name for rule in RULES] == [
+        "TtftDivergence",
+        "TpotDivergence",
+        "ItlDivergence",
+        "GpuUtilizationShortfall",
+        "PrefixHitDivergence",
+        "EvictionDivergence",
+        "LoadBeyondBenchmark",
+        "KvEviction",
+        "KvCacheCascade",
+        "TargetDown",
+        "TelemetryStale",
+    ]
+    assert len(BY_NAME) == len(RULES)
+
+
+@every
+def test_a_name_is_one_of_the_contract(rule: Rule) -> None:
+    assert rule.name in NAMES
+
+
+@every
+def test_a_rule_has_thresholds_with_a_unit_and_a_source(rule: Rule) -> None:
+    assert rule.thresholds
+    for name, threshold in rule.thresholds.items():
+        assert threshold.value > 0, name
+        assert threshold.unit, name
+        assert len(threshold.source) > 5, name
+
+
+@every
+def test_a_rule_says_what_it_means_and_what_to_do(rule: Rule) -> None:
+    assert rule.title
+    assert rule.meaning.endswith(".")
+    assert len(rule.actions) >= 2
+    assert all(action[0].isupper() or action[0] == "`" for action in rule.actions)
+
+
+@every
+def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
+    of_scrapes = {answer.rule for answer in replica_answers(Replica(tier="t", name="a"), view("t", None), 0.0)}
+    assert (rule.way in BY_SLICES) != (rule.name in of_scrapes)
+
+
+def test_every_way_is_used_by_a_rule() -> None:
+    assert {rule.way for rule in RULES} == set(Way)
+
+
+@every
+def test_what_a_rule_reads_exists(rule: Rule) -> None:
+    assert rule.signal in SIGNALS or rule.signal == "coverage"
+    if rule.way in (Way.TAIL, Way.SHORTFALL, Way.EXCESS):
+        assert rule.metric in METRICS
+    if rule.way is Way.TAIL:
+        assert rule.family in FAMILIES
+    if rule.way is Way.SHORTFALL:
+        assert rule.metric in MEANS
+
+
+@every
+def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
+    over_windows = rule.way in BY_SLICES
+    assert (0 < rule.minimum_seconds < rule.window_seconds) == over_windows
+    assert (rule.scope is Scope.TIER) == over_windows
+
+
+@every
+def test_only_what_users_feel_pages(rule: Rule) -> None:
+    assert (rule.loudness is Loudness.PAGE) == (rule.name == "KvCacheCascade")
+
+
+def test_the_guides_numbers() -> None:
+    def values(name: str) -> dict[str, float]:
+        return {key: threshold.value for key, threshold in BY_NAME[name].thresholds.items()}
+
+    for name in ("TtftDivergence", "TpotDivergence", "ItlDivergence"):
+        tail = values(name)
+        assert (tail["factor"], tail["allowed_share"], tail["supported_requests"]) == (1.3, 0.01, 300)
+    assert values("GpuUtilizationShortfall")["points"] == 0.20
+    assert (values("KvEviction")["warning"], values("KvEviction")["critical"]) == (0.05, 0.20)
+    assert values("KvCacheCascade")["filling_level"] == 0.6
+    assert values("TargetDown")["misses"] == 3
+
+
+def test_a_threshold_can_be_replaced_for_a_tier() -> None:
+    rule = BY_NAME["TargetDown"]
+    assert rule.limit("misses", {}) == 3
+    assert rule.limit("misses", {"TargetDown": {"misses": 5}}) == 5
+    assert rule.limit("misses", {"KvEviction": {"warning": 5}}) == 3
+    with pytest.raises(KeyError):
+        rule.limit("mises", {})
+
+
+def test_no_action_advises_a_smaller_cache_against_evictions() -> None:
+    for name in ("EvictionDivergence", "KvEviction", "KvCacheCascade"):
+        assert any("Never lower --gpu-memory-utilization" in action for action in BY_NAME[name].actions)

@@ -1,0 +1,192 @@
+"""Table and pages hold each other: every family of every page is explained, every row of the table is met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from making import PAGES, START
+
+from agent.collect.reader import PageReader
+from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
+from rules.engines.table import Ignored, Marker
+from rules.engines.vllm_v1 import VLLM_V1
+from rules.families import BY_NAME, stem
+
+SHARED = Path(__file__).parents[2] / "shared" / "pages"
+OURS = sorted(PAGES.glob("*.prom")) + sorted(PAGES.glob("*.openmetrics.txt"))
+THEIRS = [
+    page
+    for folder in ("generated", "real")
+    for page in sorted((SHARED / folder).glob("*.*"))
+    if page.suffix in (".prom", ".txt") and not page.name.startswith(("sglang", "llamacpp", "vllm-0.6"))
+]
+MOONCAKE = {
+    "vllm:mooncake_xfer_time_seconds": "histogram",
+    "vllm:mooncake_num_failed_transfers_total": "counter",
+}
+"""No page has this connector; its names and types are those of the wheel of 0.33.0."""
+
+
+def families(page: Path) -> dict[str, str]:
+    reader = PageReader("vllm")
+    reader.read(page.read_bytes(), START)
+    return dict(reader.families)
+
+
+def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
+    return {use.name: use for use in uses}
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path) -> None:
+    for use in explain_families(VLLM_V1, families(page)):
+        assert use.use is not Use.UNKNOWN, use
+        assert use.text
+
+
+@pytest.mark.skipif(not THEIRS, reason="../shared is absent: only our own pages were tried")
+def test_so_is_every_family_of_every_page_there_is() -> None:
+    for page in THEIRS:
+        found = explain_families(VLLM_V1, families(page))
+        assert not [use for use in found if use.use is Use.UNKNOWN], page.name
+
+
+def test_every_row_of_the_table_is_met_on_some_page() -> None:
+    seen = [explain_families(VLLM_V1, families(page)) for page in OURS]
+    seen.append(explain_families(VLLM_V1, MOONCAKE))
+    met = {(use.name.replace(":", "_"), family) for uses in seen for use in uses for family in use.families}
+    assert {(row.source, row.family) for row in VLLM_V1.rows} <= met
+
+
+def test_every_row_is_read_from_a_page_that_has_it() -> None:
+    """What is called read is read: the families of the explanation and those of the snapshot agree, but for labels."""
+    for page in OURS:
+        reader = PageReader("vllm")
+        found = reader.read(page.read_bytes(), START)
+        said = {family for use in explain_families(VLLM_V1, reader.families) for family in use.families}
+        present = {stem(family) for family in (*found.counters, *found.histograms, *found.gauges)}
+        assert present <= said
+        by_label = {row.family for row in VLLM_V1.rows if row.where}
+        assert said - present <= by_label
+
+
+def test_every_row_feeds_a_family_of_its_kind() -> None:
+    for row in VLLM_V1.rows:
+        assert BY_NAME[row.family].kind is row.kind, row
+
+
+def test_every_reason_to_leave_a_family_alone_is_one_of_the_engines_own() -> None:
+    prefixes = [row.prefix for row in VLLM_V1.ignored]
+    assert len(set(prefixes)) == len(prefixes)
+    assert all(row.why for row in VLLM_V1.ignored)
+
+
+def test_a_family_says_what_it_is_read_as() -> None:
+    found = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.33.0.prom")))
+    assert found["vllm:time_to_first_token_seconds"].families == ("ttft_seconds",)
+    assert found["vllm:time_to_first_token_seconds"].text == "ttft_seconds"
+    assert found["vllm:kv_cache_usage_perc"].text == "kv_utilization, kv_utilization_max"
+    assert found["vllm:iteration_tokens_total"].families == ("engine_steps",)
+    assert found["vllm:cache_config_info"].text == "facts about the engine"
+    assert found["vllm:prompt_tokens_created"].text == "tells when the engine was ready"
+    assert found["vllm:num_preemptions_created"].text == "tells when its family began to count"
+
+
+def test_both_formats_name_the_same_uses() -> None:
+    def without_total(page: str) -> dict[str, str]:
+        uses = explain_families(VLLM_V1, families(PAGES / page))
+        return {use.name.removesuffix("_total"): use.text for use in uses if not use.name.endswith("_created")}
+
+    assert without_total("vllm-0.33.0.openmetrics.txt") == without_total("vllm-0.33.0.prom")
+
+
+def test_the_process_of_a_real_page_tells_its_start() -> None:
+    found = by_name(explain_families(VLLM_V1, families(PAGES / "steady_after_load.prom")))
+    assert (found["process_start_time_seconds"].use, found["process_start_time_seconds"].families) == (Use.MAPPED, ())
+    assert found["process_cpu_seconds_total"].use is Use.IGNORED
+    assert found["http_requests_total"].families == (
+        "http_requests_ok",
+        "http_requests_refused",
+        "http_requests_failed",
+    )
+
+
+def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
+    old = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.8.5.prom")))
+    newer = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.11.0.prom")))
+    assert old["vllm:time_per_output_token_seconds"].families == ("itl_seconds",)
+    assert newer["vllm:time_per_output_token_seconds"].use is Use.IGNORED
+    assert newer["vllm:inter_token_latency_seconds"].families == ("itl_seconds",)
+
+
+def test_what_nobody_knows_is_said_to_be_unknown() -> None:
+    (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
+    assert (found.use, found.text) == (Use.UNKNOWN, "not in the table")
+
+
+def test_a_known_name_of_another_type_is_unknown() -> None:
+    (found,) = explain_families(VLLM_V1, {"vllm:num_preemptions_total": "gauge"})
+    assert (found.use, found.text) == (Use.UNKNOWN, "a gauge here, a counter in every release that was scanned")
+    (found,) = explain_families(VLLM_V1, {"vllm:iteration_tokens_total": "counter"})
+    assert found.text == "a counter here, a histogram in every release that was scanned"
+
+
+def test_a_name_without_a_type_is_taken_at_its_word() -> None:
+    (found,) = explain_families(VLLM_V1, {"ray_vllm_num_preemptions_total": "untyped"})
+    assert found.families == ("preemptions",)
+
+
+def test_the_longest_prefix_gives_the_reason() -> None:
+    engine = replace(VLLM_V1, ignored=(Ignored(prefix="vllm_x_", why="far"), Ignored(prefix="vllm_x_y", why="near")))
+    uses = explain_families(engine, {"vllm:x_y_total": "counter", "vllm:x_z": "gauge", "vllm:x": "gauge"})
+    assert [use.text for use in uses] == ["near", "far", "not in the table"]
+
+
+# --- releases
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("vllm-0.8.5.prom", "0.8"),
+        ("vllm-0.9.2.prom", "0.9"),
+        ("vllm-0.11.0.prom", "0.11"),
+        ("vllm-0.12.0.prom", "0.12"),
+        ("vllm-0.15.1.prom", "0.15"),
+        ("vllm-0.20.2.prom", "0.20 to 0.29"),
+        ("vllm-0.29.0.prom", "0.20 to 0.29"),
+        ("vllm-0.33.0.prom", "0.32 or newer"),
+        ("vllm-0.33.0.openmetrics.txt", "0.32 or newer"),
+        ("steady_after_load.prom", "0.32 or newer"),
+    ],
+)
+def test_the_names_of_a_page_tell_its_release(page: str, text: str) -> None:
+    assert version_range(VLLM_V1, families(PAGES / page)) == text
+
+
+def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> None:
+    """--show-hidden-metrics-for-version; without it 0.12 hides time_per_output_token_seconds."""
+    shown = families(PAGES / "vllm-0.12.0.prom")
+    assert "vllm:time_per_output_token_seconds" in shown
+    hidden = {name: type_ for name, type_ in shown.items() if "time_per_output_token_seconds" not in name}
+    hidden["vllm:request_time_per_output_token_seconds"] = "histogram"
+    assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "0.12"
+
+
+def test_names_that_no_release_prints_together_tell_none() -> None:
+    mixed = families(PAGES / "vllm-0.33.0.prom") | {"vllm:gpu_cache_usage_perc": "gauge"}
+    assert version_range(VLLM_V1, mixed) == ""
+
+
+def test_two_digits_are_more_than_one() -> None:
+    markers = (Marker(source="vllm_a", since="0.9.2", until="0.10.2"),)
+    engine = replace(VLLM_V1, scanned=("0.8.5", "0.9.2", "0.10.2", "0.11.0"), markers=markers)
+    assert version_range(engine, {"vllm:a": "gauge"}) == "0.9 to 0.10"
+    assert version_range(engine, {}) == "0.8 or newer"
+
+
+def test_every_marker_names_scanned_releases() -> None:
+    for marker in VLLM_V1.markers:
+        assert {marker.since, marker.until} <= {*VLLM_V1.scanned, ""}

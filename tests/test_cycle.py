@@ -1,0 +1,189 @@
+from dataclasses import replace
+from typing import Any
+
+from judging_samples import EDGES, START, view
+from making import cumulative, snapshot
+
+from agent.cycle import Watcher
+from rules.alert_state import Phase
+from rules.episodes import Ended, Episode, UnknownSpan
+from rules.signals import Gap
+from rules.snapshots import Snapshot
+from rules.verdicts import Status, Subject, Verdict
+
+A = Subject(tier="t", replica="a")
+TIER = Subject(tier="t")
+
+
+def at(seconds: float, rps: float = 3.0, slow: float = 0.0, **more: Any) -> Snapshot:
+    """A page so many seconds after START, of a replica that serves `rps`, a share `slow` of them in 0.4 s."""
+    n = round(seconds * rps)
+    latencies = cumulative([0.4] * round(n * slow) + [0.08] * (n - round(n * slow)), EDGES)
+    return snapshot(
+        START + seconds,
+        counters={"requests_finished": float(n), "engine_steps": seconds * 50},
+        histograms={"ttft_seconds": latencies, "tpot_seconds": latencies},
+        gauges={"requests_running": 3.0},
+        **more,
+    )
+
+
+def watched(watcher: Watcher, *, start: int = 0, end: int = 600, names: str = "a", **more: Any) -> list[Ended]:
+    """Turns every 15 s in [start, end] with good pages; what ended."""
+    ended: list[Ended] = []
+    for seconds in range(start, end + 1, 15):
+        for name in names:
+            watcher.page("t", name, at(seconds, **more))
+        ended.extend(watcher.turn(START + seconds)[0])
+    return ended
+
+
+def standing(watcher: Watcher, rule: str, subject: Subject = TIER) -> Verdict:
+    answer = watcher.standings[rule, subject].answer
+    assert isinstance(answer, Verdict), answer
+    return answer
+
+
+def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
+    watcher = Watcher({"t": view()})
+    told = []
+    for seconds in range(0, 200, 15):
+        watcher.page("t", "a", at(seconds))
+        told.append(len(watcher.turn(START + seconds)[1]))
+    assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
+    closed = watcher.minutes["t"].slices
+    assert [s.window.start - START for s in closed] == [0, 60, 120]
+
+
+def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
+    watcher = Watcher({"t": view()})
+    for seconds in range(0, 76, 15):
+        watcher.page("t", "a", at(seconds, rps=7.0))
+    (closed,) = watcher.turn(START + 75)[1]
+    assert (closed.tier, closed.replica) == ("t", "a")
+    assert closed.slice is watcher.minutes["t"].slices[-1]
+    assert closed.slice.beyond
+
+
+def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
+    watcher = Watcher({"t": view()})
+    watched(watcher, end=45)
+    assert {rule for rule, _ in watcher.standings} == {"KvCacheCascade", "TargetDown", "TelemetryStale"}
+    watched(watcher, start=60, end=75)
+    assert ("TtftDivergence", TIER) in watcher.standings
+    assert watcher.standings["TtftDivergence", TIER].answer.t == START + 75
+    watched(watcher, start=90, end=90)
+    assert watcher.standings["TtftDivergence", TIER].answer.t == START + 75
+    assert watcher.standings["TargetDown", A].answer.t == START + 90
+
+
+def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
+    watcher = Watcher({"t": view()})
+    began = watched(watcher, slow=0.1)
+    assert standing(watcher, "TtftDivergence").status is Status.WARNING
+    assert not [e for e in began if isinstance(e, Episode)]
+    alert = next(a for k, a in watcher.alerts.items() if k.rule == "TtftDivergence")
+    assert (alert.phase, alert.since) == (Phase.FIRING, START + 195)
+    slow_ones = round(600 * 3 * 0.1)
+    for seconds in range(615, 1200, 15):
+        n = seconds * 3
+        latencies = cumulative([0.4] * slow_ones + [0.08] * (n - slow_ones), EDGES)
+        page = at(seconds)
+        watcher.page("t", "a", replace(page, histograms={"ttft_seconds": latencies, "tpot_seconds": latencies}))
+        began.extend(watcher.turn(START + seconds)[0])
+    (episode,) = [e for e in began if isinstance(e, Episode) and e.rule == "TtftDivergence"]
+    assert episode.started_at == START + 195
+    assert episode.ended_at is not None
+    assert START + 600 < episode.ended_at < START + 1000
+    assert watcher.alerts[next(k for k in watcher.alerts if k.rule == "TtftDivergence")].phase is Phase.RESOLVED
+
+
+def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
+    watcher = Watcher({"t": view()})
+    watched(watcher, end=60)
+    for seconds in (75, 90, 105):
+        assert watcher.no_page("t", "a", START + seconds, trouble="refused") is not None
+        watcher.turn(START + seconds)
+    assert standing(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
+    ended = watched(watcher, start=120, end=135)
+    assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Episode)] == [
+        ("TargetDown", START + 105, START + 120)
+    ]
+    spans = [e for e in ended if isinstance(e, UnknownSpan) and e.rule == "TelemetryStale"]
+    assert [(s.reason, s.started_at, s.ended_at) for s in spans] == [(Gap.SCRAPE_FAILED, START + 75, START + 120)]
+
+
+def test_a_tier_without_a_plan_is_watched_without_one() -> None:
+    watcher = Watcher({})
+    watched(watcher, end=300)
+    assert watcher.view("t").plan is None
+    assert standing(watcher, "KvEviction").status is Status.OK
+    assert watcher.standings["TtftDivergence", TIER].unknown is not None
+
+
+def test_tiers_are_judged_apart() -> None:
+    watcher = Watcher({"t": view(), "u": replace(view(), tier="u")})
+    for seconds in range(0, 300, 15):
+        watcher.page("t", "a", at(seconds, slow=0.1))
+        watcher.page("u", "a", at(seconds))
+        watcher.turn(START + seconds)
+    assert standing(watcher, "TtftDivergence").status is Status.WARNING
+    assert standing(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
+
+
+def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
+    watcher = Watcher({"t": view()})
+    watched(watcher, end=90, names="ab")
+    closed = watcher.flush()
+    assert [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed] == [
+        ("a", 60, 90),
+        ("b", 60, 90),
+    ]
+
+
+def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
+    watcher = Watcher({"t": view()})
+    watcher.gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
+    watched(watcher, end=30)
+    assert standing(watcher, "TelemetryStale", A).sentence == "GPU-1 has not been read for 150 s"
+    watcher.gpu_problem("t", "a", "")
+    ended = watched(watcher, start=45, end=45)
+    assert [(e.rule, e.ended_at) for e in ended] == [("TelemetryStale", START + 45)]
+
+
+def test_another_configuration_goes_on_where_the_last_one_was() -> None:
+    before = Watcher({"t": view()})
+    watched(before, end=300, names="ab", slow=0.1)
+    after = Watcher({"t": view(requests=100)})
+    after.take_over(before, {("t", "a"), ("t", "b")})
+    watched(after, start=315, end=375, names="ab", slow=0.1)
+    episode = after.standings["TtftDivergence", TIER].episode
+    assert episode is not None
+    assert episode.started_at == START + 195
+    assert standing(after, "TtftDivergence").certainty.value == "likely"
+    assert len(after.minutes["t"].slices) == 2 * 6
+
+
+def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
+    before = Watcher({"t": view()})
+    watched(before, end=60, names="ab")
+    for seconds in (75, 90, 105):
+        before.no_page("t", "b", START + seconds)
+        before.page("t", "a", at(seconds))
+        before.turn(START + seconds)
+    gone = Subject(tier="t", replica="b")
+    after = Watcher({"t": view()})
+    after.take_over(before, {("t", "a")})
+    assert ("t", "b") not in after.replicas
+    after.page("t", "a", at(120))
+    ended, _ = after.turn(START + 120)
+    assert {(e.rule, type(e)) for e in ended if e.subject == gone} == {
+        ("TargetDown", Episode),
+        ("KvCacheCascade", UnknownSpan),
+        ("TelemetryStale", UnknownSpan),
+    }
+    assert {e.ended_at for e in ended if e.subject == gone} == {START + 120}
+    (alert,) = [a for k, a in after.alerts.items() if k.subject == gone]
+    assert (alert.phase, alert.resolved_at) == (Phase.RESOLVED, START + 120)
+    assert after.turn(START + 135)[0] == ()
+    assert not [subject for _, subject in after.standings if subject == gone]

@@ -1,0 +1,118 @@
+from collections.abc import Iterable
+from typing import Any
+
+from rules.episodes import Ended, Episode, Standing, Transition, UnknownSpan, advance, end
+from rules.signals import Gap, Missing
+from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+
+SUBJECT = Subject(tier="t", replica="a")
+OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+
+
+def answer(t: float, status: Status, certainty: Certainty = CERTAIN, **more: Any) -> Verdict:
+    missing = Missing(gap=Gap.NOT_IN_PLAN)
+    whole = {"observed": missing, "expected": missing, "unit": "ratio", "sentence": f"at {t:g}", **more}
+    return Verdict(t=t, rule="KvEviction", subject=SUBJECT, status=status, certainty=certainty, **whole)
+
+
+def gap(t: float, reason: Gap = Gap.SCRAPE_FAILED, text: str = "") -> Unknown:
+    return Unknown(t=t, rule="KvEviction", subject=SUBJECT, reason=reason, text=text)
+
+
+def through(answers: Iterable[Answer]) -> tuple[Standing, list[Ended]]:
+    standing: Standing | None = None
+    ended: list[Ended] = []
+    for one in answers:
+        standing, now = advance(standing, one)
+        ended.extend(now)
+    assert standing is not None
+    return standing, ended
+
+
+def test_an_episode_runs_from_the_first_warning_to_the_first_ok() -> None:
+    standing, ended = through([answer(1, OK), answer(2, WARNING), answer(3, WARNING), answer(4, OK), answer(5, OK)])
+    assert standing.episode is None
+    (episode,) = ended
+    assert isinstance(episode, Episode)
+    assert (episode.rule, episode.subject) == ("KvEviction", SUBJECT)
+    assert (episode.started_at, episode.ended_at) == (2, 4)
+    assert episode.transitions == (
+        Transition(t=2, status=WARNING, stage=None, certainty=CERTAIN),
+        Transition(t=4, status=OK, stage=None, certainty=CERTAIN),
+    )
+
+
+def test_an_episode_that_lasts_has_no_end() -> None:
+    standing, ended = through([answer(2, WARNING), answer(3, WARNING)])
+    assert ended == []
+    assert standing.episode is not None
+    assert (standing.episode.started_at, standing.episode.ended_at) == (2, None)
+
+
+def test_only_changes_are_transitions() -> None:
+    standing, _ = through(
+        [
+            answer(1, WARNING, LIKELY, stage=1),
+            answer(2, WARNING, LIKELY, stage=1),
+            answer(3, WARNING, CERTAIN, stage=1),
+            answer(4, WARNING, CERTAIN, stage=2),
+            answer(5, CRITICAL, CERTAIN, stage=3),
+            answer(6, CRITICAL, CERTAIN, stage=3),
+        ]
+    )
+    assert standing.episode is not None
+    assert [t.t for t in standing.episode.transitions] == [1, 3, 4, 5]
+
+
+def test_a_gap_inside_does_not_end_an_episode() -> None:
+    standing, ended = through([answer(1, WARNING), gap(2), gap(3), answer(4, WARNING), answer(5, OK)])
+    spans = [e for e in ended if isinstance(e, UnknownSpan)]
+    (episode,) = [e for e in ended if isinstance(e, Episode)]
+    assert (episode.started_at, episode.ended_at) == (1, 5)
+    assert [(s.started_at, s.ended_at) for s in spans] == [(2, 4)]
+    assert (standing.episode, standing.unknown) == (None, None)
+
+
+def test_during_a_gap_both_stand() -> None:
+    standing, _ = through([answer(1, WARNING), gap(2, text="no page")])
+    assert standing.episode is not None
+    assert standing.unknown == UnknownSpan(
+        rule="KvEviction", subject=SUBJECT, reason=Gap.SCRAPE_FAILED, text="no page", started_at=2, ended_at=None
+    )
+    assert standing.answer == gap(2, text="no page")
+
+
+def test_another_reason_is_another_span() -> None:
+    _, ended = through([gap(1), gap(2), gap(3, Gap.RESTARTED), answer(4, OK)])
+    assert [(e.reason, e.started_at, e.ended_at) for e in ended if isinstance(e, UnknownSpan)] == [
+        (Gap.SCRAPE_FAILED, 1, 3),
+        (Gap.RESTARTED, 3, 4),
+    ]
+
+
+def test_the_worst_is_by_status_then_certainty_then_stage_and_the_latest_of_these() -> None:
+    def worst(*answers: Verdict) -> float:
+        standing, _ = through(answers)
+        assert standing.episode is not None
+        return standing.episode.worst.t
+
+    assert worst(answer(1, CRITICAL, LIKELY), answer(2, WARNING, CERTAIN)) == 1
+    assert worst(answer(1, WARNING, CERTAIN), answer(2, WARNING, LIKELY)) == 1
+    assert worst(answer(1, CRITICAL, stage=4), answer(2, CRITICAL, stage=3)) == 1
+    assert worst(answer(1, WARNING, LIKELY), answer(2, WARNING, CERTAIN), answer(3, CRITICAL, LIKELY)) == 3
+    assert worst(answer(1, WARNING), answer(2, WARNING)) == 2
+
+
+def test_a_second_outbreak_is_a_second_episode() -> None:
+    _, ended = through([answer(1, WARNING), answer(2, OK), answer(3, CRITICAL), answer(4, OK)])
+    assert [(e.started_at, e.ended_at) for e in ended] == [(1, 2), (3, 4)]
+
+
+def test_what_is_watched_no_more_ends() -> None:
+    standing, _ = through([answer(1, WARNING), gap(2)])
+    episode, span = end(standing, 9)
+    assert (type(episode), type(span)) == (Episode, UnknownSpan)
+    assert (episode.started_at, episode.ended_at, span.started_at, span.ended_at) == (1, 9, 2, 9)
+    fine, _ = through([answer(1, OK)])
+    assert end(fine, 9) == ()

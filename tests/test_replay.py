@@ -1,0 +1,259 @@
+"""The replay end to end: its JSON (the contract of the design), its exit codes, and recordings that are broken."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded
+import yaml
+
+from agent.cli import main
+from agent.config_files import load_plan
+from agent.recording import load
+from agent.replay import Replayed, replay
+from rules.episodes import Episode
+from rules.signals import SIGNALS
+from rules.verdicts import Certainty
+
+PLAN = recorded.PLANS / "cpu-small.yaml"
+CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
+SUSPECTED = "kv_brim_healthy"
+"""Its load rises like a cascade's and stops where the cache is full: a suspicion that never becomes certain."""
+
+
+def replayed(name: str, step: float = 60.0) -> Replayed:
+    recording, problems = load(recorded.folder(name))
+    return replay(recording, load_plan(PLAN), step, problems)
+
+
+def document(
+    capsys: pytest.CaptureFixture[str], folder: Path, *options: str, code: int | None = None
+) -> dict[str, Any]:
+    found = main(["replay", str(folder), "--plan", str(PLAN), "--format", "json", *options])
+    assert code is None or found == code
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def lines(name: str, count: int | None = None) -> list[bytes]:
+    with gzip.open(recorded.folder(name) / "metrics.jsonl.gz", "rb") as stream:
+        return stream.readlines()[:count]
+
+
+def folder_of(path: Path, *targets: dict[str, str], **files: bytes) -> Path:
+    for file, content in files.items():
+        (path / f"{file}.jsonl.gz").write_bytes(content)
+    entries = targets or tuple(
+        {"file": f"{f}.jsonl.gz", "tier": "cpu-small", "replica": f, "engine": "vllm"} for f in files
+    )
+    (path / "recording.yaml").write_text(yaml.safe_dump({"schema": 1, "name": "broken", "targets": list(entries)}))
+    return path
+
+
+def packed(some: list[bytes]) -> bytes:
+    return gzip.compress(b"".join(some))
+
+
+def finished(found: Replayed) -> float:
+    return sum(shown.window.counters.get("requests_finished", 0.0) for shown in found.windows if shown.replica)
+
+
+def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, recorded.folder("kv_cascade"), "--step", "15s", code=1)
+    assert {"schema", "windows", "verdicts", "unknowns"} <= set(told)
+    assert told["schema"] == 1
+    for window in told["windows"]:
+        assert {"start", "end", "tier", "replica", "coverage", "readings"} == set(window)
+        assert list(window["readings"]) == [signal.name for signal in SIGNALS]
+        for reading in window["readings"].values():
+            assert set(reading) == {"value", "low", "high", "n"} or set(reading) <= {"gap", "text"}
+    for verdict in told["verdicts"]:
+        assert set(verdict) == {
+            *("rule", "tier", "replica", "status", "certainty", "started_at", "ended_at", "transitions"),
+            *("observed", "expected", "unit", "sentence", "causes", "actions"),
+        }
+        for change in verdict["transitions"]:
+            assert set(change) == {"t", "status", "stage", "certainty"}
+        for cause in verdict["causes"]:
+            assert set(cause) == {"cause", "certainty", "evidence", "against"}
+        for action in verdict["actions"]:
+            assert set(action) == {"text", "runbook"}
+    for unknown in told["unknowns"]:
+        assert {"rule", "tier", "replica", "reason", "started_at", "ended_at"} <= set(unknown)
+
+
+def test_the_cascade_of_the_recording_is_in_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, recorded.folder("kv_cascade"))
+    origin = told["windows"][0]["start"]
+    (cascade,) = [v for v in told["verdicts"] if v["rule"] == "KvCacheCascade"]
+    assert (cascade["tier"], cascade["replica"], cascade["status"], cascade["certainty"]) == (
+        "cpu-small",
+        "cpu-small-0",
+        "critical",
+        "certain",
+    )
+    assert [(round(t["t"] - origin), t["stage"], t["status"], t["certainty"]) for t in cascade["transitions"]] == [
+        (85, 1, "warning", "likely"),
+        (100, 3, "critical", "likely"),
+        (105, 3, "critical", "certain"),
+        (110, 4, "critical", "certain"),
+        (275, 0, "ok", "certain"),
+    ]
+    assert round(cascade["ended_at"] - origin) == 275
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_only_cascades_have_cascade_episodes_and_those_end(name: str) -> None:
+    found = replayed(name)
+    assert found.problems == ()
+    assert not [s for s in found.standings if s.episode and s.episode.rule == "KvCacheCascade"]
+    cascades = [e for e in found.ended if isinstance(e, Episode) and e.rule == "KvCacheCascade"]
+    assert len(cascades) == (name in (*CASCADES, SUSPECTED))
+    assert all(e.worst.certainty is Certainty.LIKELY for e in cascades if name == SUSPECTED)
+
+
+def test_windows_are_those_of_the_step_per_replica_and_for_the_tier() -> None:
+    found = replayed("routing", 30.0)
+    replicas = {w.replica for w in found.windows}
+    assert replicas == {None, "cpu-small-0", "cpu-small-1", "cpu-small-2"}
+    whole = [w.window for w in found.windows if w.replica is None]
+    assert len(whole) == math.ceil((found.end - found.start) / 30.0)
+    for cell in whole:
+        assert cell.span <= 30.0 + 6
+    parts = [w.window for w in found.windows if w.replica is not None]
+    counted = sum(w.counters["requests_finished"] for w in parts)
+    assert counted == sum(w.counters["requests_finished"] for w in whole) > 500
+
+
+def test_the_judgement_does_not_depend_on_the_step() -> None:
+    fine, coarse = replayed("kv_cascade", 5.0), replayed("kv_cascade", 300.0)
+    assert len(fine.windows) > len(coarse.windows)
+    assert fine.ended == coarse.ended
+    assert fine.standings == coarse.standings
+
+
+def test_no_number_is_invented_across_a_restart() -> None:
+    found = replayed("restart", 5.0)
+    gaps = [w.window for w in found.windows if w.replica is not None and w.window.coverage == 0]
+    assert {gap for w in gaps for gap in w.gaps.values()} >= {"scrape_failed", "restarted"}
+    assert all(not w.histograms and "requests_finished" not in w.counters for w in gaps)
+    down = [e for e in found.ended if isinstance(e, Episode) and e.rule == "TargetDown"]
+    assert len(down) == 2
+
+
+@pytest.mark.parametrize(("name", "code"), [("steady_quiet", 0), ("steady", 1)])
+def test_the_exit_code_tells_a_finding(name: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(recorded.folder(name)), "--plan", str(PLAN)]) == code
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_plan_nothing_is_compared_and_nothing_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(recorded.folder("steady"))]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "TtftDivergence, TpotDivergence, ItlDivergence" in text
+    assert "not in plan (the plan has no benchmark curve for this tier)" in text
+
+
+def test_a_plan_without_the_recordings_tier_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(recorded.folder("steady")), "--plan", str(recorded.PLANS / "guide-h100.yaml")]) == 0
+    assert "tier cpu-small is not in the plan: it is compared with nothing" in capsys.readouterr().err
+
+
+def test_a_recording_without_a_scrape_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = folder_of(tmp_path, a=packed([]))
+    assert main(["replay", str(empty), "--plan", str(PLAN)]) == 3
+    assert capsys.readouterr().out.startswith("broken: holds no scrape")
+    assert document(capsys, empty, code=3)["windows"] == []
+
+
+@pytest.mark.parametrize("index", [None, "targets: []", "targets: [1, 2", "- a\n"])
+def test_a_folder_that_is_no_recording_is_bad_input(
+    index: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if index is not None:
+        (tmp_path / "recording.yaml").write_text(index)
+    assert main(["replay", str(tmp_path), "--plan", str(PLAN)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert str(tmp_path) in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_missing_file_is_named_and_the_others_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = {"file": "here.jsonl.gz", "tier": "cpu-small", "replica": "here", "engine": "vllm"}
+    folder = folder_of(
+        tmp_path, {**here, "file": "gone.jsonl.gz", "replica": "gone"}, here, here=packed(lines("steady_quiet", 20))
+    )
+    assert main(["replay", str(folder), "--plan", str(PLAN), "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"sizewatch replay: {folder}/recording.yaml: targets[0]: gone.jsonl.gz is missing\n"
+    assert {w["replica"] for w in json.loads(told.out)["windows"]} == {None, "here"}
+    assert json.loads(told.out)["problems"] == [f"{folder}/recording.yaml: targets[0]: gone.jsonl.gz is missing"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (b"{not json\n", "is not JSON"),
+        (b"\xff\xfe\n", "is not JSON"),
+        (b'{"text": "x"}\n', "has no time `t`"),
+        (b'{"t": NaN, "text": "x"}\n', "has no time `t`"),
+        (b'{"t": 1e999, "text": "x"}\n', "has no time `t`"),
+        (b'{"t": 5, "error": "x"}\n', "its time is not after the line before"),
+        (b"[1]\n", "has no time `t`"),
+    ],
+)
+def test_a_broken_line_is_named_and_the_rest_is_used(broken: bytes, said: str, tmp_path: Path) -> None:
+    good = lines("steady_quiet", 20)
+    recording, problems = load(folder_of(tmp_path, a=packed([*good[:10], broken, *good[10:]])))
+    found = replay(recording, load_plan(PLAN), 60.0, problems)
+    whole, _ = load(folder_of(tmp_path, a=packed(good)))
+    assert found.problems == (f"{tmp_path}/a.jsonl.gz: line 11: {said}",)
+    assert found.windows == replay(whole, load_plan(PLAN)).windows
+
+
+def test_a_line_with_neither_page_nor_error_is_named(tmp_path: Path) -> None:
+    good = lines("steady_quiet", 3)
+    recording, _ = load(folder_of(tmp_path, a=packed([*good, b'{"t": 9999999999}\n'])))
+    assert replay(recording, None).problems == (f"{tmp_path}/a.jsonl.gz: line 4: has neither `text` nor `error`",)
+
+
+def test_a_truncated_file_is_used_up_to_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = packed(lines("steady_quiet"))
+    folder = folder_of(tmp_path, a=whole[: len(whole) // 2])
+    told = document(capsys, folder)
+    assert len([w for w in told["windows"] if w["replica"] == "a"]) == 2
+    (problem,) = told["problems"]
+    assert problem.startswith(f"{folder}/a.jsonl.gz: cannot be read further: ")
+
+
+def test_a_file_that_is_no_gzip_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, a=b"no gzip at all")
+    assert main(["replay", str(folder), "--plan", str(PLAN)]) == 3
+    assert "a.jsonl.gz: cannot be read further: " in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_used_is_named_and_is_a_failed_scrape(tmp_path: Path) -> None:
+    good = lines("steady_quiet", 20)
+    cut = json.loads(good[10])
+    cut["text"] = cut["text"][: len(cut["text"]) // 2]
+    recording, _ = load(folder_of(tmp_path, a=packed([*good[:10], json.dumps(cut).encode() + b"\n", *good[11:]])))
+    found = replay(recording, load_plan(PLAN), 5.0)
+    (problem,) = found.problems
+    assert problem.startswith(f"{tmp_path}/a.jsonl.gz: page at {cut['t']:.3f}: ")
+    # The scrape is lost, its requests are booked with the next.
+    assert [w.window.coverage == 0 for w in found.windows if w.replica].count(True) == 1
+    whole, _ = load(folder_of(tmp_path, a=packed(good)))
+    assert finished(found) == finished(replay(whole, None)) > 0
+
+
+def test_an_error_in_the_recording_is_what_a_target_that_is_down_says(tmp_path: Path) -> None:
+    good = lines("steady_quiet", 10)
+    last = json.loads(good[-1])["t"]
+    failed = [json.dumps({"t": last + 5 * n, "error": "ConnectionRefusedError"}).encode() + b"\n" for n in (1, 2, 3)]
+    recording, _ = load(folder_of(tmp_path, a=packed([*good, *failed])))
+    (down,) = [s.episode for s in replay(recording, None).standings if s.episode]
+    assert down.worst.sentence == "No usable metrics page in the last 3 scrapes (15 s): ConnectionRefusedError"

@@ -1,0 +1,135 @@
+from pathlib import Path
+from typing import Any
+
+import recorded
+from judging_samples import START, view
+
+from agent.config_files import load_plan
+from agent.recording import load
+from agent.replay import replay
+from exporters.replay_text import WIDTH, replay_text
+from rules.episodes import Ended, Episode, Standing, Transition, UnknownSpan
+from rules.signals import Gap, Missing
+from rules.verdicts import Action, Answer, Cause, Certainty, Status, Subject, Unknown, Verdict
+
+MISSING = Missing(gap=Gap.NOT_IN_PLAN)
+SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))
+
+
+def verdict(status: Status = Status.OK, replica: str | None = None, rule: str = "KvEviction", **more: Any) -> Verdict:
+    whole = {"observed": MISSING, "expected": MISSING, "unit": "ratio", "sentence": "so it is", **more}
+    subject = Subject(tier="t", replica=replica)
+    return Verdict(t=START, rule=rule, subject=subject, status=status, certainty=Certainty.CERTAIN, **whole)
+
+
+def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Episode:
+    worst = verdict(Status.CRITICAL, **more)
+    changes = tuple(
+        Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty)
+        for n, stage in enumerate(stages, 1)
+    )
+    return Episode(
+        rule=worst.rule,
+        subject=worst.subject,
+        started_at=START + 60,
+        ended_at=ended_at,
+        worst=worst,
+        transitions=changes,
+    )
+
+
+def standing(answer: Answer, open_episode: Episode | None = None) -> Standing:
+    span = None
+    if isinstance(answer, Unknown):
+        span = UnknownSpan(
+            rule=answer.rule,
+            subject=answer.subject,
+            reason=answer.reason,
+            text=answer.text,
+            started_at=START,
+            ended_at=None,
+        )
+    return Standing(answer=answer, episode=open_episode, unknown=span)
+
+
+def unknown(rule: str, replica: str | None = None, text: str = "nothing there") -> Unknown:
+    return Unknown(t=START, rule=rule, subject=Subject(tier="t", replica=replica), reason=Gap.NOT_EXPOSED, text=text)
+
+
+def text(ended: tuple[Ended, ...] = (), standings: tuple[Standing, ...] = (), end: float = START + 4000) -> list[str]:
+    return replay_text("name", START, end, {"t": view()}, ended, standings).splitlines()
+
+
+def test_a_quiet_recording_says_so() -> None:
+    assert text() == ["name: 1:06:40 of t", "", "Nothing was found."]
+
+
+def test_a_recording_without_a_scrape_says_so() -> None:
+    assert replay_text("name", float("nan"), float("nan"), {}, (), ()).splitlines() == [
+        "name: holds no scrape",
+        "",
+        "Nothing was found.",
+    ]
+
+
+def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
+    actions = tuple(Action(text=f"action {n}", runbook="KvEviction") for n in range(5))
+    assert text((episode(START + 300, causes=(SUSPECT,), actions=actions),)) == [
+        "name: 1:06:40 of t",
+        "",
+        "CRITICAL KvEviction (t), certain, from 1:00 to 5:00",
+        "    so it is",
+        "    cause (certain): first; second",
+        "      but",
+        "    do: action 0",
+        "    do: action 1",
+        "    do: action 2",
+    ]
+
+
+def test_an_episode_that_lasts_says_so() -> None:
+    found = standing(verdict(Status.CRITICAL), episode())
+    assert "CRITICAL KvEviction (t), certain, from 1:00 and lasts" in text(standings=(found,))
+
+
+def test_stages_are_told_when_they_change() -> None:
+    assert "    stages: 1 at 1:00, 3 at 2:00, 4 at 4:00" in text((episode(stages=(1, 3, 3, 4, 0)),))
+    assert not [line for line in text((episode(),)) if "stages" in line]
+
+
+def test_episodes_come_in_the_order_in_which_they_began() -> None:
+    late = episode(rule="TargetDown")
+    early = Episode(**{f: getattr(late, f) for f in late.__slots__} | {"started_at": START, "rule": "KvEviction"})
+    heads = [line for line in text((late, early)) if line.startswith("CRITICAL")]
+    assert ["KvEviction" in heads[0], "TargetDown" in heads[1]] == [True, True]
+
+
+def test_what_is_fine_is_listed_unless_it_had_an_episode() -> None:
+    fine = (standing(verdict(rule="KvEviction")), standing(verdict(rule="TargetDown", replica="a")))
+    assert "  KvEviction (t), TargetDown (t/a): so it is" in text(standings=fine)
+    ended = episode(START + 300)
+    assert "  TargetDown (t/a): so it is" in text((ended,), fine)
+
+
+def test_what_is_said_in_the_same_words_is_said_once() -> None:
+    several = tuple(standing(verdict(rule="TargetDown", replica=name)) for name in "abc")
+    assert "  TargetDown (t/a, t/b, t/c): so it is" in text(standings=several)
+    gaps = (
+        standing(unknown("TtftDivergence")),
+        standing(unknown("TpotDivergence")),
+        standing(unknown("KvEviction", text="")),
+    )
+    assert text(standings=gaps)[-3:] == [
+        "Not judged:",
+        "  TtftDivergence, TpotDivergence (t): not exposed (nothing there)",
+        "  KvEviction (t): not exposed",
+    ]
+
+
+def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
+    for name in ("kv_cascade", "restart", "routing"):
+        recording, _ = load(Path(recorded.folder(name)))
+        found = replay(recording, load_plan(recorded.PLANS / "cpu-small.yaml"))
+        lines = replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings).splitlines()
+        assert max(len(line) for line in lines) <= WIDTH
+        assert not [line for line in lines if line != line.rstrip()]

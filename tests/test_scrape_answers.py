@@ -1,0 +1,191 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import START, minute, minutes, seen, view
+from making import snapshot
+
+from rules import watch
+from rules.cascade import Cascade
+from rules.replicas import Replica, no_page, page
+from rules.scrape_answers import replica_answers
+from rules.signals import Gap
+from rules.slices import Slice
+from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+
+VIEW = view()
+
+
+def replica(pages: int = 2, misses: int = 0, **changes: Any) -> Replica:
+    """A replica after good pages 15 s apart, and then so many failed scrapes."""
+    one = Replica(tier="t", name="a")
+    for number in range(pages):
+        t = START + 15 * number
+        one, _, _ = page(one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), VIEW)
+    for number in range(misses):
+        one, _, _ = no_page(one, START + 15 * (pages + number), trouble="timeout: 5 s")
+    return replace(one, **changes)
+
+
+def said(rule: str, one: Replica, now: float = START + 15, recent: tuple[Slice, ...] = ()) -> Answer:
+    return next(a for a in replica_answers(one, VIEW, now, recent) if a.rule == rule)
+
+
+def verdict(rule: str, one: Replica, **more: Any) -> Verdict:
+    found = said(rule, one, **more)
+    assert isinstance(found, Verdict)
+    return found
+
+
+def test_every_answer_is_about_the_replica_at_this_time() -> None:
+    found = replica_answers(replica(), VIEW, 77.0)
+    assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "TelemetryStale"]
+    assert {(a.t, a.subject) for a in found} == {(77.0, Subject(tier="t", replica="a"))}
+
+
+def test_a_replica_that_answers_and_moves_is_fine() -> None:
+    found = [verdict(a.rule, replica()) for a in replica_answers(replica(), VIEW, START)]
+    assert {v.status for v in found} == {Status.OK}
+    assert [v.sentence for v in found] == [
+        "KV cache 30% full",
+        "The metrics page answers",
+        "The page moves with the engine",
+    ]
+    assert {v.actions for v in found} == {()}
+
+
+def test_a_target_is_down_after_three_misses() -> None:
+    fine = verdict("TargetDown", replica(misses=2))
+    assert (fine.status, fine.sentence) == (Status.OK, "2 scrapes without a usable page")
+    down = verdict("TargetDown", replica(misses=3), now=START + 60)
+    assert (down.status, down.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert down.sentence == "No usable metrics page in the last 3 scrapes (45 s): timeout: 5 s"
+    assert down.actions[0].runbook == "TargetDown"
+    never = verdict("TargetDown", replica(pages=0, misses=3))
+    assert never.sentence == "No usable metrics page in the last 3 scrapes, and none before: timeout: 5 s"
+
+
+def test_before_the_first_scrape_nothing_is_known() -> None:
+    answers = replica_answers(Replica(tier="t", name="a"), VIEW, START)
+    assert [(a.reason, a.text) for a in answers if isinstance(a, Unknown)] == [
+        (Gap.SCRAPE_FAILED, "no page from the replica"),
+        (Gap.SCRAPE_FAILED, "not scraped yet"),
+        (Gap.SCRAPE_FAILED, "no page from the replica"),
+    ]
+
+
+def test_the_configuration_can_ask_for_more_misses() -> None:
+    patient = view(limits={"TargetDown": {"misses": 4}})
+    found = [a for a in replica_answers(replica(misses=3), patient, START) if a.rule == "TargetDown"]
+    assert isinstance(found[0], Verdict)
+    assert found[0].status is Status.OK
+
+
+def test_a_page_that_answers_again_ends_it() -> None:
+    back, _, _ = page(replica(misses=5), snapshot(START + 105), VIEW)
+    assert verdict("TargetDown", back).sentence == "The metrics page answers"
+    assert back.trouble == ""
+
+
+@pytest.mark.parametrize("rule", ["KvCacheCascade", "TelemetryStale"])
+@pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
+def test_without_a_page_the_other_rules_do_not_know(rule: str, one: Replica) -> None:
+    found = said(rule, one)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no page from the replica")
+
+
+def test_one_page_is_no_slope() -> None:
+    first = said("KvCacheCascade", replica(pages=1))
+    assert isinstance(first, Unknown)
+    assert (first.reason, first.text) == (Gap.RESTARTED, "one page is no slope yet")
+    after_a_miss, _, _ = page(replica(misses=1), snapshot(START + 45), VIEW)
+    again = said("KvCacheCascade", after_a_miss)
+    assert isinstance(again, Unknown)
+    assert again.reason is Gap.SCRAPE_FAILED
+
+
+def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
+    bare = snapshot(START + 30)
+    without = replace(bare, gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
+    one, _, _ = page(replica(), without, VIEW)
+    assert [(a.reason, a.text) for a in replica_answers(one, VIEW, START) if isinstance(a, Unknown)] == [
+        (Gap.NOT_EXPOSED, "the page has no KV cache utilisation"),
+        (Gap.NOT_EXPOSED, "the page does not count the engine's steps"),
+    ]
+
+
+def test_a_page_that_claims_work_and_does_not_move_is_stale_after_two_minutes() -> None:
+    one = replica(pages=1)
+    for number in range(1, 9):
+        one, _, _ = page(one, snapshot(START + 15 * number, counters={"engine_steps": START}), VIEW)
+        found = verdict("TelemetryStale", one)
+        assert found.status is (Status.WARNING if number == 8 else Status.OK)
+    assert (
+        found.sentence == "The engine has not stepped for 120 s, yet its page claims 4 running and 0 waiting requests"
+    )
+    moved, _, _ = page(one, snapshot(START + 135, counters={"engine_steps": START + 1}), VIEW)
+    assert verdict("TelemetryStale", moved).status is Status.OK
+
+
+def test_an_idle_engine_is_not_stale() -> None:
+    idle = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
+    one = Replica(tier="t", name="a")
+    for number in range(12):
+        one, _, _ = page(one, snapshot(START + 15 * number, gauges=idle), VIEW)
+    assert verdict("TelemetryStale", one).status is Status.OK
+
+
+def test_a_gpu_that_is_not_read_is_stale_telemetry_even_while_the_page_fails() -> None:
+    trouble = {"gpu_problem": "GPU-1 has not been read for 150 s"}
+    for one in (replica(**trouble), replica(misses=4, **trouble)):
+        found = verdict("TelemetryStale", one)
+        assert (found.status, found.sentence) == (Status.WARNING, "GPU-1 has not been read for 150 s")
+
+
+@pytest.mark.parametrize(
+    ("stage", "confirmed", "status", "certainty"),
+    [
+        (1, False, Status.WARNING, Certainty.LIKELY),
+        (2, False, Status.WARNING, Certainty.LIKELY),
+        (2, True, Status.WARNING, Certainty.CERTAIN),
+        (3, False, Status.CRITICAL, Certainty.LIKELY),
+        (4, True, Status.CRITICAL, Certainty.CERTAIN),
+    ],
+)
+def test_a_cascade_is_critical_from_stage_three_and_certain_once_confirmed(
+    stage: int, confirmed: bool, status: Status, certainty: Certainty
+) -> None:
+    state = replace(replica().cascade, stage=stage, confirmed=confirmed, onset=START, since=START, evidence="why")
+    found = verdict("KvCacheCascade", replica(cascade=state))
+    assert (found.status, found.certainty, found.stage) == (status, certainty, stage)
+    assert found.sentence.startswith(f"KV cache cascade, stage {stage} (")
+    assert found.sentence.endswith(": why")
+    assert len(found.actions) == 4
+
+
+def test_the_sentence_says_how_far_ahead_it_spoke() -> None:
+    state = replace(replica().cascade, stage=4, onset=START - 20, since=START, breach_at=START, evidence="why")
+    assert "; first seen 20 s before users felt it" in verdict("KvCacheCascade", replica(cascade=state)).sentence
+    at_once = replace(state, onset=START)
+    assert "first seen" not in verdict("KvCacheCascade", replica(cascade=at_once)).sentence
+
+
+def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
+    lengths = {"prompt_tokens_per_request": seen({300.0: 60}, (50.0, 100.0, 200.0, 500.0, float("inf")))}
+    planned = view(workload={"prompt_tokens": {"p95": 100}})
+    booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
+    state = replace(replica().cascade, stage=3, onset=START, since=START, evidence="why")
+    one = replica(cascade=state)
+    recent = watch.recent(booked, one, planned, START + 360)
+    assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
+    found = next(a for a in replica_answers(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
+    assert isinstance(found, Verdict)
+    assert found.sentence.endswith(
+        "First suspect: prompts are longer than planned: P95 200 to 500 tokens, 100 in the plan"
+    )
+
+
+def test_a_cascade_without_minutes_yet_is_told_without_causes() -> None:
+    state = Cascade(stage=3, onset=START, since=START, evidence="why", recent=replica().cascade.recent)
+    assert verdict("KvCacheCascade", replica(cascade=state)).causes == ()

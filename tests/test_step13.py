@@ -1,0 +1,132 @@
+import pytest
+from judging_samples import START, minute, tier, view
+
+from rules.signals import Gap, Missing, Reading
+from rules.slices import Slice, place
+from rules.slices import view as view_of
+from rules.step13 import Step13, step13
+from rules.verdicts import Certainty, Status, Unknown, Verdict
+
+WEEK = 7 * 24
+PLANNED = view()
+
+
+def hour(
+    number: int, rps: float = 3.0, slow: float = 0.0, bin: int | None = 1, beyond: str = "", **more: object
+) -> Slice:
+    """The sum of one load bin in one hour, as the history keeps it; `slow` is a share."""
+    window = minute(60 * number, rps=rps, slow=slow * rps * 3600, seconds=3600.0, **more)
+    placed = place(window, PLANNED.curve, None, bin)
+    return Slice(replica=None, window=window, rps=placed.rps, in_system=placed.in_system, bin=bin, beyond=beyond)
+
+
+def checked(slices: list[Slice]) -> Step13:
+    return step13(PLANNED, slices, START + WEEK * 3600)
+
+
+def answer(found: Step13, rule: str) -> Verdict | Unknown:
+    return next(a for a in found.answers if a.rule == rule)
+
+
+def test_a_week_like_the_benchmark_confirms_it() -> None:
+    found = checked([hour(n, slow=0.002) for n in range(WEEK)])
+    assert found.status is Status.OK
+    assert found.requests == WEEK * 3600 * 3
+    assert (found.highest_rps, found.usable_rps) == (3.0, 6.0)
+    assert found.highest_share == 0.5
+
+
+def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
+    found = checked([hour(n, slow=0.05) for n in range(WEEK)])
+    assert found.status is Status.WARNING
+    ttft = answer(found, "TtftDivergence")
+    assert isinstance(ttft, Verdict)
+    assert (ttft.status, ttft.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert ttft.causes
+    assert "5.0% of 1814400 requests" in ttft.sentence
+
+
+def test_two_bad_hours_do_not_refute_a_week() -> None:
+    assert checked([hour(n, slow=0.9 if n > 165 else 0.0) for n in range(WEEK)]).status is Status.OK
+    assert checked([hour(n, slow=0.9 if n > 164 else 0.0) for n in range(WEEK)]).status is Status.WARNING
+
+
+def test_several_bins_of_one_hour_are_one_hour() -> None:
+    def both(n: int) -> list[Slice]:
+        return [hour(n, rps=1.0, bin=0, slow=0.9), hour(n, slow=0.9)] if n > 165 else [hour(n)]
+
+    assert checked([one for n in range(WEEK) for one in both(n)]).status is Status.OK
+
+
+def test_what_is_over_since_two_days_is_over() -> None:
+    assert checked([hour(n, slow=0.2 if n < 120 else 0.0) for n in range(WEEK)]).status is Status.OK
+    assert checked([hour(n, slow=0.2 if n < 140 else 0.0) for n in range(WEEK)]).status is Status.WARNING
+
+
+def test_bins_that_were_never_visited_are_named() -> None:
+    found = checked([hour(0), hour(1, rps=3.8)])
+    assert [(one.lower_rps, one.upper_rps) for one in found.bins] == [(0, 2), (2, 4), (4, 6)]
+    assert [one.requests for one in found.bins] == [
+        Missing(gap=Gap.LOAD_NOT_REACHED),
+        Reading(value=24480, low=24480, high=24480, n=24480),
+        Missing(gap=Gap.LOAD_NOT_REACHED),
+    ]
+    assert found.unvisited == ("0 to 2 rps", "4 to 6 rps")
+    assert found.highest_rps == 3.8
+
+
+def test_a_bin_visited_without_a_request_was_not_reached() -> None:
+    assert checked([hour(0, rps=0.0, bin=0), hour(1)]).unvisited == ("0 to 2 rps", "4 to 6 rps")
+
+
+def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
+    beyond = [hour(n, rps=7.0, bin=None, beyond="7 completed rps is above 6") for n in range(WEEK)]
+    found = checked([one for n in range(WEEK) for one in (hour(n), beyond[n])])
+    assert found.beyond_requests == WEEK * 3600 * 7
+    assert found.highest_share == pytest.approx(7 / 6)
+    load = answer(found, "LoadBeyondBenchmark")
+    assert isinstance(load, Verdict)
+    assert load.certainty is Certainty.CERTAIN
+    assert load.sentence.startswith(
+        "The load was more than the benchmark measured in 168 hours: 7 completed rps is above 6"
+    )
+
+
+def test_without_a_benchmark_nothing_is_confirmed() -> None:
+    bare = view_of("t", None)
+    slices = [place(minute(60 * n, seconds=3600.0), None, None) for n in range(WEEK)]
+    found = step13(bare, slices, START + WEEK * 3600)
+    assert isinstance(answer(found, "KvEviction"), Verdict)
+    assert found.status is Status.UNKNOWN
+    assert (found.bins, found.unvisited, found.highest_share) == ((), (), None)
+
+
+def test_an_engine_without_latencies_confirms_nothing() -> None:
+    found = checked([hour(n, histograms={"ttft_seconds": (), "tpot_seconds": ()}) for n in range(WEEK)])
+    assert found.status is Status.UNKNOWN
+
+
+def test_evictions_alone_still_fail_the_check() -> None:
+    bare = view_of("t", None)
+    slices = [place(minute(60 * n, seconds=3600.0, counters={"preemptions": 5000.0}), None, None) for n in range(WEEK)]
+    assert step13(bare, slices, START + WEEK * 3600).status is Status.CRITICAL
+
+
+def test_nothing_seen_is_unknown() -> None:
+    found = checked([])
+    assert (found.status, found.requests, found.highest_rps, found.highest_share) == (Status.UNKNOWN, 0, None, None)
+    assert len(found.unvisited) == 3
+
+
+def test_over_a_short_time_minutes_are_the_periods() -> None:
+    slices = [place(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
+    now = START + 3600
+    assert step13(PLANNED, slices, now).status is Status.OK
+    assert step13(PLANNED, slices, now, period_seconds=60.0).status is Status.WARNING
+
+
+def test_usable_rps_is_the_plans() -> None:
+    tight = view_of("t", tier(slo={"ttft_p99_seconds": 0.2}))
+    found = step13(tight, [hour(n) for n in range(WEEK)], START + WEEK * 3600)
+    assert found.usable_rps == pytest.approx(4.0)
+    assert found.highest_share == pytest.approx(0.75)

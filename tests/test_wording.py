@@ -1,0 +1,52 @@
+import pytest
+
+from rules.signals import Gap, Missing, Reading
+from rules.wording import number, quantity
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.05, "ratio", "5.0%"),
+        (1.0, "ratio", "100.0%"),
+        (0.0, "seconds", "0 s"),
+        (0.0123456, "seconds", "12.3 ms"),
+        (0.9994, "seconds", "999 ms"),
+        (0.9997, "seconds", "1 s"),
+        (1.0, "seconds", "1 s"),
+        (61.25, "seconds", "61.2 s"),
+        (999.6, "seconds", "1,000 s"),
+        (1234.5, "per_second", "1,234 rps"),
+        (7.413, "per_second", "7.41 rps"),
+        (7200.0, "tokens", "7,200 tokens"),
+        (3.0, "requests", "3"),
+    ],
+)
+def test_a_number_has_three_digits_and_its_unit(value: float, unit: str, text: str) -> None:
+    assert number(value, unit) == text
+
+
+def reading(value: float | None, low: float | None, high: float | None) -> Reading:
+    return Reading(value=value, low=low, high=high, n=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (reading(0.9, 0.75, 0.98), "750 to 980 ms"),
+        (reading(0.9, 0.75, 1.0), "750 ms to 1 s"),
+        (reading(9, 7.5, 10.0), "7.5 to 10 s"),
+        (reading(None, 80.0, None), "above 80 s"),
+        (reading(None, None, None), "above 0 s"),
+        (reading(2.0, 2.0, 2.0), "2 s"),
+        (reading(None, 2.0, 2.0), "2 s"),
+        (reading(0.3, 0.0, 0.5), "up to 500 ms"),
+        (Missing(gap=Gap.TOO_FEW_REQUESTS), "too few requests"),
+    ],
+)
+def test_a_reading_says_where_it_lies(value: Reading | Missing, text: str) -> None:
+    assert quantity(value, "seconds") == text
+
+
+def test_shares_have_no_unit_to_leave_out() -> None:
+    assert quantity(reading(0.1, 0.05, 0.2), "ratio") == "5.0% to 20.0%"
