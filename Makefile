@@ -1,4 +1,5 @@
-# Every target installs what it needs into .venv; nothing else by hand. A fresh machine needs Python 3.11, make and a C compiler for the tests.
+# Every target installs what it needs into .venv; nothing else by hand. `test` also wants a C compiler, promtool,
+# systemd-analyze and Chromium: as root on Debian it installs them, elsewhere it says which tests are skipped.
 PYTHON ?= python3.11
 ifeq ($(shell command -v $(PYTHON) 2>/dev/null),)
 PYTHON := python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test tools lint bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,9 +19,12 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/sizewatch demo
 
-test: $(STAMP)
+test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto
 	@$(MAKE) --no-print-directory lint
+
+tools:
+	@tests/install_tools.sh
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

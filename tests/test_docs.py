@@ -6,7 +6,6 @@ import argparse
 import importlib
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tools import tool
 
 from agent import cli, web
 from agent.config import parse_config
@@ -220,11 +220,10 @@ def test_the_unit_is_as_hardened_as_the_page_says() -> None:
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not here: the unit is not checked")
+    analyze = tool("systemd-analyze")
     unit = tmp_path / "sizewatch.service"
     unit.write_text(UNIT.replace("/opt/sizewatch/bin/sizewatch", "/bin/true"), encoding="utf-8")
-    found = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=30, check=False)
+    found = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, timeout=30, check=False)
     assert found.returncode == 0, found.stderr
     assert "sizewatch.service" not in found.stderr
 
@@ -235,10 +234,7 @@ def expressions(page: str) -> list[str]:
 
 
 def promtool(path: Path) -> subprocess.CompletedProcess[str]:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not here: the queries of the documentation are not checked")
-    return subprocess.run([found, "check", "rules", path], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_prometheus_takes_the_queries_of_the_runbooks_and_the_rules_of_the_installation(tmp_path: Path) -> None:

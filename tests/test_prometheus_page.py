@@ -1,7 +1,6 @@
 """The `/metrics` page, read back by prometheus_client's parsers and checked by promtool."""
 
 import math
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, planned_tier, replica, unplanned_tier
+from tools import tool
 
 from exporters import names
 from exporters.prometheus import render
@@ -244,9 +244,7 @@ def test_totals_with_two_bucket_grids_of_one_family_are_refused() -> None:
 
 
 def test_promtool_finds_nothing_wrong_with_the_page() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed (Debian package prometheus): the page's names are NOT checked by it")
+    promtool = tool("promtool")
     for status in (agent_status(), alone(full_replica()), agent_status(tiers=(planned_tier(),))):
         body, _ = render(status, PLAIN)
         checked = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=30)
