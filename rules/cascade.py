@@ -56,7 +56,7 @@ class Cascade:
     """Where the replica stands. `stage` 0 is none; `since` is when the present stage was entered, `onset` the first.
 
     `breach_at` is when users first felt it (stage 4). `confirmed` says that more than one scrape showed stage 2 or worse,
-    or that users felt it. `recent` are the observations of the look-back.
+    or that users felt what an earlier one had announced. `recent` are the observations of the look-back.
     """
 
     stage: int = 0
@@ -79,7 +79,7 @@ def advance(state: Cascade, now: Observation, limits: Limits) -> Cascade:
     stage, why = _stage(state, limits)
     if stage == 0:
         return _calmer(state, now, limits)
-    confirmed = state.confirmed or stage == 4 or min(stage, state.stage) >= 2
+    confirmed = state.confirmed or min(stage, state.stage) >= 2 or (stage == 4 and state.stage >= 1)
     state = replace(state, calm_seconds=0.0, confirmed=confirmed)
     if stage <= state.stage:
         return state
@@ -173,8 +173,13 @@ def _queueing(state: Cascade, limits: Limits) -> str:
 
 
 def _user_visible(state: Cascade, limits: Limits) -> str:
+    """First tokens later than the objective, with the cache pressed at some scrape of the look-back.
+
+    Not at this very one: those who just finished or were evicted have freed blocks when the late ones get their tokens.
+    """
     now = state.recent[-1]
-    if state.stage == 0 or now.level < limits.pressed_level:
+    on_the_way = state.stage > 0 or bool(_queueing(state, limits))
+    if not on_the_way or max(o.level for o in state.recent) < limits.pressed_level:
         return ""
     first, slow = _sum(state, "first_tokens"), _sum(state, "slow_first_tokens")
     if now.slow_first_tokens < 0.5 or slow <= limits.slow_share * first:
