@@ -1,6 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1: the few NVML functions that sizewatch asks, answered from a text file.
  *
- * The file named by the environment variable NVML_STANDIN_STATE is read anew on every call, so a test changes the
+ * The file named by the environment variable NVML_STANDIN_STATE is looked at on every call, so a test changes the
  * machine while it runs. Without that variable no driver is loaded (code 9). Lines are "key=value", the last one wins:
  *
  *   driver=580.95.05   count=2
@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
@@ -47,20 +48,41 @@ static int opened;
 
 /* ---- the state file ---- */
 
-static int lookup(const char *key, char *value) {
+/* The file as it was last read. It is read again when it is another file or was written since: tests replace it whole. */
+static char *text;
+static struct stat seen;
+
+static const char *state(void) {
     const char *path = getenv("NVML_STANDIN_STATE");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file) return 0;
-    char line[LONGEST_LINE];
+    struct stat now;
+    if (!path || stat(path, &now)) return NULL;
+    int same = text && now.st_ino == seen.st_ino && now.st_size == seen.st_size
+               && now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+    if (same) return text;
+    FILE *file = fopen(path, "r");
+    if (!file) return NULL;
+    text = realloc(text, (size_t)now.st_size + 1);
+    text[fread(text, 1, (size_t)now.st_size, file)] = 0;
+    fclose(file);
+    seen = now;
+    return text;
+}
+
+static int lookup(const char *key, char *value) {
+    const char *line = state();
     size_t length = strlen(key);
     int found = 0;
-    while (fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, key, length) || line[length] != '=') continue;
-        strcpy(value, line + length + 1);
-        found = 1;
+    while (line && *line) {
+        const char *end = strchrnul(line, '\n');
+        if (!strncmp(line, key, length) && line[length] == '=') {
+            size_t size = (size_t)(end - line) - length - 1;
+            if (size >= LONGEST_LINE) size = LONGEST_LINE - 1;
+            memcpy(value, line + length + 1, size);
+            value[size] = 0;
+            found = 1;
+        }
+        line = *end ? end + 1 : end;
     }
-    fclose(file);
     return found;
 }
 
