@@ -160,13 +160,17 @@ def _gpu_utilization(window: Window, basis: Basis) -> SignalValue:
 
 
 def _gpu_memory(window: Window, basis: Basis) -> SignalValue:
-    used, total = level(window, "gpu_memory_used_bytes"), level(window, "gpu_memory_total_bytes")
-    if isinstance(used, Missing):
-        return used
-    if isinstance(total, Missing) or not total.value or not total.low or not total.high:
+    used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
+    if used is None:
+        return Missing(gap=window.why_missing("gpu_memory_used_bytes"))
+    if total is None or total.minimum <= 0:
         return Missing(gap=window.why_missing("gpu_memory_total_bytes"))
-    most = min(1.0, (used.high or 0.0) / total.low)
-    return Reading(value=(used.value or 0.0) / total.value, low=(used.low or 0.0) / total.high, high=most, n=used.n)
+    return Reading(
+        value=used.integral / used.seconds / (total.integral / total.seconds),
+        low=used.minimum / total.maximum,
+        high=min(1.0, used.maximum / total.minimum),
+        n=used.samples,
+    )
 
 
 def _gpu_power(window: Window, basis: Basis) -> SignalValue:

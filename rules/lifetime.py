@@ -10,7 +10,7 @@ from rules.snapshots import Snapshot
 from rules.windows import GaugeSum, Window
 
 UNKNOWN_LIFETIME_SECONDS = 1.0
-"""Span where the page does not tell when its process started: rates then are mere counts."""
+"""Span where the page does not tell when its process started: rates then mean nothing, and must not be shown."""
 
 
 def since_start(page: Snapshot) -> Window:

@@ -1,0 +1,143 @@
+"""What GPUs add to their replica's window: sums with their own seconds, levels counted once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from making import START, snapshot, window
+
+from rules import gpu_windows, windows
+from rules.gpu_readout import GpuReadout
+from rules.readings import read_all
+from rules.signals import Gap, Missing, Reading
+from rules.windows import GaugeSum, Window
+
+
+def readout(seconds: float, **overrides: Any) -> GpuReadout:
+    """What a GPU said so long after START: 400 W and busy half of the time since then."""
+    whole = GpuReadout(
+        t=START + seconds,
+        gpu="GPU-0",
+        index=0,
+        product="NVIDIA H100 80GB HBM3",
+        counters={
+            "gpu_energy_joules": 1e6 + 400 * seconds,
+            "gpu_energy_covered_seconds": seconds,
+            "gpu_busy_seconds": seconds / 2,
+            "gpu_busy_covered_seconds": seconds,
+        },
+        gauges={"gpu_temperature_celsius": 50.0},
+        gaps={},
+        sampled=frozenset(),
+        pids=(),
+    )
+    return replace(whole, **overrides)
+
+
+def since(earlier: GpuReadout, later: GpuReadout) -> Window:
+    found = gpu_windows.between(earlier, later)
+    assert found is not None
+    return found
+
+
+def test_counters_are_differenced_and_a_gauge_stands_for_the_time_before_it() -> None:
+    found = since(readout(0), readout(15, gauges={"gpu_temperature_celsius": 60.0}))
+    assert found.counters == {
+        "gpu_energy_joules": 6000,
+        "gpu_energy_covered_seconds": 15,
+        "gpu_busy_seconds": 7.5,
+        "gpu_busy_covered_seconds": 15,
+    }
+    assert found.gauges == {
+        "gpu_temperature_celsius": GaugeSum(integral=900, seconds=15, minimum=60, maximum=60, samples=1)
+    }
+    assert (found.start, found.end, found.gaps) == (START, START + 15, {})
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_without_time_between_them_two_readouts_tell_nothing(seconds: float) -> None:
+    assert gpu_windows.between(readout(0), readout(seconds)) is None
+
+
+def test_a_window_of_a_gpu_covers_nothing_of_its_replica() -> None:
+    found = since(readout(0), readout(15))
+    assert (found.expected_seconds, found.covered_seconds) == (0, 0)
+    engine = windows.between(snapshot(START), snapshot(START + 15))
+    joined = replace(engine, counters={**found.counters, **engine.counters}, gauges={**found.gauges, **engine.gauges})
+    assert windows.add([joined, joined]).coverage == 1.0
+    assert read_all(joined)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=15)
+    assert read_all(joined)["completed_rps"] == read_all(engine)["completed_rps"]
+
+
+def test_a_page_that_gives_no_covered_seconds_is_covered_from_refresh_to_refresh() -> None:
+    """dcgm-exporter: refreshed every 30 s, and told once however often it is scraped."""
+    pages = [readout(t, counters={"gpu_energy_joules": 1e6 + 400 * t}) for t in (0.0, 30.0, 60.0)]
+    found = windows.add([since(pages[0], pages[1]), since(pages[1], pages[2])])
+    assert found.counters["gpu_energy_covered_seconds"] == 60
+    assert read_all(found)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=60)
+
+
+def test_covered_seconds_that_the_reader_gives_are_not_made_up() -> None:
+    """The reader started its sums anew in between; energy without its seconds is no power."""
+    again = readout(15, counters={"gpu_energy_joules": 1e6 + 6000, "gpu_energy_covered_seconds": -1.0})
+    found = since(readout(0), again)
+    assert found.counters == {"gpu_energy_joules": 6000}
+    assert found.gaps["gpu_energy_covered_seconds"] is Gap.RESTARTED
+    assert isinstance(read_all(found)["gpu_power_watts"], Missing)
+
+
+def test_a_counter_that_fell_is_a_gap_and_no_negative_power() -> None:
+    found = since(readout(0), readout(15, counters={"gpu_energy_joules": 10.0}))
+    assert found.counters == {}
+    assert found.gaps == {"gpu_energy_joules": Gap.RESTARTED}
+
+
+def test_a_counter_of_which_the_earlier_readout_knew_nothing_begins_now() -> None:
+    found = since(readout(0, counters={}), readout(15))
+    assert found.counters == {}
+
+
+def test_what_a_gpu_could_not_say_is_a_gap() -> None:
+    found = since(readout(0), readout(15, gauges={}, gaps={"gpu_temperature_celsius": "not supported"}))
+    assert found.why_missing("gpu_temperature_celsius") is Gap.NOT_EXPOSED
+    assert read_all(found)["gpu_temperature_celsius"] == Missing(gap=Gap.NOT_EXPOSED)
+
+
+def test_a_level_says_nothing_about_a_long_silence_before_it_but_sums_do() -> None:
+    assert since(readout(0), readout(300)).gauges["gpu_temperature_celsius"].seconds == 300
+    found = since(readout(0), readout(3600))
+    assert found.gauges == {}
+    assert found.why_missing("gpu_temperature_celsius") is Gap.SCRAPE_FAILED
+    assert found.counters["gpu_energy_joules"] == 400 * 3600
+
+
+def test_what_was_only_polled_stays_marked() -> None:
+    found = since(readout(0), readout(15, sampled=frozenset({"gpu_busy_seconds"})))
+    assert found.sampled == {"gpu_busy_seconds"}
+
+
+def test_gpus_of_a_replica_are_summed_so_that_readings_are_their_means() -> None:
+    cool = since(readout(0), readout(15))
+    hot = since(
+        readout(0, gpu="GPU-1"),
+        readout(
+            15,
+            gpu="GPU-1",
+            counters={"gpu_energy_joules": 1e6 + 600 * 15, "gpu_energy_covered_seconds": 15},
+            gauges={"gpu_temperature_celsius": 80.0},
+            gaps={"gpu_busy_seconds": "function not found"},
+        ),
+    )
+    both = gpu_windows.together([cool, hot])
+    assert both is not None
+    assert (both.expected_seconds, both.covered_seconds) == (0, 0)
+    readings = read_all(both)
+    assert readings["gpu_power_watts"] == Reading(value=500.0, low=500.0, high=500.0, n=30)
+    assert readings["gpu_temperature_celsius"] == Reading(value=65.0, low=50.0, high=80.0, n=2)
+    assert readings["gpu_utilization"] == Reading(value=0.5, low=0.5, high=0.5, n=15)
+
+
+def test_no_gpus_add_nothing() -> None:
+    assert gpu_windows.together([]) is None

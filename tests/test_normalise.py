@@ -1,0 +1,314 @@
+"""Series to families by a table: mechanics, on an engine that exists only here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from making import START
+
+from rules.engines.registry import itl_comparable, recognise, unwrapped, winners
+from rules.engines.table import Across, Engine, Row
+from rules.families import Kind
+from rules.layouts import Layout, compile_layout, wanted
+from rules.normalise import snapshot
+from rules.snapshots import Snapshot
+
+C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+
+
+def row(family: str, source: str, kind: Kind = C, **overrides: object) -> Row:
+    return Row(**{"family": family, "source": source, "kind": kind, "since": "1.0", **overrides})  # type: ignore[arg-type]
+
+
+ENGINE = Engine(
+    name="toy",
+    generation="v1",
+    title="Toy",
+    signature="toy_running",
+    signature_labels=("rank",),
+    signature_without=("old",),
+    wrappers=("ray_",),
+    rows=(
+        row("requests_finished", "toy_done_total"),
+        row("requests_failed", "toy_done_total", where=(("reason", "error"),)),
+        row("http_requests_failed", "http_total", where=(("status", "5xx"),), lazy=True),
+        row("prompt_tokens", "toy_new_total"),
+        row("prompt_tokens", "toy_old_blocks_total", factor_fact="block"),
+        row("spec_accepted_at_position", "toy_at_total", by="position"),
+        row("engine_steps", "toy_steps_total", part="count"),
+        row("kv_transfer_seconds", "toy_transfer_ms", H, factor=0.001),
+        row("ttft_seconds", "toy_ttft_seconds", H),
+        row("requests_running", "toy_running", G),
+        row("kv_utilization", "toy_kv_percent", G, across=Across.MEAN, factor=0.01),
+        row("kv_utilization_max", "toy_kv_percent", G, across=Across.MAX, factor=0.01),
+        row("adapters_running", "toy_lora", G, across=Across.NEWEST_NAMES, by="names"),
+    ),
+    info=("toy_info",),
+    born="toy_done_created",
+    model_label="model",
+)
+
+Sample = tuple[str, dict[str, str], float]
+
+
+def laid_out(*samples: Sample) -> Layout:
+    return compile_layout([(name, labels) for name, labels, _ in samples], ENGINE)
+
+
+def read(*samples: Sample, t: float = START) -> Snapshot:
+    return snapshot(laid_out(*samples), [value for _, _, value in samples], t)
+
+
+def buckets(name: str, rank: str, *cumulative: float, edges: tuple[str, ...] = ("0.1", "1", "+Inf")) -> list[Sample]:
+    """A histogram as printed, whose sum is 7."""
+    found: list[Sample] = [
+        (f"{name}_bucket", {"rank": rank, "le": edge}, count) for edge, count in zip(edges, cumulative, strict=True)
+    ]
+    return [*found, (f"{name}_sum", {"rank": rank}, 7.0), (f"{name}_count", {"rank": rank}, cumulative[-1])]
+
+
+def test_series_of_a_counter_add_up_over_labels_and_ranks() -> None:
+    page = read(
+        ("toy:done_total", {"rank": "0", "reason": "stop"}, 3.0),
+        ("toy:done_total", {"rank": "0", "reason": "error"}, 1.0),
+        ("toy:done_total", {"rank": "1", "reason": "stop"}, 5.0),
+    )
+    assert page.counters == {"requests_finished": 9.0, "requests_failed": 1.0}
+    assert (page.engine, page.generation, page.t) == ("toy", "v1", START)
+
+
+def test_a_label_value_that_the_page_does_not_have_is_not_a_count_of_zero() -> None:
+    page = read(("toy_done_total", {"rank": "0", "reason": "stop"}, 3.0))
+    assert page.counters == {"requests_finished": 3.0}
+    assert page.problems == ()
+
+
+def test_unless_its_values_appear_with_their_first_event() -> None:
+    assert read(("http_total", {"status": "2xx"}, 3.0)).counters == {"http_requests_failed": 0.0}
+    assert read(("toy_done_total", {}, 3.0)).counters == {"requests_finished": 3.0}
+
+
+def test_of_alternatives_the_first_on_the_page_wins_whatever_the_order_of_the_page() -> None:
+    new, old, info = ("toy_new_total", {}, 9.0), ("toy_old_blocks_total", {}, 2.0), ("toy_info", {"block": "16"}, 1.0)
+    assert read(old, new, info).counters["prompt_tokens"] == 9.0
+    assert read(old, info).counters["prompt_tokens"] == 32.0
+
+
+@pytest.mark.parametrize("fact", [{}, {"block": "None"}])
+def test_without_its_fact_a_counter_stays_in_the_engines_unit_and_says_so(fact: dict[str, str]) -> None:
+    page = read(("toy_old_blocks_total", {}, 2.0), ("toy_info", fact, 1.0))
+    assert page.counters["prompt_tokens"] == 2.0
+    assert page.broken == frozenset()
+    assert page.problems == (
+        "prompt_tokens: is counted in units of block, which the page does not tell: ratios hold, amounts do not",
+    )
+
+
+def test_a_label_can_tell_parts_of_a_family_apart() -> None:
+    page = read(*(("toy_at_total", {"position": str(i), "rank": r}, 10.0 - i) for i in (0, 1) for r in "ab"))
+    assert page.counters == {"spec_accepted_at_position/0": 20.0, "spec_accepted_at_position/1": 18.0}
+
+
+def test_a_counter_can_be_the_count_of_a_histogram() -> None:
+    page = read(*buckets("toy_steps_total", "0", 1.0, 2.0, 4.0))
+    assert page.counters == {"engine_steps": 4.0}
+    assert page.histograms == {}
+
+
+def test_gauges_of_ranks_add_up_but_ratios_are_averaged_and_their_maximum_kept() -> None:
+    page = read(
+        ("toy_running", {"rank": "0"}, 3.0),
+        ("toy_running", {"rank": "1"}, 4.0),
+        ("toy_kv_percent", {"rank": "0"}, 20.0),
+        ("toy_kv_percent", {"rank": "1"}, 80.0),
+    )
+    assert page.gauges == {"requests_running": 7.0, "kv_utilization": 0.5, "kv_utilization_max": 0.8}
+
+
+def test_of_several_processes_of_one_rank_the_largest_value_counts() -> None:
+    page = read(
+        ("toy_running", {"rank": "0", "pid": "11"}, 3.0),
+        ("toy_running", {"rank": "0", "pid": "12"}, 4.0),
+        ("toy_running", {"rank": "1", "pid": "13"}, 5.0),
+        ("toy_kv_percent", {"rank": "0", "pid": "11"}, 0.0),
+        ("toy_kv_percent", {"rank": "0", "pid": "12"}, 60.0),
+    )
+    assert page.gauges["requests_running"] == 9.0
+    assert page.gauges["kv_utilization"] == 0.6
+
+
+def test_a_histogram_is_read_in_base_units() -> None:
+    page = read(*buckets("toy_transfer_ms", "0", 1.0, 3.0, 4.0, edges=("10", "100", "+Inf")))
+    found = page.histograms["kv_transfer_seconds"]
+    assert found.edges == (0.01, 0.1, math.inf)
+    assert found.counts == (1.0, 3.0, 4.0)
+    assert found.total == pytest.approx(0.007)
+
+
+def test_histograms_of_ranks_add_up() -> None:
+    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *buckets("toy_ttft_seconds", "1", 0.0, 5.0, 6.0))
+    assert page.histograms["ttft_seconds"].counts == (1.0, 7.0, 8.0)
+    assert page.histograms["ttft_seconds"].total == 14.0
+
+
+def test_ranks_with_different_edges_are_not_added() -> None:
+    other = buckets("toy_ttft_seconds", "1", 0.0, 5.0, 6.0, edges=("0.1", "2", "+Inf"))
+    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *other, ("toy_running", {"rank": "0"}, 1.0))
+    assert page.problems == ("ttft_seconds: has different bucket edges on its data-parallel engines",)
+    assert page.broken == {"ttft_seconds"}
+    assert page.histograms == {}
+    assert page.gauges == {"requests_running": 1.0}
+
+
+def test_a_histogram_that_is_broken_on_one_rank_is_not_used_and_all_else_is() -> None:
+    falling = buckets("toy_ttft_seconds", "1", 5.0, 2.0, 6.0)
+    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 2.0), *falling, ("toy_done_total", {}, 1.0))
+    assert page.problems == ('ttft_seconds: has a bucket le="1" (2) below the one before it (5)',)
+    assert page.histograms == {}
+    assert page.counters == {"requests_finished": 1.0}
+
+
+@pytest.mark.parametrize("label", [{}, {"le": "wide"}])
+def test_a_bucket_without_an_edge_breaks_its_family(label: dict[str, str]) -> None:
+    page = read(("toy_ttft_seconds_bucket", label, 1.0), ("toy_done_total", {}, 1.0))
+    assert page.problems == ("ttft_seconds: has a bucket without a numeric le label",)
+    assert page.broken == {"ttft_seconds"}
+
+
+def test_a_histogram_may_come_without_sum_and_count() -> None:
+    page = read(*buckets("toy_ttft_seconds", "0", 1.0, 2.0, 3.0)[:3])
+    assert page.histograms["ttft_seconds"].counts == (1.0, 2.0, 3.0)
+    assert page.histograms["ttft_seconds"].total is None
+
+
+@pytest.mark.parametrize("total", [math.nan, math.inf])
+def test_a_sum_that_is_no_number_is_dropped_and_the_buckets_stand(total: float) -> None:
+    samples = [
+        (n, labels, total if n.endswith("_sum") else v) for n, labels, v in buckets("toy_ttft_seconds", "0", 1, 2, 2)
+    ]
+    page = read(*samples, *[(n, {**labels, "rank": "1"}, -v if math.isinf(v) else v) for n, labels, v in samples])
+    assert page.histograms["ttft_seconds"].total is None
+    assert page.histograms["ttft_seconds"].counts == (2.0, 4.0, 4.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_a_counter_that_is_no_count_is_named_and_absent(value: float) -> None:
+    page = read(
+        ("toy_new_total", {"rank": "0"}, 5.0), ("toy_new_total", {"rank": "1"}, value), ("toy_done_total", {}, 1.0)
+    )
+    assert page.counters == {"requests_finished": 1.0}
+    assert page.problems == (f"prompt_tokens: a counter of {value}",)
+    assert page.broken == {"prompt_tokens"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_a_gauge_that_says_there_is_none_is_named_and_absent(value: float) -> None:
+    """-1 is such a value; beside another rank's 5 it must not become 4."""
+    page = read(("toy_running", {"rank": "0"}, 5.0), ("toy_running", {"rank": "1"}, value))
+    assert page.gauges == {}
+    assert page.problems == (f"requests_running: a gauge of {value}",)
+    page = read(
+        ("toy_kv_percent", {"rank": "0", "pid": "1"}, 5.0), ("toy_kv_percent", {"rank": "0", "pid": "2"}, value)
+    )
+    assert page.broken == {"kv_utilization", "kv_utilization_max"}
+
+
+def test_numbers_that_overflow_break_their_family_and_not_the_page() -> None:
+    huge = [("toy_new_total", {"rank": r}, 1.7e308) for r in "01"]
+    page = read(*huge, ("toy_done_total", {}, 1.0))
+    assert page.counters == {"requests_finished": 1.0}
+    assert page.broken == {"prompt_tokens"}
+
+
+def test_of_series_that_never_go_away_only_the_newest_counts() -> None:
+    page = read(
+        ("toy_lora", {"names": "a,b"}, START - 40),
+        ("toy_lora", {"names": ""}, START - 5),
+        ("toy_lora", {"names": "a,b,c"}, START - 50),
+    )
+    assert page.gauges == {"adapters_running": 0.0}
+    assert read(("toy_lora", {"names": "a,b"}, START), ("toy_lora", {}, START - 1)).gauges == {"adapters_running": 2.0}
+
+
+def test_a_time_of_update_that_lies_ahead_is_the_sum_of_several_processes() -> None:
+    page = read(("toy_lora", {"names": "a"}, 2 * START), ("toy_lora", {"names": ""}, START - 5))
+    assert page.gauges == {}
+    assert page.broken == {"adapters_running"}
+    assert "which is no time" in page.problems[0]
+    assert read(("toy_lora", {"names": "a"}, START + 3600)).gauges == {"adapters_running": 1.0}
+
+
+def test_start_and_readiness_come_from_the_process_and_from_the_first_series_made() -> None:
+    page = read(
+        ("process_start_time_seconds", {}, START - 60),
+        ("toy_done_created", {"rank": "0"}, START - 9),
+        ("toy_done_created", {"rank": "1"}, START - 10),
+    )
+    assert (page.started_at, page.ready_at) == (START - 60, START - 10)
+
+
+def test_without_the_process_the_series_tell_the_start_and_without_either_nothing_does() -> None:
+    page = read(("toy_done_created", {}, START - 10), ("process_start_time_seconds", {}, math.nan))
+    assert (page.started_at, page.ready_at) == (START - 10, START - 10)
+    page = read(("toy_done_created", {}, math.nan), ("toy_done_total", {}, 1.0))
+    assert (page.started_at, page.ready_at) == (None, None)
+
+
+def test_facts_are_the_labels_of_info_series_and_the_names_of_the_models() -> None:
+    page = read(
+        ("toy_info", {"block": "16", "engine": "0"}, 1.0),
+        ("toy_done_total", {"model": "b"}, 1.0),
+        ("toy_running", {"model": "a"}, 1.0),
+    )
+    assert page.facts == {"block": "16", "model": "a,b"}
+    assert read(("toy_done_total", {}, 1.0)).facts == {}
+
+
+def test_only_samples_that_feed_a_family_are_wanted() -> None:
+    yes = ("toy:done_total", "ray_toy_ttft_seconds_bucket", "toy_ttft_seconds_sum", "toy_steps_total_count", "toy:info")
+    no = ("toy:steps_total_bucket", "toy:steps_total", "toy_running_total", "other", "toy_done_total_created")
+    assert all(wanted(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
+    assert not any(wanted(name, (ENGINE,)) for name in no)
+
+
+def test_an_engine_is_recognised_by_its_signature_and_its_labels() -> None:
+    assert recognise([("other", {}), ("toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
+    assert recognise([("ray_toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
+    assert recognise([("toy_running", {})], (ENGINE,)) is None
+    assert recognise([("toy_running", {"rank": "0", "old": "1"})], (ENGINE,)) is None
+    assert recognise([("toy_running_total", {"rank": "0"})], (ENGINE,)) is None
+
+
+def test_all_labels_of_a_signature_must_be_there_and_none_of_the_others() -> None:
+    two = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
+    labels = {"rank": "0", "model": "m"}
+    assert recognise([("toy_running", labels)], (two,)) is two
+    assert recognise([("toy_running", {"rank": "0"})], (two,)) is None
+    assert recognise([("toy_running", {**labels, "older": "1"})], (two,)) is None
+
+
+def test_latency_between_tokens_is_comparable_unless_the_engine_counts_it_by_token() -> None:
+    by_token = replace(ENGINE, name="other", itl_is_per_token=True)
+    assert itl_comparable("toy", (ENGINE, by_token))
+    assert not itl_comparable("other", (ENGINE, by_token))
+    assert itl_comparable(None, (by_token,))
+
+
+def test_samples_of_any_of_the_engines_are_wanted() -> None:
+    other = replace(ENGINE, name="other", rows=(row("requests_finished", "other_total"),))
+    assert wanted("other_total", (ENGINE, other))
+    assert wanted("toy_done_total", (ENGINE, other))
+
+
+def test_a_wrapper_is_taken_off_once() -> None:
+    assert unwrapped("ray_toy_x", ENGINE) == "toy_x"
+    assert unwrapped("toy_ray_x", ENGINE) == "toy_ray_x"
+
+
+def test_winners_keep_the_tables_order() -> None:
+    rows = ENGINE.rows[3:5]
+    assert winners(rows, lambda row: True) == rows[:1]
+    assert winners(rows, lambda row: row is rows[1]) == rows[1:]
+    assert winners(rows, lambda row: False) == ()

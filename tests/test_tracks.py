@@ -1,0 +1,162 @@
+"""A replica's way through good and failed scrapes: nothing is lost for good, nothing is counted twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from making import START, snapshot
+
+from rules import tracks, windows
+from rules.readings import read_all
+from rules.signals import Gap, Missing, Reading
+from rules.snapshots import Snapshot
+from rules.tracks import BRIDGE_SECONDS, Track
+from rules.windows import EVERYTHING, Window
+
+
+def page(seconds: float, **overrides: object) -> Snapshot:
+    """A page `seconds` after START of a replica that finishes two requests a second."""
+    counters = {"requests_finished": 100.0 + 2 * seconds, "engine_steps": 3000.0 + 10 * seconds}
+    return snapshot(START + seconds, **{"counters": counters, **overrides})
+
+
+def walk(*outcomes: float | Snapshot, track: Track | None = None) -> tuple[Track, list[Window]]:
+    """Through good pages and failed scrapes (negative seconds after START)."""
+    track, found = track or Track(), []
+    for outcome in outcomes:
+        if isinstance(outcome, Snapshot):
+            track, window = tracks.good(track, outcome)
+        else:
+            track, window = tracks.failed(track, START - outcome)
+        found += [window] if window is not None else []
+    return track, found
+
+
+def test_the_first_page_makes_no_window_and_the_second_does() -> None:
+    track, found = walk(page(0), page(15))
+    assert [(w.start, w.end) for w in found] == [(START, START + 15)]
+    assert found[0].counters["requests_finished"] == 30
+    assert (track.misses, track.seen) == (0, START + 15)
+
+
+def test_a_failed_scrape_is_a_gap_at_once() -> None:
+    track, found = walk(page(0), page(15), -30.0)
+    assert found[1] == windows.gap(START + 15, START + 30, Gap.SCRAPE_FAILED)
+    assert track.misses == 1
+    track, found = walk(-45.0, track=track)
+    assert found == [windows.gap(START + 30, START + 45, Gap.SCRAPE_FAILED)]
+    assert track.misses == 2
+
+
+def test_a_failed_scrape_tells_its_reason() -> None:
+    track, _ = walk(page(0))
+    _, window = tracks.failed(track, START + 15, Gap.STALE)
+    assert window is not None
+    assert window.why_missing("requests_finished") is Gap.STALE
+
+
+def test_counters_of_a_silence_are_booked_late_and_once() -> None:
+    track, found = walk(page(0), page(15), -30.0, -45.0, page(60), page(75))
+    late = found[3]
+    assert (late.start, late.end) == (START + 15, START + 60)
+    assert late.counters["requests_finished"] == 90
+    assert (late.expected_seconds, late.covered_seconds) == (15, 45)
+    whole = windows.add(found)
+    assert whole.counters["requests_finished"] == 150
+    assert whole.coverage == 1.0
+    assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=150)
+    assert track.misses == 0
+
+
+def test_the_late_window_alone_has_the_rate_of_the_silence() -> None:
+    _, found = walk(page(0), -15.0, -30.0, page(45))
+    assert read_all(found[-1])["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=90)
+
+
+def test_beside_a_replica_that_was_seen_the_late_counters_make_a_total_only_a_lower_bound() -> None:
+    """Both finish two a second; the sum reaches back over time in which one of them is not in it."""
+    _, late = walk(page(0), -15.0, -30.0, page(45))
+    _, seen = walk(page(30), page(45))
+    found = read_all(windows.add([late[-1], *seen]))["completed_rps"]
+    assert found == Reading(value=None, low=120 / 45, high=None, n=120)
+
+
+def test_gauges_of_a_silence_stay_a_gap() -> None:
+    _, found = walk(page(0), -15.0, page(30))
+    assert found[-1].gauges == {}
+    assert read_all(found[-1])["kv_utilization"] == Missing(gap=Gap.SCRAPE_FAILED)
+    assert found[-1].why_missing("spec_drafts") is Gap.NOT_EXPOSED
+    assert EVERYTHING in found[-1].gaps
+
+
+def test_after_too_long_a_silence_its_counters_are_dropped() -> None:
+    failed = [-15.0 * i for i in range(1, 21)]
+    assert BRIDGE_SECONDS == 300
+    _, found = walk(page(0), *failed, page(301), page(316))
+    assert found[-2] == windows.gap(START + 300, START + 301, Gap.SCRAPE_FAILED)
+    assert windows.add(found).counters["requests_finished"] == 30
+    _, found = walk(page(0), *failed[:-1], page(300))
+    assert windows.add(found).counters["requests_finished"] == 600
+
+
+def test_a_silence_without_any_scrape_is_no_better() -> None:
+    """The agent itself slept; nobody knows when its counters grew."""
+    _, found = walk(page(0), page(301), page(316))
+    assert found[0] == windows.gap(START, START + 301, Gap.SCRAPE_FAILED)
+    assert found[1].counters["requests_finished"] == 30
+    _, found = walk(page(0), page(300))
+    assert found[0].counters["requests_finished"] == 600
+
+
+def test_a_restart_during_a_silence_is_a_gap_that_expects_only_its_own_time() -> None:
+    again = page(60, started_at=START + 20, ready_at=START + 50, counters={"requests_finished": 5.0})
+    _, found = walk(page(0), page(15), -30.0, -45.0, again)
+    last = found[-1]
+    assert (last.start, last.end, last.expected_seconds, last.covered_seconds) == (START + 45, START + 60, 15, 0)
+    assert last.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 30}
+    whole = windows.add(found)
+    assert whole.counters["requests_finished"] == 30
+    assert whole.coverage == 0.25
+
+
+def test_a_restart_after_a_long_silence_is_still_a_restart() -> None:
+    again = page(500, started_at=START + 20, ready_at=START + 50)
+    _, found = walk(page(0), -15.0, again)
+    assert found[-1].counters["restarts"] == 1
+
+
+def test_a_target_that_never_answered_is_a_gap_until_its_second_page() -> None:
+    track, found = walk(-0.0, -15.0)
+    assert [(w.start, w.end, w.covered_seconds) for w in found] == [(START, START + 15, 0)]
+    _, found = walk(page(30), page(45), track=track)
+    assert [(w.expected_seconds, w.covered_seconds) for w in found] == [(15, 0), (15, 15)]
+    assert found[0].why_missing("requests_finished") is Gap.SCRAPE_FAILED
+
+
+@pytest.mark.parametrize("back", [0.0, 20.0])
+def test_a_clock_that_stood_still_or_went_back_starts_anew_from_a_good_page(back: float) -> None:
+    _, found = walk(page(0), page(30), page(30 - back), page(45))
+    assert [(w.start, w.end) for w in found] == [(START, START + 30), (START + 30 - back, START + 45)]
+
+
+@pytest.mark.parametrize("back", [0.0, 20.0])
+def test_a_clock_that_went_back_at_a_failed_scrape_forgets_the_pages_before(back: float) -> None:
+    """A page between the two times would otherwise lie before the last one."""
+    track, found = walk(page(0), page(30), -(30 - back))
+    assert len(found) == 1
+    assert (track.last, track.misses) == (None, 1)
+    _, found = walk(page(35 - back), page(50 - back), track=track)
+    assert [(w.span, w.covered_seconds) for w in found] == [(5, 0), (15, 15)]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=15))
+def test_whatever_fails_between_two_good_pages_all_requests_are_counted_once(outcomes: list[bool]) -> None:
+    steps: list[float | Snapshot] = [page(0)]
+    steps += [page(15 * i) if good else -15.0 * i for i, good in enumerate(outcomes, 1)]
+    end = 15.0 * (len(outcomes) + 1)
+    _, found = walk(*steps, page(end))
+    whole = windows.add(found)
+    assert whole.counters["requests_finished"] == 2 * end
+    assert (whole.expected_seconds, whole.covered_seconds) == (end, end)
+    assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=2 * end)
