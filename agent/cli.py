@@ -1,15 +1,19 @@
 """The command line: one row a command, exit codes, and no traceback for what a user got wrong.
 
-Owns the parser and the translation of errors into exit code 2. What a command does lives in `agent/commands/`, one
-module each, loaded only when asked for. A new command is a module there and a row here.
+Owns the parser and the translation of errors into exit codes: 2 for what a user got wrong, 70 for what we did. What a
+command does lives in `agent/commands/`, one module each, loaded only when asked for. A new command is a module there and
+a row here.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -65,6 +69,12 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
+DEFECT = 70
+"""EX_SOFTWARE of sysexits.h: never to be taken for a finding."""
+INTERRUPTED = 130
+"""What a shell gives for a command that Ctrl-C ended."""
+
+UNWRITABLE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
 
 
 def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -72,7 +82,8 @@ def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="sizewatch",
         description="Tells whether an LLM serving fleet is still the size that was planned.",
-        epilog="Exit codes: 0 fine, 1 a finding, 2 bad input or configuration, 3 could not judge.",
+        epilog="Exit codes: 0 fine, 1 a finding, 2 bad input or configuration, 3 could not judge, "
+        "70 a defect of sizewatch itself, 130 ended by Ctrl-C.",
     )
     top.add_argument("--version", action="version", version=f"sizewatch {VERSION}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -97,18 +108,63 @@ def _exit_codes(command: Command) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal cannot show is no reason to end.
+        sys.stdout.reconfigure(errors="replace")
+    code = _guarded(words)
+    try:
+        # Here and not at the very end of the process, where an error would be nobody's.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        return _unwritable(error, code)
+    return code
+
+
+def _guarded(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except SystemExit as end:
+        # argparse, after --help, --version or a usage error.
+        return end.code if isinstance(end.code, int) else FINE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        if error.errno in UNWRITABLE:
+            return _unwritable(error, FINE)
+        return _defect(words)
+    except Exception:  # noqa: BLE001 - whatever else rises is a defect; it must not look like a finding
+        return _defect(words)
+
+
+def _run(words: list[str]) -> int:
     named = [word for word in words[:1] if word in {command.name for command in COMMANDS}]
     options = parser(named).parse_args(words)
     command = importlib.import_module(f"agent.commands.{options.command}")
     try:
         return int(command.run(options))
     except SizewatchError as error:
-        for line in str(error).splitlines():
-            print(f"sizewatch {options.command}: {line}", file=sys.stderr)
+        _complain(words, *str(error).splitlines())
         return BAD_INPUT
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (head, less): point stdout elsewhere so that the exit flush does not fail too.
+
+
+def _complain(words: list[str], *lines: str) -> None:
+    for line in lines:
+        print(f"sizewatch {words[0] if words else ''}: {line}", file=sys.stderr)
+
+
+def _defect(words: list[str]) -> int:
+    traceback.print_exc()
+    _complain(words, "this is a defect in sizewatch; please report it with the lines above")
+    return DEFECT
+
+
+def _unwritable(error: OSError, code: int) -> int:
+    """The exit code where the output cannot be written; that its reader went away (head, less) changes nothing."""
+    if sys.stdout is not None:
+        # What is still in its buffer would fail once more at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+    if isinstance(error, BrokenPipeError):
+        return code
+    print(f"sizewatch: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return BAD_INPUT

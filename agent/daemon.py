@@ -1,33 +1,35 @@
 """The daemon: turns on time, reload on SIGHUP, orderly stop on SIGTERM.
 
-Owns the schedule, the signals and the change of configuration. What a turn does is `agent.turns`; what is shown is
-`agent.publishing`. An unexpected error costs one turn: it is logged with its traceback and counted.
+Owns the signals and the change of configuration. When a turn is due is `agent.schedule`'s, what it does `agent.turns`',
+what is shown `agent.publishing`'s. An unexpected error costs one turn: it is logged with its traceback and counted.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from agent import publishing
-from agent.assembly import Assembly, assemble
+from agent.assembly import Assemble, Assembly, assemble
 from agent.config import Loaded, load
 from agent.errors import SizewatchError
+from agent.logs import set_up
 from agent.publishing import Facts
+from agent.schedule import UPKEEP_SECONDS, Schedule
 from agent.turns import Turns
+from agent.version import VERSION
 from agent.web import WebServer
-from agent.web_config import options_of
+from agent.web_config import WebOptions, options_of
 from exporters.status import AgentStatus, Health
 
-UPKEEP_SECONDS = 3600.0
-"""How often retention and Step 13 are looked at."""
+CLOCK_SECONDS = 5.0
+"""How often the machine's clock is looked at."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,108 +49,124 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a demo or a test replaces: how parts are put together, the clock, the speed of time, the banner."""
+    """What a demo or a test replaces: how parts are put together, the clock, the speed of time, where pages are served
+    (None: nowhere), the banner. `on_start` is called when the port is open, `on_turn` after each turn.
 
-    assemble: Callable[[Loaded], Assembly] = assemble
+    `reloads` says whether SIGHUP reads the configuration again; otherwise it ends the daemon, as a closed terminal does.
+    """
+
+    assemble: Assemble = assemble
     clock: Callable[[], float] = time.time
     speed: float = 1.0
     simulated: str = ""
-    web: bool = True
+    web: Callable[[Loaded], WebOptions | None] = lambda loaded: options_of(loaded.config.web)
+    reloads: bool = True
+    on_start: Callable[[Daemon], None] = field(default=lambda daemon: None)
     on_turn: Callable[[Daemon], None] = field(default=lambda daemon: None)
 
 
 class Daemon:
-    """One running agent. `run` blocks until `stop` or a signal."""
+    """One running agent. `run` blocks until `stop` or a signal.
+
+    The port is taken before the history is touched: a second daemon by mistake is told so and has changed nothing.
+    """
 
     def __init__(self, loaded: Loaded, surroundings: Surroundings | None = None) -> None:
         self.surroundings = surroundings or Surroundings()
         self.counts = Counts()
         self.loaded = loaded
+        listen = self.surroundings.web(loaded)
+        self.web = WebServer(listen, self.status) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._reload = threading.Event()
-        self._wake = threading.Event()
-        self._assembly = self.surroundings.assemble(loaded)
-        self._scheduler = BackgroundScheduler(timezone="UTC")
-        self.web = WebServer(options_of(loaded.config.web), self.status) if self.surroundings.web else None
+        # Held by a turn, and by upkeep, while they are at work; a change of configuration waits for both.
+        self._turning, self._keeping = threading.Lock(), threading.Lock()
+        self._stopping = self._reloading = False
+        # Its `put` may interrupt a `get` of the same thread, as a signal's handler does; an Event's `set` may not.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._schedule = Schedule(self._turn, self._upkeep, self._late)
+        self._assembly: Assembly | None = None
 
     @property
     def turns(self) -> Turns:
-        return self._assembly.turns
+        """The turns of the configuration in use, from `start` on."""
+        return self._parts.turns
+
+    @property
+    def _parts(self) -> Assembly:
+        assert self._assembly is not None, "the daemon has not been started"
+        return self._assembly
 
     def run(self) -> None:
-        """Watches until told to stop. Signals are taken when this is the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self.stop())
-            signal.signal(signal.SIGHUP, lambda *_: self.ask_reload())
-        self.start()
-        while not self._stopping.is_set():
-            self._wake.wait()
-            self._wake.clear()
-            if self._reload.is_set() and not self._stopping.is_set():
-                self._reload.clear()
-                self._take_new_configuration()
-        self.close()
+        """Watches until told to stop. Signals are taken while it runs, when this is the main thread."""
+        with ExitStack() as signals:
+            if threading.current_thread() is threading.main_thread():
+                hangup = self.ask_reload if self.surroundings.reloads else self.stop
+                for number, act in ((signal.SIGTERM, self.stop), (signal.SIGINT, self.stop), (signal.SIGHUP, hangup)):
+                    signals.callback(signal.signal, number, signal.signal(number, _handler(act)))
+            self.start()
+            try:
+                self.surroundings.on_start(self)
+                while not self._stopping:
+                    self._wait()
+            finally:
+                self.close()
+
+    def _wait(self) -> None:
+        try:
+            self._wake.get(timeout=CLOCK_SECONDS)
+        except queue.Empty:
+            self._schedule.mind_the_clock()
+        if self._reloading and not self._stopping:
+            self._reloading = False
+            self._take_new_configuration()
 
     def start(self) -> None:
-        """Begins the turns and the web server, and returns."""
-        if self.web is not None:
-            self.web.start()
-        self._scheduler.add_listener(self._overrun, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
-        self._scheduler.start()
-        self._schedule()
+        """Begins the web server and the turns, and returns. Raises SizewatchError, with nothing left open."""
+        with ExitStack() as undo:
+            if self.web is not None:
+                self.web.start()
+                undo.callback(self.web.stop)
+            self._assembly = self.surroundings.assemble(self.loaded, None)
+            undo.pop_all()
+        _log.info(
+            "sizewatch %s watches %d targets every %g s as %s%s",
+            VERSION,
+            len(self.loaded.config.targets),
+            self.loaded.config.scrape_interval_seconds,
+            self.loaded.config.role,
+            f"; status page: {self.web.url}" if self.web is not None else "",
+        )
+        self._schedule.begin(self._interval)
 
-    def _schedule(self) -> None:
-        interval = self.loaded.config.scrape_interval_seconds / self.surroundings.speed
-        self._scheduler.add_job(
-            self._turn,
-            "interval",
-            seconds=interval,
-            id="turn",
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=max(1, round(interval / 2)),
-            replace_existing=True,
-        )
-        self._scheduler.add_job(
-            self._upkeep,
-            "interval",
-            seconds=UPKEEP_SECONDS,
-            id="upkeep",
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=None,
-            replace_existing=True,
-        )
-        self._scheduler.add_job(self._turn, id="first")
+    @property
+    def _interval(self) -> float:
+        return self.loaded.config.scrape_interval_seconds / self.surroundings.speed
 
     def stop(self) -> None:
         """Asks for an orderly end; safe from a signal handler and from other threads."""
-        self._stopping.set()
-        self._wake.set()
+        self._stopping = True
+        self._wake.put(None)
 
     def ask_reload(self) -> None:
-        """Asks for the configuration to be read again, between two turns."""
-        self._reload.set()
-        self._wake.set()
+        """Asks for the configuration to be read again, between two turns; safe from a signal handler."""
+        self._reloading = True
+        self._wake.put(None)
 
     def close(self) -> None:
         """Ends the turns, books what is open, gives everything back."""
-        self._scheduler.shutdown(wait=True)
-        with self._lock:
-            self._assembly.close()
-        if self.web is not None:
-            self.web.stop()
+        with ExitStack() as ends:
+            if self.web is not None:
+                ends.callback(self.web.stop)
+            ends.callback(lambda: self._parts.close(self._clock()))
+            ends.callback(self._schedule.end)
         _log.info("stopped after %d turns", self.counts.turns)
 
     def _turn(self) -> None:
         start = time.monotonic()
-        with self._lock:
+        with self._turning:
             try:
-                self._assembly.turns.turn()
+                self.turns.turn()
             except Exception:  # noqa: BLE001 - a defect costs one turn, not the daemon; it is logged and counted
                 self.counts.errors += 1
                 _log.exception("a turn failed; the next one runs as planned")
@@ -158,17 +176,16 @@ class Daemon:
         self.surroundings.on_turn(self)
 
     def _upkeep(self) -> None:
-        with self._lock:
+        with self._keeping:
             try:
-                self._assembly.upkeep(self._clock())
+                self._parts.upkeep(self._clock())
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
                 _log.exception("upkeep failed; it runs again in %.0f s", UPKEEP_SECONDS)
 
-    def _overrun(self, event: JobEvent) -> None:
-        if event.job_id == "turn":
-            self.counts.overruns += 1
-            _log.warning("a turn was skipped: the one before it was still running")
+    def _late(self, why: str) -> None:
+        self.counts.overruns += 1
+        _log.warning("a turn was left out: %s", why)
 
     def _take_new_configuration(self) -> None:
         """A configuration that cannot be used changes nothing; it is told and counted."""
@@ -176,35 +193,52 @@ class Daemon:
             fresh = load(self.loaded.path, role=self.loaded.given_role)
             if self.web is not None:
                 self.web.reload()
-            assembly = self.surroundings.assemble(fresh)
+            with self._keeping:
+                assembly = self.surroundings.assemble(fresh, self._assembly)
         except SizewatchError as error:
-            self.counts.config_trouble = f"the new configuration is not used: {'; '.join(str(error).splitlines())}"
-            _log.error("%s", self.counts.config_trouble)
+            self.counts.config_trouble = "; ".join(str(error).splitlines())
+            _log.error("the new configuration is not used, the one before it still is: %s", self.counts.config_trouble)
             return
-        with self._lock:
-            assembly.take_over(self._assembly)
+        except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
+            self.counts.errors += 1
+            self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
+            _log.exception("the new configuration is not used, the one before it still is")
+            return
+        self._change_to(fresh, assembly)
+
+    def _change_to(self, fresh: Loaded, assembly: Assembly) -> None:
+        before = self.loaded
+        with self._keeping, self._turning:
+            assembly.take_over(self._parts, self._clock())
             self._assembly, self.loaded = assembly, fresh
         self.counts.reloads += 1
         self.counts.config_trouble = None
-        self._schedule()
+        self._schedule.change(self._interval)
+        if fresh.config.logging != before.config.logging:
+            set_up(fresh.config.logging)
+        for warning in fresh.warnings:
+            _log.warning("%s", warning)
+        if fresh.config.web != before.config.web:
+            _log.warning("%s: web: another address, port or file takes effect at the next start", fresh.path)
         _log.info("configuration read again: %d targets", len(fresh.config.targets))
 
     def status(self) -> AgentStatus | None:
-        """What the pages show; None before the first turn."""
+        """What the pages show; None before the first turn has ended."""
         if self.counts.turns == 0:
             return None
-        with self._lock:
-            return publishing.status(self._assembly.turns, self._facts(), self._clock())
+        parts = self._parts
+        with parts.turns.memory:
+            return publishing.status(parts.turns, self._facts(parts), self._clock())
 
-    def _facts(self) -> Facts:
-        turns, counts = self._assembly.turns, self.counts
+    def _facts(self, parts: Assembly) -> Facts:
+        turns, counts = parts.turns, self.counts
         history = turns.history
         health = Health(
             turns=counts.turns,
             overruns=counts.overruns,
             last_turn_seconds=counts.last_turn_seconds,
             last_turn_at=counts.last_turn_at,
-            turn_errors=counts.errors,
+            turn_errors=counts.errors + turns.defects,
             scrape_failures=dict(turns.ledger.failures),
             history_trouble=history.trouble if history else None,
             unbooked_minutes=len(history.buffer) if history else 0,
@@ -214,10 +248,14 @@ class Daemon:
             gpu_problems=turns.gpu_problems,
         )
         return Facts(
-            role=self.loaded.config.role,
+            role=parts.loaded.config.role,
             started_at=self._started_at,
             health=health,
             simulated=self.surroundings.simulated,
             past=tuple(turns.past),
-            step13=self._assembly.step13,
+            step13=parts.step13,
         )
+
+
+def _handler(act: Callable[[], None]) -> Callable[[int, object], None]:
+    return lambda number, frame: act()

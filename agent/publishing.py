@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.collect.gpu_owners import Owned
+from agent.collect.gpus import UNREAD_SECONDS
 from agent.collect.scrapers import Target
 from agent.cycle import Watcher
 from agent.ledger import ReplicaLedger
@@ -17,7 +19,6 @@ from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, Tier
 from rules import windows
 from rules.episodes import Episode
 from rules.gpu_readout import GpuReadout
-from rules.slices import TierView
 from rules.windows import Window
 
 RECENT_SECONDS = 300.0
@@ -62,8 +63,8 @@ def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
         recent=_recent(watcher, name, now),
         answers=tuple(s.answer for s in standings),
         episodes=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
-        trend=tuple(turns.ledger.trend.get(name, ())),
-        replicas=tuple(_replica(target, turns, watcher.view(name)) for target in turns.targets if target.tier == name),
+        trend=turns.ledger.trend(name),
+        replicas=tuple(_replica(target, turns, now) for target in turns.targets if target.tier == name),
         step13=facts.step13.get(name),
     )
 
@@ -76,12 +77,12 @@ def _recent(watcher: Watcher, tier: str, now: float) -> Window | None:
     return windows.add(several) if several else None
 
 
-def _replica(target: Target, turns: Turns, view: TierView) -> ReplicaStatus:
+def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
     key = target.key
     entry = turns.ledger.replicas.get(key, ReplicaLedger())
     state = turns.watcher.replicas.get(key)
     page = state.track.last if state else None
-    outcome = entry.outcome
+    outcome, owned = entry.outcome, turns.owned.get(key, Owned(gpus=()))
     return ReplicaStatus(
         tier=target.tier,
         pool=target.pool,
@@ -96,18 +97,21 @@ def _replica(target: Target, turns: Turns, view: TierView) -> ReplicaStatus:
         totals=entry.sums.window(),
         gauges=page.gauges if page else {},
         problems=tuple(filter(None, (entry.trouble, *(page.problems if page else ())))),
-        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, gpu) for gpu in turns.owned.get(key, ())),
+        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
         cascade_stage=state.cascade.stage if state else 0,
         scrape_seconds=outcome.seconds if outcome else None,
     )
 
 
-def _gpu(readout: GpuReadout, entry: ReplicaLedger, gpu: str) -> GpuStatus:
+def _gpu(readout: GpuReadout, entry: ReplicaLedger, now: float) -> GpuStatus:
+    """A GPU that is not read any more keeps its sums; its last levels would be told as if they stood now."""
+    age = now - readout.t
+    late = dict.fromkeys(readout.gauges, f"not read for {age:.0f} s") if age > UNREAD_SECONDS else {}
     return GpuStatus(
-        gpu=gpu,
+        gpu=readout.gpu,
         product=readout.product,
-        counters=dict(entry.gpu_totals.get(gpu, {})),
-        gauges=readout.gauges,
-        gaps=readout.gaps,
+        counters=dict(entry.gpu_totals.get(readout.gpu, {})),
+        gauges={} if late else readout.gauges,
+        gaps={**readout.gaps, **late},
         sampled=readout.sampled,
     )

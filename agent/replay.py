@@ -51,7 +51,7 @@ def replay(
     recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
 ) -> Replayed:
     """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
-    met = list(problems)
+    met = [*problems, *_unplanned(recording, plan)]
     watcher = Watcher(_views(recording, plan))
     readers = [PageReader(target.engine) for target in recording.targets]
     grid = _Grid(step_seconds)
@@ -85,6 +85,16 @@ def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
         tier = plan.tiers.get(target.tier) if plan else None
         views[target.tier] = view(target.tier, tier, itl_comparable(target.engine or (tier.engine if tier else None)))
     return views
+
+
+def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
+    tiers = sorted({target.tier for target in recording.targets})
+    known = plan.tiers if plan is not None else tiers
+    return [
+        f"{recording.folder}: tier {tier} is not in the plan: it is compared with nothing"
+        for tier in tiers
+        if tier not in known
+    ]
 
 
 def _take(

@@ -77,9 +77,7 @@ class Turns:
             ended, closed = self._judged(outcomes, read)
         self._book(ended, closed)
 
-    def _judged(
-        self, outcomes: Mapping[Key, Scraped], read: GpuTurn
-    ) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+    def _judged(self, outcomes: Mapping[Key, Scraped], read: GpuTurn) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
         news.of_gpus(self.gpu_problems, read.problems)
         self.gpu_problems = read.problems
         self.owned = assigned(self.targets, self.gpus.latest)

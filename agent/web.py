@@ -153,7 +153,9 @@ class WebServer:
             self._server.prepare()
         except OSError as error:
             where = f"{self._options.host}:{self._options.port}"
-            raise BadConfig((f"web.listen: cannot listen on {where}: {error}",)) from error
+            # cheroot wraps the system's words: "No socket could be created -- (... [Errno 98] Address already in use)".
+            reason = str(error).rpartition("] ")[2].rstrip(")").lower()
+            raise BadConfig((f"web.listen: cannot listen on {where}: {reason}",)) from error
         self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
         self._thread.start()
 

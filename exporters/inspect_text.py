@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rules.engines.coverage import FamilyUse
-
 from exporters.replay_json import reading_json
+from rules.engines.coverage import CREATED, FamilyUse, Use
 from rules.signals import BY_NAME, Missing, SignalValue
 from rules.snapshots import Snapshot
 from rules.wording import number, quantity
 
-CONFIGURED = "needs the plan"
+HEADS = {
+    Use.MAPPED: "Families that are read",
+    Use.IGNORED: "Families left alone",
+    Use.UNKNOWN: "Families not known",
+}
 
 
 def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:
@@ -24,18 +27,23 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
     lines.append("Signals (since the process started; one page tells no change)")
     lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
     uses = tuple(uses)
-    for use, head in (
-        ("mapped", "Families that are read"),
-        ("ignored", "Families left alone"),
-        ("unknown", "Families not known"),
-    ):
-        chosen = [u for u in uses if u.use == use]
-        if chosen:
-            lines += ["", f"{head} ({len(chosen)})"]
-            lines.extend(f"  {u.name:58} {u.text}" for u in chosen)
+    for use, head in HEADS.items():
+        lines += _families(head, [u for u in uses if u.use is use])
     if page.problems:
         lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
     return "\n".join(lines)
+
+
+def _families(head: str, uses: list[FamilyUse]) -> list[str]:
+    """A line a family; those that only tell when another began to count would hide the rest, and share one."""
+    if not uses:
+        return []
+    births = [u for u in uses if u.use is Use.IGNORED and u.name.endswith(CREATED)]
+    lines = ["", f"{head} ({len(uses)})"]
+    lines.extend(f"  {u.name:58} {u.text}" for u in uses if u not in births)
+    if births:
+        lines.append(f"  {f'{len(births)} that end in {CREATED}':58} {births[0].text}")
+    return lines
 
 
 def _facts(facts: Mapping[str, str]) -> str:

@@ -14,16 +14,23 @@ from rules.plan import plan_schema
 from rules.plan_findings import findings
 
 FINE = 0
+PARTS = {
+    "check": "every problem of a plan, and what weakens it",
+    "show": "the curve drawn, with C_max, usable rps and the fleet arithmetic",
+    "schema": "the JSON Schema of plans",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="part", metavar="check|show|schema", required=True)
-    check = parts.add_parser("check", help="every problem of a plan, and what weakens it")
-    check.add_argument("plan", type=Path, metavar="PLAN")
-    shown = parts.add_parser("show", help="the curve drawn, with C_max, usable rps and the fleet arithmetic")
-    shown.add_argument("plan", type=Path, metavar="PLAN")
+    check, shown, _ = (parts.add_parser(name, help=text, description=_sentence(text)) for name, text in PARTS.items())
+    for part in (check, shown):
+        part.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
     shown.add_argument("--tier", metavar="T", help="one tier; default all")
-    parts.add_parser("schema", help="the JSON Schema of plans")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def run(options: argparse.Namespace) -> int:

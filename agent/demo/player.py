@@ -26,14 +26,17 @@ class Track:
     scrapes: tuple[Scrape, ...]
     begin: float
 
+    def round(self, elapsed: float) -> int:
+        """How often the recording has begun anew by then."""
+        return int((self.begin + elapsed) // (self.scrapes[-1].t - self.scrapes[0].t))
+
     def at(self, elapsed: float) -> tuple[Scrape, float]:
         """The scrape that stood at `elapsed` seconds of the demo, and by how much its times have moved."""
         first, last = self.scrapes[0].t, self.scrapes[-1].t
         length = last - first
-        place = self.begin + elapsed
-        round_ = int(place // length)
-        times = [scrape.t - first for scrape in self.scrapes]
-        return self.scrapes[bisect_right(times, place - round_ * length) - 1], round_ * length
+        moved = self.round(elapsed) * length
+        place = first + self.begin + elapsed - moved
+        return self.scrapes[bisect_right(self.scrapes, place, key=lambda scrape: scrape.t) - 1], moved
 
 
 def track(recording: Recording, name: str, begin: float) -> Track:
@@ -46,12 +49,12 @@ def track(recording: Recording, name: str, begin: float) -> Track:
 
 
 class Player:
-    """Serves `/NAME/metrics` of each track at the demo's time."""
+    """Serves `/NAME/metrics` of each track at the demo's time, which begins with the first page that is asked for."""
 
     def __init__(self, tracks: tuple[Track, ...], clock: Callable[[], float]) -> None:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
-        self._begin = clock()
+        self._begin: float | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="player", daemon=True)
@@ -67,12 +70,22 @@ class Player:
         self._server.server_close()
         self._thread.join()
 
+    def rounds(self) -> dict[str, int]:
+        """How often each recording has begun anew."""
+        elapsed = self._elapsed()
+        return {name: track.round(elapsed) for name, track in self._tracks.items()}
+
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
-        scrape, moved = self._tracks[name].at(self._clock() - self._begin)
+        scrape, moved = self._tracks[name].at(self._elapsed())
         if scrape.body is None:
             return None
         return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)
+
+    def _elapsed(self) -> float:
+        now = self._clock()
+        self._begin = now if self._begin is None else self._begin
+        return now - self._begin
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         player = self

@@ -23,17 +23,18 @@ PLAN = HERE / "plan.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One tier of the demo: the recording that plays it, and the second of it that comes first."""
+    """One tier of the demo: the recording that plays it, the second of it that comes first, and what happens in it."""
 
     tier: str
     recording: str
     begin: float
+    says: str
 
 
 CAST = (
-    Part(tier="quiet", recording="steady_quiet", begin=0.0),
-    Part(tier="noisy", recording="diurnal", begin=60.0),
-    Part(tier="cascade", recording="kv_cascade", begin=45.0),
+    Part(tier="quiet", recording="steady_quiet", begin=0.0, says="steady load on a quiet machine"),
+    Part(tier="noisy", recording="diurnal", begin=30.0, says="load comes and goes on a machine that others use too"),
+    Part(tier="cascade", recording="kv_cascade", begin=46.0, says="requests grow longer until the KV cache is full"),
 )
 
 FULL_AT_RUNNING = 12.0

@@ -16,7 +16,7 @@ from agent.cycle import Closed
 from agent.history.booking import Booking, Buffer
 from agent.history.reader import Event, Reader
 from agent.history.store import Store
-from agent.history.troubles import HistoryTrouble
+from agent.history.troubles import HistoryProblem, HistoryTrouble
 from exporters.check_text import check_json, headline
 from rules.episodes import Ended, Episode
 from rules.slices import TierView
@@ -44,11 +44,12 @@ class Keeping:
     """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
 
     `opened` makes the store. What it raises as HistoryProblem rises: a person must act. What it raises as HistoryTrouble
-    (a full disk, a locked file) is told, and it is asked again each turn.
+    (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing.
     """
 
-    def __init__(self, opened: Callable[[], Store]) -> None:
+    def __init__(self, opened: Callable[[], Store], let_go: Callable[[], None] = lambda: None) -> None:
         self._opened = opened
+        self._let_go = let_go
         self._store: Store | None = None
         self._opening = threading.Lock()
         self._waiting: list[Ended] = []
@@ -89,25 +90,28 @@ class Keeping:
             self.buffer.drain(store.book)
             self._save(store, lasting)
             self.trouble = None
-        except HistoryTrouble as trouble:
+        except (HistoryTrouble, HistoryProblem) as trouble:
             self.trouble = str(trouble)
-            del self._waiting[:-MOST_WAITING], self._events[:-MOST_WAITING]
+            self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
     def _save(self, store: Store, lasting: tuple[Episode, ...]) -> None:
+        waiting, events = tuple(self._waiting), tuple(self._events)
         try:
-            if self._waiting or lasting:
-                store.save_episode(*self._waiting, *lasting)
-            if self._events:
-                store.add_event(*self._events)
+            if waiting or lasting:
+                store.save_episode(*waiting, *lasting)
+            if events:
+                store.add_event(*events)
         except HistoryTrouble:
             raise
         except Exception:
             # What cannot be put into a row now never can, and would stand in the way of all that follows.
-            self._waiting.clear()
-            self._events.clear()
+            self._drop(len(waiting), len(events))
             raise
-        self._waiting.clear()
-        self._events.clear()
+        self._drop(len(waiting), len(events))
+
+    def _drop(self, waiting: int, events: int) -> None:
+        """The oldest of each: another thread may have added to the events meanwhile."""
+        del self._waiting[: max(0, waiting)], self._events[: max(0, events)]
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
         """Something that explains numbers later; written with the next turn."""
@@ -136,7 +140,7 @@ class Keeping:
             store = self._open()
             store.prune(now)
             found = {tier: _step13(store, views[tier], version, now) for tier, version in versions.items()}
-        except HistoryTrouble as trouble:
+        except (HistoryTrouble, HistoryProblem) as trouble:
             self.trouble = str(trouble)
             return None
         return {tier: text for tier, text in found.items() if text is not None}
@@ -146,8 +150,11 @@ class Keeping:
         lost = len(self.buffer) + len(self._waiting) + len(self._events)
         if lost:
             _log.error("the history did not take %d minutes, episodes and events that waited: %s", lost, self.trouble)
-        if self._store is not None:
-            self._store.close()
+        try:
+            if self._store is not None:
+                self._store.close()
+        finally:
+            self._let_go()
 
 
 def _step13(store: Store, view: TierView, version: str, now: float) -> str | None:

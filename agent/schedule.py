@@ -1,0 +1,91 @@
+"""When turns and upkeep are due.
+
+Owns the scheduler and the watch over the machine's clock. Turns are due on a grid that does not drift; one that cannot
+begin because the one before it still runs is left out and told. What is done then is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+UPKEEP_SECONDS = 3600.0
+"""How often retention and Step 13 are looked at."""
+
+JUMP_SECONDS = 5.0
+"""A clock that moved by more against the time since start was set, or the machine slept."""
+
+TURN, UPKEEP = "turn", "upkeep"
+
+_log = logging.getLogger(__name__)
+
+
+class Schedule:
+    """Runs `turn` every interval and `upkeep` every hour, each in a thread of its own and never twice at once.
+
+    `late` is called for every turn that was left out, with the reason in words.
+    """
+
+    def __init__(self, turn: Callable[[], None], upkeep: Callable[[], None], late: Callable[[str], None]) -> None:
+        self._turn = turn
+        self._upkeep = upkeep
+        self._tell_late = late
+        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(2)})
+        self._scheduler.add_listener(self._late, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        self._interval = 0.0
+        self._clock_offset = clock_offset()
+
+    def begin(self, interval_seconds: float) -> None:
+        """Starts with a first turn now."""
+        self._scheduler.start()
+        self._set(interval_seconds)
+
+    def change(self, interval_seconds: float) -> None:
+        """Another interval from now on; the same one leaves the grid as it is."""
+        if interval_seconds != self._interval:
+            self._set(interval_seconds)
+
+    def _set(self, interval_seconds: float) -> None:
+        self._interval = interval_seconds
+        common = {"coalesce": True, "max_instances": 1, "replace_existing": True}
+        self._scheduler.add_job(
+            self._turn,
+            "interval",
+            seconds=interval_seconds,
+            id=TURN,
+            next_run_time=datetime.now(UTC),
+            misfire_grace_time=max(1, round(interval_seconds / 2)),
+            **common,
+        )
+        self._scheduler.add_job(
+            self._upkeep, "interval", seconds=UPKEEP_SECONDS, id=UPKEEP, misfire_grace_time=None, **common
+        )
+
+    def mind_the_clock(self) -> None:
+        """To be called now and then: turns are due at times of the machine's clock, and one that was set back an hour
+        would stop them for as long."""
+        jump = clock_offset() - self._clock_offset
+        if abs(jump) > JUMP_SECONDS:
+            _log.warning("the clock jumped by %.0f s; turns begin anew from now", jump)
+            self._clock_offset += jump
+            self._set(self._interval)
+
+    def _late(self, event: JobEvent) -> None:
+        if event.job_id == TURN:
+            still = event.code == EVENT_JOB_MAX_INSTANCES
+            self._tell_late("the one before it still ran" if still else "the machine was too busy to begin it in time")
+
+    def end(self) -> None:
+        """Begins nothing any more, and waits for what runs."""
+        self._scheduler.shutdown(wait=True)
+
+
+def clock_offset() -> float:
+    """What the machine's clock is ahead of the time since it was started, in seconds."""
+    return time.time() - time.monotonic()

@@ -1,0 +1,129 @@
+"""Engines for tests: a real HTTP server on loopback whose pages move as a real vLLM's did, and which can misbehave.
+
+The pages are those of the recording `steady`, one further each time one is asked for. What an engine does instead is a
+function of its `Handler`: set `act` to one of those below.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import recorded
+
+from agent.recording import load, scrapes
+
+METRICS = "text/plain; version=0.0.4"
+
+Act = Callable[["Handler"], None]
+
+
+@functools.cache
+def pages(name: str = "steady") -> tuple[bytes, ...]:
+    """The pages of a recording in order."""
+    recording, problems = load(recorded.folder(name))
+    assert problems == ()
+    return tuple(s.body for s in scrapes(recording, []) if s.body is not None)
+
+
+class Engine(ThreadingHTTPServer):
+    """One engine. `asked` are the times (`time.time`) at which a page was asked for, `headers` those of the last."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.pages = pages()
+        self.act: Act | None = None
+        self.asked: list[float] = []
+        self.headers: dict[str, str] = {}
+        self.released = threading.Event()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up hangs up; that is what is tested."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Engine
+
+    def do_GET(self) -> None:
+        self.server.asked.append(time.time())
+        self.server.headers = dict(self.headers.items())
+        if self.server.act is not None:
+            self.server.act(self)
+        else:
+            give(self, self.server.pages[min(len(self.server.asked), len(self.server.pages)) - 1])
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+def give(handler: Handler, body: bytes, status: int = 200, content_type: str = METRICS, **headers: str) -> None:
+    """An answer."""
+    handler.send_response(status)
+    handler.send_header("Content-Type", content_type)
+    handler.send_header("Content-Length", str(len(body)))
+    for name, value in headers.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def hangs(handler: Handler) -> None:
+    """Says nothing until the engine is released."""
+    handler.server.released.wait(20)
+    handler.close_connection = True
+
+
+def answers_500(handler: Handler) -> None:
+    give(handler, b"boom\n", status=500)
+
+
+def redirects(handler: Handler) -> None:
+    give(handler, b"", status=302, Location="http://127.0.0.1:1/metrics")
+
+
+def cuts_off(handler: Handler) -> None:
+    """A page that ends inside a number, as long as announced."""
+    give(handler, handler.server.pages[0][:-3])
+
+
+def is_strange(handler: Handler) -> None:
+    """A page of metrics of something that is no engine."""
+    give(handler, b"# TYPE node_load1 gauge\nnode_load1 0.5\n")
+
+
+def is_html(handler: Handler) -> None:
+    give(handler, b"<html>login</html>\n", content_type="text/html")
+
+
+@contextmanager
+def engines(count: int = 1, port: int = 0) -> Iterator[list[Engine]]:
+    """Engines that answer until the end of the block."""
+    made = [Engine(port) for _ in range(count)]
+    threads = [threading.Thread(target=e.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True) for e in made]
+    for thread in threads:
+        thread.start()
+    try:
+        yield made
+    finally:
+        for engine, thread in zip(made, threads, strict=True):
+            engine.released.set()
+            engine.shutdown()
+            engine.server_close()
+            thread.join()

@@ -1,0 +1,406 @@
+"""The daemon in one process with real engines, a real history and real pages: what it survives, and what it tells."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sqlite3
+import threading
+import time
+import urllib.error
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import ask, configuration, further, health, made, metric, running, wait_for, write
+from engine_server import answers_500, engines, hangs
+
+from agent.assembly import Assembly, assemble
+from agent.config import Loaded
+from agent.daemon import Daemon
+from agent.errors import BadConfig
+from agent.history.store import Store
+from exporters.status import AgentStatus
+from rules.verdicts import Subject
+
+DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
+
+
+def told(daemon: Daemon) -> AgentStatus:
+    status = daemon.status()
+    assert status is not None
+    return status
+
+
+def up(daemon: Daemon) -> list[bool]:
+    """Of each replica in the order of the targets."""
+    return [r.up for tier in told(daemon).tiers for r in tier.replicas]
+
+
+def test_a_daemon_watches_its_targets_and_serves_what_it_knows(tmp_path: Path) -> None:
+    with engines(2) as served, running(write(tmp_path, configuration(served))) as daemon:
+        assert up(daemon) == [True, True]
+        assert b"cpu-small" in ask(daemon)
+        assert metric(daemon, "sizewatch_turns_total") >= 2
+        assert metric(daemon, "sizewatch_history_up") == 1
+        assert ask(daemon, "readyz") == b"ready\n"
+        turns = daemon.counts.turns
+    assert turns <= daemon.counts.turns
+    assert daemon.counts.errors == 0
+
+
+def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_history(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served)), turns=5) as daemon:
+        assert daemon.web is not None
+        port = daemon.web.port
+        begin = time.time()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        booked = reader.minutes("cpu-small", begin - 300, begin + 60)
+        kinds = [event.kind for event in reader.events(0.0)]
+    assert sum(one.window.covered_seconds for one in booked) > 0.15
+    assert kinds == ["start", "stop"]
+
+
+def test_turns_that_take_longer_than_the_interval_are_counted_and_the_others_are_on_time(tmp_path: Path) -> None:
+    data = configuration([], scrape_timeout="400ms")
+    with engines(2) as served:
+        data["targets"] = configuration(served)["targets"]
+        served[1].act = hangs
+        with running(write(tmp_path, data), turns=1) as daemon:
+            assert wait_for(lambda: daemon.counts.overruns >= 3)
+            status = told(daemon)
+            assert status.health.overruns >= 3
+            assert up(daemon) == [True, False]
+            asked = served[0].asked
+            assert wait_for(lambda: len(asked) >= 4)
+            # Nobody waits for the next turn much longer than for the target that hangs.
+            assert max(b - a for a, b in pairwise(asked)) < 1.0
+            assert metric(daemon, "sizewatch_turn_overruns_total") >= 3
+
+
+def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
+    with engines(2) as served:
+        data = configuration(served, scrape_timeout="500ms")
+        with running(write(tmp_path, data)) as daemon:
+            served[0].act = hangs
+            asked = len(served[0].asked)
+            assert wait_for(lambda: len(served[0].asked) > asked)
+            begin = time.monotonic()
+            ask(daemon, "metrics")
+            assert time.monotonic() - begin < 0.3
+
+
+def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:
+    with engines(3) as served, running(write(tmp_path, configuration(served[:2]))) as daemon:
+        served[0].act = answers_500
+        assert wait_for(lambda: daemon.turns.watcher.alerts)
+        since = daemon.turns.watcher.standings[DOWN].episode
+        seen = daemon.turns.ledger.replicas["cpu-small", "r1"].sums.window().start
+        write(tmp_path, configuration(served))
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        further(daemon, 2)
+        assert up(daemon) == [False, True, True]
+        again = daemon.turns.watcher.standings[DOWN].episode
+        assert since is not None
+        assert again is not None
+        assert again.started_at == since.started_at
+        assert daemon.turns.ledger.replicas["cpu-small", "r1"].sums.window().start == seen
+        (alert,) = daemon.turns.watcher.alerts.values()
+        assert alert.since == since.started_at
+        assert daemon.counts.errors == 0
+        with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+            assert wait_for(lambda: [event.kind for event in reader.events(0.0)] == ["start", "reload"])
+
+
+def test_what_is_watched_no_more_ends_with_a_new_configuration(tmp_path: Path) -> None:
+    with engines(2) as served, running(write(tmp_path, configuration(served))) as daemon:
+        served[0].act = answers_500
+        assert wait_for(lambda: daemon.turns.watcher.alerts)
+        data = configuration(served)
+        write(tmp_path, {**data, "targets": data["targets"][1:]})
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        further(daemon)
+        assert up(daemon) == [True]
+        assert [e.rule for e in told(daemon).tiers[0].episodes if e.ended_at is not None] == ["TargetDown"]
+        assert [alert.phase.value for alert in told(daemon).alerts] == ["resolved"]
+
+
+def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        data = configuration(served)
+        write(tmp_path, {**data, "scrape_intervall": "5s", "role": "fleet"})
+        daemon.ask_reload()
+        trouble = wait_for(lambda: daemon.counts.config_trouble)
+        assert "scrape_intervall" in trouble
+        assert "role" in trouble
+        further(daemon)
+        assert up(daemon) == [True]
+        assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
+        assert b"The configuration on disk cannot be used" in ask(daemon)
+        (tmp_path / "sizewatch.yaml").unlink()
+        daemon.ask_reload()
+        assert wait_for(lambda: "no such file" in str(daemon.counts.config_trouble))
+        write(tmp_path, data)
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert metric(daemon, "sizewatch_config_last_reload_successful") == 1
+        assert daemon.counts.errors == 0
+
+
+def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_daemon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def once(loaded: Loaded, before: Assembly | None) -> Assembly:
+        if before is not None:
+            raise ZeroDivisionError("a defect")
+        return assemble(loaded)
+
+    with engines() as served, running(write(tmp_path, configuration(served)), assemble=once) as daemon:
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.config_trouble) == "defect in sizewatch: ZeroDivisionError, see its log"
+        further(daemon)
+        assert up(daemon) == [True]
+        assert daemon.counts.errors == 1
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:
+    web, target = tmp_path / "web", tmp_path / "target"
+    web.write_text("the-first-token-of-this-very-page")
+    target.write_text("one")
+    with engines() as served:
+        data = configuration(served, web={"bearer_token_file": str(web)})
+        data["targets"][0]["bearer_token_file"] = str(target)
+        with running(write(tmp_path, data)) as daemon:
+            ask(daemon, "metrics", "the-first-token-of-this-very-page")
+            web.write_text("the-second-token-of-this-very-page")
+            target.write_text("two, which is longer")
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.reloads == 1)
+            further(daemon)
+            ask(daemon, "metrics", "the-second-token-of-this-very-page")
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                ask(daemon, "metrics", "the-first-token-of-this-very-page")
+            assert served[0].headers["Authorization"] == "Bearer two, which is longer"
+            web.write_text("")
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.config_trouble)
+            ask(daemon, "metrics", "the-second-token-of-this-very-page")
+
+
+def test_another_address_is_told_to_need_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="agent.daemon")
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        write(tmp_path, configuration(served, web={"listen": "127.0.0.1:9999"}))
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: "takes effect at the next start" in caplog.text)
+
+
+def test_another_interval_is_taken_at_once(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served, scrape_interval="60s")), 1) as daemon:
+        write(tmp_path, configuration(served))
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.turns >= 4)
+
+
+def test_the_history_goes_to_another_folder_with_a_new_configuration(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        write(tmp_path, configuration(served, data_dir=str(tmp_path / "other")))
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        further(daemon)
+        assert (tmp_path / "other" / "history.db").is_file()
+        write(tmp_path, configuration(served, data_dir=str(tmp_path / "sizewatch.yaml" / "no")))
+        daemon.ask_reload()
+        assert "lies in, a file" in wait_for(lambda: daemon.counts.config_trouble)
+    assert daemon.counts.errors == 0
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The history held by another process, as `sqlite3` left open by somebody does."""
+    other = sqlite3.connect(path, isolation_level=None, timeout=10)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def fast_clock(base: float) -> Any:
+    """Unix seconds that run 100 times faster: a minute is over every 0.6 s."""
+    begin = time.monotonic()
+    return lambda: base + (time.monotonic() - begin) * 100
+
+
+def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store.__init__, "__defaults__", (0.05,))
+    clock = fast_clock(1_800_000_000.0)
+
+    def sped(loaded: Loaded, before: Assembly | None) -> Assembly:
+        return assemble(loaded, before, clock=clock)
+
+    path = write(tmp_path, configuration([]))
+    history = tmp_path / "sizewatch-data" / "history.db"
+    with engines() as served:
+        write(tmp_path, configuration(served))
+        with running(path, assemble=sped, clock=clock) as daemon:
+            with locked(history):
+                assert wait_for(lambda: health(daemon)["unbooked_minutes"] >= 2)
+                assert "another process holds it" in health(daemon)["history_trouble"]
+                assert metric(daemon, "sizewatch_history_up") == 0
+                assert b"The history cannot be written" in ask(daemon)
+                further(daemon)
+                assert up(daemon) == [True]
+            assert wait_for(lambda: health(daemon)["history_trouble"] is None)
+            assert health(daemon)["unbooked_minutes"] == 0
+            until = clock()
+    with Store.open_reader(history) as reader:
+        booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, until)
+    assert len({one.window.start // 60 for one in booked}) >= 2
+    assert daemon.counts.errors == 0
+
+
+def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        judged = daemon.turns._judged
+        calls: list[int] = []
+
+        def broken(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) <= 2:
+                raise ZeroDivisionError("a defect")
+            return judged(*arguments)
+
+        monkeypatch.setattr(daemon.turns, "_judged", broken)
+        assert wait_for(lambda: len(calls) >= 4)
+        assert daemon.counts.errors == 2
+        assert metric(daemon, "sizewatch_turn_errors_total") == 2
+        assert up(daemon) == [True]
+    assert "a turn failed" in caplog.text
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_defect_in_upkeep_costs_that_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        monkeypatch.setattr(Store, "prune", lambda self, now: 1 / 0)
+        daemon._upkeep()
+        further(daemon)
+        assert daemon.counts.errors == 1
+        assert up(daemon) == [True]
+
+
+def test_pages_can_be_asked_for_by_many_while_turns_and_reloads_go_on(tmp_path: Path) -> None:
+    failed: list[BaseException] = []
+    with engines(2) as served, running(write(tmp_path, configuration(served)), speed=50.0) as daemon:
+        stop = threading.Event()
+
+        def ask_on() -> None:
+            while not stop.is_set():
+                try:
+                    assert len(told(daemon).tiers[0].replicas) == 2
+                except BaseException as error:  # noqa: BLE001 - told to the test
+                    failed.append(error)
+                    return
+
+        readers = [threading.Thread(target=ask_on) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        begin = daemon.counts.turns
+        for _ in range(5):
+            daemon.ask_reload()
+            further(daemon, 5)
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert daemon.counts.turns - begin >= 25
+        assert daemon.counts.reloads == 5
+    assert failed == []
+    assert daemon.counts.errors == 0
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.05, 0.15])
+def test_a_reload_that_races_with_a_stop_ends_in_order(tmp_path: Path, delay: float) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served)), turns=1) as daemon:
+        daemon.ask_reload()
+        time.sleep(delay)
+        daemon.stop()
+        daemon.ask_reload()
+    assert daemon.counts.errors == 0
+    assert daemon.counts.config_trouble is None
+
+
+def test_a_second_daemon_on_the_same_port_says_so_and_leaves_the_history_alone(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        assert daemon.web is not None
+        listen = f"127.0.0.1:{daemon.web.port}"
+        other = tmp_path / "other"
+        other.mkdir()
+        path = write(other, configuration(served, web={"listen": listen}))
+        second = Daemon(made(path).loaded)
+        with pytest.raises(BadConfig, match=rf"web.listen: cannot listen on {listen}: address already in use"):
+            second.run()
+        assert not (other / "sizewatch-data").exists()
+        further(daemon)
+
+
+def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_port(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        second = made(tmp_path / "sizewatch.yaml")
+        with pytest.raises(BadConfig, match="is in use by another sizewatch"):
+            second.run()
+        assert second.web is not None
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", second.web.port), timeout=1)
+        further(daemon)
+        assert daemon.counts.errors == 0
+
+
+def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(tmp_path: Path) -> None:
+    path = tmp_path / "sizewatch.yaml"
+    with engines() as served:
+        clock = fast_clock(1_800_000_000.0)
+
+        def sped(loaded: Loaded, before: Assembly | None) -> Assembly:
+            return assemble(loaded, before, clock=clock)
+
+        write(tmp_path, configuration(served))
+        with running(path, assemble=sped, clock=clock) as daemon:
+            served[0].act = answers_500
+            began = wait_for(lambda: _open(daemon))
+            assert began is not None
+        with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+            assert [(e.started_at, e.ended_at) for e in reader.episodes(0.0)] == [(began, None)]
+        served[0].act = None
+        with running(path, assemble=sped, clock=clock) as daemon:
+            (found,) = [e for e in told(daemon).tiers[0].episodes if e.rule == "TargetDown"]
+            assert found.started_at == began
+            assert found.ended_at is not None
+    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        assert [(e.started_at, e.ended_at is None) for e in reader.episodes(0.0)] == [(began, False)]
+
+
+def _open(daemon: Daemon) -> float | None:
+    standing = daemon.turns.watcher.standings.get(DOWN)
+    return standing.episode.started_at if standing is not None and standing.episode is not None else None
+
+
+def test_a_configuration_without_targets_is_watched_and_served(tmp_path: Path) -> None:
+    with running(write(tmp_path, configuration([]))) as daemon:
+        assert json.loads(ask(daemon, "api/status"))["tiers"]
+        assert ask(daemon)
+        assert daemon.counts.errors == 0

@@ -1,0 +1,162 @@
+"""`sizewatch run` as a process of its own: signals, kill -9, a second one, and commands beside it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from daemon_runs import answers, ask, configuration, free_port, process, running, wait_for, write
+from engine_server import Engine, answers_500, engines
+
+from agent.history.store import Store
+
+Process = subprocess.Popen[str]
+
+
+@contextmanager
+def daemon(folder: Path, served: list[Engine], **keys: Any) -> Iterator[tuple[Process, str]]:
+    """`sizewatch run` after its first turn, and its address."""
+    port = free_port()
+    path = write(folder, configuration(served, web={"listen": f"127.0.0.1:{port}"}, **keys))
+    url = f"http://127.0.0.1:{port}/"
+    with process("run", "-c", str(path)) as started:
+        assert wait_for(lambda: answers(url) or started.poll() is not None, 15)
+        yield started, url
+
+
+def ended(started: Process) -> tuple[int, str, str]:
+    """Exit code, standard output and error."""
+    out, err = started.communicate(timeout=15)
+    return started.returncode, out, err
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    with process(*words) as started:
+        return ended(started)
+
+
+def minutes(folder: Path) -> float:
+    """Replica-seconds in the history."""
+    with Store.open_reader(folder / "sizewatch-data" / "history.db") as reader:
+        return sum(one.window.covered_seconds for one in reader.minutes("cpu-small", 0.0, 1e11))
+
+
+def test_sigterm_ends_it_in_order_with_the_open_minute_booked_and_words_about_it(tmp_path: Path) -> None:
+    with engines() as served, daemon(tmp_path, served) as (started, url):
+        assert wait_for(lambda: len(served[0].asked) >= 3)
+        started.send_signal(signal.SIGTERM)
+        code, out, err = ended(started)
+    assert (code, out) == (0, "")
+    assert "watches 1 targets every 0.5 s as standalone" in err
+    assert f"status page: {url}" in err
+    assert "stopped after" in err
+    assert "Traceback" not in err
+    assert not answers(url)
+    assert minutes(tmp_path) > 0.5
+
+
+def test_ctrl_c_ends_it_the_same_way(tmp_path: Path) -> None:
+    with engines() as served, daemon(tmp_path, served) as (started, _):
+        started.send_signal(signal.SIGINT)
+        code, _, err = ended(started)
+    assert code == 0
+    assert "Traceback" not in err
+
+
+def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path) -> None:
+    with engines(2) as served, daemon(tmp_path, served[:1]) as (started, url):
+        path = tmp_path / "sizewatch.yaml"
+        good = path.read_text()
+        path.write_text(good + "nonsense: 1\n")
+        started.send_signal(signal.SIGHUP)
+        assert wait_for(lambda: "nonsense" in str(json.loads(ask(url, "api/status"))["agent"]["config_trouble"]))
+        path.write_text(good.replace("targets:\n", f"targets:\n- {{url: '{served[1].url}', tier: cpu-small}}\n"))
+        for _ in range(20):
+            started.send_signal(signal.SIGHUP)
+        assert wait_for(lambda: len(served[1].asked) >= 2)
+        agent = json.loads(ask(url, "api/status"))["agent"]
+        assert agent["config_trouble"] is None
+        assert agent["turn_errors"] == 0
+        started.send_signal(signal.SIGTERM)
+        assert ended(started)[0] == 0
+
+
+def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path: Path) -> None:
+    with engines() as served:
+        with running(write(tmp_path, configuration(served)), turns=5):
+            pass
+        before = minutes(tmp_path)
+        assert before > 0
+        with daemon(tmp_path, served) as (started, url):
+            beside = run("check", "-c", str(tmp_path / "sizewatch.yaml"))
+            assert answers(url)
+            started.send_signal(signal.SIGKILL)
+            assert ended(started)[0] == -signal.SIGKILL
+        after = run("check", "-c", str(tmp_path / "sizewatch.yaml"))
+        for code, out, err in (beside, after):
+            assert (code, err) == (3, "")
+            assert out.startswith("cpu-small: cannot be judged (the last 7d, ")
+        assert minutes(tmp_path) >= before
+        with closing(sqlite3.connect(tmp_path / "sizewatch-data" / "history.db")) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        with running(tmp_path / "sizewatch.yaml") as again:
+            assert again.counts.errors == 0
+
+
+def test_a_second_one_on_the_same_port_ends_with_2_and_the_first_works_on(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as first:
+        assert first.web is not None
+        other = tmp_path / "other"
+        other.mkdir()
+        path = write(other, configuration(served, web={"listen": f"127.0.0.1:{first.web.port}"}))
+        code, out, err = run("run", "-c", str(path))
+        assert (code, out) == (2, "")
+        assert f"sizewatch run: web.listen: cannot listen on 127.0.0.1:{first.web.port}: address already in use" in err
+        assert "Traceback" not in err
+        turns = first.counts.turns
+        assert wait_for(lambda: first.counts.turns > turns)
+
+
+def test_a_data_dir_that_cannot_be_written_ends_with_2_and_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = write(tmp_path, configuration([], data_dir=str(tmp_path / "file"), web={"listen": f":{free_port()}"}))
+    code, out, err = run("run", "-c", str(path))
+    assert (code, out) == (2, "")
+    said = f"sizewatch run: {path}: data_dir: {tmp_path / 'file'} is, or lies in, a file; name a folder"
+    assert err.splitlines()[-1] == said
+    assert "Traceback" not in err
+
+
+def test_a_daemon_in_role_node_keeps_nothing_on_disk(tmp_path: Path) -> None:
+    with engines() as served, daemon(tmp_path, served, role="node") as (started, url):
+        assert b'role="node"' in ask(url, "metrics")
+        started.send_signal(signal.SIGTERM)
+        assert ended(started)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["sizewatch.yaml"]
+
+
+def test_log_lines_are_one_json_object_each_where_that_is_configured(tmp_path: Path) -> None:
+    logging = {"format": "json", "level": "info"}
+    with engines() as served, daemon(tmp_path, served, logging=logging) as (started, _):
+        served[0].act = answers_500
+        assert wait_for(lambda: len(served[0].asked) >= 4)
+        started.send_signal(signal.SIGTERM)
+        lines = [json.loads(line) for line in ended(started)[2].splitlines()]
+    assert {line["level"] for line in lines} == {"info", "warning"}
+    assert any(line["message"].startswith("cpu-small/r0 gives no usable page") for line in lines)
+
+
+def test_the_doctor_finds_a_running_installation_sound(tmp_path: Path) -> None:
+    with engines() as served, daemon(tmp_path, served) as (started, _):
+        code, out, err = run("doctor", "-c", str(tmp_path / "sizewatch.yaml"))
+        assert (code, err) == (0, "")
+        assert "target cpu-small/r0" in out
+        assert "FAIL" not in out
+        started.send_signal(signal.SIGTERM)
+        assert ended(started)[0] == 0

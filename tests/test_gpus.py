@@ -1,0 +1,298 @@
+"""The GPUs of a node: windows from readouts, owners by name or process, what is told when they are not read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from gpu_samples import T, by_uuid, readout
+from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
+
+from agent.collect.gpu_owners import Owned, assigned, owners
+from agent.collect.gpus import UNREAD_SECONDS, DcgmPage, Gpus
+from agent.collect.nvml import NvmlReader
+from agent.collect.pages import TargetOptions
+from agent.collect.processes import MOST_GENERATIONS, NoPid, lineage, read_pid
+from agent.collect.scrapers import Target
+from agent.errors import ScrapeError, ScrapeFailure
+from rules.gpu_readout import GpuReadout
+
+
+def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
+    return Target(
+        tier="t",
+        replica=replica,
+        pool="mixed",
+        options=TargetOptions(url="http://127.0.0.1:1/metrics"),
+        gpus=gpus,
+        pid_file=str(pid_file) if pid_file else None,
+    )
+
+
+TWO = by_uuid(readout("GPU-a", 0), readout("GPU-b", 1))
+
+
+@pytest.mark.parametrize(
+    ("named", "owned"),
+    [
+        (("GPU-b",), ("GPU-b",)),
+        (("1",), ("GPU-b",)),
+        (("1", "0"), ("GPU-b", "GPU-a")),
+        (("1", "GPU-b"), ("GPU-b",)),
+        ((), ()),
+    ],
+)
+def test_gpus_are_owned_by_uuid_or_index_as_configured(named: tuple[str, ...], owned: tuple[str, ...]) -> None:
+    assert owners([target("r", *named)], TWO) == {("t", "r"): owned}
+
+
+def test_a_configured_gpu_that_was_never_read_is_named() -> None:
+    (found,) = assigned([target("r", "0", "7", "GPU-x")], TWO).values()
+    assert found.gpus == ("GPU-a",)
+    assert found.missing == "GPU 7, GPU-x is configured for it and has never been read here"
+
+
+def test_the_index_of_a_gpu_that_was_replaced_leads_to_the_new_one() -> None:
+    readouts = by_uuid(readout("GPU-new", 0, t=T + 60), readout("GPU-old", 0, t=T))
+    assert owners([target("r", "0")], readouts) == {("t", "r"): ("GPU-new",)}
+
+
+def test_auto_gives_the_only_target_of_a_node_every_gpu_and_several_targets_none() -> None:
+    assert owners([target("r", "auto")], TWO) == {("t", "r"): ("GPU-a", "GPU-b")}
+    assert owners([target("r", "auto"), target("s", "auto")], TWO) == {("t", "r"): (), ("t", "s"): ()}
+
+
+def proc(folder: Path, parents: Mapping[int, int]) -> Path:
+    """A /proc of these processes, whose names are of the worst kind."""
+    for pid, parent in parents.items():
+        (folder / str(pid)).mkdir(parents=True)
+        (folder / str(pid) / "stat").write_text(f"{pid} (worker ) 1 (x) S {parent} {pid} 0 -1", encoding="ascii")
+    return folder
+
+
+def test_auto_with_a_pid_file_finds_the_gpus_of_the_process_and_its_descendants(tmp_path: Path) -> None:
+    tree = proc(tmp_path / "proc", {10: 1, 11: 10, 12: 11, 20: 1, 21: 20})
+    files = {name: tmp_path / name for name in ("r", "s")}
+    files["r"].write_text("10\n")
+    files["s"].write_text("20")
+    readouts = by_uuid(readout("GPU-a", 0, pids=(12, 99)), readout("GPU-b", 1, pids=(21,)), readout("GPU-c", 2))
+    targets = [target(name, "auto", pid_file=file) for name, file in files.items()]
+    found = assigned(targets, readouts, lambda pid: lineage(pid, tree))
+    assert found == {("t", "r"): Owned(gpus=("GPU-a",)), ("t", "s"): Owned(gpus=("GPU-b",))}
+
+
+def test_two_replicas_on_one_gpu_both_own_it(tmp_path: Path) -> None:
+    tree = proc(tmp_path / "proc", {10: 1, 20: 1})
+    for name, pid in (("r", 10), ("s", 20)):
+        (tmp_path / name).write_text(str(pid))
+    targets = [target(name, "auto", pid_file=tmp_path / name) for name in ("r", "s")]
+    found = owners(targets, by_uuid(readout("GPU-a", 0, pids=(10, 20))), lambda pid: lineage(pid, tree))
+    assert set(found.values()) == {("GPU-a",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "no such file"),
+        ("", "no process id"),
+        ("vllm", "no process id"),
+        ("-5", "no process id"),
+        ("0", "no process id"),
+        ("\u0661", "no process id"),
+    ],
+)
+def test_a_pid_file_that_names_no_process_is_told_with_its_name(tmp_path: Path, text: str | None, why: str) -> None:
+    file = tmp_path / "engine.pid"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(NoPid, match=rf"engine\.pid: .*{why}"):
+        read_pid(str(file))
+    (found,) = assigned([target("r", "auto", pid_file=file)], TWO).values()
+    assert found.gpus == ()
+    assert "its GPUs are not known: pid_file" in found.missing
+
+
+def test_a_process_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text("10")
+    (found,) = assigned([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()
+    assert found.missing == "its GPUs are not known: process 10 uses none that is read"
+
+
+def test_the_lineage_of_a_process_ends_where_proc_does(tmp_path: Path) -> None:
+    tree = proc(tmp_path / "proc", {10: 1, 11: 10, 30: 31, 31: 30})
+    assert lineage(11, tree) == {11, 10, 1}
+    assert lineage(999, tree) == {999}
+    assert lineage(30, tree) == {30, 31}, "a circle of pids that were used again"
+    (tree / "11" / "stat").write_text("11 (cut")
+    assert lineage(11, tree) == {11}
+    long = proc(tmp_path / "long", {pid: pid - 1 for pid in range(2, 200)})
+    assert len(lineage(199, long)) == MOST_GENERATIONS
+
+
+def test_this_very_process_is_among_its_own_ancestors() -> None:
+    assert {os.getpid(), os.getppid()} <= lineage(os.getpid())
+
+
+DCGM = """\
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {celsius}
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {millijoules}
+"""
+
+
+class Exporter:
+    """A dcgm-exporter whose page is set by the test; an error in its place is raised."""
+
+    def __init__(self) -> None:
+        self.page: bytes | ScrapeError = b""
+        self.asked = 0
+
+    def show(self, celsius: float, millijoules: float) -> None:
+        self.page = DCGM.format(celsius=celsius, millijoules=millijoules).encode()
+
+    def fetch(self) -> bytes:
+        self.asked += 1
+        if isinstance(self.page, ScrapeError):
+            raise self.page
+        return self.page
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each_scrape() -> None:
+    exporter = Exporter()
+    gpus = Gpus(DcgmPage(exporter))
+    joules = covered = 0.0
+    seen = []
+    for turn in range(9):
+        refresh = turn // 2
+        exporter.show(50.0 + refresh, 1e6 * refresh)
+        windows = gpus.turn(T + 15 * turn).windows
+        seen.append(bool(windows))
+        for window in windows.values():
+            joules += window.counters["gpu_energy_joules"]
+            covered += window.counters["gpu_energy_covered_seconds"]
+    # 1,000 J every 30 s: neither doubled by the scrapes between nor thinned by them.
+    assert (joules, covered) == (4000.0, 120.0)
+    assert seen == [False, False, True, False, True, False, True, False, True]
+    assert gpus.latest["GPU-a"].t == T + 120
+
+
+def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
+    exporter = Exporter()
+    gpus = Gpus(DcgmPage(exporter))
+    exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
+    problems = [gpus.turn(T + 15 * n).problems for n in range(8)]
+    assert set(problems) == {("dcgm-exporter: connect: connection refused",)}
+    assert exporter.asked == 5
+    exporter.show(50, 1)
+    for n in range(8, 13):
+        last = gpus.turn(T + 15 * n)
+    assert last.problems == ()
+    assert "GPU-a" in gpus.latest
+
+
+def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windows_stop() -> None:
+    exporter = Exporter()
+    gpus = Gpus(DcgmPage(exporter))
+    exporter.show(50, 1)
+    gpus.turn(T)
+    owned = Owned(gpus=("GPU-a",))
+    assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS) == ""
+    assert gpus.turn(T + UNREAD_SECONDS + 15).windows == {}
+    assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS + 15) == "GPU GPU-a has not been read for 135 s"
+    assert gpus.trouble(("t", "other"), Owned(gpus=()), T + 1000) == ""
+
+
+def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
+    gpus = Gpus(DcgmPage(Exporter()))
+    missing = Owned(gpus=(), missing="GPU 7 is missing")
+    assert gpus.trouble(("t", "r"), missing, T) == ""
+    assert gpus.trouble(("t", "r"), missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
+    assert gpus.trouble(("t", "r"), Owned(gpus=()), T + 200) == ""
+    assert gpus.trouble(("t", "r"), missing, T + 201) == "", "an engine that restarts has a while again"
+
+
+def test_without_a_source_nothing_is_read_and_nothing_is_missing() -> None:
+    gpus = Gpus(None)
+    assert gpus.turn(T).windows == {}
+    missing = Owned(gpus=(), missing="GPU 7 is missing")
+    assert [gpus.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
+
+
+class Broken:
+    """A source with a defect."""
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        raise AttributeError("a binding that changed")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        turn = Gpus(Broken()).turn(T)
+    assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
+    assert turn.windows == {}
+    assert caplog.records[0].exc_info is not None
+
+
+def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -> None:
+    uuid = nvml.add_gpu()
+    reader_time = [0.0]
+    gpus = Gpus(NvmlReader(clock=lambda: reader_time[0]))
+    gpus.turn(T)
+    nvml.set({"0.energy_mj": 5_006_000})
+    reader_time[0] = 15.0
+    turn = gpus.turn(T + 15)
+    assert turn.problems == ()
+    window = turn.windows[uuid]
+    assert window.counters["gpu_energy_joules"] == pytest.approx(6.0)
+    assert window.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
+    assert (window.expected_seconds, window.covered_seconds) == (0.0, 0.0)
+    gpus.close()
+    assert nvml.opened() == 0
+
+
+def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_read_on(nvml: StandIn) -> None:
+    lost, whole = nvml.add_gpu(), nvml.add_gpu()
+    now = [0.0]
+    gpus = Gpus(NvmlReader(clock=lambda: now[0]))
+    gpus.turn(T)
+    nvml.set({"0.gone": 1})
+    for n in range(1, 10):
+        now[0] = 15.0 * n
+        turn = gpus.turn(T + now[0])
+        assert (lost in turn.windows, whole in turn.windows) == (False, True)
+        assert turn.problems
+    owned = Owned(gpus=(lost, whole))
+    assert gpus.trouble(("t", "r"), owned, T + now[0]) == f"GPU {lost} has not been read for 135 s"
+    nvml.set({"0.gone": None})
+    now[0] += 15
+    assert lost in gpus.turn(T + now[0]).windows
+    assert gpus.trouble(("t", "r"), owned, T + now[0]) == ""
+    gpus.close()
+
+
+def test_a_driver_that_hangs_costs_its_deadline_and_the_next_turns_nothing(nvml: StandIn) -> None:
+    nvml.add_gpu()
+    gpus = Gpus(NvmlReader(deadline_seconds=0.1))
+    gpus.turn(T)
+    nvml.set({"hang.nvmlDeviceGetTemperatureV": 1, "hang.nvmlDeviceGetMemoryInfo_v2": 1})
+    begin = time.monotonic()
+    problems = [gpus.turn(T + 15 * n).problems for n in range(1, 5)]
+    assert time.monotonic() - begin < 1
+    assert all("not answer" in p[0] or "not answered" in p[0] for p in problems)
+    nvml.set({"hang.nvmlDeviceGetTemperatureV": None, "hang.nvmlDeviceGetMemoryInfo_v2": None})
+    deadline = time.monotonic() + 2
+    while gpus.turn(T + 100).problems and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert gpus.turn(T + 200).problems == ()
+    gpus.close()

@@ -1,0 +1,233 @@
+"""Scraping all targets of a turn over real sockets: one target's trouble is its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from engine_server import (
+    Act,
+    Engine,
+    answers_500,
+    cuts_off,
+    engines,
+    hangs,
+    is_html,
+    is_strange,
+    pages,
+    redirects,
+)
+
+from agent.collect.pages import PageFetcher, TargetOptions
+from agent.collect.scrapers import Fetcher, Scraped, Scrapers, Target
+from agent.errors import ScrapeFailure
+
+TIMEOUT = 0.4
+
+
+def targets(served: Sequence[Engine]) -> list[Target]:
+    return [
+        Target(
+            tier="t",
+            replica=f"r{place}",
+            pool="mixed",
+            options=TargetOptions(url=engine.url, timeout_seconds=TIMEOUT),
+        )
+        for place, engine in enumerate(served)
+    ]
+
+
+@pytest.fixture(name="three")
+def three_engines() -> Iterator[tuple[list[Engine], Scrapers]]:
+    """Three engines and what scrapes them."""
+    with engines(3) as served:
+        scrapers = Scrapers(targets(served))
+        yield served, scrapers
+        scrapers.close()
+
+
+def kinds(turn: Any) -> list[str]:
+    """What became of each target: `page`, the kind of its failure, or `left alone`."""
+    return [
+        "page" if o.snapshot is not None else str(o.error.kind) if o.error is not None else "left alone"
+        for o in turn.values()
+    ]
+
+
+def test_every_target_gives_a_page_with_the_time_at_which_it_was_complete(
+    three: tuple[list[Engine], Scrapers],
+) -> None:
+    served, scrapers = three
+    before = time.time()
+    turn = scrapers.turn()
+    after = time.time()
+    assert list(turn) == [("t", "r0"), ("t", "r1"), ("t", "r2")]
+    for engine, outcome in zip(served, turn.values(), strict=True):
+        assert outcome.snapshot is not None
+        assert outcome.snapshot.t == outcome.t
+        assert before <= engine.asked[0] <= outcome.t <= after
+        assert 0 < outcome.seconds <= after - before
+
+
+def test_a_target_that_hangs_costs_its_own_timeout_and_nobody_elses_time(
+    three: tuple[list[Engine], Scrapers],
+) -> None:
+    served, scrapers = three
+    served[1].act = hangs
+    begin = time.time()
+    turn = scrapers.turn()
+    took = time.time() - begin
+    assert kinds(turn) == ["page", "timeout", "page"]
+    assert TIMEOUT <= took < TIMEOUT + 0.3
+    for name in ("r0", "r2"):
+        assert turn["t", name].t - begin < TIMEOUT / 2
+        assert turn["t", name].seconds < TIMEOUT / 2
+
+
+def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine], Scrapers]) -> None:
+    served, scrapers = three
+    for engine in served:
+        engine.act = hangs
+    begin = time.monotonic()
+    assert kinds(scrapers.turn()) == ["timeout"] * 3
+    assert time.monotonic() - begin < 2 * TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        (answers_500, ScrapeFailure.HTTP_STATUS),
+        (redirects, ScrapeFailure.REDIRECT),
+        (cuts_off, ScrapeFailure.CUT_OFF),
+        (is_strange, ScrapeFailure.INCONSISTENT),
+        (is_html, ScrapeFailure.CONTENT_TYPE),
+    ],
+)
+def test_a_target_that_fails_is_named_by_kind_and_the_others_are_whole(
+    three: tuple[list[Engine], Scrapers], act: Act, kind: ScrapeFailure
+) -> None:
+    served, scrapers = three
+    served[0].act = act
+    assert kinds(scrapers.turn()) == [str(kind), "page", "page"]
+
+
+def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
+    three: tuple[list[Engine], Scrapers],
+) -> None:
+    served, scrapers = three
+    served[2].act = is_strange
+    error = scrapers.turn()["t", "r2"].error
+    assert error is not None
+    assert "no page of an engine that sizewatch reads" in error.text
+    assert "vLLM" in error.text
+
+
+def test_a_target_that_is_down_is_left_alone_longer_and_longer_and_taken_back_at_once(
+    three: tuple[list[Engine], Scrapers],
+) -> None:
+    served, scrapers = three
+    served[0].act = answers_500
+    seen = [kinds(scrapers.turn())[0] for _ in range(14)]
+    # Asked in turns 1, 2, 3, 5, 8 and 13: after the first two failures no turn is left out, then 1, 2, and always 4.
+    assert [turn for turn, what in enumerate(seen, 1) if what == "http_status"] == [1, 2, 3, 5, 8, 13]
+    assert set(seen) == {"http_status", "left alone"}
+    assert len(served[0].asked) == 6
+    served[0].act = None
+    after = [kinds(scrapers.turn())[0] for _ in range(5)]
+    assert after == ["left alone"] * 3 + ["page"] * 2
+    served[0].act = answers_500
+    assert [kinds(scrapers.turn())[0] for _ in range(3)] == ["http_status"] * 3
+
+
+def test_a_clock_that_is_set_back_leaves_no_target_alone_for_longer() -> None:
+    now = [10_000.0]
+    with engines(1) as served:
+        scrapers = Scrapers(targets(served), clock=lambda: now[0])
+        served[0].act = answers_500
+        for _ in range(3):
+            scrapers.turn()
+        served[0].act = None
+        now[0] -= 3600.0
+        seen = [kinds(scrapers.turn())[0] for _ in range(2)]
+        scrapers.close()
+    assert seen == ["left alone", "page"]
+
+
+def test_the_others_are_scraped_while_one_is_left_alone(three: tuple[list[Engine], Scrapers]) -> None:
+    served, scrapers = three
+    served[1].act = hangs
+    for _ in range(3):
+        scrapers.turn()
+    begin = time.monotonic()
+    assert kinds(scrapers.turn()) == ["page", "left alone", "page"]
+    assert time.monotonic() - begin < TIMEOUT / 2
+
+
+class Defective:
+    """A fetcher with a defect of ours in it, on the way or in what it hands over."""
+
+    def __init__(self, fetch: Callable[[], bytes]) -> None:
+        self.fetch = fetch
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def _raises() -> bytes:
+    raise KeyError("a defect")
+
+
+def _no_bytes() -> bytes:
+    return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("fetch", "name"), [(_raises, "KeyError"), (_no_bytes, "AttributeError")])
+def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_traceback(
+    fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fetcher(options: TargetOptions) -> Fetcher:
+        return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options)
+
+    with engines(1) as served:
+        sound = targets(served)[0]
+        broken = Target(tier="t", replica="b", pool="mixed", options=TargetOptions(url=f"{served[0].url}/broken"))
+        scrapers = Scrapers([broken, sound], fetcher=fetcher)
+        with caplog.at_level(logging.ERROR):
+            turn = scrapers.turn()
+        scrapers.close()
+    assert kinds(turn) == ["inconsistent", "page"]
+    assert turn["t", "b"].error is not None
+    assert name in turn["t", "b"].error.text
+    (record,) = caplog.records
+    assert "t/b" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple[list[Engine], Scrapers]) -> None:
+    served, scrapers = three
+    scrapers.turn()
+    first = served[0].pages[0]
+    served[0].pages = (first.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 2", 1),) * 3
+    outcome: Scraped = scrapers.turn()["t", "r0"]
+    assert outcome.snapshot is not None
+    assert outcome.snapshot.started_at is not None
+    assert outcome.snapshot.started_at > 2e9
+
+
+def test_more_targets_than_threads_are_all_scraped() -> None:
+    with engines(1) as served:
+        many = [
+            Target(tier="t", replica=f"r{n}", pool="mixed", options=TargetOptions(url=served[0].url)) for n in range(40)
+        ]
+        scrapers = Scrapers(many)
+        turn = scrapers.turn()
+        scrapers.close()
+    assert kinds(turn) == ["page"] * 40
+
+
+def test_the_recorded_engine_moves_from_page_to_page() -> None:
+    """What the other tests rest on."""
+    assert len(set(pages())) > 30

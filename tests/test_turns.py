@@ -1,0 +1,325 @@
+"""Turns over real engines on loopback: what fails costs only itself, and what is remembered goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engine_server import Engine, answers_500, engines, hangs
+from gpu_samples import T, by_uuid, readout
+
+from agent import news
+from agent.collect.gpus import Gpus, Source
+from agent.collect.pages import TargetOptions
+from agent.collect.scrapers import Scrapers, Target
+from agent.publishing import Facts, status
+from agent.turns import Turns
+from exporters.status import AgentStatus, Health
+from rules import slices
+from rules.episodes import Episode, Standing, Transition
+from rules.gpu_readout import GpuReadout
+from rules.signals import Gap, Missing
+from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = T
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watched:
+    """Turns over some engines; `go` runs them 15 s apart."""
+
+    def __init__(self, served: list[Engine], source: Source | None = None, timeout: float = 2.0, **target: Any) -> None:
+        self.clock = Clock()
+        self.targets = [
+            Target(
+                tier="t",
+                replica=f"r{n}",
+                pool="mixed",
+                options=TargetOptions(url=engine.url, timeout_seconds=timeout),
+                **target,
+            )
+            for n, engine in enumerate(served)
+        ]
+        self.turns = self.made(self.targets, Gpus(source))
+
+    def made(self, targets: list[Target], gpus: Gpus) -> Turns:
+        return Turns(
+            targets=targets,
+            views={"t": slices.view("t", None)},
+            versions={},
+            scrapers=Scrapers(targets, clock=self.clock),
+            gpus=gpus,
+            history=None,
+            clock=self.clock,
+        )
+
+    def go(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self.clock.now += 15.0
+            self.turns.turn()
+
+    def answer(self, rule: str, replica: str = "r0") -> Any:
+        return self.turns.watcher.standings[rule, Subject(tier="t", replica=replica)].answer
+
+    def status(self) -> AgentStatus:
+        facts = Facts(role="node", started_at=T, health=Health(), simulated="", past=(), step13={})
+        return status(self.turns, facts, self.clock.now)
+
+
+@contextmanager
+def watching(count: int = 1, **options: Any) -> Iterator[tuple[list[Engine], Watched]]:
+    with engines(count) as served:
+        watched = Watched(served, **options)
+        yield served, watched
+        watched.turns.stop()
+
+
+def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alone() -> None:
+    with watching(2) as (served, watched):
+        watched.go(2)
+        served[0].act = answers_500
+        watched.go(4)
+        assert [watched.turns.watcher.replicas["t", f"r{n}"].track.misses for n in (0, 1)] == [4, 0]
+        down = watched.answer("TargetDown")
+        assert down.status is Status.WARNING
+        assert "answered 500" in down.sentence
+        assert watched.answer("TargetDown", "r1").status is Status.OK
+        served[0].act = None
+        watched.go(3)
+        assert watched.answer("TargetDown").status is Status.OK
+        assert watched.turns.ledger.trouble(("t", "r0")) == ""
+
+
+def test_telemetry_of_a_target_that_gives_no_page_is_unknown_and_not_ok() -> None:
+    with watching() as (served, watched):
+        watched.go(2)
+        served[0].act = answers_500
+        watched.go(1)
+        assert isinstance(watched.answer("TelemetryStale"), Unknown)
+
+
+def test_a_target_that_was_never_up_is_told_too() -> None:
+    with watching() as (served, watched):
+        served[0].act = answers_500
+        watched.go(3)
+        assert "and none before" in watched.answer("TargetDown").sentence
+        (replica,) = watched.status().tiers[0].replicas
+        assert (replica.up, replica.last_seen, replica.gone) == (False, None, True)
+
+
+def test_pages_are_shown_while_a_target_hangs() -> None:
+    with watching(2, timeout=1.0) as (served, watched):
+        watched.go(2)
+        served[0].act = hangs
+        turn = threading.Thread(target=watched.go)
+        turn.start()
+        time.sleep(0.1)
+        begin = time.monotonic()
+        with watched.turns.memory:
+            shown = watched.status()
+        assert time.monotonic() - begin < 0.5
+        assert turn.is_alive()
+        assert [r.up for r in shown.tiers[0].replicas] == [True, True]
+        turn.join()
+        assert [r.up for r in watched.status().tiers[0].replicas] == [False, True]
+
+
+class Slow:
+    """GPUs that take their time and then are one GPU."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.gone = False
+        self.joules = 0.0
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        time.sleep(self.seconds)
+        if self.gone:
+            return (), ("the GPU fell off the bus",)
+        self.joules += 100.0
+        one = readout("GPU-a", 0, t=now)
+        counters = {"gpu_energy_joules": self.joules, "gpu_energy_covered_seconds": now - T}
+        return (GpuReadout(**{**{f: getattr(one, f) for f in one.__slots__}, "counters": counters}),), ()
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_gpus_and_pages_are_waited_for_together() -> None:
+    with watching(1, source=Slow(0.4), timeout=0.4) as (served, watched):
+        served[0].act = hangs
+        begin = time.monotonic()
+        watched.go()
+        assert time.monotonic() - begin < 0.7
+
+
+def test_a_gpu_that_is_lost_keeps_its_sums_and_loses_its_levels() -> None:
+    source = Slow()
+    with watching(1, source=source, gpus=("0",)) as (_, watched):
+        watched.go(4)
+        (gpu,) = watched.status().tiers[0].replicas[0].gpus
+        assert gpu.counters["gpu_energy_joules"] == 300.0
+        assert gpu.gauges["gpu_temperature_celsius"] == 50.0
+        source.gone = True
+        watched.go(10)
+        (gpu,) = watched.status().tiers[0].replicas[0].gpus
+        assert gpu.counters["gpu_energy_joules"] == 300.0
+        assert gpu.gauges == {}
+        assert gpu.gaps["gpu_temperature_celsius"] == "not read for 150 s"
+        assert watched.turns.gpu_problems == ("the GPU fell off the bus",)
+        stale = watched.answer("TelemetryStale")
+        assert (stale.status, stale.sentence) == (Status.WARNING, "GPU GPU-a has not been read for 150 s")
+
+
+def test_a_defect_in_following_one_replica_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with watching(2) as (_, watched):
+        watched.go(2)
+        page = watched.turns.watcher.page
+
+        def broken(tier: str, name: str, *rest: Any) -> Any:
+            if name == "r0":
+                raise ZeroDivisionError("a defect")
+            return page(tier, name, *rest)
+
+        monkeypatch.setattr(watched.turns.watcher, "page", broken)
+        with caplog.at_level(logging.ERROR):
+            watched.go(3)
+        assert watched.turns.defects == 3
+        assert "t/r0" in caplog.text
+        assert [watched.answer("TargetDown", name).status for name in ("r0", "r1")] == [Status.WARNING, Status.OK]
+
+
+def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_watched() -> None:
+    with watching(2) as (served, watched):
+        watched.go(8)
+        served[0].act = answers_500
+        watched.go(4)
+        before = watched.turns
+        assert before.watcher.alerts
+        since = {key: state.since for key, state in before.watcher.alerts.items()}
+        sums = before.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"]
+        watched.turns = watched.made(watched.targets, before.gpus)
+        watched.turns.take_over(before)
+        before.give_back()
+        watched.go()
+        assert {key: state.since for key, state in watched.turns.watcher.alerts.items()} == since
+        assert watched.turns.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
+        assert watched.turns.watcher.replicas["t", "r1"].track.misses == 0
+        assert len(watched.turns.ledger.trend("t")) >= 2
+
+
+def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Episode:
+    verdict = Verdict(
+        t=started,
+        rule=rule,
+        subject=Subject(tier="t", replica=replica),
+        status=Status.WARNING,
+        certainty=Certainty.CERTAIN,
+        observed=Missing(gap=Gap.NOT_IN_PLAN),
+        expected=Missing(gap=Gap.NOT_IN_PLAN),
+        unit="count",
+        sentence="down",
+    )
+    change = Transition(t=started + 30, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
+    return Episode(
+        rule=rule,
+        subject=verdict.subject,
+        started_at=started,
+        ended_at=None,
+        worst=verdict,
+        transitions=(change,),
+    )
+
+
+def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_over() -> None:
+    with watching() as (_, watched):
+        watched.turns.resume([episode()], T, seen=True)
+        (tier,) = watched.status().tiers
+        assert [e.started_at for e in tier.episodes] == [T - 600]
+        assert [type(a) for a in tier.answers] == [Unknown]
+        watched.go()
+        assert [(e.started_at, e.ended_at) for e in watched.turns.past] == [(T - 600, T + 15)]
+
+
+@pytest.mark.parametrize(
+    ("left", "seen", "end"),
+    [
+        (episode(replica="gone"), True, T),
+        (episode(rule="NoSuchRule"), True, T),
+        (episode(), False, T - 570),
+    ],
+)
+def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Episode, seen: bool, end: float) -> None:
+    with watching() as (_, watched):
+        watched.turns.resume([left], T, seen)
+        assert [e.ended_at for e in watched.turns.past] == [end]
+        assert watched.turns.watcher.standings == {}
+
+
+def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="agent.news")
+    with watching() as (served, watched):
+        watched.go(2)
+        served[0].act = answers_500
+        watched.go(5)
+        served[0].act = None
+        watched.go(4)
+    said = [r.getMessage() for r in caplog.records]
+    assert [line.partition(":")[0] for line in said] == [
+        "t/r0 gives no usable page",
+        "TargetDown of t/r0 is warning (certain)",
+        "t/r0 gives pages again",
+        "TargetDown of t/r0 is over",
+    ]
+
+
+def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="agent.news")
+    for before, now in (((), ("lost",)), (("lost",), ("lost", "and another")), (("lost",), ())):
+        news.of_gpus(before, now)
+    for was, is_now in ((None, "full: x"), ("full: x", "full: y"), ("full: y", None)):
+        news.of_history(was, is_now)
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == [
+        "GPUs",
+        "GPUs are read again",
+        "the history cannot be written, minutes wait in memory",
+        "the history is written again",
+    ]
+
+
+def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="agent.news")
+    first = episode("KvCacheCascade")
+    key = (first.rule, first.subject)
+    worse = replace(first, worst=replace(first.worst, status=Status.CRITICAL, stage=3))
+    for before, now in (({}, first), ({key: first}, first), ({key: first}, worse), ({key: worse}, worse)):
+        news.of_episodes(before, [Standing(answer=now.worst, episode=now)], ())
+    news.of_episodes({key: worse}, [], [replace(worse, ended_at=T)])
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
+        "KvCacheCascade of t/r0 is warning (certain)",
+        "KvCacheCascade of t/r0 is critical (certain)",
+        "KvCacheCascade of t/r0 is over",
+    ]
+
+
+def test_the_only_target_of_a_node_gets_its_gpus_into_its_windows() -> None:
+    with watching(1, source=Slow(), gpus=("auto",)) as (_, watched):
+        watched.go(3)
+        window = watched.turns.watcher.replicas["t", "r0"].open[-1]
+        assert window.counters["gpu_energy_joules"] == 100.0
+        assert by_uuid(*watched.turns.gpus.latest.values()).keys() == {"GPU-a"}
