@@ -57,8 +57,8 @@ COMMANDS: tuple[Command, ...] = (
         "is this installation sound? what to do, line by line",
         (
             "0 sound, perhaps with warnings",
-            "1 at least one line fails, a configuration that cannot be used among them",
-            "2 wrong arguments",
+            "1 at least one line fails",
+            "2 wrong arguments, or a configuration that cannot be used",
         ),
     ),
     Command(

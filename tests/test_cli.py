@@ -196,7 +196,6 @@ def test_no_configuration_at_all_says_where_one_is_looked_for(
         (["inspect", str(PAGE)], 0),
         (["replay", str(recorded.folder("cascade_fast"))], 1),
         (["render", "--check", "--root", "EMPTY"], 1),
-        (["doctor", "-c", "/nowhere"], 1),
     ],
     ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else str(given),
 )
@@ -217,6 +216,11 @@ def test_a_recording_without_anything_to_judge_ends_with_3(tmp_path: Path) -> No
     with gzip.open(tmp_path / "m.jsonl.gz", "wb"):
         pass
     assert cli.main(["replay", str(tmp_path)]) == 3
+
+
+def test_a_doctor_without_a_usable_configuration_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "-c", "/nowhere"]) == 2
+    assert "fail  config" in capsys.readouterr().out
 
 
 def test_json_of_every_command_that_has_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +272,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_a_finding_stays_a_finding_when_its_reader_goes_away() -> None:
-    done = shell("sizewatch doctor -c /nowhere | true", PYTHONUNBUFFERED="")
+    done = shell(f"sizewatch replay {recorded.folder('cascade_fast')} | true", PYTHONUNBUFFERED="")
     assert (done.returncode, done.stderr) == (1, "")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import START, snapshot, window
+from making import START, snapshot
 
 from rules import gpu_windows, windows
 from rules.gpu_readout import GpuReadout
@@ -92,6 +92,11 @@ def test_a_counter_that_fell_is_a_gap_and_no_negative_power() -> None:
     found = since(readout(0), readout(15, counters={"gpu_energy_joules": 10.0}))
     assert found.counters == {}
     assert found.gaps == {"gpu_energy_joules": Gap.RESTARTED}
+
+
+def test_a_counter_that_stood_still_did_nothing() -> None:
+    found = since(readout(0), readout(15, counters=readout(0).counters))
+    assert found.counters["gpu_energy_joules"] == 0
 
 
 def test_a_counter_of_which_the_earlier_readout_knew_nothing_begins_now() -> None:

@@ -11,6 +11,8 @@ from agent.config import Loaded, find, load
 from agent.doctor import exit_code, format_text, run_checks
 from agent.errors import BadConfig
 
+BAD_INPUT = 2
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
@@ -18,12 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = run_checks(_loaded(options.config))
+    loaded = _loaded(options.config)
+    found = run_checks(loaded)
     if options.format == "json":
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
     else:
         print(format_text(found))
-    return exit_code(found)
+    return BAD_INPUT if isinstance(loaded, BadConfig) else exit_code(found)
 
 
 def _loaded(given: str | None) -> Loaded | BadConfig:

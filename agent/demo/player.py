@@ -66,9 +66,11 @@ class Player:
         return f"http://127.0.0.1:{self._server.server_address[1]}/{name}/metrics"
 
     def stop(self) -> None:
-        self._server.shutdown()
+        """Closes the port; also of a player that was never started."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
         self._server.server_close()
-        self._thread.join()
 
     def rounds(self) -> dict[str, int]:
         """How often each recording has begun anew."""
@@ -78,8 +80,8 @@ class Player:
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
         scrape, moved = self._tracks[name].at(self._elapsed())
-        if scrape.body is None:
-            return None
+        if scrape.body is None or not moved:
+            return scrape.body
         return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)
 
     def _elapsed(self) -> float:

@@ -21,6 +21,7 @@ from exporters.check_text import check_json, headline
 from rules.episodes import Ended, Episode
 from rules.slices import TierView
 from rules.step13 import FIRST_WEEK_SECONDS, Step13, step13
+from rules.windows import MINUTE_SECONDS
 
 MOST_WAITING = 1000
 """Ended episodes, spans and events that wait for a history that cannot be written; older ones are lost."""
@@ -176,5 +177,14 @@ def _step13(store: Store, view: TierView, version: str, now: float) -> str | Non
 
 
 def check_tier(store: Reader, view: TierView, version: str, since: float, now: float) -> Step13:
-    """Step 13 of a tier over [since, now), from the hour sums of its plan version. Raises HistoryTrouble."""
+    """Step 13 of a tier over [since, now), from the hour sums of its plan version. Raises HistoryTrouble.
+
+    Over less than half a day hours are too few to tell a burst from a habit (three separate ones are asked for): then
+    from its minutes.
+    """
+    if now - since < MINUTES_BELOW_SECONDS:
+        return step13(view, store.minutes(view.tier, since, now, version), now, period_seconds=MINUTE_SECONDS)
     return step13(view, store.bins(view.tier, since, now, version), now)
+
+
+MINUTES_BELOW_SECONDS = 43_200.0

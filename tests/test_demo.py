@@ -1,0 +1,239 @@
+"""The demo: real recordings played as three tiers, watched by the real daemon, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import ask, free_port, process, wait_for
+from engine_server import engines
+
+from agent.collect.reader import PageReader
+from agent.config_files import load_plan
+from agent.demo.gpus import PRODUCT, StandInGpus
+from agent.demo.player import Player, track
+from agent.demo.stage import CAST, HERE, PLAN, Clock, Stage
+from agent.recording import load
+from rules import gpu_windows, tracks
+from rules.signals import Gap
+from rules.tracks import Track
+from rules.windows import EVERYTHING
+
+Demo = subprocess.Popen[str]
+
+
+@contextmanager
+def demo(folder: Path, *words: str) -> Iterator[Demo]:
+    """`sizewatch demo` whose temporary files lie in a folder of their own."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        with process("demo", *words) as started:
+            yield started
+    finally:
+        os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
+
+
+def head(started: Demo) -> tuple[str, str]:
+    """What it says first, and the address in it."""
+    lines = []
+    assert started.stdout is not None
+    for line in started.stdout:
+        lines.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
+            return "".join(lines), found[0]
+    raise AssertionError(f"no address in {lines}, {started.communicate()}")
+
+
+def children(pid: int) -> list[int]:
+    return [int(x) for x in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def status(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask(url, "api/status"))
+    return found
+
+
+def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_the_page_shows_three_tiers(
+    tmp_path: Path,
+) -> None:
+    begin = time.monotonic()
+    with demo(tmp_path, "--port", "0", "--speed", "60") as started:
+        said, url = head(started)
+        assert time.monotonic() - begin < 10
+        assert "Demo: recorded engines at 60 times their speed, simulated GPUs, made-up prices." in said
+        for part in CAST:
+            assert re.search(rf"^  {part.tier} +{part.says}$", said, re.MULTILINE)
+        heard = []
+        assert started.stdout is not None
+        for line in started.stdout:
+            heard.append(line)
+            if "TpotDivergence in noisy" in line:
+                break
+        text = " ".join("".join(heard).split())
+        assert "Times below are the engines' own, minutes:seconds since the start" in text
+        assert re.search(r" 0:\d\d \w+ KvCacheCascade in cascade/cascade-0, stage \d", text)
+        assert "CRITICAL KvCacheCascade now in cascade/cascade-0, stage 4 (user-visible), certain" in text
+        assert "do: " in text
+        page = ask(url).decode()
+        assert all(part.tier in page for part in CAST)
+        assert "simulated GPUs" in page
+        tiers = {tier["tier"]: tier for tier in status(url)["tiers"]}
+        assert set(tiers) == {"quiet", "noisy", "cascade"}
+        assert status(url)["agent"]["turn_errors"] == 0
+        assert [path.name.startswith("sizewatch-demo-") for path in tmp_path.iterdir()] == [True]
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=10)
+    assert (started.returncode, err) == (0, "")
+    assert out.endswith("\nEnded; nothing was left behind.\n")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="refused"):
+        ask(url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_or_a_kill_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path, "--port", "0", "--speed", "30") as started:
+        _, url = head(started)
+        assert wait_for(lambda: _turned(url))
+        assert children(started.pid) == []
+        started.send_signal(number)
+        out, err = started.communicate(timeout=10)
+    assert (started.returncode, err) == (0, "")
+    assert "nothing was left behind" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def _turned(url: str) -> bool:
+    try:
+        return ask(url, "readyz") == b"ready\n"
+    except OSError:
+        return False
+
+
+def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_path: Path) -> None:
+    with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
+        assert "nothing was left behind" in started.communicate(timeout=10)[0]
+        assert started.returncode == 0
+    with demo(tmp_path, "--port", "0", "--seconds", "60") as started:
+        head(started)
+        begin = time.monotonic()
+        started.send_signal(signal.SIGINT)
+        started.communicate(timeout=10)
+    assert time.monotonic() - begin < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
+    with engines() as (engine,), demo(tmp_path, "--port", str(engine.port)) as started:
+        out, err = started.communicate(timeout=10)
+    assert (started.returncode, out) == (2, "")
+    assert err.splitlines() == [
+        f"sizewatch demo: web.listen: cannot listen on 127.0.0.1:{engine.port}: address already in use",
+        "sizewatch demo: give another port with --port, or 0 for any free one",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
+    with demo(tmp_path, "--port", str(free_port()), "--speed", "60") as started:
+        head(started)
+        assert started.stdout is not None
+        started.stdout.close()
+        assert started.wait(timeout=15) == 0
+        assert started.stderr is not None
+        assert started.stderr.read() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+class Now:
+    """A clock that stands until it is told to move."""
+
+    def __init__(self) -> None:
+        self.t = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.t
+
+
+def test_a_recording_is_played_in_its_own_rhythm_from_the_first_page_that_is_asked_for() -> None:
+    recording, _ = load(HERE / "recordings" / "kv_cascade")
+    one, now = track(recording, "x", 46.0), Now()
+    player = Player((one,), now)
+    now.t += 1000.0
+    pages = []
+    for _ in range(4):
+        pages.append(player.page("x"))
+        now.t += 15.0
+    first = one.scrapes[0].t
+    expected = [max((s for s in one.scrapes if s.t - first <= 46 + 15 * n), key=lambda s: s.t).body for n in range(4)]
+    assert pages == expected
+    player.stop()
+
+
+@pytest.mark.parametrize("part", CAST, ids=lambda part: part.tier)
+def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_invented(part: Any) -> None:
+    recording, problems = load(HERE / "recordings" / part.recording)
+    assert problems == ()
+    one, now, reader = track(recording, part.tier, part.begin), Now(), PageReader()
+    player = Player((one,), now)
+    state, gaps = Track(), []
+    for _ in range(60):
+        body = player.page(part.tier)
+        if body is not None:
+            state, window = tracks.good(state, reader.read(body, now.t))
+            gaps += [window.gaps.get(EVERYTHING)] if window is not None else []
+        now.t += 15.0
+    assert gaps.count(Gap.RESTARTED) == player.rounds()[part.tier] >= 2
+    assert set(gaps) <= {None, Gap.RESTARTED, Gap.SCRAPE_FAILED}
+    player.stop()
+
+
+def test_the_plan_of_the_demo_names_the_tiers_of_its_cast() -> None:
+    assert list(load_plan(PLAN).tiers) == [part.tier for part in CAST]
+
+
+def test_a_clock_runs_as_many_times_faster_as_it_is_told() -> None:
+    clock = Clock(100.0)
+    begin = clock()
+    time.sleep(0.05)
+    assert 5.0 <= clock() - begin < 50.0
+    assert begin == pytest.approx(time.time(), abs=20)
+
+
+def test_stand_in_gpus_follow_the_engine_and_say_what_they_are() -> None:
+    busy = [0.0]
+    gpus = StandInGpus({"t": lambda: busy[0]})
+    before = gpus.read(1000.0)[0][0]
+    busy[0] = 0.5
+    (after,), problems = gpus.read(1010.0)
+    window = gpu_windows.between(before, after)
+    assert problems == ()
+    assert window is not None
+    assert after.product == PRODUCT
+    assert "simulated" in PRODUCT
+    assert window.counters["gpu_busy_seconds"] == pytest.approx(5.0)
+    assert window.counters["gpu_energy_joules"] == pytest.approx((90 + 0.5 * 560) * 10)
+    assert after.sampled == frozenset()
+
+
+def test_the_gpus_on_the_stage_are_busy_while_their_engine_is() -> None:
+    now = Now()
+    stage = Stage(now)
+    share = []
+    for _ in range(10):
+        (gpu,) = [g for g in stage.gpus.read(now.t)[0] if g.gpu == "stand-in-cascade"]
+        share.append(gpu.counters["gpu_busy_seconds"])
+        now.t += 15.0
+    assert share == sorted(share)
+    assert 0 < share[-1] <= 135.0
+    stage.player.stop()
