@@ -91,9 +91,13 @@ def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
             served[0].act = hangs
             asked = len(served[0].asked)
             assert wait_for(lambda: len(served[0].asked) > asked)
-            begin = time.monotonic()
-            ask(daemon, "metrics")
-            assert time.monotonic() - begin < 0.3
+            # The quickest of several: if pages waited for turns, every one would wait for the target that hangs.
+            taken = []
+            for _ in range(5):
+                begin = time.monotonic()
+                ask(daemon, "metrics")
+                taken.append(time.monotonic() - begin)
+            assert min(taken) < 0.3
 
 
 def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:

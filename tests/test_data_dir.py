@@ -50,5 +50,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, name: str) -
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_what_to_do() -> None:
-    with pytest.raises(BadConfig, match=r"data_dir: /proc/x cannot be written \(.*\); make it writable, or name another"):
+    with pytest.raises(
+        BadConfig, match=r"data_dir: /proc/x cannot be written \(.*\); make it writable, or name another"
+    ):
         DataDir(Path("/proc/x"), NAMED)

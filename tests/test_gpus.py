@@ -288,7 +288,7 @@ def test_a_driver_that_hangs_costs_its_deadline_and_the_next_turns_nothing(nvml:
     nvml.set({"hang.nvmlDeviceGetTemperatureV": 1, "hang.nvmlDeviceGetMemoryInfo_v2": 1})
     begin = time.monotonic()
     problems = [gpus.turn(T + 15 * n).problems for n in range(1, 5)]
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
     assert all("not answer" in p[0] or "not answered" in p[0] for p in problems)
     nvml.set({"hang.nvmlDeviceGetTemperatureV": None, "hang.nvmlDeviceGetMemoryInfo_v2": None})
     deadline = time.monotonic() + 2

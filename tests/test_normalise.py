@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from making import START
@@ -18,8 +19,8 @@ from rules.snapshots import Snapshot
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
 
 
-def row(family: str, source: str, kind: Kind = C, **overrides: object) -> Row:
-    return Row(**{"family": family, "source": source, "kind": kind, "since": "1.0", **overrides})  # type: ignore[arg-type]
+def row(family: str, source: str, kind: Kind = C, **overrides: Any) -> Row:
+    return Row(family=family, source=source, kind=kind, since="1.0", **overrides)
 
 
 ENGINE = Engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import recorded
@@ -25,7 +26,7 @@ from rules.readings import (
     tokens_per_gpu_hour,
     total_rate,
 )
-from rules.signals import BY_NAME, SIGNALS, Gap, How, Missing, Reading, SignalValue
+from rules.signals import BY_NAME, SIGNALS, Gap, How, Missing, Reading, Signal, SignalValue
 from rules.sizing import expected_tokens_per_round
 from rules.snapshots import Snapshot
 from rules.windows import EVERYTHING, Window
@@ -92,7 +93,7 @@ GAUGES = {
 }
 
 
-def minute(**changes: dict[str, object]) -> Window:
+def minute(**changes: Any) -> Window:
     """The minute with changes: a family of None is taken out."""
     kinds = {"counters": COUNTERS, "histograms": HISTOGRAMS, "gauges": GAUGES}
     merged = {
@@ -189,8 +190,8 @@ def test_all_readings_come_in_the_tables_order() -> None:
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
-def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: object) -> None:
-    name = signal.name  # type: ignore[attr-defined]
+def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: Signal) -> None:
+    name = signal.name
     assert value(name, windows.gap(START, START + 60, Gap.SCRAPE_FAILED), BASIS) == (
         Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
         if name == "cold_start_seconds"
@@ -202,18 +203,17 @@ def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: object) 
 
 
 @pytest.mark.parametrize("signal", [s for s in SIGNALS if s.how is not How.DERIVED], ids=lambda signal: signal.name)
-def test_every_family_of_a_plain_signal_is_needed(signal: object) -> None:
-    name, families = signal.name, signal.families  # type: ignore[attr-defined]
-    for family in families:
+def test_every_family_of_a_plain_signal_is_needed(signal: Signal) -> None:
+    for family in signal.families:
         gaps = {family: Gap.STALE}
         poorer = minute(**{kind: {family: None} for kind in ("counters", "histograms", "gauges")})
-        assert value(name, replace(poorer, gaps=gaps)) == Missing(gap=Gap.STALE)
+        assert value(signal.name, replace(poorer, gaps=gaps)) == Missing(gap=Gap.STALE)
 
 
 # --- no traffic, or not seen
 
 
-def idle(**changes: float) -> Window:
+def idle(**changes: Any) -> Window:
     counters = dict.fromkeys(COUNTERS, 0.0)
     parts = {family: (Histogram(edges=EDGES, counts=(0.0,) * 5, total=0.0),) for family in HISTOGRAMS}
     return window(START, 60.0, counters=counters, histograms=parts, gauges={"requests_running": gauge(0.0)}, **changes)
@@ -544,7 +544,8 @@ def test_acceptance_needs_all_three_counters(family: str) -> None:
 
 def pages(name: str) -> list[Snapshot]:
     recording, _ = load(recorded.folder(name))
-    reader, problems = PageReader(), []  # type: ignore[var-annotated]
+    problems: list[str] = []
+    reader = PageReader()
     found = [reader.read(scrape.body, scrape.t) for scrape in scrapes(recording, problems) if scrape.body is not None]
     assert problems == []
     return found

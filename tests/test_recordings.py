@@ -25,17 +25,18 @@ from rules.windows import Window
 STEP_SECONDS = 15.0
 FEWEST = 20
 
-# A request that ends this close to a window's edge may be in the one or the other: the page is made somewhat before the
-# answer to the scrape is complete, which is what the recorder notes (mostly 10 ms, up to 0.3 s while the engine is busy).
-EDGE_SECONDS = 0.35
+# A request that ends this close to a window's edge may be in the one or the other: the page is made a little before the
+# recorder notes the time. All but one of all their requests are in the window that their client says.
+EDGE_SECONDS = 0.05
 
-# What lies between engine and client before the first token: HTTP, and the front end before it notes the arrival. Its
-# mean is measured below for every recording (2 to 18 ms); single requests wait longer when the front end is busy.
-TTFT_OVERHEAD_SECONDS = 0.02
+# What lies between engine and client before the first token: HTTP, and the front end before it notes the arrival. On the
+# mean 3 to 18 ms, measured below for every recording; single requests wait longer when the front end is busy.
+TTFT_OVERHEAD_SECONDS = 0.01
+MOST_OVERHEAD_SECONDS = 0.02
 TTFT_SHARE = 0.95
 
-# The client's clock on tokens: half a millisecond a token, and 2 % of it.
-TPOT_SECONDS, TPOT_SHARE = 0.0005, 0.02
+# Tokens after the first come over an open stream: client and engine differ by less than this a token, on the mean.
+TPOT_OVERHEAD_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,8 @@ def by_target(name: str) -> tuple[tuple[tuple[float, Snapshot | None], ...], ...
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_lies_between_client_and_engine_is_small_and_positive(name: str) -> None:
-    """The mean over windows with equal counts, from the engine's own sums: what the allowances below rest on."""
-    for family, most in (("ttft_seconds", TTFT_OVERHEAD_SECONDS), ("tpot_seconds", TPOT_SECONDS)):
+    """The mean over windows with equal counts, from the engine's own sums: what the allowance below rests on."""
+    for family, most in (("ttft_seconds", MOST_OVERHEAD_SECONDS), ("tpot_seconds", TPOT_OVERHEAD_SECONDS)):
         excess = n = 0.0
         for replica, window in shown(name):
             mine = [request for request in clients(name) if request.replica == replica]
@@ -201,9 +202,7 @@ def test_the_time_per_output_token_lies_within_its_bounds_in_every_window(name: 
         readings = read_all(window)
         for q, signal in ((0.5, "tpot_p50_seconds"), (0.99, "tpot_p99_seconds")):
             low, high = bounds(readings[signal])
-            truth = nearest_rank(measured, q)
-            least, most = low * (1 - TPOT_SHARE) - TPOT_SECONDS, high * (1 + TPOT_SHARE) + TPOT_SECONDS
-            assert least <= truth <= most, (window.start, signal)
+            assert low <= nearest_rank(measured, q) <= high, (window.start, signal)
 
 
 def test_the_time_to_first_token_lies_within_its_bounds_in_nearly_every_window() -> None:

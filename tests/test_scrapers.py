@@ -25,7 +25,7 @@ from agent.collect.pages import PageFetcher, TargetOptions
 from agent.collect.scrapers import Fetcher, Scraped, Scrapers, Target
 from agent.errors import ScrapeFailure
 
-TIMEOUT = 0.4
+TIMEOUT = 1.0
 
 
 def targets(served: Sequence[Engine]) -> list[Target]:

@@ -86,7 +86,7 @@ def in_some_grouping(several: list[Window], random: Random) -> Window:
     return rest[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), st.randoms(use_true_random=False))
 def test_any_grouping_over_time_and_replicas_reads_the_same(several: list[Window], random: Random) -> None:
     whole = windows.add(several)

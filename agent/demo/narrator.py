@@ -42,7 +42,14 @@ class Paper:
     def filled(self, text: str, indent: str = "", further: str | None = None) -> str:
         """The text in lines of that width; `further` begins each line but the first."""
         rest = indent if further is None else further
-        return textwrap.fill(text, self.width, initial_indent=indent, subsequent_indent=rest, break_long_words=False)
+        wrapper = textwrap.TextWrapper(
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return wrapper.fill(text)
 
     def marked(self, text: str, status: Status) -> str:
         return f"\033[1;{COLOURS[status]}m{text}\033[0m" if self.colours else text

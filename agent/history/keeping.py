@@ -29,6 +29,9 @@ MOST_WAITING = 1000
 ALIVE_SECONDS = 3600.0
 """An earlier run that booked a minute within so long was interrupted rather than ended: its episodes go on."""
 
+MINUTES_BELOW_SECONDS = 43_200.0
+"""A check over less than half a day is made from minutes: hours are too few to tell a burst from a habit."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -177,14 +180,10 @@ def _step13(store: Store, view: TierView, version: str, now: float) -> str | Non
 
 
 def check_tier(store: Reader, view: TierView, version: str, since: float, now: float) -> Step13:
-    """Step 13 of a tier over [since, now), from the hour sums of its plan version. Raises HistoryTrouble.
+    """Step 13 of a tier over [since, now), from the hour sums (of a short time, the minutes) of its plan version.
 
-    Over less than half a day hours are too few to tell a burst from a habit (three separate ones are asked for): then
-    from its minutes.
+    Raises HistoryTrouble.
     """
     if now - since < MINUTES_BELOW_SECONDS:
         return step13(view, store.minutes(view.tier, since, now, version), now, period_seconds=MINUTE_SECONDS)
     return step13(view, store.bins(view.tier, since, now, version), now)
-
-
-MINUTES_BELOW_SECONDS = 43_200.0
