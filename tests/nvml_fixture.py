@@ -45,7 +45,7 @@ class StandIn:
     def __init__(self, folder: Path, library: ctypes.CDLL) -> None:
         self.state_file = folder / "state"
         self._calls_file = folder / "calls"
-        self.library_folder = Path(library._name).parent
+        self.folder_of_library = Path(library._name).parent
         self._library = library
         self._state: dict[str, object] = {"driver": "580.95.05", "count": 0}
         self._write()
