@@ -20,7 +20,7 @@ demo: $(STAMP)
 	@$(BIN)/sizewatch demo
 
 test: $(STAMP) tools
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
 tools:
