@@ -124,6 +124,7 @@ class Turns:
         self.ledger.take_over(before.ledger, {target.key for target in self.targets})
         self.past, self.defects = before.past, before.defects
         self.gpu_problems = before.gpu_problems
+        self.owned = assigned(self.targets, self.gpus.latest)
 
     def resume(self, unfinished: Iterable[Episode], now: float, seen: bool) -> None:
         """Episodes that an earlier run left open: they go on until a rule says ok, as after any gap.

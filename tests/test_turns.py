@@ -219,6 +219,17 @@ def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_wat
         assert len(watched.turns.ledger.trend("t")) >= 2
 
 
+def test_the_gpus_of_a_replica_are_shown_without_a_gap_after_a_new_configuration() -> None:
+    with watching(1, source=Slow(), gpus=("0",)) as (_, watched):
+        watched.go(3)
+        before = watched.turns
+        watched.turns = watched.made(watched.targets, before.gpus)
+        watched.turns.take_over(before)
+        before.give_back()
+        (gpu,) = watched.status().tiers[0].replicas[0].gpus
+        assert gpu.counters["gpu_energy_joules"] == 200.0
+
+
 def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Episode:
     verdict = Verdict(
         t=started,
