@@ -181,8 +181,8 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _unknown_names(seen: TargetSeen, engine: Engine) -> list[str]:
-    own = engine.signature.partition("_")[0] + "_"
-    sources = {row.source for row in engine.rows} | {engine.signature, engine.born, *engine.info}
+    own = engine.signatures[0].partition("_")[0] + "_"
+    sources = {row.source for row in engine.rows} | {*engine.signatures, engine.born, *engine.info}
     fresh = []
     for printed in seen.families:
         name = unwrapped(mapped(printed), engine)

@@ -4,6 +4,7 @@
     ├── BadConfig(problems)         the configuration cannot be used
     ├── BadPlan(problems)           the sizing plan cannot be used
     ├── BadRecording(path, text)    a recorded folder or file cannot be read
+    ├── BadBenchmark(path, text)    a benchmark's result, or telemetry of it, cannot be used
     └── ScrapeError(kind, text)     a target gave no page that may be used
 
 Owns the family and the words of `ScrapeFailure`. Foreign exceptions are translated where they arise, never here.
@@ -53,6 +54,15 @@ class BadPlan(_ProblemsError):
 
 class BadRecording(SizewatchError):
     """A recorded folder or file cannot be read."""
+
+    def __init__(self, path: Path | str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path = path
+        self.text = text
+
+
+class BadBenchmark(SizewatchError):
+    """A benchmark's result file, or the telemetry of its run, cannot be used."""
 
     def __init__(self, path: Path | str, text: str) -> None:
         super().__init__(f"{path}: {text}")

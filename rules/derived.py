@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rules import histograms
+from rules import gpu_readings, histograms
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.speculation import acceptance
+from rules.token_times import tpot_mean
 from rules.ways import ALL, FULL_COVERAGE, level, nothing_seen, ratio, replica_rate, total_rate
 from rules.windows import NET_CHANGE, Window
 
@@ -35,25 +36,13 @@ def _exactly(value: float, n: float) -> Reading:
     return Reading(value=value, low=value, high=value, n=n)
 
 
-def _tpot_mean(window: Window, basis: Basis) -> SignalValue:
-    """Decode time / (generated tokens - requests): what engines without a TPOT histogram allow (vLLM before 0.11)."""
-    decode = window.histograms.get("decode_seconds")
-    lengths = window.histograms.get("generation_tokens_per_request")
-    if decode is None or lengths is None:
-        return Missing(gap=window.why_missing("decode_seconds" if decode is None else "generation_tokens_per_request"))
-    requests = math.fsum(part.n for part in lengths)
-    if requests <= 0:
-        return nothing_seen(window, "generation_tokens_per_request")
-    seconds, tokens = histograms.mean(decode), histograms.mean(lengths)
-    if seconds is None or tokens is None:
-        return Missing(gap=Gap.NOT_EXPOSED, text="a sum that the engine printed is contradicted by its buckets")
-    if tokens <= 1:
-        return Missing(gap=Gap.NO_TRAFFIC, text="no request generated a second token")
-    return _exactly(seconds / (tokens - 1), requests)
-
-
 def _arrivals(window: Window, basis: Basis) -> SignalValue:
-    """Finished requests plus the change of requests in the system; what was aborted unseen came on top (METRICS 3)."""
+    """Counted where the engine counts them; else finished requests plus the change of requests in the system.
+
+    In the latter what was aborted unseen came on top (METRICS 3).
+    """
+    if "requests_arrived" in window.counters:
+        return total_rate(window, "requests_arrived")
     for family in ("requests_finished", NET_CHANGE):
         if family not in window.counters or window.seconds_of(family) <= 0:
             return Missing(gap=window.why_missing("requests_running" if family == NET_CHANGE else family))
@@ -124,11 +113,9 @@ def _reuse(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=value, low=bound, high=bound, n=computed.n)
 
 
-def _acceptance(window: Window, basis: Basis) -> SignalValue:
-    return acceptance(window)
-
-
 def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
+    if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
+        return level(window, "spec_accept_length")
     accepted = ratio(window, "spec_accepted_tokens", "spec_drafts")
     if isinstance(accepted, Missing) or accepted.value is None:
         return accepted
@@ -136,46 +123,11 @@ def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=1 + accepted.value, low=bound, high=bound, n=accepted.n)
 
 
-GPU_UTILIZATION_KINDS = {
-    "gr_engine_active": "gpu_gr_engine_active",
-    "sm_active": "gpu_sm_active",
-    "nvml_gpu": "gpu_busy_seconds",
-    "amd_gfx": "gpu_gfx_active",
-}
-"""Which family holds which kind of utilisation; kinds are never compared with each other (DESIGN 3.4)."""
-
-
-def gpu_utilization(window: Window, kind: str) -> SignalValue:
-    """Utilisation of one kind (0-1): from sums where the driver keeps them, else the gauge's time mean."""
-    family = GPU_UTILIZATION_KINDS[kind]
-    if family != "gpu_busy_seconds":
-        return level(window, family)
-    found = ratio(window, "gpu_busy_seconds", "gpu_busy_covered_seconds")
-    return found if isinstance(found, Reading) else level(window, "gpu_utilization_sampled")
-
-
-def _gpu_utilization(window: Window, basis: Basis) -> SignalValue:
-    found = gpu_utilization(window, "gr_engine_active")
-    return found if isinstance(found, Reading) else gpu_utilization(window, "nvml_gpu")
-
-
-def _gpu_memory(window: Window, basis: Basis) -> SignalValue:
-    used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
-    if used is None:
-        return Missing(gap=window.why_missing("gpu_memory_used_bytes"))
-    if total is None or total.minimum <= 0:
-        return Missing(gap=window.why_missing("gpu_memory_total_bytes"))
-    return Reading(
-        value=used.integral / used.seconds / (total.integral / total.seconds),
-        low=used.minimum / total.maximum,
-        high=min(1.0, used.maximum / total.minimum),
-        n=used.samples,
-    )
-
-
-def _gpu_power(window: Window, basis: Basis) -> SignalValue:
-    found = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
-    return found if isinstance(found, Reading) else level(window, "gpu_power_watts")
+def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
+    """Hits by queries, in tokens; where the engine counts neither, the mean of the ratio that it prints itself."""
+    if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
+        return level(window, "prefix_hit_gauge")
+    return ratio(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
 def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
@@ -215,25 +167,38 @@ def _cost(window: Window, basis: Basis) -> SignalValue:
 
 
 def _cold_start(window: Window, basis: Basis) -> SignalValue:
-    """Mean time from process start to ready, of the restarts seen in the window whose pages tell it."""
+    """Mean time from process start to ready, of the restarts seen in the window whose pages tell it.
+
+    An engine that only says how long it took itself (SGLang startup_time_seconds) gives a lower bound: container and
+    interpreter started before that clock.
+    """
     if "cold_starts" in window.counters:
         return ratio(window, "cold_start_seconds", "cold_starts")
+    if "engine_startup_seconds" in window.gauges:
+        told = window.gauges["engine_startup_seconds"]
+        return Reading(value=None, low=told.minimum, high=None, n=told.samples)
     if "restarts" in window.counters:
         return Missing(gap=Gap.NOT_EXPOSED, text="the page does not tell when the engine was ready")
     return Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
 
 
+def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, Basis], SignalValue]:
+    """Of what follows from the window alone."""
+    return lambda window, _: way(window)
+
+
 DERIVED: dict[str, Callable[[Window, Basis], SignalValue]] = {
-    "tpot_mean_seconds": _tpot_mean,
+    "tpot_mean_seconds": _alone(tpot_mean),
     "arrival_rps": _arrivals,
     "goodput_rps": _goodput,
     "evictions_per_running_request_per_second": _evictions_per_running,
+    "prefix_hit_ratio": _prefix_hits,
     "prefix_reuse_ratio": _reuse,
-    "speculative_acceptance": _acceptance,
+    "speculative_acceptance": _alone(acceptance),
     "tokens_per_round": _tokens_per_round,
-    "gpu_utilization": _gpu_utilization,
-    "gpu_memory_utilization": _gpu_memory,
-    "gpu_power_watts": _gpu_power,
+    "gpu_utilization": _alone(gpu_readings.utilization),
+    "gpu_memory_utilization": _alone(gpu_readings.memory_utilization),
+    "gpu_power_watts": _alone(gpu_readings.power),
     "fleet_utilization": _fleet_utilization,
     "tokens_per_gpu_hour": tokens_per_gpu_hour,
     "cost_per_million_tokens": _cost,

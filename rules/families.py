@@ -42,6 +42,7 @@ def _gauge(name: str, export: str, text: str) -> Family:
 
 FAMILIES: tuple[Family, ...] = (
     _counter("requests_finished", "requests_finished_total", "Requests that finished, however they ended"),
+    _counter("requests_arrived", "requests_arrived_total", "Requests that arrived, where the engine counts them"),
     _counter("requests_aborted", "requests_aborted_total", "Of these, aborted by the client or the engine"),
     _counter("requests_failed", "requests_failed_total", "Of these, ended by an error"),
     _counter("requests_ended_by_length", "requests_ended_by_length_total", "Of these, ended at their token limit"),
@@ -57,6 +58,9 @@ FAMILIES: tuple[Family, ...] = (
     _counter("prompt_tokens", "prompt_tokens_total", "Prompt tokens, cached ones included"),
     _counter("prompt_tokens_computed", "prompt_tokens_computed_total", "Prompt tokens that had to be computed"),
     _counter("generation_tokens", "generation_tokens_total", "Generated tokens"),
+    _counter(
+        "generation_seconds", "generation_seconds_total", "Time spent generating, summed over requests (llama.cpp)"
+    ),
     _counter("preemptions", "preemptions_total", "Requests thrown out of the KV cache to be computed again"),
     _counter("prefix_queried_tokens", "prefix_cache_queried_tokens_total", "Tokens looked up in the prefix cache"),
     _counter("prefix_hit_tokens", "prefix_cache_hit_tokens_total", "Tokens found in the prefix cache"),
@@ -101,6 +105,13 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("requests_waiting_deferred", "requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
     _gauge("kv_utilization", "kv_utilization_ratio", "KV cache blocks in use, mean over data-parallel engines"),
     _gauge("kv_utilization_max", "kv_utilization_max_ratio", "The same, the fullest data-parallel engine"),
+    _gauge("prefix_hit_gauge", "prefix_cache_hit_gauge_ratio", "Prefix cache hits as the engine averages them itself"),
+    _gauge("spec_accept_length", "spec_accept_length_tokens", "Tokens a speculation round yields, as a gauge"),
+    _gauge("spec_accept_rate", "spec_accept_rate_ratio", "Accepted / drafted tokens, as a gauge"),
+    _gauge("spec_steps", "spec_steps", "Draft positions a round, as a gauge"),
+    _gauge(
+        "engine_startup_seconds", "engine_startup_seconds", "How long the running process took to start, as it says"
+    ),
     _gauge("adapters_running", "adapters_running", "LoRA adapters with running requests"),
     _gauge("adapters_waiting", "adapters_waiting", "LoRA adapters with waiting requests"),
     _gauge("engine_awake", "engine_awake", "1 while the engine is awake, 0 in sleep mode"),
@@ -110,8 +121,25 @@ FAMILIES: tuple[Family, ...] = (
     _counter("gpu_busy_covered_seconds", "gpu_busy_covered_seconds_total", "Seconds that these samples cover"),
     _counter("gpu_energy_joules", "gpu_energy_joules_total", "Energy used"),
     _counter("gpu_energy_covered_seconds", "gpu_energy_covered_seconds_total", "Seconds that this energy covers"),
+    _counter("gpu_throttled_power_seconds", "gpu_throttled_power_seconds_total", "Clocks held down by the power limit"),
+    _counter("gpu_throttled_thermal_seconds", "gpu_throttled_thermal_seconds_total", "Clocks held down by heat"),
+    _counter(
+        "gpu_throttled_hardware_seconds",
+        "gpu_throttled_hardware_seconds_total",
+        "Clocks held down by the board: power brake, external power, hardware slowdown",
+    ),
+    _counter(
+        "gpu_throttled_covered_seconds", "gpu_throttled_covered_seconds_total", "Seconds that throttling is known for"
+    ),
+    _counter(
+        "gpu_ecc_uncorrectable_errors", "gpu_ecc_uncorrectable_errors_total", "Memory errors that ECC could not correct"
+    ),
+    _counter("gpu_ecc_correctable_errors", "gpu_ecc_correctable_errors_total", "Memory errors that ECC corrected"),
+    _counter("gpu_fault_events", "gpu_fault_events_total", "Faults the driver reported (NVIDIA XID, AMD AFID)"),
+    _counter("gpu_fault_events_by_code", "gpu_fault_events_by_code_total", "The same by code, such as xid-79"),
     _gauge("gpu_gr_engine_active", "gpu_gr_engine_active_ratio", "Graphics engine active (DCGM PROF_GR_ENGINE_ACTIVE)"),
     _gauge("gpu_sm_active", "gpu_sm_active_ratio", "Streaming multiprocessors active (DCGM PROF_SM_ACTIVE)"),
+    _gauge("gpu_gfx_active", "gpu_gfx_active_ratio", "Graphics engine busy (AMD gfx activity)"),
     _gauge("gpu_utilization_sampled", "gpu_utilization_sampled_ratio", "Utilisation by a plain poll: says little"),
     _gauge("gpu_memory_used_bytes", "gpu_memory_used_bytes", "GPU memory allocated"),
     _gauge("gpu_memory_total_bytes", "gpu_memory_total_bytes", "GPU memory installed"),

@@ -69,6 +69,19 @@ GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
             "covered seconds (an exporter's page) is covered from one refresh to the next",
         ),
         "gpu_energy_covered_seconds": _counter("seconds", "time over which gpu_energy_joules was summed"),
+        "gpu_throttled_power_seconds": _counter("seconds", "time in which the power limit held the clocks down"),
+        "gpu_throttled_thermal_seconds": _counter("seconds", "time in which heat held the clocks down"),
+        "gpu_throttled_hardware_seconds": _counter(
+            "seconds", "time in which the board held the clocks down: power brake, external power, hardware slowdown"
+        ),
+        "gpu_throttled_covered_seconds": _counter("seconds", "time for which the three above know it"),
+        "gpu_ecc_uncorrectable_errors": _counter("errors", "memory errors that ECC could not correct"),
+        "gpu_ecc_correctable_errors": _counter("errors", "memory errors that ECC corrected"),
+        "gpu_fault_events": _counter(
+            "events",
+            "faults the driver reported since the reader began (NVIDIA XID, AMD AFID): by change, not by level",
+        ),
+        "gpu_fault_events_by_code": _counter("events", "the same by code after a '/', such as /xid-79 or /afid-23"),
         "gpu_memory_used_bytes": _gauge("bytes", "memory that is not free: total minus free, reserved included"),
         "gpu_memory_total_bytes": _gauge("bytes", "memory of the GPU: used plus free"),
         "gpu_memory_reserved_bytes": _gauge("bytes", "the part of used that driver and firmware keep for themselves"),
@@ -78,6 +91,7 @@ GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
         "gpu_gr_engine_active": _gauge(
             "ratio", "share of time the graphics and compute engine was active, mean over a refresh", "gr_engine_active"
         ),
+        "gpu_gfx_active": _gauge("ratio", "share of time the graphics engine of an AMD GPU was busy", "amd_gfx"),
         "gpu_utilization_sampled": _gauge(
             "ratio", "share of the driver's last sample period (1/6 to 1 s) in which a kernel ran: one poll", "nvml_gpu"
         ),

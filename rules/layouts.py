@@ -6,7 +6,7 @@ between engines is in their tables. A new way to read series is a record here, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,9 +15,6 @@ from rules.engines.table import Across, Engine, Row
 from rules.families import Kind
 
 SUFFIXES = ("_bucket", "_sum", "_count")
-PROCESS_LABEL = "pid"
-"""Of prometheus_client's multiprocess mode: one series a process for gauges that name no mode (vLLM 0.9 to 0.11)."""
-
 SeriesName = tuple[str, Mapping[str, str]]
 _ByName = Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]
 _Key = tuple[tuple[str, str], ...]
@@ -25,16 +22,17 @@ _Key = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CounterSlots:
-    """Series that add up."""
+    """Series that add up: `slots` stand alone, of each of `repeated` (ranks of one engine) the largest counts."""
 
     family: str
     slots: tuple[int, ...]
+    repeated: tuple[tuple[int, ...], ...]
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class GaugeSlots:
-    """Slots by data-parallel engine (within one, processes: the maximum counts)."""
+    """Slots by data-parallel engine (within one, processes and ranks: the maximum counts)."""
 
     family: str
     engines: tuple[tuple[int, ...], ...]
@@ -90,6 +88,7 @@ class Layout:
     start: int | None
     born: tuple[int, ...]
     facts: Mapping[str, str]
+    fact_slots: tuple[tuple[str, int], ...]
     faults: tuple[Fault, ...]
 
 
@@ -101,12 +100,12 @@ def wanted(name: str, engines: tuple[Engine, ...] = ENGINES) -> bool:
 
 @cache
 def _sources(engine: Engine) -> frozenset[str]:
-    names = {engine.signature, engine.born, *engine.info}
+    names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
     for row in engine.rows:
         if row.kind is Kind.HISTOGRAM:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
-            names.add(row.sample)
+            names.update((row.sample, *row.plus))
     return frozenset(names)
 
 
@@ -120,18 +119,18 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
     gauges: list[GaugeSlots] = []
     names: list[NameSlots] = []
     histograms: list[HistogramSlots] = []
-    faults: list[Fault] = []
-    for row in winners(engine.rows, lambda row: row.sample in by_name and (row.lazy or bool(_matching(row, by_name)))):
+    faults: list[Fault] = _several_models(facts)
+    for row in winners(engine.rows, lambda row: _on_page(row, by_name)):
         factor = _factor(row, facts, faults)
         if row.kind is Kind.HISTOGRAM:
-            parts = _parts(row, by_name, faults)
+            parts = _parts(row, by_name, engine, faults)
             histograms.extend([HistogramSlots(row.family, parts, factor)] if parts else [])
         elif row.across is Across.NEWEST_NAMES:
             names.append(_names(row, by_name))
         elif row.kind is Kind.COUNTER:
-            counters.extend(_counters(row, by_name, factor))
+            counters.extend(_counters(row, by_name, engine, factor))
         else:
-            gauges.append(_gauge(row, by_name, factor))
+            gauges.append(_gauge(row, by_name, engine, factor))
     start = by_name.get(PROCESS_START)
     return Layout(
         engine=engine,
@@ -142,8 +141,15 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
         start=start[0][0] if start else None,
         born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
         facts=facts,
+        fact_slots=tuple((fact, by_name[sample][0][0]) for fact, sample in engine.fact_gauges if sample in by_name),
         faults=tuple(faults),
     )
+
+
+def _on_page(row: Row, by_name: _ByName) -> bool:
+    if row.sample not in by_name:
+        return row.zero_with in by_name
+    return row.lazy or bool(_matching(row, by_name))
 
 
 def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
@@ -159,6 +165,12 @@ def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
     return facts
 
 
+def _several_models(facts: Mapping[str, str]) -> list[Fault]:
+    models = facts.get("model", "")
+    text = f"{models} are served by this page, and are added up: a tier is one model"
+    return [Fault("model", text, doubtful=True)] if "," in models else []
+
+
 def _factor(row: Row, facts: Mapping[str, str], faults: list[Fault]) -> float:
     if not row.factor_fact:
         return row.factor
@@ -171,25 +183,29 @@ def _factor(row: Row, facts: Mapping[str, str], faults: list[Fault]) -> float:
 
 
 def _matching(row: Row, by_name: _ByName) -> list[tuple[int, Mapping[str, str]]]:
-    return [
-        (slot, labels)
-        for slot, labels in by_name[row.sample]
-        if all(labels.get(key) == value for key, value in row.where)
-    ]
+    return [(slot, labels) for slot, labels in by_name.get(row.sample, ()) if row.reads(labels)]
 
 
-def _counters(row: Row, by_name: _ByName, factor: float) -> list[CounterSlots]:
-    groups: dict[str, list[int]] = {} if row.by else {row.family: []}
+def _counters(row: Row, by_name: _ByName, engine: Engine, factor: float) -> list[CounterSlots]:
+    families: dict[str, dict[_Key, list[int]]] = {} if row.by else {row.family: {}}
     for slot, labels in _matching(row, by_name):
         family = f"{row.family}/{labels.get(row.by, '')}" if row.by else row.family
-        groups.setdefault(family, []).append(slot)
-    return [CounterSlots(family, tuple(slots), factor) for family, slots in groups.items()]
+        families.setdefault(family, {}).setdefault(_without(labels, engine.repeats), []).append(slot)
+    for more in row.plus:
+        for slot, labels in by_name.get(more, ()):
+            families[row.family].setdefault((("", more), *_without(labels, engine.repeats)), []).append(slot)
+    return [_summed(family, list(groups.values()), factor) for family, groups in families.items()]
 
 
-def _gauge(row: Row, by_name: _ByName, factor: float) -> GaugeSlots:
+def _summed(family: str, groups: list[list[int]], factor: float) -> CounterSlots:
+    alone = tuple(slots[0] for slots in groups if len(slots) == 1)
+    return CounterSlots(family, alone, tuple(tuple(slots) for slots in groups if len(slots) > 1), factor)
+
+
+def _gauge(row: Row, by_name: _ByName, engine: Engine, factor: float) -> GaugeSlots:
     engines: dict[_Key, list[int]] = {}
     for slot, labels in _matching(row, by_name):
-        engines.setdefault(_without(labels, PROCESS_LABEL), []).append(slot)
+        engines.setdefault(_without(labels, engine.repeats), []).append(slot)
     return GaugeSlots(row.family, tuple(tuple(slots) for slots in engines.values()), row.across, factor)
 
 
@@ -198,7 +214,7 @@ def _names(row: Row, by_name: _ByName) -> NameSlots:
     return NameSlots(row.family, tuple(choices))
 
 
-def _parts(row: Row, by_name: _ByName, faults: list[Fault]) -> tuple[HistogramPart, ...]:
+def _parts(row: Row, by_name: _ByName, engine: Engine, faults: list[Fault]) -> tuple[HistogramPart, ...]:
     buckets: dict[_Key, list[tuple[float, int]]] = {}
     for slot, labels in _matching(row, by_name):
         try:
@@ -206,14 +222,17 @@ def _parts(row: Row, by_name: _ByName, faults: list[Fault]) -> tuple[HistogramPa
         except (KeyError, ValueError):
             faults.append(Fault(row.family, "has a bucket without a numeric le label"))
             return ()
-        buckets.setdefault(_without(labels, "le"), []).append((edge * row.factor, slot))
-    totals = {_without(labels, "le"): slot for slot, labels in by_name.get(row.source + "_sum", ())}
-    counts = {_without(labels, "le"): slot for slot, labels in by_name.get(row.source + "_count", ())}
+        buckets.setdefault(_without(labels, ("le",)), []).append((edge * row.factor, slot))
+    totals = {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + "_sum", ())}
+    counts = {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + "_count", ())}
+    once = {_without(dict(key), engine.repeats): key for key in sorted(buckets, reverse=True)}
     return tuple(
-        HistogramPart(tuple(e for e, _ in pairs), tuple(slot for _, slot in pairs), totals.get(key), counts.get(key))
-        for key, pairs in buckets.items()
+        HistogramPart(
+            tuple(e for e, _ in buckets[key]), tuple(slot for _, slot in buckets[key]), totals.get(key), counts.get(key)
+        )
+        for key in sorted(once.values())
     )
 
 
-def _without(labels: Mapping[str, str], name: str) -> _Key:
-    return tuple(sorted((k, v) for k, v in labels.items() if k != name))
+def _without(labels: Mapping[str, str], names: Collection[str]) -> _Key:
+    return tuple(sorted((k, v) for k, v in labels.items() if k not in names))

@@ -7,7 +7,7 @@ that is broken on a page is used, and its name and fault are kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rules.engines.table import Across
 from rules.histograms import Cumulative, check_cumulative
@@ -38,16 +38,25 @@ def snapshot(layout: Layout, values: Sequence[float], t: float) -> Snapshot:
         counters=counters,
         histograms=histograms,
         gauges=gauges,
-        facts=layout.facts,
+        facts=_facts(layout, values),
         problems=tuple(f"{fault.family}: {fault.text}" for fault in faults),
         broken=frozenset(fault.family for fault in faults if not fault.doubtful),
     )
+
+
+def _facts(layout: Layout, values: Sequence[float]) -> Mapping[str, str]:
+    if not layout.fact_slots:
+        return layout.facts
+    told = {fact: f"{values[slot]:.10g}" for fact, slot in layout.fact_slots if math.isfinite(values[slot])}
+    return {**layout.facts, **told}
 
 
 def _counters(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for counter in layout.counters:
         numbers = [values[slot] for slot in counter.slots]
+        for slots in counter.repeated:
+            numbers.append(max([values[slot] for slot in slots]))
         total = sum(numbers) * counter.factor
         if (wrong := _no_amount((*numbers, total))) is None:
             counters[counter.family] = total

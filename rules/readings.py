@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rules.derived import DERIVED, GPU_UTILIZATION_KINDS, Basis, gpu_utilization, tokens_per_gpu_hour
+from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
+from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.signals import SIGNALS, How, Signal, SignalValue
-from rules.ways import FULL_COVERAGE, level, quantile, ratio, replica_rate, total_level, total_rate
+from rules.token_times import bracketed
+from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, total_level, total_rate
 from rules.windows import Window
 
 __all__ = [
@@ -31,7 +33,7 @@ __all__ = [
 NOTHING = Basis()
 
 _WAYS: dict[How, Callable[[Signal, Window], SignalValue]] = {
-    How.QUANTILE: lambda signal, window: quantile(window, signal.families[0], signal.q or 0.0),
+    How.QUANTILE: lambda signal, window: bracketed(window, signal.families[0], signal.q or 0.0),
     How.RATE: lambda signal, window: total_rate(window, signal.families[0]),
     How.RATIO: lambda signal, window: ratio(window, signal.families[0], signal.families[1]),
     How.LEVEL: lambda signal, window: level(window, signal.families[0]),

@@ -122,14 +122,14 @@ SIGNALS: tuple[Signal, ...] = (
         Unit.SECONDS,
         How.DERIVED,
         ("decode_seconds", "generation_tokens_per_request"),
-        "Mean time per output token: decode time / (generated tokens - requests)",
+        "Mean time per output token: decode time / (generated tokens - requests), or as near as the engine tells",
     ),
     _row(
         "arrival_rps",
         Unit.PER_SECOND,
         How.DERIVED,
         ("requests_finished", "in_system_change"),
-        "Arrivals: finished requests plus the change of requests in the system; what was aborted unseen comes on top",
+        "Arrivals, where counted; else finished requests plus the change of requests in the system (aborted unseen on top)",
     ),
     _row("completed_rps", Unit.PER_SECOND, How.RATE, ("requests_finished",), "Finished requests"),
     _row(
@@ -161,7 +161,7 @@ SIGNALS: tuple[Signal, ...] = (
     _row(
         "prefix_hit_ratio",
         Unit.RATIO,
-        How.RATIO,
+        How.DERIVED,
         ("prefix_hit_tokens", "prefix_queried_tokens"),
         "Prompt tokens found in the prefix cache",
     ),
@@ -193,7 +193,7 @@ SIGNALS: tuple[Signal, ...] = (
         Unit.RATIO,
         How.DERIVED,
         ("gpu_gr_engine_active", "gpu_busy_seconds"),
-        "Share of time the GPU had work (graphics engine active, else NVML's utilisation)",
+        "Share of time the GPU had work (graphics engine active, else NVML's utilisation, else AMD's gfx activity)",
     ),
     _row(
         "gpu_memory_utilization",
@@ -206,6 +206,34 @@ SIGNALS: tuple[Signal, ...] = (
     _row("dram_active", Unit.RATIO, How.LEVEL, ("dram_active",), "Memory interface active"),
     _row("gpu_power_watts", Unit.WATTS, How.DERIVED, ("gpu_energy_joules", "gpu_power_watts"), "Mean power of one GPU"),
     _row("gpu_temperature_celsius", Unit.CELSIUS, How.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
+    *(
+        _row(
+            f"gpu_throttled_{what}_ratio",
+            Unit.RATIO,
+            How.RATIO,
+            (f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds"),
+            text,
+        )
+        for what, text in (
+            ("power", "Share of time the power limit held clocks down"),
+            ("thermal", "Share of time heat held clocks down"),
+            ("hardware", "Share of time the board held clocks down (power brake, hardware slowdown)"),
+        )
+    ),
+    _row(
+        "gpu_fault_events_per_second",
+        Unit.PER_SECOND,
+        How.RATE,
+        ("gpu_fault_events",),
+        "Faults the driver reported (NVIDIA XID, AMD AFID)",
+    ),
+    _row(
+        "gpu_ecc_uncorrectable_errors_per_second",
+        Unit.PER_SECOND,
+        How.RATE,
+        ("gpu_ecc_uncorrectable_errors",),
+        "Memory errors that ECC could not correct",
+    ),
     _row(
         "fleet_utilization",
         Unit.RATIO,

@@ -10,7 +10,7 @@ import math
 
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import expected_tokens_per_round
-from rules.ways import ratio
+from rules.ways import level, ratio
 from rules.windows import Window
 
 AT_POSITION = "spec_accepted_at_position/"
@@ -24,6 +24,8 @@ def acceptance(window: Window) -> SignalValue:
     the a with a + a^2 + ... + a^k = accepted per round, which holds where acceptance is alike at every position
     (DESIGN 3.7; Leviathan et al. 2023, arXiv 2211.17192, equation 1). `n` counts rounds.
     """
+    if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
+        return _from_gauges(window)
     accepted = ratio(window, "spec_accepted_tokens", "spec_drafts")
     drafted = ratio(window, "spec_draft_tokens", "spec_drafts")
     if isinstance(accepted, Missing) or isinstance(drafted, Missing):
@@ -38,6 +40,22 @@ def acceptance(window: Window) -> SignalValue:
         accepted=min(window.counters["spec_accepted_tokens"], window.counters["spec_draft_tokens"]),
         at_position=_at_position(window),
     )
+
+
+def _from_gauges(window: Window) -> SignalValue:
+    """Of an engine that prints only averages: tokens a round, bonus token included, and draft positions a round.
+
+    The averages are the engine's own over its last log interval, so nothing bounds the result (SGLang
+    srt/observability/metrics_collector.py: spec_accept_length, spec_num_steps).
+    """
+    length, steps = level(window, "spec_accept_length"), level(window, "spec_steps")
+    if isinstance(length, Missing) or not length.value:
+        return length if isinstance(length, Missing) else Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
+    if isinstance(steps, Missing) or not steps.value:
+        text = "the engine prints tokens a round, not of how many drafted: acceptance per token does not follow"
+        return Missing(gap=Gap.NOT_EXPOSED, text=text)
+    accepted = min(max(0.0, length.value - 1), steps.value)
+    return Reading(value=_solved(accepted, steps.value), low=None, high=None, n=length.n)
 
 
 def _at_position(window: Window) -> tuple[float, ...]:

@@ -57,6 +57,7 @@ def _spellings(engine: Engine, printed: str, type_: str) -> tuple[str, ...]:
 def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: tuple[str, ...]) -> FamilyUse:
     rows = [row for row in engine.rows if row.source in names]
     typed = [row for row in rows if type_ in _UNTYPED or type_ == _type(row)]
+    typed += [row for row in engine.rows if any(_family_of(sample) in names or sample in names for sample in row.plus)]
     read = tuple(dict.fromkeys(row.family for row in typed if row in won))
     if read:
         return FamilyUse(name=printed, type=type_, use=Use.MAPPED, families=read, text=", ".join(read))
@@ -70,6 +71,10 @@ def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: 
     if reason:
         return FamilyUse(name=printed, type=type_, use=Use.IGNORED, text=reason)
     return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text="not in the table")
+
+
+def _family_of(sample: str) -> str:
+    return sample.removesuffix("_sum").removesuffix("_count")
 
 
 def _type(row: Row) -> str:

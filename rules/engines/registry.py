@@ -27,16 +27,20 @@ def unwrapped(name: str, engine: Engine) -> str:
 
 
 def recognise(series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[Engine, ...] = ENGINES) -> Engine | None:
-    """The engine generation whose signature is among the (mapped name, labels) of a page; None for a stranger."""
-    for name, labels in series:
-        for engine in engines:
-            if (
-                unwrapped(name, engine) == engine.signature
-                and all(label in labels for label in engine.signature_labels)
-                and not any(label in labels for label in engine.signature_without)
-            ):
-                return engine
-    return None
+    """The engine generation whose signature is among the (mapped name, labels) of a page; None for a stranger.
+
+    A page that carries the signatures of several (a Dynamo worker passes its engine's metrics through) is the first's.
+    """
+    page = tuple(series)
+    return next((engine for engine in engines if any(_signed(engine, *one) for one in page)), None)
+
+
+def _signed(engine: Engine, name: str, labels: Mapping[str, str]) -> bool:
+    return (
+        unwrapped(name, engine) in engine.signatures
+        and all(label in labels for label in engine.signature_labels)
+        and not any(label in labels for label in engine.signature_without)
+    )
 
 
 def winners(rows: Iterable[Row], on_page: Callable[[Row], bool]) -> tuple[Row, ...]:

@@ -6,6 +6,7 @@ Owns types only. An engine generation is one file beside this one, holding one `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,15 +23,39 @@ class Across(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What a label must say for its series to be read.
+
+    `values` are the values that fit, with `starts` their beginnings ("2" fits "200"); with `without` those that do not.
+    `optional` also takes series that lack the label, as older releases print them.
+    """
+
+    label: str
+    values: tuple[str, ...]
+    starts: bool = False
+    without: bool = False
+    optional: bool = False
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        if self.label not in labels:
+            return self.optional
+        value = labels[self.label]
+        found = value.startswith(self.values) if self.starts else value in self.values
+        return found != self.without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One source of one family. Several rows of a family are alternatives: the first whose source is on the page wins.
 
     `source` is the sample name with ':' written as '_' and without wrapper prefixes; for a histogram without its
-    `_bucket`. `where` are label values that must match, `by` a label whose value is appended to the family after '/',
-    `part` takes a counter from a histogram (its `count`). `lazy` says that label values appear with their first event:
-    a source that is on the page without the value in `where` has counted none of it. `factor` converts to base units;
-    `factor_fact` multiplies by a fact of the page. `since` and `until` name the scanned releases between which the
-    engine prints it.
+    `_bucket`. `where` are label values that must match, `matches` what else labels must say, `by` a label whose value is
+    appended to the family after '/', `part` takes a counter from a histogram (its `count` or `sum`), `plus` names further
+    samples that are added to a counter where they are on the page (`where` and `matches` are not asked of them).
+    `lazy` says that label values appear with their first event: a source that is on the page without the value in
+    `where` has counted none of it. `zero_with` names a sample beside which a missing source has counted nothing yet: it
+    appears with its first event, in every release that prints the other. `factor` converts to base units; `factor_fact`
+    multiplies by a fact of the page. `since` and `until` name the scanned releases between which the engine prints it.
     """
 
     family: str
@@ -38,9 +63,12 @@ class Row:
     kind: Kind
     across: Across = Across.SUM
     where: tuple[tuple[str, str], ...] = ()
+    matches: tuple[Match, ...] = ()
     by: str = ""
     part: str = ""
+    plus: tuple[str, ...] = ()
     lazy: bool = False
+    zero_with: str = ""
     factor: float = 1.0
     factor_fact: str = ""
     since: str
@@ -53,6 +81,10 @@ class Row:
         if self.kind is Kind.HISTOGRAM:
             return f"{self.source}_bucket"
         return f"{self.source}_{self.part}" if self.part else self.source
+
+    def reads(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series of its sample with these labels is meant."""
+        return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +112,24 @@ class Marker:
 class Engine:
     """One generation of one engine.
 
-    A page belongs to it when `signature` is on it and that series carries all of `signature_labels` and none of
-    `signature_without`. `wrappers` are prefixes that others put before its names (Ray, KServe). `info` are info series
-    whose labels become facts. `born` names the `_created` series that tell when the engine was ready. `scanned` are the
-    releases whose declarations the table was made from, oldest first.
+    A page belongs to it when one of `signatures` is on it and that series carries all of `signature_labels` and none of
+    `signature_without`. `wrappers` are prefixes that others put before its names (Ray, KServe). `repeats` are labels
+    whose series repeat one number (processes, tensor-parallel ranks): the largest counts. `info` are info series whose
+    labels become facts, `fact_gauges` (fact, sample) gauges whose value does. `born` names the `_created` series that
+    tell when the engine was ready. `scanned` are the releases whose declarations the table was made from, oldest first.
     """
 
     name: str
     generation: str
     title: str
-    signature: str
+    signatures: tuple[str, ...]
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()
     wrappers: tuple[str, ...] = ()
     rows: tuple[Row, ...]
+    repeats: tuple[str, ...] = ("pid",)
     info: tuple[str, ...] = ()
+    fact_gauges: tuple[tuple[str, str], ...] = ()
     born: str = ""
     model_label: str = ""
     scanned: tuple[str, ...] = ()

@@ -1,0 +1,51 @@
+"""What a benchmark's result file says, whatever tool wrote it: one record a load.
+
+Owns the record and nothing else. How a tool spells it is one file beside this one, listed in `agent.benchmarks.formats`;
+how records become a curve is `agent.benchmarks.curves`'s business. A quantity that the file does not hold is None: it is
+never guessed from another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rules.plan import Point
+
+Loop = Literal["open", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens a request: what the file tells of them."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One load of one run.
+
+    `source` is the file as it was named, `place` where in it (empty: the whole file). Times are unix seconds, None where
+    the file has none. `remarks` say what a reader of the curve must know of this point, a sentence each.
+    """
+
+    source: str
+    place: str = ""
+    tool: str
+    loop: Loop | None
+    point: Point
+    started_at: float | None = None
+    ended_at: float | None = None
+    model: str = ""
+    prompt_tokens: Lengths = Lengths()
+    generation_tokens: Lengths = Lengths()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """File and place, for messages."""
+        return f"{self.source}: {self.place}" if self.place else self.source

@@ -1,0 +1,83 @@
+"""Times per token and to the first one of engines that do not print them as they are asked for.
+
+Owns the mean time per output token by what is there, and the quantiles that others bracket. What an engine prints as a
+histogram of its own is read by `rules.ways.quantile`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rules import histograms
+from rules.signals import Gap, Missing, Reading, SignalValue
+from rules.ways import nothing_seen, quantile, ratio
+from rules.windows import Window
+
+BRACKETS = {"ttft_seconds": ("queue_seconds", "e2e_seconds")}
+"""Family -> one that is never larger and one that is never smaller, request by request: so are their quantiles."""
+
+
+def bracketed(window: Window, family: str, q: float) -> SignalValue:
+    """A quantile (0-1) of a family; where the engine does not expose it, between those of the two that bracket it.
+
+    A request waits in the queue before its first token and ends after it. Holds where the engine observes both of the
+    same requests: TGI does, at a request's end (backends/v3/src, router/src/infer in older releases).
+    """
+    found = quantile(window, family, q)
+    if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
+        return found
+    below, above = (quantile(window, other, q) for other in BRACKETS[family])
+    if isinstance(below, Missing) or isinstance(above, Missing):
+        return found
+    return Reading(value=None, low=below.low, high=above.high, n=above.n)
+
+
+def tpot_mean(window: Window) -> SignalValue:
+    """Mean decode time per token after the first, by what the engine tells.
+
+    Decode time / (generated tokens - requests) where decode is timed (vLLM before 0.11); the time spent generating /
+    the tokens generated in it (llama.cpp, tools/server); else (mean e2e - mean TTFT) / (mean tokens - 1), which nothing
+    bounds: the two are observed at different moments of a request (SGLang before 0.5.20).
+    """
+    if "generation_seconds" in window.counters:
+        return ratio(window, "generation_seconds", "generation_tokens")
+    lengths = window.histograms.get("generation_tokens_per_request")
+    if lengths is None:
+        return Missing(gap=window.why_missing("generation_tokens_per_request"))
+    decode = _decode_mean(window)
+    if isinstance(decode, Missing):
+        return decode
+    requests, tokens = math.fsum(part.n for part in lengths), histograms.mean(lengths)
+    if requests <= 0:
+        return nothing_seen(window, "generation_tokens_per_request")
+    if tokens is None:
+        return CONTRADICTED
+    if tokens <= 1:
+        return Missing(gap=Gap.NO_TRAFFIC, text="no request generated a second token")
+    seconds, exact = decode
+    value = seconds / (tokens - 1)
+    bound = value if exact else None
+    return Reading(value=value, low=bound, high=bound, n=requests)
+
+
+CONTRADICTED = Missing(gap=Gap.NOT_EXPOSED, text="a sum that the engine printed is contradicted by its buckets")
+
+
+def _decode_mean(window: Window) -> tuple[float, bool] | Missing:
+    """Mean seconds from first to last token, and whether the engine timed it itself."""
+    if "decode_seconds" in window.histograms:
+        decode = window.histograms["decode_seconds"]
+        if not math.fsum(part.n for part in decode):
+            return nothing_seen(window, "decode_seconds")
+        seconds = histograms.mean(decode)
+        return CONTRADICTED if seconds is None else (seconds, True)
+    why = window.why_missing("decode_seconds")
+    whole, first = (window.histograms.get(name) for name in ("e2e_seconds", "ttft_seconds"))
+    if why is not Gap.NOT_EXPOSED or whole is None or first is None:
+        return Missing(gap=why)
+    if not (math.fsum(part.n for part in whole) and math.fsum(part.n for part in first)):
+        return nothing_seen(window, "e2e_seconds")
+    of_whole, of_first = histograms.mean(whole), histograms.mean(first)
+    if of_whole is None or of_first is None:
+        return CONTRADICTED
+    return max(0.0, of_whole - of_first), False

@@ -1,0 +1,132 @@
+"""What a row of an engine table may ask of a page's labels, and what its series add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rules.engines.table import Across, Engine, Match, Row
+from rules.families import Kind
+from rules.normalise import compile_layout, snapshot, wanted
+from rules.snapshots import Snapshot
+
+Page = list[tuple[str, dict[str, str], float]]
+
+
+def engine(*rows: Row, **more: Any) -> Engine:
+    return Engine(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
+
+
+def counter(family: str, source: str, **more: Any) -> Row:
+    return Row(family=family, source=source, kind=Kind.COUNTER, since="1", **more)
+
+
+def read(of: Engine, page: Page) -> Snapshot:
+    layout = compile_layout([(name, labels) for name, labels, _ in page], of)
+    return snapshot(layout, [value for _, _, value in page], t=1000.0)
+
+
+ANSWERS: Page = [
+    ("toy_answers_total", {"code": "200", "path": "/v1"}, 10),
+    ("toy_answers_total", {"code": "204", "path": "/metrics"}, 5),
+    ("toy_answers_total", {"code": "503", "path": "/v1"}, 2),
+    ("toy_answers_total", {}, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        (Match(label="code", values=("200", "503")), 12),
+        (Match(label="code", values=("2",), starts=True), 15),
+        (Match(label="path", values=("/metrics",), without=True), 12),
+        (Match(label="path", values=("/metrics",), without=True, optional=True), 13),
+        (Match(label="code", values=("200",), optional=True), 11),
+    ],
+)
+def test_a_label_must_say_what_is_asked(match: Match, expected: float) -> None:
+    found = read(engine(counter("requests_finished", "toy_answers_total", matches=(match,))), ANSWERS)
+    assert found.counters == {"requests_finished": expected}
+
+
+def test_all_that_is_asked_must_hold() -> None:
+    both = (Match(label="code", values=("2",), starts=True), Match(label="path", values=("/v1",)))
+    found = read(engine(counter("requests_finished", "toy_answers_total", matches=both)), ANSWERS)
+    assert found.counters == {"requests_finished": 10}
+
+
+def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
+    page: Page = [
+        ("toy_tokens_total", {"dp_rank": dp, "tp_rank": tp}, value)
+        for dp, tp, value in (("0", "0", 100), ("0", "1", 99), ("1", "2", 50), ("1", "3", 50))
+    ]
+    page += [("toy_running", {"dp_rank": dp, "tp_rank": tp}, 4) for dp in "01" for tp in "01"]
+    rows = (
+        counter("prompt_tokens", "toy_tokens_total"),
+        Row(family="requests_running", source="toy_running", kind=Kind.GAUGE, since="1"),
+        Row(family="kv_utilization", source="toy_running", kind=Kind.GAUGE, across=Across.MEAN, since="1"),
+    )
+    found = read(engine(*rows, repeats=("tp_rank",)), page)
+    assert found.counters == {"prompt_tokens": 150}
+    assert found.gauges == {"requests_running": 8, "kv_utilization": 4}
+    assert read(engine(*rows), page).counters == {"prompt_tokens": 299}
+
+
+def test_of_a_histogram_that_ranks_repeat_one_counts() -> None:
+    page: Page = [
+        ("toy_ttft_bucket", {"tp_rank": rank, "le": le}, value)
+        for rank in "01"
+        for le, value in (("1", 3), ("+Inf", 4))
+    ]
+    page += [("toy_ttft_sum", {"tp_rank": rank}, 8) for rank in "01"]
+    row = Row(family="ttft_seconds", source="toy_ttft", kind=Kind.HISTOGRAM, since="1")
+    once = read(engine(row, repeats=("tp_rank",)), page).histograms["ttft_seconds"]
+    assert (once.counts, once.total) == ((3, 4), 8)
+    assert read(engine(row), page).histograms["ttft_seconds"].counts == (6, 8)
+
+
+def test_of_a_histogram_only_the_series_that_are_asked_for_count() -> None:
+    page: Page = [
+        ("toy_ttft_bucket", {"streaming": s, "le": le}, value)
+        for s, values in (("true", (3, 4)), ("false", (0, 9)))
+        for le, value in zip(("1", "+Inf"), values, strict=True)
+    ]
+    page += [("toy_ttft_sum", {"streaming": s}, value) for s, value in (("true", 8), ("false", 90))]
+    row = Row(
+        family="ttft_seconds",
+        source="toy_ttft",
+        kind=Kind.HISTOGRAM,
+        matches=(Match(label="streaming", values=("true",), optional=True),),
+        since="1",
+    )
+    found = read(engine(row), page).histograms["ttft_seconds"]
+    assert (found.counts, found.total) == ((3, 4), 8)
+
+
+def test_further_samples_are_added_where_they_are() -> None:
+    row = counter("prefix_queried_tokens", "toy_hits_total", plus=("toy_misses_total", "toy_partial_total"))
+    hits: Page = [("toy_hits_total", {}, 30)]
+    assert read(engine(row), [*hits, ("toy_misses_total", {}, 70)]).counters == {"prefix_queried_tokens": 100}
+    assert read(engine(row), hits).counters == {"prefix_queried_tokens": 30}
+    assert wanted("toy_misses_total", (engine(row),))
+
+
+def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_something_else() -> None:
+    row = counter("preemptions", "toy_retracted_total", zero_with="toy_running")
+    assert read(engine(row), [("toy_running", {}, 3)]).counters == {"preemptions": 0}
+    assert read(engine(row), [("toy_running", {}, 3), ("toy_retracted_total", {}, 2)]).counters == {"preemptions": 2}
+    assert read(engine(row), [("toy_other", {}, 3)]).counters == {}
+
+
+def test_a_gauge_may_hold_a_fact() -> None:
+    facts = read(engine(fact_gauges=(("kv_tokens", "toy_capacity"),)), [("toy_capacity", {"rank": "0"}, 65536)]).facts
+    assert facts == {"kv_tokens": "65536"}
+
+
+def test_a_page_of_two_models_is_told() -> None:
+    page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("a", "b")]
+    found = read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page)
+    assert found.problems == ("model: a,b are served by this page, and are added up: a tier is one model",)
+    assert found.counters == {"prompt_tokens": 10}
+    assert not found.broken

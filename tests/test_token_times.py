@@ -1,0 +1,106 @@
+"""Times per token and to the first one where the engine does not print them as they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from making import EDGES, START, gauge, histogram, window
+
+from rules.histograms import Histogram
+from rules.readings import read
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.windows import Window
+
+
+def value(name: str, of: Window) -> SignalValue:
+    return read(BY_NAME[name], of)
+
+
+def queued(**more: tuple[Histogram, ...]) -> Window:
+    """100 requests: queued for less than 0.1 s but for four of 0.2 s, and whole in 0.7 s but for two of 3 s."""
+    parts = {
+        "queue_seconds": (histogram([0.05] * 96 + [0.2] * 4),),
+        "e2e_seconds": (histogram([0.7] * 98 + [3.0] * 2),),
+    }
+    return window(START, histograms={**parts, **more})
+
+
+def test_a_first_token_comes_after_the_queue_and_before_the_end() -> None:
+    assert value("ttft_p50_seconds", queued()) == Reading(value=None, low=0.0, high=1.0, n=100)
+    assert value("ttft_p99_seconds", queued()) == Reading(value=None, low=0.1, high=5.0, n=100)
+
+
+def test_a_first_token_that_the_engine_times_itself_is_not_bracketed() -> None:
+    found = value("ttft_p50_seconds", queued(ttft_seconds=(histogram([0.7] * 100),)))
+    assert isinstance(found, Reading)
+    assert (found.low, found.high) == (0.5, 1.0)
+    assert found.value is not None
+
+
+def test_nothing_is_bracketed_that_is_missing_for_a_while_only() -> None:
+    assert value("ttft_p99_seconds", replace(queued(), gaps={"ttft_seconds": Gap.RESTARTED})) == Missing(
+        gap=Gap.RESTARTED
+    )
+
+
+@pytest.mark.parametrize("family", ["queue_seconds", "e2e_seconds"])
+def test_one_side_alone_brackets_nothing(family: str) -> None:
+    poorer = replace(queued(), histograms={k: v for k, v in queued().histograms.items() if k != family})
+    assert value("ttft_p99_seconds", poorer) == Missing(gap=Gap.NOT_EXPOSED)
+    assert value("itl_p99_seconds", queued()) == Missing(gap=Gap.NOT_EXPOSED)
+
+
+def test_without_decode_times_whole_and_first_token_tell_the_mean_and_no_bounds() -> None:
+    lengths = (histogram([3.0] * 100),)
+    first = (histogram([0.2] * 100),)
+    found = value("tpot_mean_seconds", queued(ttft_seconds=first, generation_tokens_per_request=lengths))
+    # (0.98 x 0.7 + 0.02 x 3 - 0.2) / (3 - 1)
+    assert found == Reading(value=pytest.approx(0.273), low=None, high=None, n=100)
+
+
+def test_whole_and_first_token_of_nobody_tell_nothing() -> None:
+    nobody = (Histogram(edges=EDGES, counts=(0.0,) * 5, total=0.0),)
+    found = value(
+        "tpot_mean_seconds",
+        queued(ttft_seconds=nobody, generation_tokens_per_request=(histogram([3.0]),)),
+    )
+    assert found == Missing(gap=Gap.NO_TRAFFIC)
+
+
+def test_an_engine_that_sums_its_generating_time_tells_the_mean_by_its_tokens() -> None:
+    found = value("tpot_mean_seconds", window(START, counters={"generation_seconds": 30.0, "generation_tokens": 600.0}))
+    assert found == Reading(value=0.05, low=0.05, high=0.05, n=600)
+
+
+def test_arrivals_that_are_counted_are_not_reckoned() -> None:
+    counters = {"requests_arrived": 90.0, "requests_finished": 60.0, "in_system_change": 0.0}
+    assert value("arrival_rps", window(START, 60.0, counters=counters)) == Reading(value=1.5, low=1.5, high=1.5, n=90)
+
+
+def test_an_engine_that_prints_its_hit_ratio_is_read_where_it_counts_nothing() -> None:
+    printed = window(START, gauges={"prefix_hit_gauge": gauge(0.4, low=0.3, high=0.5)})
+    assert value("prefix_hit_ratio", printed) == Reading(value=0.4, low=0.3, high=0.5, n=4)
+    counted = replace(printed, counters={"prefix_hit_tokens": 10.0, "prefix_queried_tokens": 100.0})
+    assert value("prefix_hit_ratio", counted) == Reading(value=0.1, low=0.1, high=0.1, n=100)
+
+
+def test_speculation_printed_as_averages_is_solved_for_acceptance() -> None:
+    # 0.8 + 0.8^2 + 0.8^3 = 1.952 accepted of three positions
+    printed = window(START, gauges={"spec_accept_length": gauge(2.952), "spec_steps": gauge(3.0)})
+    found = value("speculative_acceptance", printed)
+    assert found == Reading(value=pytest.approx(0.8), low=None, high=None, n=4)
+    tokens = value("tokens_per_round", printed)
+    assert isinstance(tokens, Reading)
+    assert tokens.value == 2.952
+
+
+def test_without_the_number_of_positions_acceptance_does_not_follow() -> None:
+    found = value("speculative_acceptance", window(START, gauges={"spec_accept_length": gauge(2.952)}))
+    assert isinstance(found, Missing)
+    assert "not of how many drafted" in found.text
+
+
+def test_a_start_that_the_engine_timed_itself_is_a_lower_bound() -> None:
+    told = window(START, gauges={"engine_startup_seconds": gauge(50.0)})
+    assert value("cold_start_seconds", told) == Reading(value=None, low=50.0, high=None, n=4)
