@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from exporters.markdown import table
+
 Schema = Mapping[str, Any]
 Row = tuple[str, str, str, str]
 
 _KINDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "true or false"}
-_HEAD = ("| key | kind | default | meaning |", "|---|---|---|---|")
+_HEAD = ("key", "kind", "default", "meaning")
 
 
 def configuration_page(schema: Schema) -> str:
     """docs/configuration.md, whole: a table of the keys of the top level, then one for each part of the file."""
     plain = {key: part for key, part in schema["properties"].items() if not _is_part(schema, part)}
-    sections = [_TOP, _table(_rows(schema, {**schema, "properties": plain}, ""))]
+    sections = [_TOP, table(_HEAD, _rows(schema, {**schema, "properties": plain}, ""))]
     for key, part in schema["properties"].items():
         if _is_part(schema, part):
             record, suffix = _record(schema, part)
             words = [text for text in (part.get("description"), record.get("description")) if text]
-            sections += [f"## {key}\n\n{' '.join(words)}".rstrip(), _table(_rows(schema, record, f"{key}{suffix}."))]
+            sections += [
+                f"## {key}\n\n{' '.join(words)}".rstrip(),
+                table(_HEAD, _rows(schema, record, f"{key}{suffix}.")),
+            ]
     return "\n\n".join([*sections, _EXAMPLE]) + "\n"
-
-
-def _table(rows: Iterator[Row]) -> str:
-    cells = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
-    return "\n".join([*_HEAD, *(f"| {line} |" for line in cells)])
 
 
 def _rows(schema: Schema, record: Schema, prefix: str) -> Iterator[Row]:

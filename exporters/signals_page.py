@@ -1,16 +1,13 @@
-"""docs/signals.md: every signal, every family, what each engine prints for it, and what sizewatch exports.
+"""docs/signals.md: every signal, every family, and what sizewatch exports.
 
-Owns the layout. The rows are `rules.signals`, `rules.families`, `rules.engines` and `exporters.names`; a new one there
-needs no change here, and a new engine gets its section by being in the registry.
+Owns the layout. The rows are `rules.signals`, `rules.families` and `exporters.names`; a new one there needs no change
+here. What each engine prints is `exporters.engines_page`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from exporters import names
-from rules.engines.registry import ENGINES
-from rules.engines.table import Across, Engine, Row
+from exporters.markdown import table
 from rules.families import FAMILIES, Family
 from rules.signals import SIGNALS, Signal
 
@@ -20,7 +17,8 @@ HEAD = """\
 <!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
 
 A **family** is what an engine or a GPU exposes, under our name. A **signal** is what is read from families over a
-window: it has bounds and a count, or a named gap ([concepts](concepts.md)). Units are base units, ratios run from 0 to 1.
+window: it has bounds and a count, or a named gap ([concepts](concepts.md)). [Engines](engines.md) differ in what they
+expose. Units are base units, ratios run from 0 to 1.
 Families are exported, signals are not: a quantile or a ratio cannot be added up again, so compute it from the families."""
 
 SIGNALS_HEAD = """\
@@ -46,29 +44,13 @@ def signals_page() -> str:
     parts = [
         HEAD,
         SIGNALS_HEAD,
-        _table(("signal", "unit", "meaning", "from"), (_signal(signal) for signal in SIGNALS)),
+        table(("signal", "unit", "meaning", "from"), (_signal(signal) for signal in SIGNALS)),
         FAMILIES_HEAD,
-        _table(("family", "kind", "exported as", "labels", "meaning"), (_family(family) for family in FAMILIES)),
+        table(("family", "kind", "exported as", "labels", "meaning"), (_family(family) for family in FAMILIES)),
         OWN_HEAD,
-        _table(("metric", "kind", "labels", "meaning"), (_own(metric) for metric in names.OWN)),
+        table(("metric", "kind", "labels", "meaning"), (_own(metric) for metric in names.OWN)),
     ]
-    return "\n\n".join([*parts, *(part for engine in ENGINES for part in _engine(engine))]) + "\n"
-
-
-def _engine(engine: Engine) -> Iterator[str]:
-    yield f"## {engine.title}, generation {engine.generation.upper()}"
-    yield (
-        "Names as they stand on the page with `:` written as `_`. Several rows of one family are alternatives: the first "
-        "that is on the page is used. *Since* and *until* are the first and last release that was looked at and has it; "
-        "the true change lies between two such releases. Series of data-parallel engines and label values are added "
-        "up unless the note says otherwise."
-    )
-    yield _table(("our family", "source", "since", "until", "note"), (_row(row) for row in engine.rows))
-    if engine.not_exposed:
-        yield "Not exposed, whatever the release:"
-        yield _table(("our family", "why"), ((f"`{family}`", why) for family, why in engine.not_exposed))
-    yield "Left alone, by the start of the name:"
-    yield _table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in engine.ignored))
+    return "\n\n".join(parts) + "\n"
 
 
 def _signal(signal: Signal) -> tuple[str, ...]:
@@ -87,20 +69,3 @@ def _own(metric: names.Metric) -> tuple[str, ...]:
 
 def _labels(metric: names.Metric) -> str:
     return ", ".join(metric.labels)
-
-
-def _row(row: Row) -> tuple[str, ...]:
-    where = ",".join(f'{label}="{value}"' for label, value in row.where)
-    source = row.source + (f"{{{where}}}" if where else "")
-    ways = [row.across.value.replace("_", " ")] if row.across is not Across.SUM else []
-    ways += [f"its `_{row.part}`"] if row.part else []
-    ways += [f"by `{row.by}`"] if row.by else []
-    ways += [f"times {row.factor:g}"] if row.factor != 1 else []
-    ways += [f"times `{row.factor_fact}`"] if row.factor_fact else []
-    note = "; ".join(text for text in (", ".join(ways), row.note) if text)
-    return f"`{row.family}`", f"`{source}`", row.since, row.until, note
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    cells = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
-    return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {line} |" for line in cells)])

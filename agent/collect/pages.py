@@ -26,7 +26,9 @@ from agent.errors import BadConfig, ScrapeError, ScrapeFailure
 # A hundred times the page of a busy engine; beyond it is a mistake or an attack.
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 # Anything newer lets prometheus_client rename `vllm:x` to `vllm_x`.
-_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
+METRICS = "text/plain;version=0.0.4"
+JSON = "application/json"
+_HEADERS = {"Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
 _GZIP = 16 + zlib.MAX_WBITS
 _SKIPPED_TURNS = (0, 0, 1, 2, 4)
 
@@ -105,7 +107,8 @@ def _url_findings(url: str) -> Iterator[tuple[bool, str]]:
 class PageFetcher:
     """The page of one target, over one kept connection. For one thread at a time.
 
-    The files that the options name are read at the first fetch and again when they change, so a rotated token is in
+    With `accept` another kind of answer is asked for and returned unchecked, to the same limits: what it is must be the
+    caller's care. The files that the options name are read at the first fetch and again when they change, so a rotated token is in
     use without a restart. Nothing read from them gets into a message or a repr.
 
     The request is prepared once and given to the session's adapter: `Session.send` would read the body of a redirect
@@ -114,8 +117,9 @@ class PageFetcher:
     body come apart; `Session.get` takes 0.5 ms.
     """
 
-    def __init__(self, options: TargetOptions) -> None:
+    def __init__(self, options: TargetOptions, accept: str = METRICS) -> None:
         self._options = options
+        self._accept = accept
         self._place = place_of(options.url)
         self._loaded: tuple[tuple[int, int, int], ...] | None = None
         self._session = requests.Session()
@@ -169,7 +173,7 @@ class PageFetcher:
 
     def _load(self) -> None:
         adapter = TargetAdapter(self._tls())
-        headers = _HEADERS | self._authorization()
+        headers = _HEADERS | {"Accept": self._accept} | self._authorization()
         self.close()
         self._adapter = adapter
         self._session = requests.Session()
@@ -219,9 +223,11 @@ class PageFetcher:
             raise refused(self._place, response.status_code, response.headers.get("Location"))
         content_type = response.headers.get("Content-Type", "")
         # Twice: a wrong type is not worth reading, and a wrong page may come under the right type.
-        if wrong := wrong_content(self._place, content_type):
+        if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
         body = self._decoded(self._received(response), response.headers.get("Content-Encoding", ""))
+        if self._accept != METRICS:
+            return body
         if wrong := wrong_content(self._place, content_type, body[:100]):
             raise wrong
         if not body.endswith(b"\n"):

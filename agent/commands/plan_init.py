@@ -1,0 +1,134 @@
+"""`sizewatch plan init`: a plan skeleton from what is running now."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.collect.pages import TargetOptions
+from agent.collect.scrapers import Target
+from agent.commands.arguments import add_config
+from agent.config import find, parse_config
+from agent.config_files import read_document
+from agent.errors import BadConfig, ScrapeError
+from agent.running import Running, ask, differences, gpus_here
+from exporters.plan_skeleton import TierFacts, skeleton
+from rules.gpu_readout import GpuReadout
+
+FINE = 0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TIMEOUT_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url", nargs="*", metavar="URL", help="metrics pages of one tier's replicas; default: the targets"
+    )
+    add_config(parser)
+    parser.add_argument("--tier", metavar="T", help="name of the tier, or which of the configured ones; default: all")
+    parser.add_argument("--bearer-token-file", metavar="FILE", help="token for the addresses")
+    parser.add_argument("--ca-file", metavar="FILE", help="CA that signed the addresses' certificates")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Endpoints that give no page are told and left out; where none of a tier gives one, BadConfig (exit 2)."""
+    targets = _given(options) if options.url else _configured(options)
+    gpus = gpus_here()
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    tiers: dict[str | None, list[Target]] = {}
+    for target in targets:
+        tiers.setdefault(target.tier or None, []).append(target)
+    facts = tuple(_facts(name, group, gpus) for name, group in tiers.items())
+    print(skeleton(facts, when, ", ".join(_place(t.options.url) for t in targets)), end="")
+    return FINE
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _given(options: argparse.Namespace) -> list[Target]:
+    if options.config:
+        raise BadConfig(("give addresses or -c, not both",))
+    return [
+        Target(
+            tier=options.tier or "",
+            replica=url,
+            pool="mixed",
+            options=TargetOptions(
+                url=url,
+                timeout_seconds=TIMEOUT_SECONDS,
+                bearer_token_file=options.bearer_token_file,
+                ca_file=options.ca_file,
+            ),
+        )
+        for url in dict.fromkeys(options.url)
+    ]
+
+
+def _configured(options: argparse.Namespace) -> list[Target]:
+    """The targets of the configuration; its plan need not exist yet."""
+    path = find(options.config)
+    document = read_document(path)
+    if document.problems:
+        raise BadConfig(document.problems)
+    try:
+        config = parse_config(document.data, folder=path.parent)
+    except BadConfig as bad:
+        raise BadConfig(document.located(bad.problems)) from None
+    targets = [target for target in config.watched() if options.tier in (None, target.tier)]
+    if not targets:
+        which = f"of tier {options.tier} " if options.tier else ""
+        raise BadConfig((f"{path}: no target {which}is configured: name metrics pages, or add targets",))
+    return targets
+
+
+def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]) -> TierFacts:
+    running = _asked(targets)
+    first = running[0]
+    here = gpus if all(urlsplit(t.options.url).hostname in LOOPBACK for t in targets) else ()
+    products = {gpu.product for gpu in here}
+    product = products.pop() if len(products) == 1 else ""
+    alone = len(targets) == 1 and len(here) == 1
+    remarks = [f"{_place(one.url)}: {remark}" for one in running for remark in one.remarks]
+    return TierFacts(
+        name=name or _slug(product, first.model),
+        engine=first.engine.name,
+        title=f"{first.engine.title} {first.engine.generation.upper()}",
+        release=first.page.facts.get("engine_versions", ""),
+        model=first.model,
+        pages=tuple(one.page for one in running),
+        context_tokens=first.context_tokens,
+        pools=tuple(pool for pool in ("mixed", "prefill", "decode") if any(t.pool == pool for t in targets)),
+        gpu_product=product,
+        gpus_per_replica=1 if alone else None,
+        gpus_here=len(here),
+        remarks=(*differences(running), *remarks),
+    )
+
+
+def _asked(targets: list[Target]) -> tuple[Running, ...]:
+    running: list[Running] = []
+    failed: list[str] = []
+    for target in targets:
+        try:
+            running.append(ask(target.options, target.engine))
+        except ScrapeError as error:
+            failed.append(str(error))
+    if not running:
+        raise BadConfig(tuple(failed))
+    for text in failed:
+        print(f"sizewatch plan: left out: {text}", file=sys.stderr)
+    return tuple(running)
+
+
+def _slug(product: str, model: str) -> str:
+    """A tier's name from GPU and model, as the guide names tiers: h100-llama70b-fp8."""
+    gpu = re.sub(r"^NVIDIA |^AMD Instinct |^AMD ", "", product).split(" ")[0]
+    words = re.sub(r"[^a-z0-9.]+", "-", f"{gpu} {Path(model).name}".casefold()).strip("-.")
+    return words[:63].rstrip("-.") or "tier-1"

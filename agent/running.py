@@ -1,0 +1,115 @@
+"""What an engine that runs now tells of itself: its page, its model card, the GPUs of this machine.
+
+Owns the asking, once, for `sizewatch plan init`. What only people know is nobody's here. What cannot be read is a remark
+and costs nothing else; an endpoint without a page raises ScrapeError.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from agent.collect.nvml import NvmlReader
+from agent.collect.pages import JSON, PageFetcher, TargetOptions
+from agent.collect.reader import PageReader
+from agent.errors import ScrapeError
+from rules.engines.table import Engine
+from rules.gpu_readout import GpuReadout
+from rules.snapshots import Snapshot
+
+MODELS = "/v1/models"
+"""Of every OpenAI-compatible server; vLLM and SGLang tell `max_model_len` in it."""
+
+LONGEST_CONTEXT = 100_000_000
+"""A context length beyond it is no number of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One engine instance as it told of itself. `context_tokens` is None where neither page nor model card tells it."""
+
+    url: str
+    engine: Engine
+    page: Snapshot
+    model: str
+    context_tokens: int | None
+    remarks: tuple[str, ...] = ()
+
+
+def ask(options: TargetOptions, engine: str | None = None) -> Running:
+    """One endpoint. Raises ScrapeError where it gives no page of an engine."""
+    reader = PageReader(engine)
+    page = reader.read(_fetched(options), time.time())
+    remarks: list[str] = []
+    card = _card(options, remarks)
+    told = page.facts.get("max_model_len", "")
+    context = _tokens(card.get("max_model_len")) or (_tokens(int(told)) if told.isdecimal() else None)
+    return Running(
+        url=options.url,
+        engine=reader.engine,
+        page=page,
+        model=page.facts.get("model") or str(card.get("id") or ""),
+        context_tokens=context,
+        remarks=tuple(remarks),
+    )
+
+
+def _fetched(options: TargetOptions, accept: str | None = None) -> bytes:
+    fetcher = PageFetcher(options, accept) if accept else PageFetcher(options)
+    try:
+        return fetcher.fetch()
+    finally:
+        fetcher.close()
+
+
+def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
+    """The first model card of the same server; empty, and a remark, where there is none."""
+    url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
+    try:
+        answer = json.loads(_fetched(replace(options, url=url), JSON))
+        cards = [card for card in answer["data"] if isinstance(card, dict)]
+    except ScrapeError as error:
+        remarks.append(f"its model card was not read: {error.text}")
+        return {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        remarks.append(f"its model card was not read: {url} is not the list of models of an OpenAI-compatible server")
+        return {}
+    return cards[0] if cards else {}
+
+
+def _tokens(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT else None
+
+
+def gpus_here() -> tuple[GpuReadout, ...]:
+    """The GPUs of this machine by NVML; none where there is no driver."""
+    reader = NvmlReader()
+    try:
+        return reader.read(time.time())[0]
+    finally:
+        reader.close()
+
+
+FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
+"""Facts of a page that are part of a tier's configuration."""
+
+
+def differences(running: tuple[Running, ...]) -> Iterator[str]:
+    """What the replicas of one tier do not agree on: a tier is one configuration, measured once."""
+    told = [
+        {
+            "engine": f"{one.engine.name} {one.engine.generation}",
+            "model": one.model,
+            "context length": str(one.context_tokens),
+            **{fact: one.page.facts.get(fact, "") for fact in FACTS},
+        }
+        for one in running
+    ]
+    for name in told[0]:
+        values = dict.fromkeys(each[name] for each in told)
+        if len(values) > 1:
+            yield f"{name} differs between the replicas: {', '.join(values)}; a tier is one configuration"

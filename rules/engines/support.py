@@ -1,0 +1,132 @@
+"""Which signals an engine's releases can give: known, bounded, or not exposed and why.
+
+Owns the answer and no list of its own: a window that holds every family of a release's rows is read by the same way as
+a real one, so what is claimed here is what readings do. A new engine or signal needs no change here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.engines.table import Engine
+from rules.families import BY_NAME, Kind
+from rules.gpu_readout import GPU_NAMES
+from rules.histograms import Histogram
+from rules.readings import Basis, read
+from rules.signals import SIGNALS, Missing, Signal, SignalValue
+from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
+
+SECONDS = 60.0
+REQUESTS = 120.0
+
+_FULL = Basis(
+    gpus_per_replica=1.0,
+    gpu_hour_price=1.0,
+    ttft_slo_seconds=1.0,
+    tpot_slo_seconds=1.0,
+    usable_rps=1.0,
+    planned_tokens_per_request=1.0,
+)
+"""A plan that has everything: what is missing then is the engine's."""
+
+
+class Support(StrEnum):
+    """What a signal is worth on an engine. `bounded`: bounds without a best estimate."""
+
+    KNOWN = "known"
+    BOUNDED = "bounded"
+    NOT_EXPOSED = "not exposed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """One signal on one engine. `spans` are (support, first, last scanned release) in their order; without scanned
+    releases there is one, with empty names. `why` says what is missing where any of them is not exposed."""
+
+    signal: str
+    spans: tuple[tuple[Support, str, str], ...]
+    why: str
+
+    @property
+    def newest(self) -> Support:
+        """Support by the newest release."""
+        return self.spans[-1][0]
+
+
+def engine_signals() -> tuple[Signal, ...]:
+    """The signals that an engine's page can give: all but those of the GPU."""
+    return tuple(s for s in SIGNALS if not all(family in GPU_NAMES for family in s.families))
+
+
+def exposures(engine: Engine) -> tuple[Exposure, ...]:
+    """What each signal of the engine is worth, release by release."""
+    releases = engine.scanned or ("",)
+    windows = {release: _everything(engine, release) for release in releases}
+    return tuple(_exposure(engine, signal, windows) for signal in engine_signals())
+
+
+def _exposure(engine: Engine, signal: Signal, windows: Mapping[str, Window]) -> Exposure:
+    found = [(release, read(signal, window, _FULL)) for release, window in windows.items()]
+    spans: list[tuple[Support, str, str]] = []
+    for release, value in found:
+        support = _support(value)
+        if spans and spans[-1][0] is support:
+            spans[-1] = (support, spans[-1][1], release)
+        else:
+            spans.append((support, release, release))
+    missing = [value for _, value in found if isinstance(value, Missing)]
+    return Exposure(signal=signal.name, spans=tuple(spans), why=_why(engine, signal, missing))
+
+
+def _support(value: SignalValue) -> Support:
+    if isinstance(value, Missing):
+        return Support.NOT_EXPOSED
+    return Support.BOUNDED if value.value is None else Support.KNOWN
+
+
+def _why(engine: Engine, signal: Signal, missing: list[Missing]) -> str:
+    if not missing:
+        return ""
+    told = dict(engine.not_exposed)
+    return next((told[family] for family in signal.families if family in told), missing[-1].text)
+
+
+def _everything(engine: Engine, release: str) -> Window:
+    """A minute in which everything that the release prints was seen."""
+    families = {row.family for row in engine.rows if not release or _printed(release, row.since, row.until)}
+    counters = {name: _AMOUNTS.get(name, REQUESTS) for name in _of(families, Kind.COUNTER)}
+    if all(name in families for name in IN_SYSTEM):
+        counters[NET_CHANGE] = 0.0
+    if engine.born:
+        counters |= {"cold_starts": 1.0, "cold_start_seconds": 30.0}
+    part = (Histogram(edges=(1.0, 10.0, math.inf), counts=(0.0, REQUESTS, 0.0), total=5 * REQUESTS),)
+    level = GaugeSum(integral=2 * SECONDS, seconds=SECONDS, minimum=2.0, maximum=2.0, samples=4)
+    return Window(
+        start=0.0,
+        end=SECONDS,
+        expected_seconds=SECONDS,
+        covered_seconds=SECONDS,
+        counters={"restarts": 1.0, **counters},
+        histograms=dict.fromkeys(_of(families, Kind.HISTOGRAM), part),
+        gauges=dict.fromkeys(_of(families, Kind.GAUGE), level),
+    )
+
+
+_AMOUNTS = {"spec_draft_tokens": 4 * REQUESTS, "spec_accepted_tokens": 2 * REQUESTS}
+
+
+def _of(families: Iterable[str], kind: Kind) -> list[str]:
+    return sorted(name for name in families if name in BY_NAME and BY_NAME[name].kind is kind)
+
+
+def _printed(release: str, since: str, until: str) -> bool:
+    return number(since) <= number(release) and not (until and number(release) > number(until))
+
+
+def number(release: str) -> tuple[int, ...]:
+    """A release for comparing: "0.6.6.post1" is (0, 6, 6, 1)."""
+    return tuple(int(digits) for digits in re.findall(r"\d+", release))
