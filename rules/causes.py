@@ -35,9 +35,11 @@ def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdic
     scene = Scene.of(rule, view, used)
     findings = [(row.cause, row.examine(scene)) for row in SUSPECTS if row.explains(rule)]
     causes = _supported(findings)
-    unknown = tuple(f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None)
+    unknown = tuple(
+        f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text
+    )
     if not causes and rule.way is Way.TAIL:
-        excluded = tuple(found.text for _, found in findings if found.supported is False)
+        excluded = tuple(found.text for _, found in findings if found.supported is False and found.text)
         causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(MACHINE, *excluded))]
     if not causes:
         return verdict

@@ -17,18 +17,24 @@ from rules.windows import Window
 LATENCY = frozenset({Way.TAIL})
 PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND})
 EITHER = LATENCY | PRESSURE
+HITS = frozenset({Way.SHORTFALL})
+OF_ONE_FAMILY = LATENCY | HITS
+"""Ways of judging whose rules are about one family; a suspect says which of them it can explain."""
+
 EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds")
+PREFIX_HITS = ("prefix_hit_ratio",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What one suspect came to: `supported` True, False (excluded), or None (cannot be known).
 
-    `proven` says that counters or bucket edges prove the evidence; such causes are named before mere suspicions.
+    `proven` says that counters or bucket edges prove the evidence; such causes are named before mere suspicions. What is
+    not supported has no text where another suspect says the same.
     """
 
     supported: bool | None
-    text: str
+    text: str = ""
     proven: bool = False
 
 
@@ -74,7 +80,7 @@ def _slim(window: Window) -> Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """One row: its name in verdicts, the ways of judging it can explain, the latencies it can slow, its examination."""
+    """One row: its name in verdicts, the ways of judging it can explain, the families it can spoil, its examination."""
 
     cause: str
     ways: frozenset[Way]
@@ -82,4 +88,4 @@ class Suspect:
     examine: Callable[[Scene], Finding]
 
     def explains(self, rule: Rule) -> bool:
-        return rule.way in self.ways and (rule.way is not Way.TAIL or rule.family in self.families)
+        return rule.way in self.ways and (rule.way not in OF_ONE_FAMILY or rule.family in self.families)

@@ -75,7 +75,7 @@ def test_what_nothing_explains_is_the_machine() -> None:
     assert (cause.cause, cause.certainty, cause.against) == ("slower machine", Certainty.LIKELY, ())
     assert cause.evidence[0].startswith("nothing in load, queue, lengths or cache explains it: the machine is slower")
     assert cause.evidence[1:] == (
-        "prefix hits are as planned (60%, planned 60%)",
+        "prefix hits are not lost (60%, the plan has 60%)",
         "no requests held back for adapter slots or KV loads",
         "prompts are not longer (P95 50 to 100 tokens, 100 in the plan)",
         "outputs are not longer (P95 0 to 50 tokens, 60 in the plan)",
@@ -123,7 +123,7 @@ def test_a_closed_loop_benchmark_with_few_requests_is_a_suspect() -> None:
             TTFT,
             {"counters": {"prefix_hit_tokens": 0.49 * 14400}},
             "prefix hits",
-            "prefix hits lost: 49% where 60% was planned",
+            "prefix hits lost: 49% where the plan has 60%",
         ),
         (
             TTFT,
@@ -314,3 +314,50 @@ def test_against_the_open_loop_sweep_it_is_certain_and_nothing_explains_it(name:
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
 def test_on_the_quiet_machine_nothing_diverges(name: str, plan: str) -> None:
     assert episodes(name, plan) == {}
+
+
+CACHED = {"prefix_hit_ratio": 0.95}
+HITS = "PrefixHitDivergence"
+
+
+def against_cached(rule: str, planned: float | None = None, **counters: float) -> Verdict:
+    """Five slow minutes with few prefix hits, against a benchmark that found 95 % of its prompts in the cache."""
+    workload = {**WORKLOAD, "prefix_hit_ratio": planned} if planned is not None else None
+    of = view(CACHED, CACHED, CACHED, workload=workload)
+    return verdict(rule, of, each(5, lambda n: slow(n, {"prefix_hit_tokens": 1440.0, **counters})))
+
+
+def test_hits_that_only_the_benchmark_had_make_the_benchmark_the_first_suspect() -> None:
+    made = against_cached(HITS)
+    assert first(made) == Cause(
+        cause="benchmark",
+        certainty=Certainty.LIKELY,
+        evidence=(
+            "the benchmark: 95% of its prompt tokens came from the prefix cache, and the plan's workload names none; "
+            "one seed for every rate repeats prompts",
+        ),
+    )
+
+
+def test_where_the_plan_expects_fewer_hits_than_its_benchmark_had_that_is_certain() -> None:
+    assert first(against_cached(HITS, planned=0.1)).certainty is Certainty.CERTAIN
+
+
+def test_where_the_plan_expects_the_benchmarks_hits_it_is_not_the_benchmark() -> None:
+    assert against_cached(HITS, planned=0.9).causes == ()
+    assert [c.cause for c in against_cached(HITS, planned=0.9, preemptions=36.0).causes] == ["evictions"]
+
+
+def test_a_latency_that_lost_the_benchmarks_hits_names_both() -> None:
+    made = against_cached(TTFT)
+    assert [(c.cause, c.certainty.value) for c in made.causes] == [("prefix hits", "certain"), ("benchmark", "likely")]
+    assert first(made).evidence == ("prefix hits lost: 10% where the benchmark had 95%",)
+
+
+@pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])
+def test_against_the_cached_sweep_the_quiet_machine_lacks_hits_and_the_benchmark_is_the_first_suspect(
+    name: str,
+) -> None:
+    worst = episodes(name, "cpu-small-cached")[HITS].worst
+    assert worst.certainty is Certainty.CERTAIN
+    assert first(worst).cause == "benchmark"
