@@ -82,8 +82,10 @@ def _cascade_sentence(state: Cascade) -> str:
 
 def _down(replica: Replica, view: TierView, now: float) -> Answer:
     rule, misses, last = BY_NAME["TargetDown"], replica.track.misses, replica.track.last
-    if last is None and misses == 0:
-        return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, "not scraped yet")
+    if last is None and misses < rule.limit("misses", view.limits):
+        # Not "ok": after a restart of the agent that would end the episode of a target that is still down.
+        text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
+        return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, text)
     if misses < rule.limit("misses", view.limits):
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
         return _verdict(rule, replica, now, Status.OK, float(misses), text)

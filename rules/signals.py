@@ -58,7 +58,9 @@ class Unit(StrEnum):
 
     SECONDS = "seconds"
     RATIO = "ratio"
-    PER_SECOND = "per_second"
+    PER_SECOND = "per_second"  # requests
+    TOKENS_PER_SECOND = "tokens_per_second"
+    EVENTS_PER_SECOND = "events_per_second"
     TOKENS = "tokens"
     REQUESTS = "requests"
     WATTS = "watts"
@@ -66,6 +68,10 @@ class Unit(StrEnum):
     MONEY = "money"
     TOKENS_PER_HOUR = "tokens_per_hour"
     ADAPTERS = "adapters"
+
+
+RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECOND, Unit.TOKENS_PER_HOUR, Unit.MONEY})
+"""Units of what needs a time to be told."""
 
 
 class How(StrEnum):
@@ -140,9 +146,13 @@ SIGNALS: tuple[Signal, ...] = (
         "Requests that ended well, within the TTFT and the TPOT SLO; bounds are Frechet's: the joint share is not exposed",
     ),
     _row(
-        "prompt_tokens_per_second", Unit.PER_SECOND, How.RATE, ("prompt_tokens",), "Prompt tokens, cached ones included"
+        "prompt_tokens_per_second",
+        Unit.TOKENS_PER_SECOND,
+        How.RATE,
+        ("prompt_tokens",),
+        "Prompt tokens, cached ones included",
     ),
-    _row("generation_tokens_per_second", Unit.PER_SECOND, How.RATE, ("generation_tokens",), "Generated tokens"),
+    _row("generation_tokens_per_second", Unit.TOKENS_PER_SECOND, How.RATE, ("generation_tokens",), "Generated tokens"),
     *_quantiles("prompt_tokens", Unit.TOKENS, "prompt_tokens_per_request", "Prompt length", (50, 95, 99)),
     *_quantiles("generation_tokens", Unit.TOKENS, "generation_tokens_per_request", "Output length", (50, 95, 99)),
     _row("requests_running", Unit.REQUESTS, How.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
@@ -153,7 +163,7 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     _row(
         "evictions_per_running_request_per_second",
-        Unit.PER_SECOND,
+        Unit.EVENTS_PER_SECOND,
         How.DERIVED,
         ("preemptions", "requests_running"),
         "Preemptions per second and running request (the guide's 7.4 reading)",
@@ -187,7 +197,13 @@ SIGNALS: tuple[Signal, ...] = (
         "Tokens a verification round yields, the bonus token included",
     ),
     _row("adapters_active", Unit.ADAPTERS, How.LEVEL, ("adapters_running",), "LoRA adapters with running requests"),
-    _row("adapter_evictions_per_second", Unit.PER_SECOND, How.RATE, ("adapter_evictions",), "LoRA adapters paged out"),
+    _row(
+        "adapter_evictions_per_second",
+        Unit.EVENTS_PER_SECOND,
+        How.RATE,
+        ("adapter_evictions",),
+        "LoRA adapters paged out",
+    ),
     _row(
         "gpu_utilization",
         Unit.RATIO,
@@ -222,14 +238,14 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     _row(
         "gpu_fault_events_per_second",
-        Unit.PER_SECOND,
+        Unit.EVENTS_PER_SECOND,
         How.RATE,
         ("gpu_fault_events",),
         "Faults the driver reported (NVIDIA XID, AMD AFID)",
     ),
     _row(
         "gpu_ecc_uncorrectable_errors_per_second",
-        Unit.PER_SECOND,
+        Unit.EVENTS_PER_SECOND,
         How.RATE,
         ("gpu_ecc_uncorrectable_errors",),
         "Memory errors that ECC could not correct",

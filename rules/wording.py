@@ -10,6 +10,8 @@ from rules.signals import Missing, SignalValue
 _SUFFIX = {
     "seconds": " s",
     "per_second": " rps",
+    "tokens_per_second": " tokens/s",
+    "events_per_second": " a second",
     "watts": " W",
     "celsius": " °C",
     "tokens": " tokens",

@@ -74,6 +74,13 @@ def test_before_the_first_scrape_nothing_is_known() -> None:
     ]
 
 
+@pytest.mark.parametrize("misses", [1, 2])
+def test_a_target_that_never_answered_is_not_fine_while_it_is_too_early_to_call_it_down(misses: int) -> None:
+    found = [a for a in replica_answers(replica(pages=0, misses=misses), VIEW, START) if a.rule == "TargetDown"]
+    assert isinstance(found[0], Unknown)
+    assert found[0].text == f"{misses} scrapes without a usable page, and none before"
+
+
 def test_the_configuration_can_ask_for_more_misses() -> None:
     patient = view(limits={"TargetDown": {"misses": 4}})
     found = [a for a in replica_answers(replica(misses=3), patient, START) if a.rule == "TargetDown"]

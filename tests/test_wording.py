@@ -18,6 +18,8 @@ from rules.wording import number, quantity
         (999.6, "seconds", "1,000 s"),
         (1234.5, "per_second", "1,234 rps"),
         (7.413, "per_second", "7.41 rps"),
+        (1234.5, "tokens_per_second", "1,234 tokens/s"),
+        (0.05, "events_per_second", "0.05 a second"),
         (7200.0, "tokens", "7,200 tokens"),
         (3.0, "requests", "3"),
     ],
