@@ -79,7 +79,11 @@ def _exposure(engine: Engine, signal: Signal, windows: Mapping[str, Window]) -> 
         else:
             spans.append((support, release, release))
     missing = [value for _, value in found if isinstance(value, Missing)]
-    return Exposure(signal=signal.name, spans=tuple(spans), why=_why(engine, signal, missing))
+    if spans[-1][0] is not Support.NOT_EXPOSED and missing:
+        why = f"not before {spans[-1][1]}"
+    else:
+        why = _why(engine, signal, missing)
+    return Exposure(signal=signal.name, spans=tuple(spans), why=why)
 
 
 def _support(value: SignalValue) -> Support:
@@ -92,7 +96,8 @@ def _why(engine: Engine, signal: Signal, missing: list[Missing]) -> str:
     if not missing:
         return ""
     told = dict(engine.not_exposed)
-    return next((told[family] for family in signal.families if family in told), missing[-1].text)
+    needed = [f for family in signal.families for f in (IN_SYSTEM if family == NET_CHANGE else (family,))]
+    return next((told[family] for family in needed if family in told), missing[-1].text)
 
 
 def _everything(engine: Engine, release: str) -> Window:

@@ -1,0 +1,123 @@
+"""What is claimed of engines: by the same readings as a page's, so the claim and the reading cannot differ."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent import cli
+from exporters.engines_text import engines_json, engines_text, matrix
+from rules.engines.registry import ENGINES
+from rules.engines.support import Support, engine_signals, exposures, number
+from rules.engines.table import Engine, Row
+from rules.engines.vllm_v1 import VLLM_V1
+from rules.families import BY_NAME, Kind
+from rules.signals import BY_NAME as SIGNALS
+
+COMMON = ("completed_rps", "requests_running")
+
+
+def toy(*rows: Row, **more: object) -> Engine:
+    fields = {"scanned": ("1.0", "1.5", "2.0"), **more}
+    return Engine(name="toy", generation="v1", title="Toy", signatures=("toy",), rows=rows, **fields)  # type: ignore[arg-type]
+
+
+def row(family: str, since: str = "1.0", until: str = "") -> Row:
+    return Row(family=family, source=f"toy_{family}", kind=BY_NAME[family].kind, since=since, until=until)
+
+
+def spans(engine: Engine, signal: str) -> list[tuple[str, str, str]]:
+    found = next(e for e in exposures(engine) if e.signal == signal)
+    return [(support.value, first, last) for support, first, last in found.spans]
+
+
+def test_a_signal_is_known_from_the_release_that_prints_all_it_needs() -> None:
+    engine = toy(row("preemptions", "1.5"), row("requests_finished"))
+    assert spans(engine, "eviction_rate") == [("not exposed", "1.0", "1.0"), ("known", "1.5", "2.0")]
+    assert spans(engine, "completed_rps") == [("known", "1.0", "2.0")]
+    assert next(e.why for e in exposures(engine) if e.signal == "eviction_rate") == "not before 1.5"
+
+
+def test_a_family_that_was_dropped_ends_its_signal() -> None:
+    engine = toy(row("kv_utilization", until="1.5"))
+    assert spans(engine, "kv_utilization") == [("known", "1.0", "1.5"), ("not exposed", "2.0", "2.0")]
+    assert "known to 1.5" in engines_text([engine])
+
+
+def test_what_is_only_bracketed_is_bounded() -> None:
+    engine = toy(row("queue_seconds"), row("e2e_seconds"))
+    assert spans(engine, "ttft_p99_seconds") == [("bounded", "1.0", "2.0")]
+    assert "bounded" in engines_text([engine])
+
+
+def test_what_is_missing_has_its_reason_from_the_table() -> None:
+    engine = toy(row("requests_finished"), not_exposed=(("preemptions", "Toy never preempts"),))
+    found = {e.signal: e for e in exposures(engine)}
+    assert found["eviction_rate"].why == "Toy never preempts"
+    assert found["completed_rps"].why == ""
+    line = next(text for text in engines_text([engine]).splitlines() if text.startswith("eviction_rate"))
+    assert line.split("  ")[-1] == "Toy never preempts"
+
+
+def test_a_start_that_the_page_times_is_a_cold_start() -> None:
+    assert spans(toy(born="toy_created"), "cold_start_seconds") == [("known", "1.0", "2.0")]
+    assert spans(toy(), "cold_start_seconds") == [("not exposed", "1.0", "2.0")]
+    assert spans(toy(row("engine_startup_seconds")), "cold_start_seconds") == [("bounded", "1.0", "2.0")]
+
+
+def test_releases_are_compared_as_numbers() -> None:
+    assert number("0.6.6.post1") == (0, 6, 6, 1)
+    assert number("0.10.2") > number("0.9.2")
+
+
+def test_what_vllm_learned_is_told_by_release() -> None:
+    assert spans(VLLM_V1, "tpot_p99_seconds") == [("not exposed", "0.8.5", "0.10.2"), ("known", "0.11.0", "0.33.0")]
+    assert spans(VLLM_V1, "itl_p99_seconds") == [("known", "0.8.5", "0.33.0")]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
+def test_every_engine_says_why_a_signal_is_missing(engine: Engine) -> None:
+    for exposure in exposures(engine):
+        if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans):
+            assert exposure.why, f"{engine.title}: {exposure.signal} is not exposed, and its table does not say why"
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
+def test_every_engine_maps_to_families_of_their_kind_once(engine: Engine) -> None:
+    for one in engine.rows:
+        assert BY_NAME[one.family].kind is one.kind or one.part, f"{one.family} from {one.source}"
+        assert one.kind is not Kind.HISTOGRAM or not one.part
+    keys = [(r.family, r.sample, r.where, r.matches) for r in engine.rows]
+    assert len(keys) == len(set(keys))
+
+
+def test_signals_of_the_gpu_are_no_engines() -> None:
+    names = {signal.name for signal in engine_signals()}
+    assert "gpu_utilization" not in names
+    assert {"ttft_p99_seconds", "kv_utilization", "cold_start_seconds"} <= names
+
+
+def test_the_matrix_has_a_row_a_signal_and_a_column_an_engine() -> None:
+    head, rows = matrix(ENGINES)
+    assert len(head) == 1 + len(ENGINES)
+    assert [r[0] for r in rows] == [signal.name for signal in engine_signals()]
+    assert all(len(r) == len(head) for r in rows)
+
+
+def test_the_command_prints_table_reasons_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["signals"]) == 0
+    assert capsys.readouterr().out.startswith("signal ")
+    assert cli.main(["signals", "--engine", "vllm/v1"]) == 0
+    assert "vLLM counts no adapter loads" in capsys.readouterr().out
+    assert cli.main(["signals", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == engines_json(ENGINES)
+    assert set(document["engines"][0]["signals"]) <= set(SIGNALS)
+
+
+def test_an_engine_that_is_not_known_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["signals", "--engine", "vlm"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "sizewatch signals: --engine vlm: is none that sizewatch reads; there is "
+    )
