@@ -97,7 +97,8 @@ def _kv_format(facts: Mapping[str, str]) -> str:
 
 
 def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
-    blocks, size = (_whole(facts.get(name, "")) for name in ("num_gpu_blocks", "block_size"))
+    blocks = _whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = _whole(facts.get("block_size", "") or facts.get("page_size", ""))
     tokens = _whole(facts.get("kv_tokens", "")) or (blocks * size if blocks and size else None)
     if tokens:
         of = f" ({blocks} blocks of {size})" if blocks and size else ""

@@ -115,7 +115,9 @@ def _reuse(window: Window, basis: Basis) -> SignalValue:
 
 def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
     if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
-        return level(window, "spec_accept_length")
+        printed = level(window, "spec_accept_length")
+        silent = isinstance(printed, Reading) and not printed.high
+        return Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted") if silent else printed
     accepted = ratio(window, "spec_accepted_tokens", "spec_drafts")
     if isinstance(accepted, Missing) or accepted.value is None:
         return accepted

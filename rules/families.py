@@ -89,6 +89,9 @@ FAMILIES: tuple[Family, ...] = (
     _counter("cold_start_seconds", "cold_start_seconds_total", "Process start to ready, summed over these"),
     _histogram("ttft_seconds", "Time to first token, from arrival at the engine"),
     _histogram("tpot_seconds", "Time per output token of a request"),
+    _histogram(
+        "whole_per_token_seconds", "Whole inference of a request by its tokens, prefill included: TPOT is below (TGI)"
+    ),
     _histogram("itl_seconds", "Time between two output events"),
     _histogram("e2e_seconds", "Whole request"),
     _histogram("queue_seconds", "Queued before first scheduling"),

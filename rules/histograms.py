@@ -31,6 +31,10 @@ class Histogram:
         return math.fsum(self.counts)
 
 
+NO_GRID = (math.inf,)
+"""The edges of a histogram that has not observed anything yet, where a page prints none before that."""
+
+
 class Broken(ValueError):
     """Buckets that no correct exporter prints; the text says what is wrong."""
 
@@ -62,10 +66,13 @@ def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], tot
 def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
     """What was observed between two scrapes of one process.
 
-    Raises Broken when the edges differ (another grid is another histogram) or a bucket shrank. A `_sum` that the buckets
+    Raises Broken when the edges differ (another grid is another histogram, but for one that had observed nothing) or a
+    bucket shrank. A `_sum` that the buckets
     contradict is the corruption of vLLM issue 49135 (unguarded timestamps, 0.8 to 0.33, negative or as large as the
     host's uptime): it is dropped, the buckets stand.
     """
+    if earlier.edges == NO_GRID and not earlier.counts[0]:
+        earlier = Cumulative(later.edges, (0.0,) * len(later.edges), 0.0)
     if earlier.edges != later.edges:
         raise Broken("bucket edges changed")
     grown = tuple(b - a for a, b in zip(earlier.counts, later.counts, strict=True))
@@ -100,6 +107,8 @@ def add(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     grids: dict[tuple[float, ...], list[Histogram]] = {}
     for part in parts:
         grids.setdefault(part.edges, []).append(part)
+    if len(grids) > 1 and NO_GRID in grids and not any(part.n for part in grids[NO_GRID]):
+        del grids[NO_GRID]
     return tuple(_add_equal(grids[edges]) for edges in sorted(grids))
 
 

@@ -38,6 +38,7 @@ class GaugeSlots:
     engines: tuple[tuple[int, ...], ...]
     across: Across
     factor: float
+    none: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class HistogramPart:
 
 @dataclass(frozen=True, slots=True)
 class HistogramSlots:
-    """A histogram's parts; `factor` converts its sum (edges are converted already)."""
+    """A histogram's parts; `factor` converts its sum (edges are converted already). Without parts it counted nothing yet."""
 
     family: str
     parts: tuple[HistogramPart, ...]
@@ -102,6 +103,7 @@ def wanted(name: str, engines: tuple[Engine, ...] = ENGINES) -> bool:
 def _sources(engine: Engine) -> frozenset[str]:
     names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
     for row in engine.rows:
+        names.add(row.zero_with)
         if row.kind is Kind.HISTOGRAM:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
@@ -124,7 +126,8 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
         factor = _factor(row, facts, faults)
         if row.kind is Kind.HISTOGRAM:
             parts = _parts(row, by_name, engine, faults)
-            histograms.extend([HistogramSlots(row.family, parts, factor)] if parts else [])
+            empty = row.sample not in by_name
+            histograms.extend([HistogramSlots(row.family, parts, factor)] if parts or empty else [])
         elif row.across is Across.NEWEST_NAMES:
             names.append(_names(row, by_name))
         elif row.kind is Kind.COUNTER:
@@ -206,7 +209,7 @@ def _gauge(row: Row, by_name: _ByName, engine: Engine, factor: float) -> GaugeSl
     engines: dict[_Key, list[int]] = {}
     for slot, labels in _matching(row, by_name):
         engines.setdefault(_without(labels, engine.repeats), []).append(slot)
-    return GaugeSlots(row.family, tuple(tuple(slots) for slots in engines.values()), row.across, factor)
+    return GaugeSlots(row.family, tuple(tuple(slots) for slots in engines.values()), row.across, factor, row.none)
 
 
 def _names(row: Row, by_name: _ByName) -> NameSlots:

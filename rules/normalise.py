@@ -10,11 +10,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from rules.engines.table import Across
-from rules.histograms import Cumulative, check_cumulative
+from rules.histograms import NO_GRID, Cumulative, check_cumulative
 from rules.layouts import Fault, HistogramSlots, Layout, compile_layout, wanted
 from rules.snapshots import Snapshot
 
 __all__ = ["Layout", "compile_layout", "snapshot", "wanted"]
+
+EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
+"""A histogram before its first observation: its edges are not known yet."""
 
 AHEAD_SECONDS = 86_400.0
 """No clock is wrong by more; a later time of update is the sum of several (multiprocess mode, METRICS trap 8)."""
@@ -83,6 +86,8 @@ def _histograms(layout: Layout, values: Sequence[float], faults: list[Fault]) ->
 
 def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | Fault:
     """The sum over data-parallel engines; a fault where one of them is broken or their bucket edges differ."""
+    if not slots.parts:
+        return EMPTY
     edges = slots.parts[0].edges
     columns: list[tuple[float, ...]] = []
     totals: list[float] = []
@@ -112,6 +117,8 @@ def _gauges(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dic
     gauges: dict[str, float] = {}
     for gauge in layout.gauges:
         numbers = [values[slot] for slots in gauge.engines for slot in slots]
+        if gauge.none is not None and gauge.none in numbers:
+            continue
         of_engines = [max([values[slot] for slot in slots]) for slots in gauge.engines]
         value = _COMBINE[gauge.across](of_engines) * gauge.factor
         if (wrong := _no_amount((*numbers, value))) is None:

@@ -13,23 +13,29 @@ from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.ways import nothing_seen, quantile, ratio
 from rules.windows import Window
 
-BRACKETS = {"ttft_seconds": ("queue_seconds", "e2e_seconds")}
-"""Family -> one that is never larger and one that is never smaller, request by request: so are their quantiles."""
+BRACKETS = {
+    "ttft_seconds": ("queue_seconds", "e2e_seconds"),
+    "tpot_seconds": ("", "whole_per_token_seconds"),
+}
+"""Family -> one that is never larger (none: nothing but 0 is known) and one that is never smaller, request by request: so
+are their quantiles."""
 
 
 def bracketed(window: Window, family: str, q: float) -> SignalValue:
     """A quantile (0-1) of a family; where the engine does not expose it, between those of the two that bracket it.
 
-    A request waits in the queue before its first token and ends after it. Holds where the engine observes both of the
-    same requests: TGI does, at a request's end (backends/v3/src, router/src/infer in older releases).
+    A request waits in the queue before its first token and ends after it; its decode is a part of its inference. Holds
+    where the engine observes both of the same requests: TGI does, at a request's end (backends/v3/src; router/src/infer
+    in older releases).
     """
     found = quantile(window, family, q)
     if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
         return found
-    below, above = (quantile(window, other, q) for other in BRACKETS[family])
+    smaller, larger = BRACKETS[family]
+    below, above = quantile(window, smaller, q) if smaller else None, quantile(window, larger, q)
     if isinstance(below, Missing) or isinstance(above, Missing):
         return found
-    return Reading(value=None, low=below.low, high=above.high, n=above.n)
+    return Reading(value=None, low=below.low if below else 0.0, high=above.high, n=above.n)
 
 
 def tpot_mean(window: Window) -> SignalValue:

@@ -9,19 +9,33 @@ import pytest
 from making import PAGES, START
 
 from agent.collect.reader import PageReader
+from agent.errors import ScrapeError
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
-from rules.engines.table import Ignored, Marker
+from rules.engines.registry import ENGINES
+from rules.engines.table import Engine, Ignored, Marker
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.families import BY_NAME, stem
 
 SHARED = Path(__file__).parents[2] / "shared" / "pages"
-OURS = sorted(PAGES.glob("*.prom")) + sorted(PAGES.glob("*.openmetrics.txt"))
-THEIRS = [
-    page
-    for folder in ("generated", "real")
-    for page in sorted((SHARED / folder).glob("*.*"))
-    if page.suffix in (".prom", ".txt") and not page.name.startswith(("sglang", "llamacpp", "vllm-0.6"))
-]
+
+
+def engine_of(page: Path) -> Engine | None:
+    """Whose page it is; None for a GPU exporter's."""
+    reader = PageReader()
+    try:
+        reader.read(page.read_bytes(), START)
+    except ScrapeError:
+        return None
+    return reader.engine
+
+
+def engine_pages(folder: Path) -> list[tuple[Path, Engine]]:
+    found = [(p, engine_of(p)) for p in sorted(folder.rglob("*.*")) if p.name.endswith((".prom", ".openmetrics.txt"))]
+    return [(page, engine) for page, engine in found if engine is not None]
+
+
+PAIRS = engine_pages(PAGES)
+OURS = [page for page, engine in PAIRS if engine is VLLM_V1]
 MOONCAKE = {
     "vllm:mooncake_xfer_time_seconds": "histogram",
     "vllm:mooncake_num_failed_transfers_total": "counter",
@@ -29,8 +43,8 @@ MOONCAKE = {
 """No page has this connector; its names and types are those of the wheel of 0.33.0."""
 
 
-def families(page: Path) -> dict[str, str]:
-    reader = PageReader("vllm")
+def families(page: Path, engine: Engine = VLLM_V1) -> dict[str, str]:
+    reader = PageReader(engine.name)
     reader.read(page.read_bytes(), START)
     return dict(reader.families)
 
@@ -39,18 +53,25 @@ def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
     return {use.name: use for use in uses}
 
 
-@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
-def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path) -> None:
-    for use in explain_families(VLLM_V1, families(page)):
+@pytest.mark.parametrize(("page", "engine"), PAIRS, ids=lambda one: one.name)
+def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path, engine: Engine) -> None:
+    for use in explain_families(engine, families(page, engine)):
         assert use.use is not Use.UNKNOWN, use
         assert use.text
 
 
-@pytest.mark.skipif(not THEIRS, reason="../shared is absent: only our own pages were tried")
-def test_so_is_every_family_of_every_page_there_is() -> None:
-    for page in THEIRS:
-        found = explain_families(VLLM_V1, families(page))
+@pytest.mark.skipif(not SHARED.exists(), reason="../shared is absent: only our own pages were tried")
+def test_so_is_every_family_of_every_engine_page_there_is() -> None:
+    theirs = engine_pages(SHARED)
+    assert len(theirs) >= 45
+    assert {engine.name for _, engine in theirs} == {"vllm", "sglang", "llamacpp", "triton"}
+    for page, engine in theirs:
+        found = explain_families(engine, families(page, engine))
         assert not [use for use in found if use.use is Use.UNKNOWN], page.name
+
+
+def test_every_engine_has_a_page() -> None:
+    assert {engine.name for _, engine in PAIRS} == {engine.name for engine in ENGINES}
 
 
 def test_every_row_of_the_table_is_met_on_some_page() -> None:

@@ -239,7 +239,17 @@ def test_every_number_the_library_reads_is_read_at_first_and_from_the_cache(text
         assert by_the_reader(reader.read(f"x {text}\n".encode())) == by_the_library(f"x {text}\n")
 
 
-@pytest.mark.parametrize("text", ["1_000", "0x1", "", "one", "-nan(ind)", "1,5", "1 2 x_y"])
+@pytest.mark.parametrize("text", ["-nan(ind)", "nan(ind)", "nan(snan)"])
+def test_a_number_that_windows_calls_none_is_none(text: str) -> None:
+    """llama.cpp prints its averages of nothing so there; it must not cost the page."""
+    reader = SeriesReader(everything)
+    for _ in range(2):
+        page = reader.read(f"x {text}\ny 2\n".encode())
+        assert math.isnan(page.values[0])
+        assert page.values[1] == 2
+
+
+@pytest.mark.parametrize("text", ["1_000", "0x1", "", "one", "nan(1)", "1,5", "1 2 x_y"])
 def test_a_number_the_library_refuses_is_refused_on_a_known_series_too(text: str) -> None:
     reader = SeriesReader(everything)
     reader.read(b"# TYPE x gauge\nx 1\ny 1\n")

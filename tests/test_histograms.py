@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from making import EDGES, cumulative, histogram
 
 from rules.histograms import (
+    NO_GRID,
     Broken,
     Cumulative,
     Histogram,
@@ -101,7 +102,9 @@ def test_addition_knows_neither_order_nor_grouping(
 @given(observed)
 def test_parts_are_added_on_equal_edges_only(scene: list[tuple[tuple[float, ...], list[float]]]) -> None:
     parts = add(histogram(several, grid) for grid, several in scene)
-    assert [part.edges for part in parts] == sorted({grid for grid, _ in scene})
+    unknown = {NO_GRID} if not any(several for grid, several in scene if grid == NO_GRID) else set()
+    grids = {grid for grid, _ in scene}
+    assert [part.edges for part in parts] == sorted(grids - unknown or grids)
     for part in parts:
         everything = [value for grid, several in scene if grid == part.edges for value in several]
         assert part == histogram(everything, part.edges)
@@ -275,3 +278,16 @@ def test_what_an_exporter_prints_is_accepted_and_read_back(grid: tuple[float, ..
     printed = cumulative(several, grid)
     assert check_cumulative(printed.edges, printed.counts, float(len(several))) is None
     assert from_cumulative(printed.edges, printed.counts, printed.total) == histogram(several, grid)
+
+
+def test_a_histogram_that_had_observed_nothing_has_no_edges_yet_and_its_first_observations_count() -> None:
+    nothing = Cumulative(NO_GRID, (0.0,), 0.0)
+    later = Cumulative((1.0, math.inf), (3.0, 4.0), 6.0)
+    first = increase(nothing, later)
+    assert first == Histogram(edges=(1.0, math.inf), counts=(3.0, 1.0), total=6.0)
+    still = increase(nothing, nothing)
+    assert still.n == 0
+    assert add([still, first]) == (first,)
+    assert add([still, still]) == (still,)
+    with pytest.raises(Broken):
+        increase(later, nothing)

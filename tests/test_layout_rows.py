@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rules.engines.table import Across, Engine, Match, Row
 from rules.families import Kind
 from rules.normalise import compile_layout, snapshot, wanted
 from rules.snapshots import Snapshot
+from rules.windows import between
 
 Page = list[tuple[str, dict[str, str], float]]
 
@@ -117,6 +119,25 @@ def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_somet
     assert read(engine(row), [("toy_running", {}, 3)]).counters == {"preemptions": 0}
     assert read(engine(row), [("toy_running", {}, 3), ("toy_retracted_total", {}, 2)]).counters == {"preemptions": 2}
     assert read(engine(row), [("toy_other", {}, 3)]).counters == {}
+
+
+def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -> None:
+    row = Row(family="ttft_seconds", source="toy_ttft", kind=Kind.HISTOGRAM, zero_with="toy_up", since="1")
+    before = read(engine(row), [("toy_up", {}, 1)])
+    buckets: Page = [("toy_ttft_bucket", {"le": le}, value) for le, value in (("1", 3.0), ("+Inf", 4.0))]
+    after = read(engine(row), [("toy_up", {}, 1), *buckets])
+    window = between(before, replace(after, t=1015.0))
+    assert window.histograms["ttft_seconds"][0].counts == (3.0, 1.0)
+    assert wanted("toy_up", (engine(row),))
+    assert "ttft_seconds" not in read(engine(row), [("toy_other", {}, 1)]).histograms
+
+
+def test_a_gauge_that_says_that_there_is_none_is_absent_and_no_fault() -> None:
+    row = Row(family="prefix_hit_gauge", source="toy_hit_rate", kind=Kind.GAUGE, none=-1.0, since="1")
+    off = read(engine(row), [("toy_hit_rate", {}, -1.0)])
+    assert (off.gauges, off.problems) == ({}, ())
+    assert read(engine(row), [("toy_hit_rate", {}, 0.4)]).gauges == {"prefix_hit_gauge": 0.4}
+    assert read(engine(row), [("toy_hit_rate", {}, -2.0)]).problems == ("prefix_hit_gauge: a gauge of -2.0",)
 
 
 def test_a_gauge_may_hold_a_fact() -> None:

@@ -51,6 +51,11 @@ def test_one_side_alone_brackets_nothing(family: str) -> None:
     assert value("itl_p99_seconds", queued()) == Missing(gap=Gap.NOT_EXPOSED)
 
 
+def test_the_time_per_token_is_below_that_of_the_whole_inference() -> None:
+    whole = window(START, histograms={"whole_per_token_seconds": (histogram([0.2] * 100),)})
+    assert value("tpot_p99_seconds", whole) == Reading(value=None, low=0.0, high=0.5, n=100)
+
+
 def test_without_decode_times_whole_and_first_token_tell_the_mean_and_no_bounds() -> None:
     lengths = (histogram([3.0] * 100),)
     first = (histogram([0.2] * 100),)
@@ -93,6 +98,12 @@ def test_speculation_printed_as_averages_is_solved_for_acceptance() -> None:
     tokens = value("tokens_per_round", printed)
     assert isinstance(tokens, Reading)
     assert tokens.value == 2.952
+
+
+def test_an_average_of_no_speculation_is_no_traffic() -> None:
+    off = window(START, gauges={"spec_accept_length": gauge(0.0, low=0.0, high=0.0)})
+    for name in ("tokens_per_round", "speculative_acceptance"):
+        assert value(name, off) == Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
 
 
 def test_without_the_number_of_positions_acceptance_does_not_follow() -> None:

@@ -5,6 +5,7 @@ exposition.py may reuse it. It must not know about pages, caches or types of fam
 """
 
 import math
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from agent.errors import ScrapeError, ScrapeFailure
 # A text of these bytes means the same to float() and to the library. Of any other (`1_000`, blanks, digits of other
 # scripts) only the library decides.
 NUMBER_BYTES = b"0123456789.+-eEINFTYinfaty"
+# How Microsoft's C++ library prints numbers that are none, and so llama.cpp on Windows.
+_NAN_OF_WINDOWS = re.compile(rb" -?nan\((?:ind|snan)\)$")
 # What the library raises on lines it does not understand; not all of it is ValueError.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
@@ -70,7 +73,7 @@ def understood(line: bytes, number: int, *, openmetrics: bool) -> Line:
     blank, and those with nothing before that blank, of which the library cuts the name out of the number itself.
     """
     try:
-        family = _family_of_line(line.decode(), openmetrics=openmetrics)
+        family = _family_of_line(_NAN_OF_WINDOWS.sub(b" NaN", line).decode(), openmetrics=openmetrics)
         if family is None:
             return Line(line, Metadata(), 0.0, True)
         if not family.samples:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import PROCESS_START, mapped, unwrapped, winners
 from rules.engines.table import Engine, Marker, Row
 from rules.families import Kind
@@ -64,7 +65,7 @@ def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: 
     special = _special(engine, names[0])
     if special:
         return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=special)
-    if rows and not typed:
+    if rows and not typed and not _twin(engine, names[0]):
         text = f"a {type_} here, a {_type(rows[0])} in every release that was scanned"
         return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text=text)
     reason = _reason(engine, names[0])
@@ -77,6 +78,11 @@ def _family_of(sample: str) -> str:
     return sample.removesuffix("_sum").removesuffix("_count")
 
 
+def _twin(engine: Engine, name: str) -> bool:
+    """Whether a name that is read is known with another type too, and why that one is not read (METRICS trap 20)."""
+    return any(row.prefix == name for row in engine.ignored)
+
+
 def _type(row: Row) -> str:
     return Kind.HISTOGRAM.value if row.part else row.kind.value
 
@@ -87,15 +93,19 @@ def _special(engine: Engine, name: str) -> str:
         return "tells when the process started"
     if name == engine.born:
         return "tells when the engine was ready"
-    return "facts about the engine" if name in engine.info else ""
+    facts = (*engine.info, *(sample for _, sample in engine.fact_gauges))
+    return "facts about the engine" if name in facts else ""
 
 
 def _reason(engine: Engine, name: str) -> str:
-    """Why a family is left alone; the longest prefix that fits knows best."""
+    """Why a family is left alone: the engine knows better than what is common to all, the longest prefix knows best."""
     if name.endswith(CREATED):
         return "tells when its family began to count"
-    fitting = [row for row in engine.ignored if name.startswith(row.prefix)]
-    return max(fitting, key=lambda row: len(row.prefix)).why if fitting else ""
+    for reasons in (engine.ignored, ALONGSIDE):
+        fitting = [row for row in reasons if name.startswith(row.prefix)]
+        if fitting:
+            return max(fitting, key=lambda row: len(row.prefix)).why
+    return ""
 
 
 def version_range(engine: Engine, families: Mapping[str, str]) -> str:
@@ -107,7 +117,7 @@ def version_range(engine: Engine, families: Mapping[str, str]) -> str:
     fitting = [r for r in engine.scanned if all(_agrees(m, r, m.source in on_page) for m in engine.markers)]
     if not fitting:
         return ""
-    first, last = _short(fitting[0]), _short(fitting[-1])
+    first, last = _short(fitting[0], engine), _short(fitting[-1], engine)
     if fitting[-1] == engine.scanned[-1]:
         return f"{first} or newer"
     return first if first == last else f"{first} to {last}"
@@ -124,5 +134,7 @@ def _number(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split("."))
 
 
-def _short(release: str) -> str:
-    return ".".join(release.split(".")[:2])
+def _short(release: str, engine: Engine) -> str:
+    """Without the patch level, unless scanned releases differ in nothing else."""
+    shorter = [".".join(one.split(".")[:2]) for one in engine.scanned]
+    return ".".join(release.split(".")[:2]) if len(set(shorter)) == len(shorter) else release

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
+from rules.engines.llamacpp import LLAMACPP
+from rules.engines.sglang import SGLANG
 from rules.engines.table import Engine, Row
+from rules.engines.tgi import TGI
+from rules.engines.triton import TRITON
+from rules.engines.trtllm import TRTLLM
+from rules.engines.trtllm_plain import TRTLLM_PLAIN
+from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
 
-ENGINES: tuple[Engine, ...] = (VLLM_V1,)
+ENGINES: tuple[Engine, ...] = (
+    *(VLLM_V1, VLLM_V0, SGLANG, LLAMACPP, TGI),
+    *(TRTLLM, TRTLLM_PLAIN, TRITON, DYNAMO_FRONTEND, DYNAMO_WORKER),
+)
 
 PROCESS_START = "process_start_time_seconds"
 """What every Prometheus client prints about its process, whatever the engine (not in multiprocess mode)."""

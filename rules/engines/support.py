@@ -79,10 +79,8 @@ def _exposure(engine: Engine, signal: Signal, windows: Mapping[str, Window]) -> 
         else:
             spans.append((support, release, release))
     missing = [value for _, value in found if isinstance(value, Missing)]
-    if spans[-1][0] is not Support.NOT_EXPOSED and missing:
-        why = f"not before {spans[-1][1]}"
-    else:
-        why = _why(engine, signal, missing)
+    came = spans[-1][0] is not Support.NOT_EXPOSED and missing
+    why = f"not before {spans[-1][1]}" if came else _why(engine, signal, missing)
     return Exposure(signal=signal.name, spans=tuple(spans), why=why)
 
 

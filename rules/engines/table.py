@@ -54,8 +54,9 @@ class Row:
     samples that are added to a counter where they are on the page (`where` and `matches` are not asked of them).
     `lazy` says that label values appear with their first event: a source that is on the page without the value in
     `where` has counted none of it. `zero_with` names a sample beside which a missing source has counted nothing yet: it
-    appears with its first event, in every release that prints the other. `factor` converts to base units; `factor_fact`
-    multiplies by a fact of the page. `since` and `until` name the scanned releases between which the engine prints it.
+    appears with its first event, in every release that prints the other. `none` is the value of a gauge that says that
+    there is none. `factor` converts to base units; `factor_fact` multiplies by a fact of the page. `since` and `until`
+    name the scanned releases between which the engine prints it.
     """
 
     family: str
@@ -69,6 +70,7 @@ class Row:
     plus: tuple[str, ...] = ()
     lazy: bool = False
     zero_with: str = ""
+    none: float | None = None
     factor: float = 1.0
     factor_fact: str = ""
     since: str

@@ -1,0 +1,141 @@
+"""The server of llama.cpp, builds of March 2024 to October 2026: a dozen numbers without labels, no histogram.
+
+Facts from tools/server (server-context.cpp, server-task.cpp, README.md) and the pull requests named below, and from pages
+and a recording of a build of October 2026. It has no releases, so `since`, `until` and `scanned` are months of builds
+(year.month). A build more is a row where it renames something.
+
+It needs `--metrics`. Reading the page empties the window of its two throughput gauges, so they belong to whoever asks
+next, and are left alone. In router mode the page itself loads a model and keeps it from sleeping (llama.cpp issues 20227,
+23096): a target of sizewatch is the server of one model.
+"""
+
+from __future__ import annotations
+
+from rules.engines.table import Across, Engine, Ignored, Marker, Row
+from rules.families import Kind
+
+C, G = Kind.COUNTER, Kind.GAUGE
+COMPUTED, CACHED = "llamacpp_prompt_tokens_total", "llamacpp_prompt_tokens_cached_total"
+BOTH = "cached and computed ones: prompt_tokens_total does not count those that it found in a slot's cache"
+
+ROWS: tuple[Row, ...] = (
+    Row(family="prompt_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
+    Row(family="prompt_tokens_computed", source=COMPUTED, kind=C, since="2024.3"),
+    Row(family="prefix_hit_tokens", source=CACHED, kind=C, since="2026.8"),
+    Row(family="prefix_queried_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
+    Row(
+        family="generation_tokens",
+        source="llamacpp_tokens_predicted_total",
+        kind=C,
+        since="2024.3",
+        note="all of a request's at once, when it finishes",
+    ),
+    Row(
+        family="generation_seconds",
+        source="llamacpp_tokens_predicted_seconds_total",
+        kind=C,
+        since="2024.3",
+        note="first to last token, when the request finishes (PR 5937)",
+    ),
+    Row(
+        family="spec_drafts",
+        source="llamacpp_spec_decode_num_drafts_total",
+        kind=C,
+        since="2026.8",
+        note="PR 26389; zero without speculation",
+    ),
+    Row(family="spec_draft_tokens", source="llamacpp_spec_decode_num_draft_tokens_total", kind=C, since="2026.8"),
+    Row(family="spec_accepted_tokens", source="llamacpp_spec_decode_num_accepted_tokens_total", kind=C, since="2026.8"),
+    Row(
+        family="spec_accepted_at_position",
+        source="llamacpp_spec_decode_num_accepted_tokens_per_pos_total",
+        kind=C,
+        by="position",
+        since="2026.8",
+        note="tools/server/server-context.cpp (PR 26389): absent before the first request that speculated",
+    ),
+    Row(family="requests_running", source="llamacpp_requests_processing", kind=G, since="2024.3", note="busy slots"),
+    Row(
+        family="requests_waiting",
+        source="llamacpp_requests_deferred",
+        kind=G,
+        since="2024.3",
+        note="put off until a slot is free",
+    ),
+    Row(
+        family="kv_utilization",
+        source="llamacpp_kv_cache_usage_ratio",
+        kind=G,
+        across=Across.MEAN,
+        since="2024.3",
+        until="2024.9",
+        note="examples/server/server.cpp, until PR 13660 of May 2025",
+    ),
+    Row(
+        family="kv_utilization_max",
+        source="llamacpp_kv_cache_usage_ratio",
+        kind=G,
+        across=Across.MAX,
+        since="2024.3",
+        until="2024.9",
+        note="the same",
+    ),
+)
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("llamacpp_prompt_tokens_seconds", "tokens a second since the last reader asked: reading it empties its window"),
+    ("llamacpp_predicted_tokens_seconds", "tokens a second since the last reader asked: reading it empties its window"),
+    ("llamacpp_prompt_seconds_total", "time spent on prompts, summed; a share of the time to first token"),
+    ("llamacpp_n_decode_total", "steps; the gauges are of the moment of reading, whether it steps or not"),
+    (
+        "llamacpp_n_busy_slots_per_decode",
+        "an average since the start, once typed as a counter; the busy slots are used",
+    ),
+    ("llamacpp_n_tokens_max", "the longest sequence there ever was, typed as a counter"),
+    ("llamacpp_n_past_max", "the longest sequence there ever was, as it was called in 2025"),
+    ("llamacpp_kv_cache_tokens", "the KV cache's usage says the same as a ratio"),
+)
+
+_AT_FINISH = "llama.cpp has no histogram and no time of a request"
+
+NOT_EXPOSED: tuple[tuple[str, str], ...] = (
+    ("requests_finished", "llama.cpp counts no requests, only their tokens"),
+    ("requests_arrived", "llama.cpp counts no requests, only their tokens"),
+    ("requests_failed", "llama.cpp counts no requests, only their tokens"),
+    ("ttft_seconds", f"{_AT_FINISH}: time to first token is unknown"),
+    ("tpot_seconds", f"{_AT_FINISH}: only the mean time per output token is known"),
+    ("itl_seconds", f"{_AT_FINISH}: only the mean time per output token is known"),
+    ("e2e_seconds", _AT_FINISH),
+    ("queue_seconds", f"{_AT_FINISH}; how many are waiting is known"),
+    ("prefill_seconds", _AT_FINISH),
+    ("decode_seconds", "llama.cpp sums the time spent generating and has no histogram of it"),
+    ("prompt_tokens_per_request", "llama.cpp has no histogram of lengths and counts no requests"),
+    ("generation_tokens_per_request", "llama.cpp has no histogram of lengths and counts no requests"),
+    ("prompt_tokens", "this build of llama.cpp does not count the prompt tokens that it found in its cache"),
+    ("prefix_hit_tokens", "this build of llama.cpp does not count the prompt tokens that it found in its cache"),
+    ("spec_drafts", "this build of llama.cpp does not count what it drafts"),
+    ("spec_draft_tokens", "this build of llama.cpp does not count what it drafts"),
+    ("spec_accepted_tokens", "this build of llama.cpp does not count what it drafts"),
+    ("kv_utilization", "llama.cpp dropped the usage of its KV cache in May 2025 (PR 13660)"),
+    ("preemptions", "llama.cpp does not preempt: a slot keeps its cache until the request ends"),
+    ("adapters_running", "llama.cpp does not tell which adapters are in use"),
+    ("adapter_evictions", "llama.cpp keeps every adapter loaded"),
+    ("kv_transfer_seconds", "llama.cpp moves no KV blocks between instances"),
+    ("kv_residency_seconds", "llama.cpp has no KV blocks with a life of their own"),
+)
+
+LLAMACPP = Engine(
+    name="llamacpp",
+    generation="server",
+    title="llama.cpp",
+    signatures=("llamacpp_requests_processing", "llamacpp_tokens_predicted_total"),
+    rows=ROWS,
+    scanned=("2024.3", "2024.9", "2025.5", "2026.8", "2026.10"),
+    markers=(
+        Marker(source="llamacpp_kv_cache_usage_ratio", since="2024.3", until="2024.9"),
+        Marker(source="llamacpp_n_decode_total", since="2024.9"),
+        Marker(source="llamacpp_spec_decode_num_drafts_total", since="2026.8"),
+    ),
+    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    not_exposed=NOT_EXPOSED,
+)

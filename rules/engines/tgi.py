@@ -1,0 +1,168 @@
+"""Hugging Face's Text Generation Inference with its own backends (v2, v3), 2.0 to 3.3: no labels for the model, no `_total`.
+
+Facts from router/src/server.rs, router/src/infer/mod.rs, router/src/validation.rs, backends/v3/src (backend.rs, queue.rs,
+lib.rs) and docs/source/reference/metrics.md; no page of a real server was at hand. A family appears with its first event.
+With another backend behind its router (TensorRT-LLM, llama.cpp) the queue and the batch are not there. Durations are
+in seconds though no name says so; they and the lengths of outputs are of requests that succeeded.
+"""
+
+from __future__ import annotations
+
+from rules.engines.table import Across, Engine, Ignored, Match, Row
+from rules.families import Kind
+
+C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+ARRIVED, SUCCESS, FAILURE = "tgi_request_count", "tgi_request_success", "tgi_request_failure"
+SKIPPED = "tgi_request_skipped_tokens"
+
+ENDED_BADLY = ("generation", "incomplete")
+LEFT = ("dropped",)
+REFUSED = ("validation", "template")
+OVERLOADED = ("overloaded",)
+
+
+def _failed(family: str, errors: tuple[str, ...], note: str) -> Row:
+    matches = (Match(label="err", values=errors),)
+    return Row(
+        family=family,
+        source=FAILURE,
+        kind=C,
+        matches=matches,
+        lazy=True,
+        zero_with=ARRIVED,
+        since="2.0",
+        note=note,
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        family="requests_arrived",
+        source=ARRIVED,
+        kind=C,
+        since="2.0",
+        note="at the start of each, those that are refused afterwards included",
+    ),
+    Row(
+        family="requests_finished",
+        source=FAILURE,
+        kind=C,
+        matches=(Match(label="err", values=(*ENDED_BADLY, *LEFT)),),
+        plus=(SUCCESS,),
+        lazy=True,
+        zero_with=ARRIVED,
+        since="2.0",
+        note="successes, and failures of requests that had been taken on",
+    ),
+    _failed("requests_failed", ENDED_BADLY, "a forward pass failed, or the stream ended before the text did"),
+    _failed("requests_aborted", LEFT, "the client left; noticed when the request is batched or has its next token"),
+    _failed("http_requests_refused", REFUSED, "a request that cannot be served; not those refused as too many"),
+    _failed("admission_rejections", OVERLOADED, "more than --max-concurrent-requests at once"),
+    Row(
+        family="prompt_tokens",
+        source="tgi_request_input_length",
+        kind=C,
+        part="sum",
+        since="2.0",
+        note="of requests that were taken on, before they are queued; not without a tokenizer in the router",
+    ),
+    Row(
+        family="generation_tokens",
+        source="tgi_request_generated_tokens",
+        kind=C,
+        part="sum",
+        since="2.0",
+        note="all of a request's at once, when it succeeds",
+    ),
+    Row(
+        family="spec_drafts",
+        source=SKIPPED,
+        kind=C,
+        part="count",
+        since="2.0",
+        note="steps of requests, the prefill among them: a round each where it speculates",
+    ),
+    Row(
+        family="spec_accepted_tokens",
+        source=SKIPPED,
+        kind=C,
+        part="sum",
+        since="2.0",
+        note="tokens of a step but its first; zero where it does not speculate",
+    ),
+    Row(
+        family="whole_per_token_seconds",
+        source="tgi_request_mean_time_per_token_duration",
+        kind=H,
+        since="2.0",
+        note="inference time / tokens: the prefill is in it, so it is above the time per output token after the first",
+    ),
+    Row(family="e2e_seconds", source="tgi_request_duration", kind=H, since="2.0", note="to the last token sent"),
+    Row(family="queue_seconds", source="tgi_request_queue_duration", kind=H, since="2.0"),
+    Row(
+        family="inference_seconds",
+        source="tgi_request_inference_duration",
+        kind=H,
+        since="2.0",
+        note="from its first batch to its last token",
+    ),
+    Row(
+        family="prompt_tokens_per_request",
+        source="tgi_request_input_length",
+        kind=H,
+        since="2.0",
+        note="of requests as they come, not as they finish; 100 edges up to the longest prompt allowed",
+    ),
+    Row(family="generation_tokens_per_request", source="tgi_request_generated_tokens", kind=H, since="2.0"),
+    Row(
+        family="requests_running",
+        source="tgi_batch_current_size",
+        kind=G,
+        since="2.0",
+        note="set before each decode; a request in its prefill is in no gauge",
+    ),
+    Row(family="requests_waiting", source="tgi_queue_size", kind=G, across=Across.SUM, since="2.0"),
+)
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("tgi_batch_current_max_tokens", "tokens that the batch may come to, not those that it holds"),
+    ("tgi_batch_next_size", "requests a prefill: 1024 edges; the batch's size is used"),
+    ("tgi_batch_concat", "how often batches were joined, and how long it took"),
+    ("tgi_batch_inference_", "steps of batches, not of requests"),
+    ("tgi_batch_forward_duration", "steps of batches, not of requests"),
+    ("tgi_batch_decode_duration", "steps of batches, not of requests"),
+    ("tgi_batch_filter_duration", "steps of batches, not of requests"),
+    ("tgi_request_validation_duration", "tokenising before the queue; the whole request is timed"),
+    ("tgi_request_max_new_tokens", "what clients asked for, not what happened"),
+)
+
+_NO_CACHE = "TGI caches prefixes and says nothing of it"
+
+NOT_EXPOSED: tuple[tuple[str, str], ...] = (
+    ("ttft_seconds", "TGI does not time the first token: it lies between the queue time and the whole request"),
+    ("itl_seconds", "TGI does not time single tokens"),
+    ("prefill_seconds", "TGI times the prefill of batches, not of requests"),
+    ("decode_seconds", "TGI does not time requests from their first token"),
+    ("requests_ended_by_length", "TGI does not count why requests ended"),
+    ("kv_utilization", "TGI has no usage of its KV cache"),
+    ("preemptions", "TGI does not preempt: it takes a request on when all its tokens have room"),
+    ("prompt_tokens_computed", _NO_CACHE),
+    ("prefix_hit_tokens", _NO_CACHE),
+    ("prefix_queried_tokens", _NO_CACHE),
+    ("spec_draft_tokens", "TGI counts accepted tokens, not drafted ones"),
+    ("adapters_running", "TGI does not tell which adapters are in use"),
+    ("adapter_evictions", "TGI loads its adapters at the start and keeps them"),
+    ("kv_transfer_seconds", "TGI moves no KV blocks between instances"),
+    ("kv_residency_seconds", "TGI does not follow the life of KV blocks"),
+)
+
+TGI = Engine(
+    name="tgi",
+    generation="router",
+    title="TGI",
+    signatures=(ARRIVED, SUCCESS, "tgi_queue_size", "tgi_batch_max_total_tokens"),
+    rows=ROWS,
+    fact_gauges=(("max_batch_total_tokens", "tgi_batch_max_total_tokens"),),
+    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    not_exposed=NOT_EXPOSED,
+)

@@ -1,0 +1,131 @@
+"""Triton Inference Server with the TensorRT-LLM backend (port 8002): nv_trt_llm_* beside Triton's own nv_inference_*.
+
+Facts from triton_backend/inflight_batcher_llm/src (custom_metrics_reporter.cc, model_instance_state.cc) of TensorRT-LLM,
+src/metrics.cc of triton-inference-server/core and docs/user_guide/metrics.md of its server, and the backend's README.
+
+A deployment is several Triton models: a pipeline (ensemble or tensorrt_llm_bls) around preprocessing, tensorrt_llm and
+postprocessing. Each counts every request, so only the one that generates is read: it is there in every pipeline, once.
+What is read starts behind the tokeniser. Triton's times are sums of microseconds in counters without `_total`: a sum
+gives a mean and no quantile, so no signal is read from them. nv_trt_llm_* are as of the engine's last step.
+"""
+
+from __future__ import annotations
+
+from rules.engines.table import Across, Engine, Ignored, Match, Row
+from rules.families import Kind
+
+C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+REQUESTS, BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+
+AROUND = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls", "multimodal_encoders")
+GENERATES = Match(label="model", values=AROUND, without=True)
+"""The names that tensorrtllm_backend's all_models gives to what stands around the engine."""
+
+
+def _of_triton(
+    kind: Kind, family: str, source: str, note: str, reasons: tuple[str, ...] = (), factor: float = 1.0
+) -> Row:
+    reason = (Match(label="reason", values=reasons, optional="OTHER" in reasons),) if reasons else ()
+    return Row(
+        family=family,
+        source=f"nv_inference_{source}",
+        kind=kind,
+        matches=(GENERATES, *reason),
+        factor=factor,
+        since="23.04",
+        note=note,
+    )
+
+
+def _lengths(family: str, source: str, part: str = "") -> Row:
+    note = "of each request that ended; not in older builds"
+    kind = C if part else H
+    return Row(family=family, source=source, kind=kind, matches=(GENERATES,), part=part, since="24.11", note=note)
+
+
+def _gauge(family: str, source: str, where: tuple[str, str], note: str, across: Across = Across.SUM) -> Row:
+    return Row(family=family, source=source, kind=G, across=across, where=(where,), since="23.10", note=note)
+
+
+FRACTION = ("kv_cache_block_type", "fraction")
+
+ROWS: tuple[Row, ...] = (
+    _of_triton(C, "requests_finished", "request_success", "of the model that generates; failures are not in it"),
+    _of_triton(C, "http_requests_failed", "request_failure", "of the same model", ("BACKEND", "OTHER")),
+    _of_triton(C, "admission_rejections", "request_failure", "beyond max_queue_size", ("REJECTED",)),
+    _lengths("prompt_tokens", "nv_llm_input_token_len", "sum"),
+    _lengths("generation_tokens", "nv_llm_output_token_len", "sum"),
+    _lengths("prompt_tokens_per_request", "nv_llm_input_token_len"),
+    _lengths("generation_tokens_per_request", "nv_llm_output_token_len"),
+    _of_triton(
+        H,
+        "ttft_seconds",
+        "first_response_histogram_ms",
+        "first chunk of a decoupled model; needs --metrics-config histogram_latencies=true; edges 0.1 0.5 2 5 s",
+        factor=0.001,
+    ),
+    Row(
+        family="engine_startup_seconds",
+        source="nv_model_load_duration_secs",
+        kind=G,
+        across=Across.MAX,
+        matches=(GENERATES,),
+        since="24.11",
+        note="loading the model: a part of a cold start",
+    ),
+    _gauge("requests_running", REQUESTS, ("request_type", "scheduled"), "active = scheduled + waiting"),
+    _gauge("requests_waiting", REQUESTS, ("request_type", "waiting"), "active, but not in this step"),
+    _gauge("kv_utilization", BLOCKS, FRACTION, "used / all blocks; not in older builds", Across.MEAN),
+    _gauge("kv_utilization_max", BLOCKS, FRACTION, "the same, the fullest", Across.MAX),
+)
+
+_SUMS = "a sum of microseconds: a mean, no quantile; "
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("nv_inference_request_duration_us", f"{_SUMS}Triton prints no distribution of it"),
+    ("nv_inference_queue_duration_us", f"{_SUMS}of Triton's own queue, not of the engine's"),
+    ("nv_inference_compute_", f"{_SUMS}of a pass through a model"),
+    ("nv_inference_request_summary_us", "quantiles that Triton made itself cannot be added up"),
+    ("nv_inference_queue_summary_us", "quantiles that Triton made itself cannot be added up"),
+    ("nv_inference_count", "a request that holds several counts as several"),
+    ("nv_inference_exec_count", "passes through a model"),
+    ("nv_inference_pending_request_count", "Triton's own queue, empty while the engine takes requests in"),
+    ("nv_cache_", "Triton's cache of whole answers, not of prefixes"),
+    ("nv_trt_llm_runtime_memory_metrics", "what the engine allocated; memory is read from the GPU"),
+    ("nv_trt_llm_inflight_batcher_metrics", "of the last step only"),
+    ("nv_trt_llm_v1_metrics", "of the last step only"),
+    ("nv_trt_llm_general_metrics", "a number of steps that is no counter, and a time"),
+    ("nv_trt_llm_disaggregated_serving_metrics", "the sum of KV transfer times: a mean, no quantile"),
+    ("nv_cpu_", "the host's; not judged"),
+    ("nv_pinned_memory_pool_", "the host's; not judged"),
+)
+
+_SUM_ONLY = "Triton prints sums of microseconds, no distribution"
+NOT_EXPOSED: tuple[tuple[str, str], ...] = (
+    ("ttft_seconds", "Triton prints first responses only with --metrics-config histogram_latencies=true"),
+    ("e2e_seconds", _SUM_ONLY),
+    ("queue_seconds", _SUM_ONLY),
+    ("prefill_seconds", "Triton does not time prefill and decode apart"),
+    ("decode_seconds", "Triton does not time prefill and decode apart"),
+    ("tpot_seconds", "Triton does not time tokens"),
+    ("itl_seconds", "Triton does not time tokens"),
+    ("preemptions", "the backend prints how many requests are paused now, not how often one was"),
+    ("prefix_hit_tokens", "the backend prints reused KV blocks, but not of how many"),
+    ("prompt_tokens_computed", "the backend does not count the prompt tokens that it computed"),
+    ("spec_accepted_tokens", "the backend prints nothing about drafts"),
+    ("spec_drafts", "the backend prints nothing about drafts"),
+    ("adapters_running", "the backend prints nothing about LoRA adapters"),
+    ("adapter_evictions", "the backend prints nothing about LoRA adapters"),
+    ("kv_transfer_seconds", "the backend prints the sum of KV transfer times, no distribution"),
+    ("kv_residency_seconds", "the backend does not time how long a KV block lives"),
+)
+
+TRITON = Engine(
+    name="triton",
+    generation="trtllm",
+    title="Triton",
+    signatures=(REQUESTS,),
+    signature_labels=("model", "request_type"),
+    rows=ROWS,
+    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    not_exposed=NOT_EXPOSED,
+)

@@ -1,0 +1,213 @@
+"""TensorRT-LLM 1.3 and newer: trtllm-serve's /prometheus/metrics, and what a Dynamo worker passes on under the same names.
+
+Facts from tensorrt_llm/metrics/collector.py, metrics/perf_utils.py and serve/openai_server.py of the main branch of 2026,
+from NVIDIA's AIPerf reference for 1.3, and for Dynamo from components/src/dynamo/trtllm/metrics.py and its example pages.
+Needs `return_perf_metrics: true`; gauges, blocks and drafts also `enable_iter_perf_stats: true`. What serves 1.0 to 1.2
+prints no prefix: `rules.engines.trtllm_plain`.
+
+All of a request is written when it ends, its TTFT too; a duration of zero is dropped (but for the queue's), so counts
+differ. A series appears with its first event. trtllm-serve counts in multiprocess mode: no process_*, no _created, a
+`pid` label on gauges.
+"""
+
+from __future__ import annotations
+
+from rules.engines.table import Across, Engine, Ignored, Marker, Match, Row
+from rules.families import Kind
+
+C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+SINCE = "1.3.0"
+CONFIG = "model_config_info"
+"""Printed from the start of trtllm-serve on: what is missing beside it has not happened yet."""
+CACHED, REUSED, MISSED = "prompt_cached_tokens_total", "kv_cache_reused_blocks_total", "kv_cache_missed_blocks_total"
+DRAFTED, ACCEPTED = "spec_decode_drafted_tokens_total", "spec_decode_accepted_tokens_total"
+DRAFTED_BY_STEP = "spec_decode_num_draft_tokens_total"
+NONE = Match(label="le", values=())
+"""Fits no series: such a row asks only whether the name is on the page, and reads what it has in `plus`."""
+NEWER = "not in the first builds of 1.3"
+STEPS = "needs enable_iter_perf_stats"
+
+
+def _row(
+    kind: Kind,
+    family: str,
+    source: str,
+    note: str = "",
+    *,
+    across: Across = Across.SUM,
+    where: tuple[str, str] | None = None,
+    matches: tuple[Match, ...] = (),
+    by: str = "",
+    plus: str = "",
+    lazy: bool = False,
+    zero_with: str = "",
+    factor_fact: str = "",
+) -> Row:
+    return Row(
+        family=family,
+        source=f"trtllm_{source}",
+        kind=kind,
+        across=across,
+        where=(where,) if where else (),
+        matches=matches,
+        by=by,
+        plus=(f"trtllm_{plus}",) if plus else (),
+        lazy=lazy,
+        zero_with=f"trtllm_{zero_with}" if zero_with else "",
+        factor_fact=factor_fact,
+        since=SINCE,
+        note=note,
+    )
+
+
+def _ended(family: str, reason: str, note: str = "") -> Row:
+    where = ("finished_reason", reason)
+    return _row(C, family, "request_success_total", note, where=where, lazy=True, zero_with=CONFIG)
+
+
+def _answered(family: str, digit: str) -> Row:
+    code = Match(label="http_code", values=(digit,), starts=True)
+    return _row(C, family, "request_error_total", NEWER, matches=(code,), lazy=True)
+
+
+def _ratio(family: str, across: Across) -> Row:
+    return _row(G, family, "kv_cache_utilization", f"used / all blocks; {STEPS}", across=across)
+
+
+ROWS: tuple[Row, ...] = (
+    _row(
+        C, "requests_finished", "request_success_total", "stop, length, timeout, cancelled: no errors", zero_with=CONFIG
+    ),
+    _ended("requests_aborted", "cancelled"),
+    _ended("requests_failed", "timeout", "the one way to fail that is counted here"),
+    _ended("requests_ended_by_length", "length"),
+    _answered("http_requests_refused", "4"),
+    _answered("http_requests_failed", "5"),
+    _row(C, "prompt_tokens", "prompt_tokens_total", "at a request's end; cached ones included", zero_with=CONFIG),
+    _row(C, "generation_tokens", "generation_tokens_total", "at a request's end; not with n > 1", zero_with=CONFIG),
+    _row(C, "prefix_hit_tokens", CACHED, NEWER),
+    _row(C, "prefix_hit_tokens", REUSED, f"blocks; {STEPS}", zero_with=MISSED, factor_fact="block_size"),
+    _row(
+        C,
+        "prefix_queried_tokens",
+        CACHED,
+        "all prompt tokens, where the cached ones are counted in tokens",
+        matches=(NONE,),
+        plus="prompt_tokens_total",
+        lazy=True,
+    ),
+    _row(
+        C, "prefix_queried_tokens", MISSED, f"blocks; {STEPS}", plus=REUSED, zero_with=REUSED, factor_fact="block_size"
+    ),
+    _row(C, "spec_drafts", DRAFTED, f"each round drafts a first token; {NEWER}", where=("token_position", "0")),
+    _row(C, "spec_draft_tokens", DRAFTED, f"at a request's end; {NEWER}"),
+    _row(C, "spec_draft_tokens", DRAFTED_BY_STEP, STEPS),
+    _row(C, "spec_accepted_tokens", ACCEPTED, "the bonus token left out", zero_with=DRAFTED),
+    _row(C, "spec_accepted_tokens", "spec_decode_num_accepted_tokens_total", STEPS, zero_with=DRAFTED_BY_STEP),
+    _row(C, "spec_accepted_at_position", ACCEPTED, NEWER, by="token_position"),
+    _row(C, "kv_transfer_failures", "kv_transfer_failure_total", "Dynamo's, with prefill and decode apart"),
+    _row(H, "ttft_seconds", "time_to_first_token_seconds", "from arrival; written when the request ends"),
+    _row(H, "tpot_seconds", "time_per_output_token_seconds", "(last - first token) / (tokens - 1); none for one token"),
+    _row(H, "e2e_seconds", "e2e_request_latency_seconds"),
+    _row(H, "queue_seconds", "request_queue_time_seconds", "nothing below 0.3 s"),
+    _row(H, "prefill_seconds", "request_prefill_time_seconds"),
+    _row(H, "decode_seconds", "request_decode_time_seconds"),
+    _row(H, "inference_seconds", "request_inference_time_seconds"),
+    _row(H, "kv_transfer_seconds", "kv_transfer_latency_seconds", "Dynamo's, with prefill and decode apart"),
+    _row(G, "requests_running", "num_requests_running", f"active, scheduled in this step or not; {STEPS}"),
+    _row(G, "requests_waiting", "num_requests_waiting", STEPS),
+    _ratio("kv_utilization", Across.MEAN),
+    _ratio("kv_utilization_max", Across.MAX),
+    _row(G, "prefix_hit_gauge", "kv_cache_hit_rate", f"of blocks, since the start; {STEPS}", across=Across.MEAN),
+    _row(
+        G,
+        "spec_accept_length",
+        "spec_decode_acceptance_length",
+        f"of the last step only, bonus token included; {STEPS}",
+        across=Across.MEAN,
+    ),
+)
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("python_", "the interpreter's own"),
+    ("process_", "the process's own"),
+    ("http_", "the HTTP layer's own; trtllm-serve leaves it empty"),
+    ("trtllm_num_requests_completed", "request_success_total counts them with their reason"),
+    ("trtllm_max_", "limits of the configuration"),
+    ("trtllm_iteration_latency_seconds", "of the last step only"),
+    ("trtllm_gpu_memory_usage_bytes", "read from the GPU, not from an engine's page"),
+    ("trtllm_cpu_memory_usage_bytes", "the host's memory is not judged"),
+    ("trtllm_pinned_memory_usage_bytes", "the host's memory is not judged"),
+    ("trtllm_kv_cache_host_utilization", "of the host's KV cache"),
+    ("trtllm_kv_cache_free_blocks", "the share in use says it"),
+    ("trtllm_kv_cache_used_blocks", "the share in use says it"),
+    ("trtllm_kv_cache_reused_blocks", "the cached tokens say it where they are counted"),
+    ("trtllm_kv_cache_missed_blocks", "the cached tokens say it where they are counted"),
+    ("trtllm_kv_cache_iter_", "reused and missed blocks, step by step"),
+    ("trtllm_kv_cache_gen_alloc_blocks", "how the KV cache grows is not judged"),
+    ("trtllm_kv_cache_onboard_bytes", "traffic with the host's KV cache"),
+    ("trtllm_kv_cache_offload_bytes", "traffic with the host's KV cache"),
+    ("trtllm_kv_cache_disk_prefetch_blocks", "traffic with the disk's KV cache"),
+    ("trtllm_kv_cache_intra_device_copy_bytes", "copies within the GPU"),
+    ("trtllm_prompt_cache_hit_tokens", "the cached tokens once more, by cache level"),
+    ("trtllm_prompt_cached_tokens_per_request", "the counter of cached tokens says it in sum"),
+    ("trtllm_num_context_requests", "of the last step only"),
+    ("trtllm_num_generation_requests", "of the last step only"),
+    ("trtllm_num_scheduled_requests", "of the last step only"),
+    ("trtllm_num_paused_requests", "paused in the last step: how often requests are paused is not counted"),
+    ("trtllm_total_context_tokens", "of the last step only"),
+    ("trtllm_avg_decoded_tokens_per_iter", "of the last step only"),
+    ("trtllm_prefill_batch_", "of single steps"),
+    ("trtllm_spec_decode_draft_overhead", "of the last step only"),
+    ("trtllm_spec_decode_num_", "drafted and accepted tokens once more, step by step"),
+    ("trtllm_prefill_perplexity", "what a model says is not judged"),
+    ("trtllm_generation_perplexity", "what a model says is not judged"),
+    ("trtllm_scheduled_batch_size", "of single steps"),
+    ("trtllm_kv_cache_hit_rate", "since the start, of blocks; the counters are used"),
+    ("trtllm_num_aborted_requests", "Dynamo's count; finished_reason tells what the engine ended"),
+    ("trtllm_request_type_", "Dynamo's count of pictures and structured output"),
+    ("trtllm_kv_transfer_", "volume of KV transfers; their time and failures are used"),
+)
+
+NOT_EXPOSED: tuple[tuple[str, str], ...] = (
+    ("itl_seconds", "TensorRT-LLM times no single token; tpot_* are the means of its requests"),
+    ("prompt_tokens_per_request", "TensorRT-LLM counts prompt tokens in sum only"),
+    ("generation_tokens_per_request", "TensorRT-LLM counts generated tokens in sum only"),
+    ("preemptions", "TensorRT-LLM prints how many requests are paused now, not how often one was"),
+    ("prompt_tokens_computed", "TensorRT-LLM does not count the prompt tokens that it computed"),
+    ("adapters_running", "TensorRT-LLM prints nothing about LoRA adapters"),
+    ("adapter_evictions", "TensorRT-LLM prints nothing about LoRA adapters"),
+    ("cold_start_seconds", "trtllm-serve prints neither when its process started nor how long loading took"),
+    ("kv_transfer_seconds", "trtllm-serve times no KV transfer; a Dynamo worker does"),
+    ("kv_residency_seconds", "TensorRT-LLM does not time how long a KV block lives"),
+)
+
+TRTLLM = Engine(
+    name="trtllm",
+    generation="v1.3",
+    title="TensorRT-LLM",
+    signatures=(
+        f"trtllm_{CONFIG}",
+        "trtllm_request_success_total",
+        "trtllm_num_requests_running",
+        "trtllm_e2e_request_latency_seconds_count",
+    ),
+    signature_labels=("model_name", "engine_type"),
+    wrappers=("ray_", "kserve_"),
+    rows=ROWS,
+    info=(
+        f"trtllm_{CONFIG}",
+        "trtllm_parallel_config_info",
+        "trtllm_speculative_config_info",
+        "trtllm_kv_cache_config_info",
+    ),
+    fact_gauges=(
+        ("block_size", "trtllm_kv_cache_tokens_per_block"),
+        ("num_gpu_blocks", "trtllm_kv_cache_max_blocks"),
+    ),
+    model_label="model_name",
+    scanned=(SINCE,),
+    markers=(Marker(source=f"trtllm_{CONFIG}", since=SINCE),),
+    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    not_exposed=NOT_EXPOSED,
+)

@@ -1,0 +1,214 @@
+"""vLLM with the V0 engine, 0.6.6 to 0.8 (VLLM_USE_V1=0), and as far as it goes the pages of 0.5.
+
+Facts from vllm/engine/metrics.py and vllm/engine/llm_engine.py of the released wheels 0.6.6.post1 and 0.8.5, from the
+repository's history for 0.5.0, and from captured pages of 0.5.0 and of January 2025. What it shares with V1 has the same
+name, but no `engine` label. Its histograms appear with their first observation, its counters and gauges with the first
+step. A release more is a row where it renames something, and its number in `scanned`.
+
+Of 0.6.4 prefill and decode times are each other's (vLLM PR 10853, fixed from 0.6.5 on; seen in the wheels 0.6.4.post1 and
+0.6.6.post1). Its names are those of 0.6.6; only the last edge of `iteration_tokens_total`, 8096, gives it away, so this
+table reads it as 0.6.6 and those two times wrongly.
+"""
+
+from __future__ import annotations
+
+from rules.engines.table import Across, Engine, Marker, Row
+from rules.engines.vllm_v0_ignored import IGNORED
+from rules.families import Kind
+
+C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+RUNNING = "vllm_num_requests_running"
+EVERY_FINISH = "vllm_request_success_total"
+
+
+def _row(
+    kind: Kind,
+    family: str,
+    source: str,
+    since: str,
+    *,
+    across: Across = Across.SUM,
+    where: tuple[str, str] | None = None,
+    by: str = "",
+    part: str = "",
+    lazy: bool = False,
+    zero_with: str = "",
+    none: float | None = None,
+    note: str = "",
+) -> Row:
+    return Row(
+        family=family,
+        source=source,
+        kind=kind,
+        across=across,
+        where=(where,) if where else (),
+        by=by,
+        part=part,
+        lazy=lazy,
+        zero_with=zero_with,
+        none=none,
+        since=since,
+        note=note,
+    )
+
+
+def _finished(family: str, reason: str) -> Row:
+    note = "a reason appears with its first request, the counter with its first"
+    where = ("finished_reason", reason)
+    return _row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
+
+
+def _http(family: str, status: str) -> Row:
+    note = (
+        "prometheus-fastapi-instrumentator, in vllm/entrypoints/openai/api_server.py: a status before its first answer"
+    )
+    return _row(C, family, "http_requests_total", "0.6.6", where=("status", status), lazy=True, note=note)
+
+
+ROWS: tuple[Row, ...] = (
+    _row(
+        C,
+        "requests_finished",
+        EVERY_FINISH,
+        "0.5.0",
+        lazy=True,
+        zero_with=RUNNING,
+        note="one a sequence, so n of a request with n > 1; a disconnect is in none",
+    ),
+    _finished("requests_aborted", "abort"),
+    _finished("requests_ended_by_length", "length"),
+    _http("http_requests_ok", "2xx"),
+    _http("http_requests_refused", "4xx"),
+    _http("http_requests_failed", "5xx"),
+    _row(
+        C,
+        "prompt_tokens",
+        "vllm_prompt_tokens_total",
+        "0.5.0",
+        note="cached tokens included, and tokens prefilled again after a preemption",
+    ),
+    _row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
+    _row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
+    _row(
+        C,
+        "engine_steps",
+        "vllm_iteration_tokens_total",
+        "0.6.6",
+        part="count",
+        note="a histogram despite its name; the log of an idle server, every 10 s, counts and refreshes gauges too",
+    ),
+    _row(
+        H,
+        "ttft_seconds",
+        "vllm_time_to_first_token_seconds",
+        "0.5.0",
+        note="edges end at 10 s; a request that was preempted and recomputed is observed again",
+    ),
+    _row(
+        H,
+        "itl_seconds",
+        "vllm_time_per_output_token_seconds",
+        "0.5.0",
+        note="is ITL, one a decode step of a request; edges end at 2.5 s",
+    ),
+    _row(
+        H,
+        "e2e_seconds",
+        "vllm_e2e_request_latency_seconds",
+        "0.5.0",
+        note="edges ended at 60 s, in 0.5 they began at 1 s",
+    ),
+    _row(H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"),
+    _row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
+    _row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
+    _row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
+    _row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
+    _row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
+    _row(G, "requests_running", RUNNING, "0.5.0"),
+    _row(G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"),
+    _row(
+        G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MEAN, note="a ratio despite its name"
+    ),
+    _row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MAX),
+    _row(
+        G,
+        "prefix_hit_gauge",
+        "vllm_gpu_prefix_cache_hit_rate",
+        "0.6.6",
+        across=Across.MEAN,
+        none=-1.0,
+        note="of blocks, averaged since the start, of the first pipeline stage's scheduler; -1 without prefix caching",
+    ),
+    _row(
+        G,
+        "spec_accept_rate",
+        "vllm_spec_decode_draft_acceptance_rate",
+        "0.6.6",
+        across=Across.MEAN,
+        note="accepted / drafted since the start; only with speculation configured",
+    ),
+    _row(
+        G,
+        "adapters_running",
+        "vllm_lora_requests_info",
+        "0.6.6",
+        across=Across.NEWEST_NAMES,
+        by="running_lora_adapters",
+        note="value is the time of the last update; old label sets never go away: only the newest series counts",
+    ),
+    _row(
+        G,
+        "adapters_waiting",
+        "vllm_lora_requests_info",
+        "0.6.6",
+        across=Across.NEWEST_NAMES,
+        by="waiting_lora_adapters",
+    ),
+)
+
+_NO_COUNTERS = "vLLM V0 has a gauge of the hit rate since its start and no counters"
+_SUM_OF_SUMS = (
+    "vLLM V0 adds its running totals to these counters again and again (vLLM PR 15415): their increase says nothing"
+)
+_NOT_YET = "vLLM V0 prints a histogram from its first observation on, and there was none"
+_FROM_0_6 = "vLLM V0 has it from between 0.5.0 and 0.6.6 on, a histogram from its first observation on"
+
+NOT_EXPOSED: tuple[tuple[str, str], ...] = (
+    ("adapter_evictions", "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"),
+    *((family, _NOT_YET) for family in ("ttft_seconds", "itl_seconds", "e2e_seconds")),
+    *((family, _NOT_YET) for family in ("prompt_tokens_per_request", "generation_tokens_per_request")),
+    *((family, _FROM_0_6) for family in ("queue_seconds", "prefill_seconds", "decode_seconds")),
+    ("prefix_hit_gauge", _FROM_0_6),
+    ("adapters_running", _FROM_0_6),
+    ("tpot_seconds", "vLLM V0 has no time per output token of requests; the histogram of that name is ITL"),
+    ("prefix_hit_tokens", _NO_COUNTERS),
+    ("prefix_queried_tokens", _NO_COUNTERS),
+    ("prompt_tokens_computed", "vLLM V0 does not tell cached prompt tokens from computed ones"),
+    ("spec_accepted_tokens", _SUM_OF_SUMS),
+    ("spec_drafts", "vLLM V0 does not count speculation rounds"),
+    ("requests_failed", "vLLM V0 has no finish reason for errors"),
+    ("admission_rejections", "vLLM V0 has no queue limit"),
+    ("kv_transfer_seconds", "vLLM V0 does not time KV transfers"),
+    ("kv_residency_seconds", "vLLM V0 does not follow the life of KV blocks"),
+)
+
+VLLM_V0 = Engine(
+    name="vllm",
+    generation="v0",
+    title="vLLM",
+    signatures=(RUNNING,),
+    signature_without=("engine",),
+    wrappers=("ray_", "kserve_"),
+    rows=ROWS,
+    info=("vllm_cache_config_info",),
+    model_label="model_name",
+    scanned=("0.5.0", "0.6.6", "0.8.5"),
+    markers=(
+        Marker(source="vllm_request_params_best_of", since="0.5.0", until="0.5.0"),
+        Marker(source="vllm_avg_prompt_throughput_toks_per_s", since="0.5.0", until="0.6.6"),
+        Marker(source="vllm_tokens_total", since="0.6.6", until="0.6.6"),
+        Marker(source="vllm_lora_requests_info", since="0.6.6"),
+    ),
+    ignored=IGNORED,
+    not_exposed=NOT_EXPOSED,
+)

@@ -1,0 +1,221 @@
+"""SGLang's pages, 0.4.1 to 0.5.23: whose they are, however they are spelt, whatever runs behind them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from making import START, page_text, read
+from sglang_pages import (
+    DOCS,
+    NEWEST,
+    OURS,
+    REAL,
+    RELEASES,
+    STARTUP,
+    TRIMMED,
+    absent,
+    amounts,
+    of_ranks,
+    printed,
+    with_value,
+)
+
+from rules import windows
+from rules.readings import read_all
+from rules.signals import Gap, Missing, Reading
+
+# --- whose page it is
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_page_is_recognised_and_whole(name: str) -> None:
+    page = read(page_text(name))
+    assert (page.engine, page.generation) == ("sglang", "srt")
+    assert (page.broken, page.problems) == (frozenset(), ())
+    assert page.facts["model"] in ("meta-llama/Llama-3.1-8B-Instruct", "tiny")
+
+
+@absent
+@pytest.mark.parametrize("page", [DOCS, TRIMMED], ids=lambda page: page.name)
+def test_so_is_a_page_that_somebody_trimmed(page: Path) -> None:
+    found = read(page.read_text(encoding="utf-8"))
+    assert (found.engine, found.generation, found.problems) == ("sglang", "srt", ())
+    assert {"requests_finished", "generation_tokens", "prompt_tokens"} <= found.counters.keys()
+    assert {"ttft_seconds", "e2e_seconds"} <= found.histograms.keys()
+    assert {"requests_running", "requests_waiting", "kv_utilization"} <= found.gauges.keys()
+
+
+@pytest.mark.parametrize(
+    "only", ["token_usage", "num_queue_reqs", "prompt_tokens_total", "e2e_request_latency_seconds"]
+)
+def test_one_of_its_names_is_enough(only: str) -> None:
+    lines = page_text("sglang-0.4.6.prom").splitlines(keepends=True)
+    assert read("".join(line for line in lines if f"sglang:{only}" in line)).engine == "sglang"
+
+
+# --- spelling
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_openmetrics_twin_says_the_same(release: str) -> None:
+    """Prometheus negotiates it: samples are `sglang_x` under `# TYPE sglang:x`, counters lose `_total` in TYPE."""
+    assert read(page_text(f"sglang-{release}.openmetrics.txt")) == read(page_text(f"sglang-{release}.prom"))
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("prefix", ["sglang_", "ray_sglang_", "ray_sglang:", "kserve_sglang_"])
+def test_whoever_rewrites_the_names_the_page_says_the_same(name: str, prefix: str) -> None:
+    assert read(page_text(name).replace("sglang:", prefix)) == read(page_text(name))
+
+
+def through_router(text: str, *workers: str) -> str:
+    """As sgl-router's /engine_metrics prints it: every ':' of the page is '_', each worker's series have its address."""
+    lines = text.replace(":", "_").splitlines(keepends=True)
+    found = [line for line in lines if line.startswith("#")]
+    for worker in workers:
+        for line in lines:
+            if line.startswith("#"):
+                continue
+            name, _, value = line.rpartition(" ")
+            labelled = name[:-1] + f',worker_addr="{worker}"}}' if "{" in name else f'{name}{{worker_addr="{worker}"}}'
+            found.append(f"{labelled} {value}")
+    return "".join(found)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_through_the_router_the_page_of_one_worker_says_the_same(name: str) -> None:
+    address = "http://10.0.0.1:30000"
+    routed = read(through_router(page_text(name), address))
+    plain = read(page_text(name))
+    assert amounts(routed) == amounts(plain)
+    assert dict(routed.facts) | {"worker_addr": address} == dict(plain.facts) | {"worker_addr": address}
+
+
+def test_workers_behind_one_router_are_added_up_but_for_what_is_no_amount() -> None:
+    one = read(page_text(REAL))
+    two = read(through_router(page_text(REAL), "http://10.0.0.1:30000", "http://10.0.0.2:30000"))
+    assert two.counters == {family: 2 * value for family, value in one.counters.items()}
+    for family, whole in one.histograms.items():
+        assert two.histograms[family].counts == tuple(2 * count for count in whole.counts), family
+    for family, value in one.gauges.items():
+        assert two.gauges[family] == (2 * value if family.startswith("requests_") else value), family
+    assert (two.facts, two.problems) == (one.facts, ())
+
+
+# --- multiprocess mode: what has not happened is not on the page
+
+
+def test_what_a_fresh_engine_has_not_printed_yet_is_a_zero() -> None:
+    text = page_text(STARTUP)
+    page = read(text)
+    for family, source in (
+        ("requests_finished", "num_requests_total"),
+        ("requests_aborted", "num_aborted_requests_total"),
+        ("prompt_tokens", "prompt_tokens_total"),
+        ("generation_tokens", "generation_tokens_total"),
+        ("preemptions", "num_retracted_requests_total"),
+    ):
+        assert f"sglang:{source}" not in text
+        assert page.counters[family] == 0.0, family
+
+
+def test_its_first_requests_are_counted_from_zero() -> None:
+    """Two pages of one process; histograms that were not there are a gap and no increase."""
+    window = windows.between(read(page_text(STARTUP), START), read(page_text(REAL), START + 15))
+    assert window.counters["requests_finished"] == 289
+    assert window.counters["generation_tokens"] == 36786
+    assert window.why_missing("e2e_seconds") is not Gap.NO_TRAFFIC
+
+
+def test_an_engine_without_traffic_has_no_retractions_and_nothing_is_not_exposed_but_histograms() -> None:
+    found = read_all(windows.between(read(page_text(STARTUP), START), read(page_text(STARTUP), START + 15)))
+    assert found["completed_rps"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
+    assert found["eviction_rate"] == Missing(gap=Gap.NO_TRAFFIC)
+    assert found["prefix_hit_ratio"] == Missing(gap=Gap.NO_TRAFFIC)
+
+
+def test_nothing_tells_its_start_and_counters_still_do_not_cross_a_restart() -> None:
+    before, after = read(page_text(REAL), START), read(page_text(STARTUP), START + 15)
+    assert (before.started_at, before.ready_at) == (None, None)
+    assert windows.between(before, after).why_missing("requests_finished") is Gap.RESTARTED
+
+
+# --- streamed and not
+
+
+def test_the_first_token_is_that_of_streamed_requests_only() -> None:
+    """One that is not streamed comes whole: its time to first token is that of its last."""
+    text, page = page_text(REAL), read(page_text(REAL))
+    assert printed(text, r"sglang:time_to_first_token_seconds_count\{.*") == 289
+    assert page.histograms["ttft_seconds"].counts[-1] == 286
+    assert page.histograms["ttft_seconds"].total == printed(
+        text, r'sglang:time_to_first_token_seconds_sum\{.*is_streaming="true".*'
+    )
+
+
+def test_everything_else_is_of_both() -> None:
+    page = read(page_text(REAL))
+    assert page.histograms["e2e_seconds"].counts[-1] == page.histograms["tpot_seconds"].counts[-1] == 289
+    assert page.counters["requests_finished"] == 289
+    assert page.counters["prompt_tokens"] == 9 + 73008
+    assert page.counters["generation_tokens"] == 48 + 36738
+
+
+def test_where_nothing_is_streamed_there_is_no_time_to_first_token() -> None:
+    text = page_text(REAL).replace('is_streaming="true"', 'is_streaming="no"')
+    assert "ttft_seconds" not in read(text).histograms
+
+
+def test_releases_that_do_not_tell_them_apart_are_read_whole() -> None:
+    text = page_text("sglang-0.5.10.prom")
+    count = printed(text, r"sglang:time_to_first_token_seconds_count\{.*")
+    assert read(text).histograms["ttft_seconds"].counts[-1] == count
+
+
+# --- priorities, ranks, processes
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [("num_running_reqs", "requests_running"), ("num_queue_reqs", "requests_waiting")]
+)
+def test_requests_of_all_priorities_are_not_counted_twice(name: str, family: str) -> None:
+    """--enable-priority-scheduling: the total has priority="", each priority a series of its own."""
+    text = page_text(REAL)
+    (line,) = (line for line in text.splitlines() if line.startswith(f"sglang:{name}{{"))
+    labels = line.rpartition(" ")[0]
+    lines = (
+        labels.replace("pp_rank", f'priority="{p}",pp_rank') + f" {n}" for p, n in (("", 7.0), ("0", 4.0), ("1", 3.0))
+    )
+    assert read(text.replace(line, "\n".join(lines))).gauges[family] == 7.0
+
+
+@pytest.mark.parametrize("rank", ["tp_rank", "pp_rank", "moe_ep_rank"])
+def test_ranks_of_one_engine_repeat_one_number(rank: str) -> None:
+    """--enable-metrics-for-all-schedulers."""
+    for name in (NEWEST, REAL, "sglang-0.5.3.prom"):
+        assert read(of_ranks(page_text(name), rank, 3)) == read(page_text(name))
+
+
+def test_data_parallel_ranks_are_added_up_and_of_the_kv_cache_the_mean_and_the_fullest_told() -> None:
+    text = with_value(page_text(REAL), "token_usage", "0.5")
+    two = of_ranks(text, "dp_rank", 2)
+    two, times = re.subn(r'(?m)^(sglang:token_usage\{.*dp_rank="1".*) \S+$', r"\1 0.9", two)
+    assert times == 1
+    one, both = read(text), read(two)
+    assert both.gauges["kv_utilization"] == pytest.approx(0.7)
+    assert both.gauges["kv_utilization_max"] == 0.9
+    for family in ("engine_steps", "prefix_queried_tokens", "prefix_hit_tokens"):
+        assert both.counters[family] == 2 * one.counters[family], family
+    assert both.counters["requests_finished"] == one.counters["requests_finished"]
+    assert both.histograms["queue_seconds"].counts[-1] == 2 * one.histograms["queue_seconds"].counts[-1]
+
+
+def test_one_series_a_process_is_their_maximum() -> None:
+    text = page_text(REAL)
+    (line,) = (line for line in text.splitlines() if line.startswith("sglang:token_usage{"))
+    labels = line.rpartition(" ")[0]
+    several = "\n".join(labels.replace("pp_rank", f'pid="{pid}",pp_rank') + f" {v}" for pid, v in ((7, 0.2), (8, 0.7)))
+    page = read(text.replace(line, several))
+    assert page.gauges["kv_utilization"] == page.gauges["kv_utilization_max"] == 0.7

@@ -1,0 +1,108 @@
+"""SGLang's table and pages hold each other: every family of every page is explained, every row of the table is met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from making import PAGES, START, page_text, read
+from sglang_pages import DOCS, NEWEST, OURS, REAL, SHARED, STARTUP, TRIMMED, absent
+
+from agent.collect.reader import PageReader
+from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
+from rules.engines.sglang import SGLANG
+from rules.families import BY_NAME, stem
+
+TWINS = sorted(page.name for page in PAGES.glob("sglang*.openmetrics.txt"))
+
+
+def families(page: Path) -> dict[str, str]:
+    reader = PageReader("sglang")
+    reader.read(page.read_bytes(), START)
+    return dict(reader.families)
+
+
+def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
+    return {use.name: use for use in uses}
+
+
+@pytest.mark.parametrize("name", [*OURS, *TWINS])
+def test_every_family_is_read_or_left_alone_for_a_reason(name: str) -> None:
+    for use in explain_families(SGLANG, families(PAGES / name)):
+        assert use.use is not Use.UNKNOWN, use
+        assert use.text
+
+
+@absent
+def test_so_is_every_family_of_every_page_there_is() -> None:
+    pages = sorted(SHARED.rglob("sglang*"))
+    assert len(pages) == 12
+    for page in pages:
+        assert not [use for use in explain_families(SGLANG, families(page)) if use.use is Use.UNKNOWN], page.name
+
+
+def test_every_row_is_met_on_some_page() -> None:
+    seen = [explain_families(SGLANG, families(PAGES / name)) for name in OURS]
+    seen.append(explain_families(SGLANG, {"sglang:e2e_request_latency_seconds": "histogram"}))
+    met = {(use.name.replace(":", "_"), family) for uses in seen for use in uses for family in use.families}
+    assert {(row.source, row.family) for row in SGLANG.rows} <= met
+
+
+MADE_UP = {"prefix_hit_tokens", "prefix_queried_tokens"}
+"""The generated page of 0.5.23 has modes of prefill_effective_tokens_total that no release prints."""
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_said_to_be_read_is_read(name: str) -> None:
+    page = read(page_text(name))
+    said = {family for use in explain_families(SGLANG, families(PAGES / name)) for family in use.families}
+    present = {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)}
+    zero = {row.family for row in SGLANG.rows if row.zero_with}
+    assert present - said <= zero
+    assert said - present <= (MADE_UP if name == NEWEST else set())
+
+
+def test_every_row_feeds_a_family_of_its_kind_from_a_scanned_release() -> None:
+    for row in SGLANG.rows:
+        assert BY_NAME[row.family].kind is row.kind, row
+        assert {row.since, row.until} <= {*SGLANG.scanned, ""}, row
+    for marker in SGLANG.markers:
+        assert {marker.since, marker.until} <= {*SGLANG.scanned, ""}
+
+
+def test_every_reason_stands_once_and_every_gap_is_of_a_family_that_is_read_or_is_not_there() -> None:
+    prefixes = [row.prefix for row in SGLANG.ignored]
+    assert len(set(prefixes)) == len(prefixes)
+    told = [family for family, _ in SGLANG.not_exposed]
+    assert len(set(told)) == len(told)
+    assert all(why for _, why in SGLANG.not_exposed)
+
+
+def test_a_name_of_two_types_is_explained_by_its_type() -> None:
+    old = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.3.prom")))["sglang:kv_transfer_latency_ms"]
+    new = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.10.prom")))["sglang:kv_transfer_latency_ms"]
+    assert (old.use, new.families) == (Use.IGNORED, ("kv_transfer_seconds",))
+    assert "gauge" in old.text
+    (strange,) = explain_families(SGLANG, {"sglang:num_requests_total": "gauge"})
+    assert strange.use is Use.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sglang-0.4.6.prom", "0.4.6"),
+        ("sglang-0.5.3.prom", "0.5.3"),
+        ("sglang-0.5.10.prom", "0.5.10"),
+        ("sglang-0.5.10.openmetrics.txt", "0.5.10"),
+        ("sglang-0.5.23.prom", "0.5.23 or newer"),
+        (STARTUP, "0.5.23 or newer"),
+        (REAL, "0.5.23 or newer"),
+    ],
+)
+def test_the_names_of_a_page_tell_its_release(name: str, text: str) -> None:
+    assert version_range(SGLANG, families(PAGES / name)) == text
+
+
+@absent
+def test_so_do_those_of_trimmed_pages() -> None:
+    assert [version_range(SGLANG, families(page)) for page in (DOCS, TRIMMED)] == ["0.4.1", "0.5.10"]

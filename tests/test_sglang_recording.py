@@ -1,0 +1,244 @@
+"""A recording of SGLang 0.5.23 against what its clients measured, request by request, as far as its metrics allow.
+
+Counts agree exactly: what finished by the end of a request, what was prefilled by its first token. Latencies lie within
+their bounds, and those are wide where SGLang has no edges: nothing below 0.1 s to the first token, nothing below 100
+tokens of a length.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import pytest
+import recorded
+
+from agent.collect.reader import PageReader
+from agent.recording import load, scrapes
+from agent.replay import replay
+from rules.readings import read_all
+from rules.signals import Reading, SignalValue
+from rules.snapshots import Snapshot
+from rules.windows import Window, between
+
+NAME = "sglang"
+STEP_SECONDS = 15.0
+FEWEST = 20
+
+# What starts or ends this close to a window's edge may be in the one or the other: the page is a little older than the
+# time that the recorder notes.
+EDGE_SECONDS = 0.05
+
+# HTTP and the client itself, before the first token and for each token after it.
+TTFT_OVERHEAD_SECONDS = 0.02
+TPOT_OVERHEAD_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as its client saw it, unix seconds."""
+
+    began_at: float
+    first_at: float
+    ended_at: float
+    prompt_tokens: int
+    generated_tokens: int
+
+    @property
+    def ttft(self) -> float:
+        return self.first_at - self.began_at
+
+    @property
+    def tpot(self) -> float:
+        return (self.ended_at - self.first_at) / (self.generated_tokens - 1)
+
+
+@functools.cache
+def clients() -> tuple[Request, ...]:
+    found = []
+    for row in recorded.requests(NAME):
+        assert not row["error"]
+        start = float(row["t_start"])
+        first, ended = start + float(row["ttft"]), start + float(row["e2e"])
+        found.append(Request(start, first, ended, int(row["prompt_tokens"]), int(row["completion_tokens"])))
+    return tuple(found)
+
+
+@functools.cache
+def pages() -> tuple[Snapshot, ...]:
+    recording, problems = load(recorded.folder(NAME))
+    assert problems == ()
+    reader = PageReader()
+    found = [reader.read(scrape.body, scrape.t) for scrape in scrapes(recording, []) if scrape.body is not None]
+    assert len(found) == 28
+    return tuple(found)
+
+
+@functools.cache
+def shown() -> tuple[Window, ...]:
+    """Windows of the 15 s grid, from the replay that the command uses."""
+    recording, _ = load(recorded.folder(NAME))
+    found = replay(recording, None, STEP_SECONDS)
+    assert found.problems == ()
+    return tuple(one.window for one in found.windows if one.replica is not None and one.window.coverage == 1)
+
+
+def inside(window: Window, t: float) -> bool:
+    return window.start < t <= window.end
+
+
+def at_edge(window: Window, t: float) -> bool:
+    return min(abs(t - window.start), abs(t - window.end)) <= EDGE_SECONDS
+
+
+def nearest_rank(values: list[float], q: float) -> float:
+    return sorted(values)[max(1, math.ceil(round(q * len(values), 6))) - 1]
+
+
+def bounds(reading: SignalValue) -> tuple[float, float]:
+    assert isinstance(reading, Reading)
+    assert reading.low is not None
+    return reading.low, math.inf if reading.high is None else reading.high
+
+
+# --- counts
+
+
+def test_every_page_is_the_engines_and_has_no_problem() -> None:
+    for page in pages():
+        assert (page.engine, page.problems) == ("sglang", ())
+
+
+def test_over_the_recording_every_request_and_every_token_is_counted_once() -> None:
+    """From the first page to the last; the three before it are not the clients'."""
+    whole = between(pages()[0], pages()[-1])
+    mine = [request for request in clients() if inside(whole, request.ended_at)]
+    prompt, generated = sum(r.prompt_tokens for r in mine), sum(r.generated_tokens for r in mine)
+    assert (whole.counters["requests_finished"], len(mine)) == (286, 286)
+    assert whole.counters["requests_arrived"] == 286
+    assert whole.counters["http_requests_ok"] == 285, "the last answer is counted after the last page"
+    assert (whole.counters["prompt_tokens"], whole.counters["generation_tokens"]) == (prompt, generated)
+    assert whole.counters["prefix_queried_tokens"] == prompt
+    for family in ("tpot_seconds", "e2e_seconds", "prompt_tokens_per_request"):
+        assert sum(part.n for part in whole.histograms[family]) == 286, family
+    assert [whole.counters[family] for family in ("preemptions", "requests_aborted")] == [0, 0]
+
+
+def test_first_tokens_are_counted_from_the_page_on_that_has_the_first() -> None:
+    """A histogram appears with its first event: what happened between the page before and that one is not known."""
+    assert "ttft_seconds" not in pages()[0].histograms
+    late = between(pages()[1], pages()[-1])
+    measured = [request for request in clients() if inside(late, request.first_at)]
+    assert sum(part.n for part in late.histograms["ttft_seconds"]) == len(measured) == 278
+    between_tokens = sum(request.generated_tokens - 1 for request in measured)
+    assert sum(part.n for part in late.histograms["itl_seconds"]) == between_tokens, (
+        "one a token: nothing was in flight"
+    )
+
+
+def test_so_is_every_window_but_at_its_edges() -> None:
+    compared = 0
+    for window in shown():
+        ended = [request for request in clients() if inside(window, request.ended_at)]
+        near = [request for request in clients() if at_edge(window, request.ended_at)]
+        compared += len(ended)
+        for family, amount in (
+            ("requests_finished", lambda _: 1),
+            ("prompt_tokens", lambda request: request.prompt_tokens),
+            ("generation_tokens", lambda request: request.generated_tokens),
+        ):
+            away = abs(window.counters[family] - sum(map(amount, ended)))
+            assert away <= sum(map(amount, near)), (window.start, family)
+    assert compared > 250
+
+
+def test_prompts_are_counted_at_their_first_token_by_the_prefix_cache() -> None:
+    for window in shown():
+        first = sum(r.prompt_tokens for r in clients() if inside(window, r.first_at))
+        near = sum(r.prompt_tokens for r in clients() if at_edge(window, r.first_at))
+        assert abs(window.counters["prefix_queried_tokens"] - first) <= near, window.start
+
+
+def test_arrivals_are_those_of_the_clients_even_while_a_queue_builds_up() -> None:
+    building = 0
+    for window in shown():
+        began = sum(inside(window, r.began_at) for r in clients())
+        near = sum(at_edge(window, r.began_at) for r in clients())
+        assert abs(window.counters["requests_arrived"] - began) <= near, window.start
+        building += window.counters["requests_arrived"] > window.counters["requests_finished"]
+    assert building >= 1
+
+
+# --- latencies
+
+
+def test_the_time_per_output_token_lies_within_its_bounds() -> None:
+    compared = 0
+    for window in shown():
+        measured = [r.tpot for r in clients() if inside(window, r.ended_at)]
+        if len(measured) < FEWEST:
+            continue
+        for q, signal in ((0.5, "tpot_p50_seconds"), (0.99, "tpot_p99_seconds")):
+            compared += 1
+            low, high = bounds(read_all(window)[signal])
+            assert low - TPOT_OVERHEAD_SECONDS <= nearest_rank(measured, q) <= high + TPOT_OVERHEAD_SECONDS, signal
+    assert compared >= 8
+
+
+def test_the_time_to_first_token_lies_within_its_bounds() -> None:
+    compared = 0
+    for window in shown():
+        measured = [r.ttft for r in clients() if inside(window, r.first_at)]
+        if len(measured) < FEWEST:
+            continue
+        for q, signal in ((0.5, "ttft_p50_seconds"), (0.99, "ttft_p99_seconds")):
+            compared += 1
+            low, high = bounds(read_all(window)[signal])
+            assert low <= nearest_rank(measured, q) <= high + TTFT_OVERHEAD_SECONDS, signal
+    assert compared >= 8
+
+
+def test_below_100_ms_only_a_bound_is_known() -> None:
+    """The clients measured 15 ms; SGLang's first edge says no more than that it was below 100."""
+    light = [w for w in shown() if max((r.ttft for r in clients() if inside(w, r.first_at)), default=1.0) < 0.1]
+    assert len(light) >= 4
+    for window in light:
+        assert bounds(read_all(window)["ttft_p50_seconds"]) == (0.0, 0.1)
+
+
+def test_of_lengths_below_100_tokens_too() -> None:
+    first = shown()[0]
+    assert nearest_rank([r.generated_tokens for r in clients() if inside(first, r.ended_at)], 0.5) < 64
+    assert bounds(read_all(first)["generation_tokens_p50"]) == (0.0, 100.0)
+
+
+# --- gauges
+
+
+def test_the_queue_and_the_cache_are_seen_to_fill() -> None:
+    """Limits of the recording: 8 running requests, 3072 tokens; 12 clients."""
+    full = [window for window in shown() if window.gauges["requests_waiting"].minimum >= 3]
+    assert len(full) >= 2
+    for window in full:
+        readings = read_all(window)
+        assert bounds(readings["requests_running"])[1] <= 8
+        waiting, usage = readings["requests_waiting"], readings["kv_utilization"]
+        assert isinstance(waiting, Reading)
+        assert isinstance(usage, Reading)
+        assert waiting.value == pytest.approx(5, abs=1.5)
+        assert usage.value == pytest.approx(0.72, abs=0.06)
+
+
+def test_a_usage_that_stands_since_the_last_request_is_not_believed() -> None:
+    """Three pages say 0.02 after the light phase, while no pass was made and nothing ran."""
+    idle = [
+        (earlier, later)
+        for earlier, later in zip(pages(), pages()[1:], strict=False)
+        if earlier.counters["engine_steps"] == later.counters["engine_steps"] and later.gauges["kv_utilization"] > 0
+    ]
+    assert idle
+    for earlier, later in idle:
+        window = between(earlier, later)
+        assert "kv_utilization" not in window.gauges
+        assert window.gauges["requests_running"].maximum == 0
