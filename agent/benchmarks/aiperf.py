@@ -1,0 +1,163 @@
+"""Reads AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), and GenAI-Perf's, its model.
+
+Owns that format: every metric is an object whose `unit` says what its numbers are, and an unknown unit is refused, not
+guessed. Rules that hold for every tool are in `agent.benchmarks.points`. A new unit is a row of UNITS or RATES, a new
+way to make load a row of PATTERNS.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from agent.benchmarks import remarks
+from agent.benchmarks.points import Run, measured
+from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.benchmarks.values import Part
+
+NAME = "aiperf"
+
+UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+"""Seconds in a unit of time (aiperf/common/enums/metric_enums.py)."""
+
+RATES = {
+    "request_throughput": ("requests/sec", "requests/s", "req/s"),
+    "output_token_throughput": ("tokens/sec", "tokens/s"),
+}
+
+PATTERNS: dict[str, Loop | None] = {
+    "concurrency": "closed",
+    "constant": "open",
+    "poisson": "open",
+    "gamma": "open",
+    "fixed_schedule": None,
+    "user_centric": None,
+}
+"""How a phase makes load (`input_config.phases[].type`, newer files); None: no steady rate of single requests."""
+
+METRICS = ("request_throughput", "request_latency")
+
+
+def recognises(part: Part) -> bool:
+    """Metrics that are objects with a unit."""
+    blocks = [part.data.get(name) for name in METRICS]
+    return any(isinstance(block, dict) and "unit" in block for block in blocks)
+
+
+def read(part: Part) -> tuple[Measured, ...]:
+    """The load of one run. Raises BadBenchmark for a cancelled or failed run, an unknown unit, impossible values.
+
+    `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT; `inter_chunk_latency` is per gap
+    (PEERS 3.2, item 5a). Failures are `error_request_count`, else the sum of `error_summary[].count`: that list has an
+    entry a kind of error, not a request (item 6). Where load was made is `input_config.loadgen` (0.x),
+    `input_config.phases` (newer) or `run_info.variation_values` (a sweep's); where it is nowhere, `loop` is None.
+    """
+    if part.flag("was_cancelled"):
+        raise part.bad("is of a run that was cancelled")
+    loop, rate, clients, said = _load(part)
+    count, throughput = part.count("request_count", "avg"), _rate(part, "request_throughput")
+    if throughput is None:
+        raise part.bad("is missing", "request_throughput")
+    run = Run(
+        completed_rps=throughput,
+        requests=part.needed_count("request_latency", "count") if count is None else count,
+        failed=_failed(part),
+        loop=loop,
+        clients=clients,
+        requested_rps=rate,
+        duration_seconds=_seconds(part, "benchmark_duration", "avg"),
+        latency_mean_seconds=_seconds(part, "request_latency", "avg"),
+        latency_max_seconds=_seconds(part, "request_latency", "max"),
+        ttft_p50_seconds=_seconds(part, "time_to_first_token", "p50"),
+        ttft_p99_seconds=_seconds(part, "time_to_first_token", "p99"),
+        tpot_p50_seconds=_seconds(part, "inter_token_latency", "p50"),
+        tpot_p99_seconds=_seconds(part, "inter_token_latency", "p99"),
+        itl_p50_seconds=_seconds(part, "inter_chunk_latency", "p50"),
+        itl_p99_seconds=_seconds(part, "inter_chunk_latency", "p99"),
+        output_tokens_per_second=_rate(part, "output_token_throughput"),
+        started_at=_time(part, "start_time"),
+        ended_at=_time(part, "end_time"),
+        model=_model(part),
+        prompt_tokens=_lengths(part, "input_sequence_length"),
+        generation_tokens=_lengths(part, "output_sequence_length"),
+        remarks=said,
+    )
+    return (measured(part, NAME, run),)
+
+
+def _seconds(part: Part, metric: str, statistic: str) -> float | None:
+    value = part.measured(metric, statistic)
+    if value is None:
+        return None
+    unit = part.text(metric, "unit")
+    if unit not in UNITS:
+        raise part.bad(f"has the unit '{unit[:20]}', none of {', '.join(UNITS)}", metric)
+    return value * UNITS[unit]
+
+
+def _rate(part: Part, metric: str) -> float | None:
+    value = part.measured(metric, "avg")
+    if value is None:
+        return None
+    unit = part.text(metric, "unit")
+    if unit not in RATES[metric]:
+        raise part.bad(f"has the unit '{unit[:20]}', none of {', '.join(RATES[metric])}", metric)
+    return value
+
+
+def _failed(part: Part) -> int:
+    failed = part.count("error_request_count", "avg")
+    return sum(kind.count("count") or 0 for kind in part.parts("error_summary")) if failed is None else failed
+
+
+def _load(part: Part) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
+    """Loop, requested rps, clients and what is to be said. A rate wins: concurrency beside it is only its cap."""
+    phase = _profiling(part)
+    pattern = phase.text("type") if phase else ""
+    if pattern in PATTERNS and PATTERNS[pattern] is None:
+        return None, None, None, (remarks.TRACE.format(kind=f"of pattern {pattern}"),)
+    swept = part.part("run_info", "variation_values")
+    loadgen = part.part("input_config", "loadgen")
+    ways = (
+        (phase, "rate", "concurrency"),
+        (loadgen, "request_rate", "concurrency"),
+        (swept, "phases.profiling.rate", "phases.profiling.concurrency"),
+        (swept, "phases.profiling.request_rate", "phases.profiling.concurrency"),
+    )
+    rates = [where.measured(rate) for where, rate, _ in ways if where]
+    clients = [where.measured(clients) for where, _, clients in ways if where]
+    rate, limit = (next((value for value in values if value), None) for values in (rates, clients))
+    if rate:
+        return "open", rate, None, ()
+    return ("closed", None, limit, ()) if limit else (None, None, None, (remarks.NO_LOAD,))
+
+
+def _profiling(part: Part) -> Part | None:
+    """The phase that was measured; warm-up phases beside it were not."""
+    config = part.part("input_config")
+    phases = tuple(config.parts("phases")) if config else ()
+    return next((phase for phase in phases if "profiling" in (phase.text("name"), phase.text("kind"))), None)
+
+
+def _time(part: Part, key: str) -> float | None:
+    """Unix seconds; a time without a zone is UTC (docs/reference/json-export-schema.md)."""
+    text = part.text(key)
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise part.bad("must be a time such as 2026-06-17T16:08:57", key) from None
+
+
+def _model(part: Part) -> str:
+    """The model where exactly one was asked; the name is no measurement, so an unknown shape is no reason to refuse."""
+    endpoint: Any = part.get("input_config", "endpoint")
+    names = endpoint.get("model_names") if isinstance(endpoint, dict) else None
+    return names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else ""
+
+
+def _lengths(part: Part, metric: str) -> Lengths:
+    mean, p50, p95, p99 = (part.measured(metric, statistic) for statistic in ("avg", "p50", "p95", "p99"))
+    return Lengths(mean=mean, p50=p50, p95=p95, p99=p99)

@@ -1,0 +1,154 @@
+"""What an imported curve cannot tell, and where it does not fit the tier it is meant for: a sentence each.
+
+Owns the wording and the lists below; it changes nothing and refuses nothing. `rules.plan_findings` says what weakens a
+plan, whoever wrote it; here stands what only the importer can know. A new remark is a function and a row in ABOUT_CURVE
+or ABOUT_TIER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from agent.benchmarks.curves import Imported, Remark
+from agent.benchmarks.results import Lengths
+from rules.plan import Point, TierPlan, TokenQuantiles
+
+LENGTH_GAP = 0.25
+"""Lengths further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
+
+PREFIX_GAP = 0.1
+"""A prefix cache that answered so much more, or less, of the prompts than the plan expects was not production's."""
+
+LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
+"""What a client cannot see (and speculative_acceptance, asked for only where the tier speculates)."""
+
+HOW_TO_ADD = "add them with --telemetry (a recording, saved pages, or a Prometheus server, of the same span)"
+
+
+def remarks_of(imported: Imported, tier: TierPlan | None = None, *, observed: bool = False) -> tuple[Remark, ...]:
+    """Everything to be said, the files' own remarks first; with a tier also where the curve does not fit it.
+
+    `observed`: telemetry was asked, so what is still missing was not there.
+    """
+    notes = [note for load in imported.loads for note in load.notes]
+    texts = [text for about in ABOUT_CURVE for text in about(imported)]
+    texts += _not_seen(imported, observed)
+    texts += [text for about_tier in ABOUT_TIER for text in about_tier(imported, tier)] if tier else []
+    return (*notes, *imported.remarks, *(Remark(source="", text=text) for text in texts))
+
+
+def lost(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, ...]:
+    """Fields that points of the replaced curve (as a parser read it) gave and no point of the new one gives."""
+    written = before.get("points")
+    old = [point for point in written if isinstance(point, Mapping)] if isinstance(written, list) else []
+    return tuple(
+        name
+        for name in Point.model_fields
+        if any(point.get(name) is not None for point in old) and all(getattr(one, name) is None for one in points)
+    )
+
+
+def _one_point(imported: Imported) -> Iterator[str]:
+    if len(imported.loads) == 1:
+        yield "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
+
+
+def _no_loop(imported: Imported) -> Iterator[str]:
+    if imported.curve.loop is None:
+        yield "whether the loop was open or closed is not told; write curve.loop if you know it"
+
+
+def _censored(imported: Imported) -> Iterator[str]:
+    if all(load.point.censored for load in imported.loads):
+        text = "every point is censored: the load generator, and not the server, was measured"
+        yield f"{text}; nothing can be judged against it"
+
+
+def _no_latency(imported: Imported) -> Iterator[str]:
+    missing = [name for name in LATENCIES if all(getattr(load.point, name) is None for load in imported.loads)]
+    if missing:
+        yield f"no file tells {', '.join(missing)}; left out"
+
+
+def _not_seen(imported: Imported, observed: bool) -> Iterator[str]:
+    names = SERVER_SIDE
+    none = [name for name in names if all(getattr(load.point, name) is None for load in imported.loads)]
+    some = [name for name in names if name not in none and any(getattr(p.point, name) is None for p in imported.loads)]
+    if none and observed:
+        yield f"neither the files nor the telemetry tell {', '.join(none)}; left out"
+    elif none:
+        yield f"a benchmark client cannot see {', '.join(none)}; left out: {HOW_TO_ADD}"
+    if some:
+        yield f"{', '.join(some)}: known at some of the points only"
+
+
+def _uneven(imported: Imported) -> Iterator[str]:
+    for kind in ("prompt", "generation"):
+        sent = [(_typical(getattr(run, f"{kind}_tokens")), run) for load in imported.loads for run in load.runs]
+        known = sorted(((tokens, run.where) for tokens, run in sent if tokens is not None), key=lambda pair: pair[0])
+        if known and known[-1][0] > known[0][0] * (1 + LENGTH_GAP):
+            (low, least), (high, most) = known[0], known[-1]
+            text = f"{kind} tokens a request differ between loads, from {low:.4g} ({least}) to {high:.4g} ({most})"
+            yield f"{text}: points of one curve should be of the same traffic"
+
+
+def _other_model(imported: Imported, tier: TierPlan) -> Iterator[str]:
+    if imported.models and tier.model not in imported.models:
+        yield f"measured {imported.models[0]}, the tier serves {tier.model}: make sure that they are the same"
+
+
+def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
+    for kind in ("prompt", "generation"):
+        sent: Lengths = getattr(imported, f"{kind}_tokens")
+        tokens = _typical(sent)
+        if tokens is None:
+            yield f"how many {kind} tokens a request had is not told: whether they were production's cannot be known"
+            continue
+        word = "median" if sent.p50 is not None else "mean"
+        planned: TokenQuantiles | None = getattr(tier.workload, f"{kind}_tokens", None)
+        if planned is None or planned.p50 is None:
+            text = f"the tier has no workload.{kind}_tokens.p50; the benchmark had {tokens:.4g} a request ({word})"
+            yield f"{text}: write production's, so that the two can be compared"
+        elif not 1 / (1 + LENGTH_GAP) <= tokens / planned.p50 <= 1 + LENGTH_GAP:
+            text = f"the benchmark had {tokens:.4g} {kind} tokens a request ({word})"
+            yield f"{text}, workload.{kind}_tokens.p50 is {planned.p50:.4g}: its traffic was not the planned one"
+
+
+def _other_prefix(imported: Imported, tier: TierPlan) -> Iterator[str]:
+    ratios = [load.point.prefix_hit_ratio for load in imported.loads if load.point.prefix_hit_ratio is not None]
+    planned = tier.workload.prefix_hit_ratio if tier.workload else None
+    if not ratios:
+        return
+    low, high = min(ratios), max(ratios)
+    span = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
+    text = f"the prefix cache answered {span} of the benchmark's prompt tokens"
+    if planned is None and high > PREFIX_GAP:
+        text = f"{text}, and the tier has no workload.prefix_hit_ratio: where production's prompts repeat less"
+        yield f"{text}, its TTFT will be higher and its capacity lower than this curve says"
+    elif planned is not None and max(abs(low - planned), abs(high - planned)) > PREFIX_GAP:
+        yield f"{text}, workload.prefix_hit_ratio expects {planned:.0%}: TTFT and capacity are those of other prompts"
+
+
+def _no_acceptance(imported: Imported, tier: TierPlan) -> Iterator[str]:
+    if tier.speculation and all(load.point.speculative_acceptance is None for load in imported.loads):
+        yield f"the tier speculates and no file tells speculative_acceptance; left out: {HOW_TO_ADD}"
+
+
+def _typical(lengths: Lengths) -> float | None:
+    return lengths.p50 if lengths.p50 is not None else lengths.mean
+
+
+ABOUT_CURVE: tuple[Callable[[Imported], Iterator[str]], ...] = (
+    _one_point,
+    _no_loop,
+    _censored,
+    _no_latency,
+    _uneven,
+)
+ABOUT_TIER: tuple[Callable[[Imported, TierPlan], Iterator[str]], ...] = (
+    _other_model,
+    _other_lengths,
+    _other_prefix,
+    _no_acceptance,
+)

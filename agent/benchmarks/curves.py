@@ -1,0 +1,268 @@
+"""Measured loads of one or several result files become one benchmark curve, and what must be said of it.
+
+Owns which loads belong on one curve, their order, their rounding and the pooling of repeated runs. It reads and writes
+nothing: `agent.benchmarks.formats` reads the files, `agent.benchmarks.curve_remarks` says what the curve cannot tell. A
+new reason why loads are no curve is a check in `curve_of`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.errors import BadBenchmark
+from rules.plan import BenchmarkCurve, Point
+from rules.plan_problems import cross_problems
+
+SIGNIFICANT = 4
+"""Digits that are kept: no sweep repeats itself within 0.05 %."""
+
+CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+"""Of repeated runs the largest counts; of everything else the mean, weighted by requests."""
+
+
+class Observed(Protocol):
+    """What telemetry found while a load was measured: values by field of `Point`."""
+
+    @property
+    def values(self) -> Mapping[str, float]: ...
+    @property
+    def gpu_utilization_kind(self) -> str | None: ...
+    @property
+    def remarks(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """A sentence about a file, or about all of them together (`source` is then empty)."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One load of the curve: its point, the measurements behind it, and what a reader must know of it."""
+
+    point: Point
+    runs: tuple[Measured, ...]
+    notes: tuple[Remark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """One curve. `loads` are its points in order; lengths are means over all requests, tokens a request."""
+
+    curve: BenchmarkCurve
+    loads: tuple[Load, ...]
+    prompt_tokens: Lengths
+    generation_tokens: Lengths
+    models: tuple[str, ...]
+    tools: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+
+
+def curve_of(
+    measured: Sequence[Measured],
+    *,
+    gpu_utilization_kind: str | None = None,
+    named: Callable[[str], str] = lambda source: source,
+) -> Imported:
+    """The curve through these loads, by rising load. `named` says how a source file is called in the plan.
+
+    Raises BadBenchmark, naming the files, where the loads do not belong on one curve (open and closed loops together,
+    several models) or a file contradicts itself. A measurement that is there twice is taken once; runs that repeat a
+    load are pooled (`pooled`).
+    """
+    if not measured:
+        raise BadBenchmark("the files", "hold no measured load")
+    kept, remarks = _once(measured)
+    kept, unplaced = _with_a_load(kept)
+    for one in kept:
+        for problem in cross_problems(one.point.model_dump()):
+            raise BadBenchmark(one.where, f"contradicts itself: {problem}")
+    loop = _one_loop(kept)
+    models = _one_model(kept)
+    loads = _by_load(_loads(kept, loop), loop)
+    any_gpu = any(load.point.gpu_utilization is not None for load in loads)
+    curve = BenchmarkCurve.model_validate(
+        {
+            "loop": loop,
+            "gpu_utilization_kind": gpu_utilization_kind if any_gpu else None,
+            "source": list(dict.fromkeys(named(run.source) for load in loads for run in load.runs)),
+            "points": [load.point for load in loads],
+        }
+    )
+    return Imported(
+        curve=curve,
+        loads=tuple(loads),
+        prompt_tokens=_mean_lengths([(run.prompt_tokens, run.point.requests) for run in kept]),
+        generation_tokens=_mean_lengths([(run.generation_tokens, run.point.requests) for run in kept]),
+        models=models,
+        tools=tuple(dict.fromkeys(run.tool for run in kept)),
+        remarks=(*remarks, *unplaced),
+    )
+
+
+def with_telemetry(measured: Sequence[Measured], found: Sequence[Observed]) -> tuple[list[Measured], str | None]:
+    """The same loads with what telemetry found of each, and the one kind of GPU utilisation that they then carry.
+
+    What a file itself says stands, and a difference is a remark; so is a GPU utilisation of another kind than the first.
+    """
+    kind = next((one.gpu_utilization_kind for one in found if one.gpu_utilization_kind), None)
+    return [_filled(one, seen, kind) for one, seen in zip(measured, found, strict=True)], kind
+
+
+def _filled(measured: Measured, found: Observed, kind: str | None) -> Measured:
+    remarks, values = [*measured.remarks, *found.remarks], dict(found.values)
+    if "gpu_utilization" in values and found.gpu_utilization_kind != kind:
+        del values["gpu_utilization"]
+        text = f"telemetry has gpu_utilization as {found.gpu_utilization_kind} here and as {kind} at another load"
+        remarks.append(f"{text}; only one kind can be compared, and this one is left out")
+    given = {name: value for name in values if (value := getattr(measured.point, name)) is not None}
+    for name, value in given.items():
+        if not math.isclose(value, values[name], rel_tol=0.05, abs_tol=0.01):
+            told = f"telemetry has {name} {values[name]:.4g}, the file {value:.4g}"
+            remarks.append(f"{told}; the file's is taken")
+    point = Point.model_validate({**measured.point.model_dump(), **values, **given})
+    return replace(measured, point=point, remarks=tuple(remarks))
+
+
+def pooled(points: Sequence[Point]) -> Point:
+    """One point for several runs of the same load, so that none of them is lost and no load has two expectations.
+
+    Requests add up; throughput is requests over time; medians and means are weighted by requests. The P99 of all
+    requests together lies between the smallest and the largest P99 of the runs and cannot be known from them: the
+    largest is taken, which expects more of production's tail and never less. Where the server was the limit in one run
+    and the generator in another, the latter says nothing new and is left out.
+    """
+    sure = [point for point in points if not point.censored] or list(points)
+    if len(sure) == 1:
+        return sure[0]
+    counted = all(point.requests is not None for point in sure)
+    weights = [float(point.requests or 0) if counted else 1.0 for point in sure]
+    seconds = [weight / point.completed_rps for weight, point in zip(weights, sure, strict=True)]
+    merged: dict[str, Any] = {"requests": sum(point.requests or 0 for point in sure) if counted else None}
+    for name in Point.model_fields:
+        values = [getattr(point, name) for point in sure]
+        if name in ("requests", "censored") or any(value is None for value in values):
+            continue
+        by = seconds if name in ("completed_rps", "output_tokens_per_second") else weights
+        mean = math.fsum(v * w for v, w in zip(values, by, strict=True)) / math.fsum(by)
+        merged[name] = max(values) if name in CAUTIOUS else min(max(mean, min(values)), max(values))
+    return Point.model_validate({**merged, "censored": all(point.censored for point in sure)})
+
+
+def rounded(value: float) -> float:
+    """To SIGNIFICANT digits."""
+    return float(f"{value:.{SIGNIFICANT}g}")
+
+
+def _once(measured: Sequence[Measured]) -> tuple[list[Measured], list[Remark]]:
+    kept: list[Measured] = []
+    remarks = []
+    for one in measured:
+        same = next((other for other in kept if (other.point, other.loop) == (one.point, one.loop)), None)
+        if same is None:
+            kept.append(one)
+        else:
+            what = "is given twice" if same.where == one.where else f"holds the same measurement as {same.where}"
+            text = f"{what}; it is taken once"
+            remarks.append(Remark(source=one.where, text=text))
+    return kept, remarks
+
+
+def _with_a_load(measured: Sequence[Measured]) -> tuple[list[Measured], list[Remark]]:
+    """Without what has no place among the others: a burst has throughput, but neither a rate nor a number of clients."""
+    placed = [one for one in measured if one.point.requested_rps is not None or one.point.concurrency is not None]
+    if not placed:
+        return list(measured), []
+    text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
+    return placed, [Remark(source=one.where, text=text) for one in measured if one not in placed]
+
+
+def _one_loop(measured: Sequence[Measured]) -> Loop | None:
+    first = {loop: next((one for one in measured if one.loop == loop), None) for loop in ("open", "closed")}
+    opened, closed = first["open"], first["closed"]
+    if opened and closed:
+        text = f"is an open loop (arrivals at a rate), {closed.where} a closed one (a fixed number of clients)"
+        raise BadBenchmark(opened.where, f"{text}: two kinds of load are no curve; import one kind")
+    return opened.loop if opened else closed.loop if closed else None
+
+
+def _one_model(measured: Sequence[Measured]) -> tuple[str, ...]:
+    first: dict[str, Measured] = {}
+    for one in measured:
+        if one.model:
+            first.setdefault(one.model, one)
+    if len(first) > 1:
+        (model, one), *others = first.items()
+        told = ", ".join(f"{other.where} {name}" for name, other in others)
+        raise BadBenchmark(one.where, f"measured {model}, {told}: a curve is of one model")
+    return tuple(first)
+
+
+def _controls(loop: str | None) -> tuple[str, ...]:
+    """What a generator holds fixed, as `rules.envelope.by_load` asks for it; completed rps is always there."""
+    names = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
+    return (*names, "completed_rps")
+
+
+def _controlled(point: Point, loop: str | None) -> tuple[str, float]:
+    """What was held fixed at a load, and at which value (rounded): runs that agree in it repeat a load."""
+    name = next(name for name in _controls(loop) if getattr(point, name) is not None)
+    return name, rounded(getattr(point, name))
+
+
+def _by_load(loads: Sequence[Load], loop: str | None) -> list[Load]:
+    name = next(name for name in _controls(loop) if all(getattr(load.point, name) is not None for load in loads))
+    return sorted(loads, key=lambda load: (getattr(load.point, name), load.point.completed_rps))
+
+
+def _loads(measured: Sequence[Measured], loop: str | None) -> list[Load]:
+    groups: dict[tuple[str, float], list[Measured]] = {}
+    for one in measured:
+        groups.setdefault(_controlled(one.point, loop), []).append(one)
+    return [_load(tuple(runs)) for runs in groups.values()]
+
+
+def _load(runs: tuple[Measured, ...]) -> Load:
+    notes = [Remark(source=run.where, text=text) for run in runs for text in run.remarks]
+    if len(runs) > 1:
+        others = ", ".join(run.where for run in runs[1:])
+        text = f"has the same load as {others}: one point, requests added up, of the P99s the largest"
+        notes.append(Remark(source=runs[0].where, text=text))
+    point = _as_controlled(pooled([run.point for run in runs]), runs[0].loop)
+    return Load(point=_rounded_point(point), runs=runs, notes=tuple(notes))
+
+
+def _as_controlled(point: Point, loop: str | None) -> Point:
+    """Without the requests in the system where a rate was held: there they are an outcome and no load.
+
+    As the load of a point they would make a server that became slower, and so holds more requests at the same rate,
+    one whose load is beyond the benchmark; `rules.envelope.concurrencies` estimates them where they are needed.
+    """
+    outcome = loop == "open" and point.requested_rps is not None
+    return point.model_copy(update={"concurrency": None}) if outcome else point
+
+
+def _rounded_point(point: Point) -> Point:
+    values = point.model_dump().items()
+    return Point.model_validate({name: rounded(value) if isinstance(value, float) else value for name, value in values})
+
+
+def _mean_lengths(lengths: Sequence[tuple[Lengths, int | None]]) -> Lengths:
+    return Lengths(
+        mean=_weighted((one.mean, requests) for one, requests in lengths),
+        p50=_weighted((one.p50, requests) for one, requests in lengths),
+        p95=_weighted((one.p95, requests) for one, requests in lengths),
+        p99=_weighted((one.p99, requests) for one, requests in lengths),
+    )
+
+
+def _weighted(values: Iterable[tuple[float | None, int | None]]) -> float | None:
+    known = [(value, float(weight or 1)) for value, weight in values if value is not None]
+    return math.fsum(v * w for v, w in known) / math.fsum(w for _, w in known) if known else None

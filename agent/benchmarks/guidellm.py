@@ -1,0 +1,148 @@
+"""Reads GuideLLM's report, JSON or YAML: the shape of 0.3 and the one of `metadata.version` 2 (0.8).
+
+Owns that format: keys ending in `_ms` are milliseconds, `request_latency` seconds. One entry of `benchmarks` a load; a
+sweep has several. `inter_token_latency_ms` is (last - first) / (n - 1) of a request, which is TPOT; a gap between two
+tokens is not in the report, and `time_per_output_token_ms` changed its meaning between the versions (PEERS 3.2, item
+5a). Requests per second are the mean: their percentiles are of single intervals (item 4). Rules that hold for every
+tool are in `agent.benchmarks.points`. A new strategy is a row of STRATEGIES, a shape that moved one of
+STRATEGY_PLACES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.benchmarks import remarks
+from agent.benchmarks.points import Run, measured
+from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.benchmarks.values import Part
+
+NAME = "guidellm"
+
+STRATEGIES: dict[str, Loop] = {
+    "constant": "open",
+    "poisson": "open",
+    "synchronous": "closed",
+    "concurrent": "closed",
+    "throughput": "closed",
+}
+"""How each strategy makes load (guidellm/scheduler/strategies.py). Throughput without a limit sends all at once."""
+
+STRATEGY_PLACES = (("config", "strategy"), ("args", "strategy"))
+
+
+def recognises(part: Part) -> bool:
+    """`benchmarks` whose entries are marked as GuideLLM's, or metadata with its version."""
+    entries, about = part.data.get("benchmarks"), part.data.get("metadata")
+    if isinstance(about, dict) and "guidellm_version" in about:
+        return isinstance(entries, list)
+    first = entries[0] if isinstance(entries, list) and entries else None
+    metrics = first.get("metrics") if isinstance(first, dict) else None
+    return isinstance(metrics, dict) and "requests_per_second" in metrics
+
+
+def read(part: Part) -> tuple[Measured, ...]:
+    """Every benchmark of the report. Raises BadBenchmark for a failed or cancelled one and impossible values."""
+    entries = tuple(part.parts("benchmarks"))
+    runs = tuple(_run(entry) for entry in entries)
+    if any(run.loop == "open" for run in runs):
+        runs = tuple(_beside_rates(run) if run.loop == "closed" else run for run in runs)
+    return tuple(measured(entry, NAME, run) for entry, run in zip(entries, runs, strict=True))
+
+
+def _beside_rates(run: Run) -> Run:
+    """A closed loop in a report that has open ones too.
+
+    GuideLLM's sweep begins with one client and with everything at once, to find the rates between. One client queues
+    behind nobody and stands for the lowest load; more clients are a burst. Neither makes the curve a closed loop's.
+    """
+    one = run.clients == 1
+    said = (remarks.BESIDE_RATES,) if one else ()
+    return replace(run, loop=None, burst=not one, remarks=(*run.remarks, *said))
+
+
+def _run(entry: Part) -> Run:
+    """One benchmark. Requests under way when the time was up are `incomplete`; many of them refuse it (`points`)."""
+    totals = (
+        ("metrics", "request_totals") if entry.get("metrics", "request_totals") is not None else ("request_totals",)
+    )
+    loop, rate, clients = _load(entry)
+    started_at, ended_at = entry.measured("start_time"), entry.measured("end_time")
+    duration = entry.measured("duration")
+    if duration is None and started_at and ended_at and ended_at > started_at:
+        duration = ended_at - started_at
+    return Run(
+        completed_rps=entry.needed("metrics", "requests_per_second", "successful", "mean"),
+        requests=entry.needed_count(*totals, "successful"),
+        failed=entry.count(*totals, "errored") or 0,
+        cut_off=entry.count(*totals, "incomplete") or 0,
+        loop=loop,
+        burst=loop == "closed" and clients is None,
+        clients=clients,
+        requested_rps=rate,
+        duration_seconds=duration,
+        latency_mean_seconds=_statistic(entry, "request_latency", "mean"),
+        latency_max_seconds=_statistic(entry, "request_latency", "max"),
+        ttft_p50_seconds=_seconds(entry, "time_to_first_token_ms", "median"),
+        ttft_p99_seconds=_seconds(entry, "time_to_first_token_ms", "percentiles", "p99"),
+        tpot_p50_seconds=_seconds(entry, "inter_token_latency_ms", "median"),
+        tpot_p99_seconds=_seconds(entry, "inter_token_latency_ms", "percentiles", "p99"),
+        output_tokens_per_second=_statistic(entry, "output_tokens_per_second", "mean"),
+        started_at=started_at,
+        ended_at=ended_at,
+        model=entry.text("config", "backend", "model") or entry.text("worker", "backend_model"),
+        prompt_tokens=_lengths(entry, "prompt_token_count"),
+        generation_tokens=_lengths(entry, "output_token_count"),
+        remarks=_said(entry, loop),
+    )
+
+
+def _load(entry: Part) -> tuple[Loop | None, float | None, float | None]:
+    """Loop, requested rps and clients of a benchmark; no loop where the strategy is none of STRATEGIES."""
+    strategy = _strategy(entry)
+    if strategy is None:
+        return None, None, None
+    kind = _kind(strategy)
+    loop = STRATEGIES.get(kind)
+    if loop == "open":
+        return loop, strategy.needed("rate"), None
+    clients = {
+        "synchronous": 1.0,
+        "concurrent": strategy.measured("streams"),
+        "throughput": strategy.measured("max_concurrency"),
+    }
+    return loop, None, clients.get(kind)
+
+
+def _strategy(entry: Part) -> Part | None:
+    return next((found for place in STRATEGY_PLACES if (found := entry.part(*place)) is not None), None)
+
+
+def _kind(strategy: Part) -> str:
+    return strategy.text("type_") or strategy.text("kind")
+
+
+def _said(entry: Part, loop: Loop | None) -> tuple[str, ...]:
+    strategy = _strategy(entry)
+    if loop is not None:
+        return ()
+    kind = _kind(strategy) if strategy else ""
+    return (remarks.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else remarks.NO_LOAD,)
+
+
+def _statistic(entry: Part, metric: str, *keys: str) -> float | None:
+    return entry.measured("metrics", metric, "successful", *keys)
+
+
+def _seconds(entry: Part, metric: str, *keys: str) -> float | None:
+    value = _statistic(entry, metric, *keys)
+    return None if value is None else value / 1000
+
+
+def _lengths(entry: Part, metric: str) -> Lengths:
+    return Lengths(
+        mean=_statistic(entry, metric, "mean"),
+        p50=_statistic(entry, metric, "median"),
+        p95=_statistic(entry, metric, "percentiles", "p95"),
+        p99=_statistic(entry, metric, "percentiles", "p99"),
+    )

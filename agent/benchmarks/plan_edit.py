@@ -1,0 +1,274 @@
+"""A curve put into a plan that people wrote: the rest of the file stays byte for byte as it is.
+
+Owns finding the place in the text, and writing the file whole or not at all. YAML is edited as text between the marks
+that its parser gives (a parser that writes it anew would lose comments, order and quoting); JSON has none of these and
+is written anew with its own indentation. Where the text cannot be edited safely (one-line mappings, anchors that reach
+into the curve) it says so and changes nothing: the edited text is read back and must differ in that curve alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent.config_files import Document, read_document
+from agent.errors import BadPlan
+from exporters.plan_yaml import WRITTEN, Layout, curve_lines
+from rules.plan import BenchmarkCurve, Plan, PlanProblems, parse_plan
+from rules.plan_problems import path_text
+
+CURVE = "curve"
+
+BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """A plan as it was read: where it is, its text without byte order mark, and what it holds. Nothing is validated."""
+
+    path: Path
+    text: str
+    document: Document
+
+    @property
+    def tiers(self) -> Mapping[str, Any]:
+        """The tiers by name, as they stand."""
+        tiers = self.document.data["tiers"]
+        assert isinstance(tiers, dict)
+        return tiers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """The new text, the plan it holds, and the comments of people that went with the old curve."""
+
+    text: str
+    plan: Plan
+    lost_comments: tuple[str, ...]
+
+
+def open_plan(path: Path) -> PlanFile:
+    """The plan to edit. Raises BadPlan where the file cannot be read or has no tiers."""
+    document = read_document(path)
+    if document.problems:
+        raise BadPlan(document.problems)
+    tiers = document.data.get("tiers") if isinstance(document.data, dict) else None
+    if not isinstance(tiers, dict) or not tiers:
+        raise BadPlan((f"{path}: is no plan: it has no tiers",))
+    text = path.read_bytes().decode("utf-8-sig")
+    return PlanFile(path=path, text=text, document=document)
+
+
+def chosen_tier(plan: PlanFile, asked: str | None) -> str:
+    """The tier asked for, or the only one. Raises BadPlan, naming the tiers."""
+    names = ", ".join(map(str, plan.tiers))
+    if asked is None and len(plan.tiers) > 1:
+        raise BadPlan((f"{plan.path}: has several tiers; say which with --tier: {names}",))
+    tier = next(iter(plan.tiers)) if asked is None else asked
+    if not isinstance(tier, str):
+        raise BadPlan((f"{plan.path}: tiers: the name {tier} must be text; put it in quotes",))
+    if tier not in plan.tiers:
+        raise BadPlan((f"{plan.path}: has no tier {tier}; it has {names}",))
+    if not isinstance(plan.tiers[tier], dict):
+        raise BadPlan((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
+    return tier
+
+
+def with_curve(
+    plan: PlanFile,
+    tier: str,
+    curve: BenchmarkCurve,
+    *,
+    head: Sequence[str] = (),
+    notes: Sequence[Sequence[str]] = (),
+) -> Edited:
+    """The plan with this curve in that tier; nothing is written.
+
+    `head` and `notes` are comments on the curve and above its points. Raises BadPlan where the text cannot be edited
+    safely, or where what comes out is no valid plan.
+    """
+    if plan.path.suffix.lower() == ".json":
+        text, dropped = _as_json(plan, tier, curve), ""
+    else:
+        text, dropped = _as_yaml(plan, tier, curve, head, notes)
+        _same_but_curve(plan, tier, curve, text)
+    return Edited(
+        text=text,
+        plan=_validated(plan, tier, text),
+        lost_comments=() if WRITTEN in dropped else _comments_of(dropped),
+    )
+
+
+def write(plan: PlanFile, text: str) -> bool:
+    """Writes the file anew, whole or not at all, where it differs; a link's target, with its permissions (root keeps its
+    owner, too).
+
+    Raises BadPlan where the folder or the file does not allow it.
+    """
+    if text == plan.text:
+        return False
+    target = plan.path.resolve()
+    mark = b"\xef\xbb\xbf" if target.read_bytes().startswith(b"\xef\xbb\xbf") else b""
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as out:
+            out.write(mark + text.encode("utf-8"))
+            out.flush()
+            os.fsync(out.fileno())
+        before = target.stat()
+        if os.geteuid() == 0:
+            os.chown(temporary, before.st_uid, before.st_gid)
+        os.chmod(temporary, stat.S_IMODE(before.st_mode))
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise BadPlan((f"{plan.path}: cannot be written: {error.strerror}",)) from error
+    return True
+
+
+def _validated(plan: PlanFile, tier: str, text: str) -> Plan:
+    try:
+        return parse_plan(_parsed(plan, text))
+    except PlanProblems as found:
+        # The file was not changed, so its lines hold; but for the curve, which is not the one that stands there.
+        place = path_text(("tiers", tier, CURVE))
+        lines = {path: line for path, line in plan.document.lines.items() if not path.startswith(place)}
+        problems = replace(plan.document, lines=lines).located(found.problems)
+        raise BadPlan((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
+
+
+def _parsed(plan: PlanFile, text: str) -> Any:
+    return json.loads(text) if plan.path.suffix.lower() == ".json" else yaml.safe_load(text)
+
+
+def _as_json(plan: PlanFile, tier: str, curve: BenchmarkCurve) -> str:
+    data = copy.deepcopy(plan.document.data)
+    data["tiers"][tier][CURVE] = curve_data(curve)
+    found = re.match(r"\{(\r?\n([ \t]+))?", plan.text.lstrip())
+    indent = found[2] if found else None
+    text = json.dumps(data, indent=indent, ensure_ascii=plan.text.isascii(), allow_nan=False)
+    end = plan.text[len(plan.text.rstrip()) :]
+    return text.replace("\n", _line_end(plan.text)) + end
+
+
+def curve_data(curve: BenchmarkCurve) -> dict[str, Any]:
+    """The curve for JSON: what was not measured is left out."""
+    whole = curve.model_dump(mode="json", exclude_none=True)
+    points = [
+        {name: value for name, value in point.items() if (name, value) != ("censored", False)}
+        for point in whole["points"]
+    ]
+    return {**whole, "points": points}
+
+
+def _as_yaml(
+    plan: PlanFile, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
+) -> tuple[str, str]:
+    """The new text, and the piece of the old one that it replaces."""
+    root = yaml.compose(plan.text, yaml.SafeLoader)
+    _, tiers = _entry(plan, root, "tiers", "the plan")
+    name, mapping = _entry(plan, tiers, tier, "tiers")
+    place = f"tiers.{tier}"
+    if mapping.start_mark.index < name.end_mark.index:
+        raise _unsafe(plan, place, "is written elsewhere in the file and only referred to here")
+    if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
+        raise _unsafe(plan, place, "is written in braces")
+    margin = mapping.value[0][0].start_mark.column
+    layout = Layout(
+        margin=margin, step=max(margin - name.start_mark.column, 1), lists_indented=_lists_indented(plan.text)
+    )
+    block = _line_end(plan.text).join(curve_lines(curve, layout, head=head, notes=notes))
+    keys: list[Any] = [key for key, _ in mapping.value]
+    for at, following in pairwise([*keys, None]):
+        if at is not None and at.value == CURVE:
+            limit = following.start_mark.index if following is not None else mapping.end_mark.index
+            end = _end(plan, place, at.end_mark.index, limit)
+            start = at.start_mark.index
+            return plan.text[:start] + block + plan.text[end:], plan.text[start:end]
+    end = _end(plan, place, keys[-1].end_mark.index, mapping.end_mark.index)
+    return plan.text[:end] + _line_end(plan.text) + " " * margin + block + plan.text[end:], ""
+
+
+def _entry(plan: PlanFile, node: Any, name: str, place: str) -> tuple[Any, Any]:
+    """Key and value of an entry as they stand in the text."""
+    found = [pair for pair in node.value if pair[0].value == name] if isinstance(node, yaml.MappingNode) else []
+    if len(found) != 1:
+        raise _unsafe(plan, place, f"does not hold {name} itself: it comes from another place of the file")
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
+    """Where the last line of a value ends that begins after `start`, with the comment on that line.
+
+    Not the parser's end of a mapping, which lies behind the comments and empty lines that belong to what follows.
+    """
+    text, end = plan.text, _after_colon(plan.text, start)
+    events: Iterator[Any] = yaml.parse(text, yaml.SafeLoader)
+    for event in events:
+        first, last = event.start_mark.index, event.end_mark.index
+        closes = isinstance(event, yaml.CollectionEndEvent) and last > first
+        if start <= first < limit and (closes or isinstance(event, yaml.ScalarEvent | yaml.AliasEvent)):
+            end = max(end, last)
+    end = len(text[:end].rstrip())
+    rest = re.compile(r"[^\r\n]*").match(text, end)
+    assert rest is not None
+    if rest[0].strip() and not re.match(r"[ \t]+#", rest[0]):
+        raise _unsafe(plan, place, "shares a line with something else")
+    return rest.end()
+
+
+def _after_colon(text: str, start: int) -> int:
+    """The place after the colon of a key that ends at `start`."""
+    return text.find(":", start) + 1 or start
+
+
+def _lists_indented(text: str) -> bool:
+    """Whether the file's lists stand further in than their key; where it has none, they shall."""
+    tokens = list(yaml.scan(text, yaml.SafeLoader))
+    entries = any(isinstance(token, yaml.BlockEntryToken) for token in tokens)
+    return not entries or any(isinstance(token, yaml.BlockSequenceStartToken) for token in tokens)
+
+
+def _same_but_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, text: str) -> None:
+    """Read back, the text must hold that curve in that tier and everything else as before."""
+    try:
+        after, before = _unshared(yaml.safe_load(text)), _unshared(plan.document.data)
+        found = after["tiers"][tier].pop(CURVE)
+    except (yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
+        raise _unsafe(plan, f"tiers.{tier}", "refers to other parts of the file, or they to it") from error
+    before["tiers"][tier].pop(CURVE, None)
+    if after != before or BenchmarkCurve.model_validate(found) != curve:
+        raise _unsafe(plan, f"tiers.{tier}", "shares parts with other places of the file")
+
+
+def _unshared(part: Any) -> Any:
+    """The same values without the sharing that anchors make: a change here must not show there."""
+    if isinstance(part, dict):
+        return {key: _unshared(value) for key, value in part.items()}
+    return [_unshared(value) for value in part] if isinstance(part, list) else part
+
+
+def _unsafe(plan: PlanFile, place: str, why: str) -> BadPlan:
+    return BadPlan((f"{plan.path}: {place} {why}, so the text cannot be edited safely; {BY_HAND}",))
+
+
+def _comments_of(text: str) -> tuple[str, ...]:
+    tokens = (line.strip() for line in text.splitlines())
+    return tuple(line.lstrip("# ") for line in tokens if line.startswith("#"))
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"

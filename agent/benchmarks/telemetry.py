@@ -1,0 +1,52 @@
+"""The door to telemetry of a benchmark's run: three kinds of place, told by what they are.
+
+Owns which kind a place is. A folder with recording.yaml is a recording, one with pages saved before and after the runs
+is read page by page, an http(s) address is a Prometheus server. A further kind is a file beside this one and a case here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.benchmarks.prometheus_api import PrometheusApi
+from agent.benchmarks.telemetry_found import Telemetry, TelemetryFound
+from agent.benchmarks.telemetry_pages import SavedPages, page_files
+from agent.benchmarks.telemetry_prometheus import PrometheusTelemetry
+from agent.benchmarks.telemetry_recording import RecordedTelemetry
+from agent.errors import BadBenchmark
+
+__all__ = ["Telemetry", "TelemetryFound", "open_telemetry"]
+
+
+def open_telemetry(
+    place: str,
+    *,
+    engine: str | None = None,
+    selector: str | None = None,
+    bearer_token_file: str | None = None,
+    ca_file: str | None = None,
+) -> Telemetry:
+    """The telemetry at `place`. Raises BadBenchmark where it cannot be used, in one sentence that names the place.
+
+    `engine` is the engine's name where its pages must not tell it. `selector` names the benchmarked replica: label
+    matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. The files hold a token and
+    a CA for a server.
+    """
+    if "://" in place:
+        return PrometheusTelemetry(PrometheusApi(place, bearer_token_file, ca_file), engine, selector)
+    folder = Path(place)
+    try:
+        if (folder / "recording.yaml").is_file():
+            return RecordedTelemetry(folder, engine, selector)
+        if not folder.is_dir():
+            text = "is neither a folder of saved pages, nor a recording, nor the http(s) address of a Prometheus server"
+            raise BadBenchmark(place, text)
+        files = page_files(folder)
+    except (OSError, ValueError) as error:
+        raise BadBenchmark(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not files:
+        text = "has neither recording.yaml nor pages saved before and after the runs (metrics_before.prom, metrics_after_TAG.prom)"
+        raise BadBenchmark(place, text)
+    if selector is not None:
+        raise BadBenchmark(place, "is a folder of saved pages, which --telemetry-selector cannot choose from")
+    return SavedPages(folder, files, engine)

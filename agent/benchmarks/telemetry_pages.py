@@ -1,0 +1,151 @@
+"""Telemetry from a folder of pages that were saved before and after each run.
+
+Owns which two pages belong to a run. The page after it carries the result file's tag: `metrics_after_r3.prom` stands
+for `bench_r3.json`. The page before it is told by the counters, not by names or dates of files, which copying changes:
+of all pages of the same process the latest on which no counter is higher. A gauge on two pages is no mean of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.benchmarks.results import Measured
+from agent.benchmarks.telemetry_found import FINISHED, Seen, TelemetryFound, found
+from agent.collect.pages import DEFAULT_MAX_BYTES
+from agent.collect.reader import PageReader
+from agent.errors import BadBenchmark, ScrapeError
+from rules import windows
+from rules.engines.table import Engine
+from rules.lifetime import since_start
+from rules.snapshots import Snapshot
+from rules.windows import Window
+
+SUFFIXES = (".prom", ".txt", ".metrics")
+
+_NAMED = re.compile(r"(?:.*[_-])?(before|after)(?:[_-](.+))?")
+"""A page's name without its suffix: when it was saved, and the tag of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPage:
+    """One page of the folder. `tag` is empty for a page that is before or after everything."""
+
+    path: Path
+    after: bool
+    tag: str
+    snapshot: Snapshot
+    engine: Engine
+
+
+def page_files(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder whose names say that they are such pages, by name. Raises OSError."""
+    return tuple(
+        sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and _NAMED.fullmatch(p.stem) and p.is_file())
+    )
+
+
+class SavedPages:
+    """The pages of one folder. Raises BadBenchmark where none of them can be read."""
+
+    def __init__(self, folder: Path, files: tuple[Path, ...], engine: str | None = None) -> None:
+        self._folder = folder
+        self._broken: dict[Path, str] = {}
+        self._pages: list[SavedPage] = []
+        for path in files:
+            try:
+                self._pages.append(_read(path, engine))
+            except (ScrapeError, OSError) as error:
+                self._broken[path] = error.text if isinstance(error, ScrapeError) else str(error.strerror or error)
+        if not self._pages:
+            path, why = next(iter(self._broken.items()))
+            raise BadBenchmark(path, f"cannot be used as a page of metrics, nor any other here: {why}")
+
+    def during(self, measured: Measured) -> TelemetryFound:
+        """What the two pages around the run say. Raises BadBenchmark where two pages have the run's tag."""
+        page = self._after(measured)
+        if isinstance(page, str):
+            return TelemetryFound(remarks=(page,))
+        counted = self._since(page, measured)
+        if isinstance(counted, str):
+            return TelemetryFound(remarks=(counted,))
+        window, remarks = counted
+        told = found(measured, Seen(window=window, engine=page.engine, ends_only=True))
+        return TelemetryFound(values=told.values, remarks=(*remarks, *told.remarks))
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _after(self, measured: Measured) -> SavedPage | str:
+        """The page saved after the run: the one with the longest tag that the result file's name ends in."""
+        stem = Path(measured.source).stem
+        fitting = [page for page in self._pages if page.after and _ends_in(stem, page.tag)]
+        if not fitting:
+            return self._none_after(stem)
+        longest = max(len(page.tag) for page in fitting)
+        of_it = [page for page in fitting if len(page.tag) == longest]
+        if len(of_it) > 1:
+            names = " and ".join(page.path.name for page in of_it)
+            raise BadBenchmark(self._folder, f"{names} both say that they were saved after {stem}: keep one of them")
+        return of_it[0]
+
+    def _none_after(self, stem: str) -> str:
+        for path, why in self._broken.items():
+            named = _NAMED.fullmatch(path.stem)
+            if named is not None and named[1] == "after" and _ends_in(stem, named[2] or ""):
+                return f"{path.name}, saved after this run, cannot be used: {why}"
+        return f"{self._folder} has no page that was saved after this run (metrics_after_{stem}.prom)"
+
+    def _since(self, page: SavedPage, measured: Measured) -> tuple[Window, tuple[str, ...]] | str:
+        """What was counted between the page before the run and the one after it, and what must be known of that."""
+        earlier = [other.snapshot for other in self._pages if other is not page and _precedes(other, page)]
+        if earlier:
+            before = max(earlier, key=_progress)
+            # Pages carry no time; only ratios of counters are read, which need none.
+            return windows.between(_at(before, 0.0), _at(page.snapshot, _seconds(measured))), ()
+        started = page.snapshot.started_at
+        if started is None or measured.point.requests is None:
+            return f"{self._folder} has no page of this process from before {page.path.name}: what its run added is not known"
+        counted = since_start(_at(page.snapshot, started + _seconds(measured)))
+        return counted, (f"no page of this process is older than {page.path.name}: counted since the process started",)
+
+
+def _read(path: Path, engine: str | None) -> SavedPage:
+    named = _NAMED.fullmatch(path.stem)
+    assert named is not None
+    with path.open("rb") as file:
+        body = file.read(DEFAULT_MAX_BYTES + 1)
+    if len(body) > DEFAULT_MAX_BYTES:
+        raise OSError(f"holds more than {DEFAULT_MAX_BYTES} bytes")
+    reader = PageReader(engine)
+    # Its time is not known: a far one, so that no time of update on it is ahead of it.
+    page = reader.read(body, 4e9)
+    return SavedPage(path, named[1] == "after", named[2] or "", page, reader.engine)
+
+
+def _ends_in(stem: str, tag: str) -> bool:
+    return bool(tag) and (stem == tag or stem.endswith((f"_{tag}", f"-{tag}")))
+
+
+def _precedes(other: SavedPage, page: SavedPage) -> bool:
+    """Whether the other page is an earlier one of the same process."""
+    before, now = other.snapshot, page.snapshot
+    shared = before.counters.keys() & now.counters.keys()
+    grew = [now.counters[family] - before.counters[family] for family in shared]
+    return bool(grew) and min(grew) >= 0 and max(grew) > 0 and not windows.restarted(_at(before, 0.0), _at(now, 1.0))
+
+
+def _progress(page: Snapshot) -> tuple[float, float]:
+    """How far a process had come; every counter of a later page is at least as high."""
+    return page.counters.get(FINISHED, 0.0), sum(page.counters.values())
+
+
+def _at(page: Snapshot, t: float) -> Snapshot:
+    return replace(page, t=t)
+
+
+def _seconds(measured: Measured) -> float:
+    if measured.started_at is None or measured.ended_at is None:
+        return 1.0
+    return max(1.0, measured.ended_at - measured.started_at)

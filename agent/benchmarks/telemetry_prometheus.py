@@ -1,0 +1,77 @@
+"""Telemetry from a Prometheus-compatible server that scraped the engine, and its GPUs, during the run.
+
+Owns the questions that one run needs and the choice of the replica that served it. How to ask is `prometheus_api`'s,
+what series mean `telemetry_series`'s, which GPUs belong to it `telemetry_gpus`'.
+"""
+
+from __future__ import annotations
+
+from agent.benchmarks import telemetry_gpus
+from agent.benchmarks.prometheus_api import PrometheusApi, nothing_there
+from agent.benchmarks.results import Measured
+from agent.benchmarks.telemetry_found import TelemetryFound, in_words, span_of
+from agent.benchmarks.telemetry_recording import NO_TIME, Replica, during_run, served
+from agent.benchmarks.telemetry_series import Target, by_target, engine_selector, engines_named, one_line, replica
+from agent.errors import BadBenchmark
+
+BEYOND_SECONDS = 120.0
+"""Asked for before and after the run, so that a scrape of each side is there: no sensible scrape interval is longer."""
+
+LONGEST_SECONDS = 7 * 86400.0
+"""No load of a benchmark lasts longer: such times are not seconds."""
+
+MOST_NAMED = 8
+
+
+class PrometheusTelemetry:
+    """One server; `selector` are label matchers that the benchmarked replica's series have."""
+
+    def __init__(self, api: PrometheusApi, engine: str | None = None, selector: str | None = None) -> None:
+        self._api = api
+        self._engines = engines_named(engine)
+        self._selector = one_line(selector, api.place)
+
+    def during(self, measured: Measured) -> TelemetryFound:
+        """What the server says of the run. Raises BadBenchmark: no useful answer, or several replicas served."""
+        span = span_of(measured)
+        if span is None:
+            return TelemetryFound(remarks=(NO_TIME,))
+        start, end = span
+        if end - start > LONGEST_SECONDS:
+            return TelemetryFound(
+                remarks=(f"this run lasted {(end - start) / 86400:.0f} days: nothing was asked of it",)
+            )
+        target, one = self._served(start, end)
+        told = during_run(measured, one, start, end, self._api.place)
+        if not told.values:
+            return told
+        asked = telemetry_gpus.gpu_selector(self._selector)
+        series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
+        gpus = telemetry_gpus.of_the_run(series, target, bool(self._selector), start, end)
+        return TelemetryFound(
+            values={**told.values, **gpus.values},
+            gpu_utilization_kind=gpus.gpu_utilization_kind,
+            remarks=(*told.remarks, *gpus.remarks),
+        )
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._api.close()
+
+    def _served(self, start: float, end: float) -> tuple[Target, Replica]:
+        asked = engine_selector(self._engines, self._selector)
+        series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
+        replicas = {
+            target: one
+            for target, group in by_target(series).items()
+            if (one := replica(target, group, self._engines)) is not None
+        }
+        if not replicas:
+            raise nothing_there(self._api, "samples of an engine", start, end)
+        busy = [target for target, one in replicas.items() if served(one, start, end)]
+        if len(busy) > 1:
+            names = " ".join(replicas[target].name for target in busy[:MOST_NAMED])
+            several = f"{len(busy)} replicas served requests in {in_words(start, end)}: {names}"
+            raise BadBenchmark(self._api.place, f"{several}: name the benchmarked one with --telemetry-selector")
+        chosen = (*busy, *replicas)[0]
+        return chosen, replicas[chosen]

@@ -1,0 +1,158 @@
+"""Telemetry from a recording of the same span.
+
+Owns which windows of which recorded replica belong to a run: those whose middle lies in it. The recording must cover
+the run, and one replica alone must have served it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.benchmarks.results import Measured
+from agent.benchmarks.telemetry_found import (
+    FINISHED,
+    GENERATED,
+    Seen,
+    TelemetryFound,
+    found,
+    in_words,
+    inside,
+    span_of,
+)
+from agent.collect.reader import PageReader
+from agent.errors import BadBenchmark, BadRecording, ScrapeError
+from agent.recording import RecordedTarget, Scrape, load, scrapes
+from rules import tracks, windows
+from rules.engines.table import Engine
+from rules.snapshots import Snapshot
+from rules.tracks import Track
+from rules.ways import FULL_COVERAGE
+from rules.windows import Window
+
+NO_TIME = "the result file does not tell when this run was: nothing can be taken from telemetry"
+
+_REPLICA = re.compile(r'\{?\s*replica\s*=\s*"([^"]*)"\s*,?\s*\}?')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica's windows in order of time; `name` is what a person chooses it by."""
+
+    name: str
+    engine: Engine | None
+    windows: tuple[Window, ...]
+
+
+def covered_share(parts: tuple[Window, ...], start: float, end: float) -> float:
+    """Share (0-1) of the seconds from start to end that windows with pages at both ends cover."""
+    overlaps = (min(w.end, end) - max(w.start, start) for w in parts if w.covered_seconds > 0)
+    return min(1.0, math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start))
+
+
+def served(replica: Replica, start: float, end: float) -> bool:
+    """Whether it finished or generated anything in the run."""
+    return any(
+        inside(w, start, end) and any(w.counters.get(f, 0.0) > 0 for f in (FINISHED, GENERATED))
+        for w in replica.windows
+    )
+
+
+def during_run(measured: Measured, replica: Replica, start: float, end: float, whose: str) -> TelemetryFound:
+    """What one replica's windows say of the run from start to end (unix seconds); `whose` names their source."""
+    share = covered_share(replica.windows, start, end)
+    parts = tuple(w for w in replica.windows if inside(w, start, end))
+    if share < FULL_COVERAGE or not parts:
+        text = f"{whose} covers {share:.0%} of this run ({in_words(start, end)}): nothing was taken from it"
+        return TelemetryFound(remarks=(f"{text}{_it_spans(replica.windows)}",))
+    seen = Seen(window=windows.add(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts))
+    told = found(measured, seen)
+    if seen.window.counters.get("restarts"):
+        return TelemetryFound(values=told.values, remarks=("the engine restarted during this run", *told.remarks))
+    return told
+
+
+def _it_spans(parts: tuple[Window, ...]) -> str:
+    return f"; it spans {in_words(parts[0].start, parts[-1].end)}" if parts else ""
+
+
+class RecordedTelemetry:
+    """A recording's replicas. Raises BadBenchmark: it cannot be read, or has no replica that `selector` names."""
+
+    def __init__(self, folder: Path, engine: str | None = None, selector: str | None = None) -> None:
+        self._folder = folder
+        self._replicas = tuple(_chosen(folder, _replicas(folder, engine), selector))
+
+    def during(self, measured: Measured) -> TelemetryFound:
+        """What the replica that served the run says. Raises BadBenchmark where several did."""
+        span = span_of(measured)
+        if span is None:
+            return TelemetryFound(remarks=(NO_TIME,))
+        busy = [replica for replica in self._replicas if served(replica, *span)]
+        if len(busy) > 1:
+            names = ", ".join(replica.name for replica in busy)
+            text = (
+                f"{names} all served requests in {in_words(*span)}: name the benchmarked one with --telemetry-selector"
+            )
+            raise BadBenchmark(self._folder, text)
+        # Where none served, each says the same of the span: that it is not covered, or that nothing ended in it.
+        return during_run(measured, (*busy, *self._replicas)[0], *span, whose=str(self._folder))
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def _replicas(folder: Path, engine: str | None) -> tuple[Replica, ...]:
+    try:
+        recording, problems = load(folder)
+    except BadRecording as error:
+        raise BadBenchmark(error.path, error.text) from error
+    met = list(problems)
+    readers = [PageReader(engine or target.engine) for target in recording.targets]
+    followed = [Track() for _ in recording.targets]
+    parts: list[list[Window]] = [[] for _ in recording.targets]
+    engines: list[Engine | None] = [None for _ in recording.targets]
+    for scrape in scrapes(recording, met):
+        at = scrape.target
+        page = _page(readers[at], scrape, recording.targets[at], met)
+        after = tracks.failed(followed[at], scrape.t) if page is None else tracks.good(followed[at], page)
+        followed[at], window = after
+        if page is not None:
+            engines[at] = readers[at].engine
+        if window is not None:
+            parts[at].append(window)
+    if not any(engines):
+        raise BadBenchmark(folder, f"has no page of an engine{f' ({met[0]})' if met else ''}")
+    return tuple(
+        Replica(name=_name(target, recording.targets), engine=engines[at], windows=tuple(parts[at]))
+        for at, target in enumerate(recording.targets)
+    )
+
+
+def _page(reader: PageReader, scrape: Scrape, target: RecordedTarget, problems: list[str]) -> Snapshot | None:
+    if scrape.body is None:
+        return None
+    try:
+        return reader.read(scrape.body, scrape.t)
+    except ScrapeError as error:
+        problems.append(f"{target.path}: page at {scrape.t:.3f}: {error.text}")
+        return None
+
+
+def _name(target: RecordedTarget, targets: tuple[RecordedTarget, ...]) -> str:
+    several = sum(other.replica == target.replica for other in targets) > 1
+    return f"{target.tier}/{target.replica}" if several else target.replica
+
+
+def _chosen(folder: Path, replicas: tuple[Replica, ...], selector: str | None) -> tuple[Replica, ...]:
+    if selector is None:
+        return replicas
+    written = _REPLICA.fullmatch(selector.strip())
+    name = written[1] if written is not None else selector.strip()
+    chosen = tuple(replica for replica in replicas if replica.name == name)
+    if not chosen:
+        known = ", ".join(replica.name for replica in replicas)
+        raise BadBenchmark(folder, f"has no replica {name!r}; there is {known}")
+    return chosen

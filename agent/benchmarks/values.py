@@ -1,0 +1,163 @@
+"""Typed reading of a decoded result: a number is a number, or the file is refused with the place in it.
+
+Owns the refusals for values of the wrong kind, and nothing of any tool. Absent and null are None, never zero; a value
+that is there but cannot be (text, NaN, a negative count) raises BadBenchmark. Another kind of value is a method here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.errors import BadBenchmark
+
+MAX_COUNT = 2**53
+"""Above it a float no longer holds every whole number."""
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (str, "text"),
+    (bool, "true or false"),
+    (Mapping, "an object"),
+    ((list, tuple), "a list"),
+    ((int, float), "a number"),
+    (type(None), "null"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One object of a file: `line` of JSON lines and `path` inside the document say where it is."""
+
+    source: str
+    line: str
+    path: str
+    data: Mapping[str, Any]
+
+    @property
+    def place(self) -> str:
+        """Where in the file: `line 2`, `benchmarks[1]`; empty for the whole file."""
+        return ": ".join(part for part in (self.line, self.path) if part)
+
+    def bad(self, text: str, *keys: str) -> BadBenchmark:
+        """A refusal that names file and place: `run.json: line 2: metrics.count is missing`."""
+        path = ".".join(part for part in (self.path, *keys) if part)
+        words = f"{path} {text}" if path else text
+        return BadBenchmark(self.source, f"{self.line}: {words}" if self.line else words)
+
+    def get(self, *keys: str) -> Any:
+        """What lies under the keys, as it is; None where any of them is absent or null."""
+        here: Any = self.data
+        for depth, key in enumerate(keys):
+            if here is None:
+                return None
+            if not isinstance(here, Mapping):
+                raise self.bad(f"must be an object, not {kind(here)}", *keys[:depth])
+            here = here.get(key)
+        return here
+
+    def number(self, *keys: str) -> float | None:
+        """A finite number that is not negative; None where absent or null."""
+        value = self.get(*keys)
+        return None if value is None else self._checked(value, *keys)
+
+    def needed(self, *keys: str) -> float:
+        """A number without which the file says nothing. Raises BadBenchmark where it is absent."""
+        value = self.number(*keys)
+        if value is None:
+            raise self.bad("is missing", *keys)
+        return value
+
+    def measured(self, *keys: str) -> float | None:
+        """A measured duration or rate: None also for 0, which the tools write where they measured nothing."""
+        return self.number(*keys) or None
+
+    def count(self, *keys: str) -> int | None:
+        """A whole number (20.0 is one); None where absent or null."""
+        value = self.number(*keys)
+        if value is not None and not value.is_integer():
+            raise self.bad(f"must be a whole number, not {value:g}", *keys)
+        if value is not None and value > MAX_COUNT:
+            raise self.bad("is too large to be a count", *keys)
+        return None if value is None else int(value)
+
+    def needed_count(self, *keys: str) -> int:
+        """A whole number without which the file says nothing. Raises BadBenchmark where it is absent."""
+        value = self.count(*keys)
+        if value is None:
+            raise self.bad("is missing", *keys)
+        return value
+
+    def text(self, *keys: str) -> str:
+        """Text; empty where absent or null."""
+        value = self.get(*keys)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.bad(f"must be text, not {kind(value)}", *keys)
+        return value
+
+    def flag(self, *keys: str) -> bool:
+        """True or false; false where absent or null."""
+        value = self.get(*keys)
+        if value is not None and not isinstance(value, bool):
+            raise self.bad(f"must be true or false, not {kind(value)}", *keys)
+        return bool(value)
+
+    def part(self, *keys: str) -> Part | None:
+        """The object under the keys; None where absent or null."""
+        value = self.get(*keys)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.bad(f"must be an object, not {kind(value)}", *keys)
+        path = ".".join(part for part in (self.path, *keys) if part)
+        return Part(source=self.source, line=self.line, path=path, data=value)
+
+    def parts(self, key: str) -> Iterator[Part]:
+        """The objects of a list; none where absent or null."""
+        for index, value in enumerate(self._list(key)):
+            path = ".".join(part for part in (self.path, f"{key}[{index}]") if part)
+            if not isinstance(value, Mapping):
+                raise self.bad(f"must be an object, not {kind(value)}", f"{key}[{index}]")
+            yield Part(source=self.source, line=self.line, path=path, data=value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers that are not negative; empty where absent or null."""
+        return tuple(self._checked(value, f"{key}[{index}]") for index, value in enumerate(self._list(key)))
+
+    def _list(self, key: str) -> Sequence[Any]:
+        values = self.get(key)
+        if values is not None and not isinstance(values, list | tuple):
+            raise self.bad(f"must be a list, not {kind(values)}", key)
+        return values or ()
+
+    def _checked(self, value: object, *keys: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.bad(f"must be a number, not {kind(value)}", *keys)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.bad("must be a finite number", *keys)
+        if number < 0:
+            raise self.bad(f"must not be negative, but is {number:g}", *keys)
+        return number
+
+
+def kind(value: object) -> str:
+    """What a value is, in words: `text`, `a list`."""
+    return next((words for kinds, words in _KINDS if isinstance(value, kinds)), f"a {type(value).__name__}")
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The percentile at `share` (0.99), linear between ranks as numpy and so every tool here computes it."""
+    if not values:
+        return None
+    ranked = sorted(values)
+    rank = share * (len(ranked) - 1)
+    below = math.floor(rank)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (rank - below)

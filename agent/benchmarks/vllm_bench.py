@@ -1,0 +1,191 @@
+"""Reads what `vllm bench serve --save-result` or `--append-result` writes (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32).
+
+Owns that format: keys ending in `_ms` are milliseconds, `duration` and the arrays seconds. One object a run, and one a
+line with `--append-result`. Rules that hold for every tool are in `agent.benchmarks.points`. A new key of vLLM's is
+read here, into a field of `Run`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from agent.benchmarks import remarks
+from agent.benchmarks.points import Run, measured
+from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.benchmarks.values import Part, percentile
+from rules.sizing import acceptance_from_mean_accepted
+
+NAME = "vllm-bench"
+
+MARKS = ("request_throughput", "completed", "model_id")
+ORIGINS = ("backend", "endpoint_type")
+
+WHOLE_DRAFT = 0.01
+"""Drafts of a mean length this near a whole number were all of that length."""
+
+LONGEST_DRAFT = 128
+"""Tokens; nobody drafts as many, and the sum below runs over them."""
+
+
+def recognises(part: Part) -> bool:
+    """Flat keys that vLLM alone writes together; SGLang's bench_serving, derived from it, has no model_id."""
+    flat = all(key in part.data for key in MARKS) and any(key in part.data for key in ORIGINS)
+    return flat and not isinstance(part.data["request_throughput"], dict)
+
+
+def read(part: Part) -> tuple[Measured, ...]:
+    """The load of one run. Raises BadBenchmark for a failed run, a ramp and values that cannot be.
+
+    `request_rate: "inf"` with `max_concurrency` is a closed loop; without, every request was sent at once and the
+    point keeps its throughput only (`points.measured`). A rate with `max_concurrency` is an open loop that the
+    generator cuts where the limit binds: `censored` then.
+    """
+    if part.text("ramp_up_strategy"):
+        raise part.bad("ramps its rate up; a point of a curve is one steady load", "ramp_up_strategy")
+    (rate, unlimited), clients = _rate(part), part.measured("max_concurrency")
+    loop: Loop | None = "open" if rate else "closed" if clients else None
+    acceptance, said = _acceptance(part)
+    run = Run(
+        completed_rps=part.needed("request_throughput"),
+        requests=part.needed_count("completed"),
+        failed=_failed(part),
+        loop=loop,
+        burst=loop is None and unlimited,
+        clients=clients,
+        requested_rps=rate,
+        sent_rps=_sent_rps(part),
+        duration_seconds=part.measured("duration"),
+        latency_mean_seconds=_latency_mean(part),
+        latency_max_seconds=max(part.numbers("latencies"), default=None),
+        tpot_p50_seconds=_seconds(part, "median_tpot_ms"),
+        tpot_p99_seconds=_seconds(part, "p99_tpot_ms"),
+        itl_p50_seconds=_seconds(part, "median_itl_ms"),
+        itl_p99_seconds=_seconds(part, "p99_itl_ms"),
+        output_tokens_per_second=part.measured("output_throughput"),
+        speculative_acceptance=acceptance,
+        model=part.text("model_id"),
+        prompt_tokens=_lengths(part, "total_input_tokens", "input_lens"),
+        generation_tokens=_lengths(part, "total_output_tokens", "output_lens"),
+        remarks=said if loop or unlimited else (remarks.NO_LOAD, *said),
+    )
+    return (measured(part, NAME, _with_ttft(part, _with_times(part, run))),)
+
+
+def _seconds(part: Part, key: str) -> float | None:
+    """A `_ms` key in seconds. 0 is nothing measured: vLLM prints the mean of no values as 0."""
+    value = part.measured(key)
+    return None if value is None else value / 1000
+
+
+def _rate(part: Part) -> tuple[float | None, bool]:
+    """Requested requests per second, and whether it was "inf" (vLLM writes the word, a YAML writer the number)."""
+    value = part.get("request_rate")
+    if value == "inf" or value == math.inf:
+        return None, True
+    rate = part.number("request_rate")
+    if rate == 0:
+        raise part.bad("must be above 0", "request_rate")
+    return rate, False
+
+
+def _failed(part: Part) -> int:
+    """Requests that did not succeed: `failed`, which older files lack; there, what is missing to `num_prompts`."""
+    failed = part.count("failed")
+    if failed is not None:
+        return failed
+    return max((part.count("num_prompts") or 0) - (part.count("completed") or 0), 0)
+
+
+def _with_times(part: Part, run: Run) -> Run:
+    """With the run's span in unix seconds, where it has a date: vLLM writes the clock as it saves, at the run's end.
+
+    The date is local time without a zone; it is read as UTC, the clock of most containers, and a remark says so.
+    """
+    text = part.text("date")
+    if not text:
+        return run
+    try:
+        ended_at = datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise part.bad("must be a date such as 20261120-181609", "date") from None
+    started_at = ended_at - run.duration_seconds if run.duration_seconds else None
+    return replace(run, started_at=started_at, ended_at=ended_at, remarks=(*run.remarks, remarks.LOCAL_CLOCK))
+
+
+def _sent_rps(part: Part) -> float | None:
+    """The rate of sending, from `start_times` (`--save-detailed`): n / span, as inference-perf counts too."""
+    starts = part.numbers("start_times")
+    span = max(starts) - min(starts) if starts else 0.0
+    return len(starts) / span if span > 0 else None
+
+
+def _latency_mean(part: Part) -> float | None:
+    """Mean end-to-end seconds: `mean_e2el_ms` where it was asked for, else from the array of 0.32 and newer."""
+    mean = _seconds(part, "mean_e2el_ms")
+    if mean is not None:
+        return mean
+    answered = [value for value in part.numbers("latencies") if value > 0]
+    return math.fsum(answered) / len(answered) if answered else None
+
+
+def _succeeded(part: Part, values: tuple[float, ...]) -> tuple[bool, ...]:
+    """Which entries of the detailed arrays are of requests that succeeded: an error's text is not empty."""
+    errors = part.get("errors")
+    if not isinstance(errors, list) or len(errors) != len(values):
+        return tuple(True for _ in values)
+    return tuple(not error for error in errors)
+
+
+def _with_ttft(part: Part, run: Run) -> Run:
+    """With TTFT P50 (the median, which vLLM always writes) and P99, of a closed loop without its start burst.
+
+    The first `clients` requests are sent at once, so their TTFT is a queue's that no steady load has (PEERS 3.2, item
+    11). Only `--save-detailed` tells the requests apart, and what is left must not be less than what is taken away.
+    """
+    p50, p99, rest = _seconds(part, "median_ttft_ms"), _seconds(part, "p99_ttft_ms"), None
+    ttfts, starts = part.numbers("ttfts"), part.numbers("start_times")
+    if run.loop == "closed" and run.clients is not None and run.clients > 1 and len(starts) == len(ttfts):
+        by_start = sorted(zip(starts, ttfts, _succeeded(part, ttfts), strict=True), key=lambda entry: entry[0])
+        steady = [ttft for _, ttft, succeeded in by_start[math.ceil(run.clients) :] if succeeded and ttft > 0]
+        if len(steady) >= run.clients:
+            p50, p99, rest = percentile(steady, 0.5), percentile(steady, 0.99), len(steady)
+    return replace(run, ttft_p50_seconds=p50, ttft_p99_seconds=p99, ttft_requests=rest)
+
+
+def _lengths(part: Part, total: str, each: str) -> Lengths:
+    """Tokens a request: the mean from the total, percentiles where `--save-detailed` wrote every request's."""
+    tokens, completed, values = part.measured(total), part.count("completed"), part.numbers(each)
+    lengths = [value for value, succeeded in zip(values, _succeeded(part, values), strict=True) if succeeded]
+    return Lengths(
+        mean=tokens / completed if tokens and completed else None,
+        p50=percentile(lengths, 0.5),
+        p95=percentile(lengths, 0.95),
+        p99=percentile(lengths, 0.99),
+    )
+
+
+def _acceptance(part: Part) -> tuple[float | None, tuple[str, ...]]:
+    """Acceptance per drafted token, and what is to be said of it.
+
+    `spec_decode_acceptance_rate` is accepted / drafted in percent, which DESIGN 3.7 does not compare with: after the
+    first refusal the rest of a draft is thrown away. `spec_decode_acceptance_length` is 1 + accepted / drafts, so the
+    drafts were (length - 1) / rate tokens long, and both together give the per-token acceptance
+    (`rules.sizing.acceptance_from_mean_accepted`) where all drafts were of one length; n-gram drafts are not.
+    """
+    length, rate = part.number("spec_decode_acceptance_length"), part.number("spec_decode_acceptance_rate")
+    if not length or rate is None:
+        return None, ()
+    if rate > 100:
+        raise part.bad(f"must be a percentage, not {rate:g}", "spec_decode_acceptance_rate")
+    accepted = max(length - 1, 0.0)
+    if not accepted:
+        return 0.0, ()
+    if not rate:
+        return None, (remarks.NO_DRAFT_LENGTH,)
+    drafts = min(accepted / (rate / 100), 2.0 * LONGEST_DRAFT)
+    whole = round(drafts)
+    if not 1 <= whole <= LONGEST_DRAFT or abs(drafts - whole) > WHOLE_DRAFT * whole:
+        return None, (remarks.ODD_DRAFTS.format(drafts=drafts),)
+    return acceptance_from_mean_accepted(min(accepted, whole), whole), ()
