@@ -50,8 +50,13 @@ COMMANDS: tuple[Command, ...] = (
         "the same judgement over a recording",
         ("0 nothing was found", "1 something was found", "3 the recording holds nothing to judge"),
     ),
-    Command("plan", "check, show or print the schema of a sizing plan", ("0 a valid plan",)),
+    Command("plan", "check or show a sizing plan, import its benchmark, print the schema", ("0 a valid plan, or done",)),
     Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
+    Command(
+        "signals",
+        "which signal each engine can give: known, bounded, or not exposed and why",
+        ("0 the table was printed",),
+    ),
     Command(
         "doctor",
         "is this installation sound? what to do, line by line",

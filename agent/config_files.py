@@ -94,10 +94,14 @@ def _unreadable(name: str, why: str, line: int | None = None) -> Document:
 
 def _yaml(name: str, text: str) -> Document:
     loader = None
+    lines: dict[str, int] = {}
+    twice: tuple[str, ...] = ()
     try:
         # Not the parser in C: a file of brackets overflows its stack and ends the process.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
+        # First: constructing it writes merged keys (<<) into the nodes, where they look as if given twice.
+        twice = tuple(_walk(root, (), lines, set())) if root is not None else ()
         data = loader.construct_document(root) if root is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -111,8 +115,6 @@ def _yaml(name: str, text: str) -> Document:
     finally:
         if loader is not None:
             loader.dispose()
-    lines: dict[str, int] = {}
-    twice = tuple(_walk(root, (), lines, set())) if root is not None else ()
     return Document(name=name, data=data, lines=lines, problems=tuple(f"{name}:{problem}" for problem in twice))
 
 

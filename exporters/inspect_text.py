@@ -1,6 +1,6 @@
 """What a page exposes, for a person and for a program: engine, every signal with its value or gap, every family.
 
-Owns the words and the JSON of `sizewatch inspect`.
+Owns the words and the JSON of `sizewatch inspect` for an engine's page. GPU exporters' pages are `exporters.inspect_gpus`'s.
 """
 
 from __future__ import annotations
@@ -26,12 +26,23 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
     lines = [title, f"  facts     {_facts(page.facts)}", ""]
     lines.append("Signals (since the process started; one page tells no change)")
     lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
-    uses = tuple(uses)
-    for use, head in HEADS.items():
-        lines += _families(head, [u for u in uses if u.use is use])
+    lines += families_text(uses)
     if page.problems:
         lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
     return "\n".join(lines)
+
+
+def families_text(uses: Iterable[FamilyUse]) -> list[str]:
+    """What became of every family, in lines."""
+    uses = tuple(uses)
+    return [line for use, head in HEADS.items() for line in _families(head, [u for u in uses if u.use is use])]
+
+
+FACTS = (
+    *("model", "engine_versions", "num_gpu_blocks", "num_pages", "block_size", "page_size", "kv_tokens"),
+    *("max_model_len", "cache_dtype", "enable_prefix_caching"),
+)
+"""Facts that are told, where a page has them, in this order."""
 
 
 def _families(head: str, uses: list[FamilyUse]) -> list[str]:
@@ -47,8 +58,7 @@ def _families(head: str, uses: list[FamilyUse]) -> list[str]:
 
 
 def _facts(facts: Mapping[str, str]) -> str:
-    wanted = ("model", "engine_versions", "num_gpu_blocks", "block_size", "cache_dtype", "enable_prefix_caching")
-    return ", ".join(f"{name} {facts[name]}" for name in wanted if name in facts) or "none"
+    return ", ".join(f"{name} {facts[name]}" for name in FACTS if facts.get(name)) or "none"
 
 
 def _shown(name: str, value: SignalValue) -> str:

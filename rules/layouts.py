@@ -7,7 +7,7 @@ between engines is in their tables. A new way to read series is a record here, i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from rules.engines.registry import ENGINES, PROCESS_START, mapped, unwrapped, winners
@@ -22,12 +22,14 @@ _Key = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CounterSlots:
-    """Series that add up: `slots` stand alone, of each of `repeated` (ranks of one engine) the largest counts."""
+    """Series that add up: `slots` stand alone, of each of `repeated` (ranks of one engine) the largest counts. The value in
+    slot `scale`, where there is one, multiplies them."""
 
     family: str
     slots: tuple[int, ...]
     repeated: tuple[tuple[int, ...], ...]
     factor: float
+    scale: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
     histograms: list[HistogramSlots] = []
     faults: list[Fault] = _several_models(facts)
     for row in winners(engine.rows, lambda row: _on_page(row, by_name)):
-        factor = _factor(row, facts, faults)
+        scale = _scale(row, by_name, engine)
+        factor = row.factor if scale is not None else _factor(row, facts, faults)
         if row.kind is Kind.HISTOGRAM:
             parts = _parts(row, by_name, engine, faults)
             empty = row.sample not in by_name
@@ -131,7 +134,7 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
         elif row.across is Across.NEWEST_NAMES:
             names.append(_names(row, by_name))
         elif row.kind is Kind.COUNTER:
-            counters.extend(_counters(row, by_name, engine, factor))
+            counters.extend(replace(one, scale=scale) for one in _counters(row, by_name, engine, factor))
         else:
             gauges.append(_gauge(row, by_name, engine, factor))
     start = by_name.get(PROCESS_START)
@@ -170,8 +173,16 @@ def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
 
 def _several_models(facts: Mapping[str, str]) -> list[Fault]:
     models = facts.get("model", "")
+    if len({name.casefold() for name in models.split(",")}) < 2:
+        return []
     text = f"{models} are served by this page, and are added up: a tier is one model"
-    return [Fault("model", text, doubtful=True)] if "," in models else []
+    return [Fault("model", text, doubtful=True)]
+
+
+def _scale(row: Row, by_name: _ByName, engine: Engine) -> int | None:
+    """The slot of the gauge that holds the row's unit, where one does."""
+    sample = dict(engine.fact_gauges).get(row.factor_fact, "")
+    return by_name[sample][0][0] if sample in by_name else None
 
 
 def _factor(row: Row, facts: Mapping[str, str], faults: list[Fault]) -> float:

@@ -61,6 +61,8 @@ def _counters(layout: Layout, values: Sequence[float], faults: list[Fault]) -> d
         for slots in counter.repeated:
             numbers.append(max([values[slot] for slot in slots]))
         total = sum(numbers) * counter.factor
+        if counter.scale is not None:
+            total *= values[counter.scale]
         if (wrong := _no_amount((*numbers, total))) is None:
             counters[counter.family] = total
         else:

@@ -38,9 +38,14 @@ def _three(value: float) -> str:
 
 
 def quantity(value: SignalValue, unit: str) -> str:
-    """A reading in words: its bounds where they are apart, "above x" where it is open, the gap's name where there is none."""
+    """A reading in words: its bounds where they are apart, "above x" where it is open, the gap's name where there is none.
+
+    An estimate that nothing bounds is "about x".
+    """
     if isinstance(value, Missing):
         return value.gap.value.replace("_", " ")
+    if value.high is None and value.low is None and value.value is not None:
+        return f"about {number(value.value, unit)}"
     if value.high is None:
         return f"above {number(value.low or 0.0, unit)}"
     if value.low is None or value.high <= (value.low or 0.0) * 1.001:

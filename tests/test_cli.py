@@ -25,7 +25,7 @@ PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
 
 NAMES = tuple(command.name for command in cli.COMMANDS)
-PARTS = ("plan check", "plan show", "plan schema")
+PARTS = ("plan check", "plan show", "plan schema", "plan import")
 
 
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -145,6 +145,23 @@ def test_a_gauge_may_hold_a_fact() -> None:
     assert facts == {"kv_tokens": "65536"}
 
 
+def test_a_gauge_may_hold_the_unit_of_a_counter() -> None:
+    of = engine(
+        counter("prefix_hit_tokens", "toy_blocks_total", factor_fact="block_size"),
+        fact_gauges=(("block_size", "toy_tokens_per_block"),),
+    )
+    found = read(of, [("toy_blocks_total", {}, 5), ("toy_tokens_per_block", {}, 32)])
+    assert (found.counters, found.problems) == ({"prefix_hit_tokens": 160}, ())
+    alone = read(of, [("toy_blocks_total", {}, 5)])
+    assert alone.counters == {"prefix_hit_tokens": 5}
+    assert "ratios hold, amounts do not" in alone.problems[0]
+
+
+def test_one_model_in_two_spellings_is_one() -> None:
+    page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("Llama", "llama")]
+    assert read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page).problems == ()
+
+
 def test_a_page_of_two_models_is_told() -> None:
     page: Page = [("toy_tokens_total", {"model": model}, 5) for model in ("a", "b")]
     found = read(engine(counter("prompt_tokens", "toy_tokens_total"), model_label="model"), page)

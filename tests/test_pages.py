@@ -302,7 +302,7 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
     ("answer", "hint"),
     [
         (sends(b"[]", "Content-Type: application/json"), "/prometheus/metrics"),
-        (sends(b"[]", "Content-Type: text/plain"), "/prometheus/metrics"),
+        (sends(b"[]", "Content-Type: text/plain"), "return_perf_metrics: true"),
         (sends(b'[{"iter": 1}]\n'), "/prometheus/metrics"),
         (sends(b"<html></html>\n", "Content-Type: text/html; charset=utf-8"), "login"),
         (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), "login"),

@@ -40,6 +40,7 @@ def reading(value: float | None, low: float | None, high: float | None) -> Readi
         (reading(9, 7.5, 10.0), "7.5 to 10 s"),
         (reading(None, 80.0, None), "above 80 s"),
         (reading(None, None, None), "above 0 s"),
+        (reading(0.3, None, None), "about 300 ms"),
         (reading(2.0, 2.0, 2.0), "2 s"),
         (reading(None, 2.0, 2.0), "2 s"),
         (reading(0.3, 0.0, 0.5), "up to 500 ms"),

@@ -119,9 +119,9 @@ def write(plan: PlanFile, text: str) -> bool:
     if text == plan.text:
         return False
     target = plan.path.resolve()
-    mark = b"\xef\xbb\xbf" if target.read_bytes().startswith(b"\xef\xbb\xbf") else b""
     temporary = ""
     try:
+        mark = b"\xef\xbb\xbf" if target.read_bytes().startswith(b"\xef\xbb\xbf") else b""
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "wb") as out:
             out.write(mark + text.encode("utf-8"))

@@ -36,7 +36,10 @@ _UNTRUSTED = {
     64: "is for another IP address",
 }
 _CONTENT_HINTS = {
-    "json": "is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics, not at /metrics",
+    "json": (
+        "is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics, not at /metrics,"
+        " and only with return_perf_metrics: true in its options"
+    ),
     "html": "is an HTML page; is there a login, a proxy or a web interface at this address, or is the path wrong?",
 }
 

@@ -1,12 +1,18 @@
-"""`sizewatch plan check|show|schema`."""
+"""`sizewatch plan check|show|schema|import|init`.
+
+Owns the list of parts. A part that is more than a few lines has a module of its own; a new one is a row of PARTS.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+from agent.commands import plan_import, plan_init
 from agent.config_files import load_plan
 from agent.errors import BadPlan
 from exporters.plan_text import show
@@ -14,19 +20,22 @@ from rules.plan import plan_schema
 from rules.plan_findings import findings
 
 FINE = 0
-PARTS = {
-    "check": "every problem of a plan, and what weakens it",
-    "show": "the curve drawn, with C_max, usable rps and the fleet arithmetic",
-    "schema": "the JSON Schema of plans",
-}
+
+
+class Part(NamedTuple):
+    """One row: its name, what it is for, its arguments, and what it does."""
+
+    name: str
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(dest="part", metavar="check|show|schema", required=True)
-    check, shown, _ = (parts.add_parser(name, help=text, description=_sentence(text)) for name, text in PARTS.items())
-    for part in (check, shown):
-        part.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
-    shown.add_argument("--tier", metavar="T", help="one tier; default all")
+    names = "|".join(part.name for part in PARTS)
+    parts = parser.add_subparsers(dest="part", metavar=names, required=True)
+    for part in PARTS:
+        part.add_arguments(parts.add_parser(part.name, help=part.text, description=_sentence(part.text)))
 
 
 def _sentence(text: str) -> str:
@@ -34,7 +43,20 @@ def _sentence(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    return {"check": _check, "show": _show, "schema": _schema}[options.part](options)
+    return next(part for part in PARTS if part.name == options.part).run(options)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
+
+
+def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
+    _add_plan(parser)
+    parser.add_argument("--tier", metavar="T", help="one tier; default all")
+
+
+def _add_nothing(_: argparse.ArgumentParser) -> None:
+    """The schema needs no argument."""
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -61,3 +83,17 @@ def _schema(options: argparse.Namespace) -> int:
     json.dump(plan_schema(), sys.stdout, indent=2, ensure_ascii=False)
     print()
     return FINE
+
+
+PARTS = (
+    Part("check", "every problem of a plan, and what weakens it", _add_plan, _check),
+    Part("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
+    Part("schema", "the JSON Schema of plans", _add_nothing, _schema),
+    Part(
+        "import",
+        "a tier's benchmark curve out of the result files of a load generator",
+        plan_import.add_arguments,
+        plan_import.run,
+    ),
+    Part("init", "a plan to fill in, from what is running now", plan_init.add_arguments, plan_init.run),
+)

@@ -1,0 +1,52 @@
+"""A table against pages: what it knows of them, which of its rows they have, and the same page as OpenMetrics."""
+
+from __future__ import annotations
+
+import re
+
+from making import START
+
+from agent.collect.reader import PageReader
+from rules.engines.coverage import FamilyUse, Use, explain_families
+from rules.engines.table import Engine
+from rules.families import BY_NAME, stem
+
+
+def uses(engine: Engine, text: str) -> dict[str, FamilyUse]:
+    """What becomes of each family of a page that must be this engine's."""
+    reader = PageReader()
+    reader.read(text.encode(), START)
+    assert (reader.engine.name, reader.engine.generation) == (engine.name, engine.generation)
+    return {use.name: use for use in explain_families(engine, reader.families)}
+
+
+def unknown(engine: Engine, text: str) -> list[str]:
+    """The families of a page that the table has no row and no reason for."""
+    return [name for name, use in uses(engine, text).items() if use.use is Use.UNKNOWN or not use.text]
+
+
+def never_met(engine: Engine, *pages: str) -> set[tuple[str, str]]:
+    """The rows (source, family) that none of these pages has."""
+    met = {(name, family) for page in pages for name, use in uses(engine, page).items() for family in use.families}
+    return {(row.source, row.family) for row in engine.rows} - met
+
+
+def misread(engine: Engine, text: str) -> set[str]:
+    """Families that are read and not said to be, or of a kind that is not theirs."""
+    page = PageReader().read(text.encode(), START)
+    present = {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)}
+    said = {family for use in uses(engine, text).values() for family in use.families}
+    wrong = {row.family for row in engine.rows if BY_NAME[row.family].kind is not row.kind}
+    return (present - said) | wrong
+
+
+def openmetrics(text: str) -> str:
+    """The page as OpenMetrics spells it: a TYPE line names its counter without `_total`, `# EOF` ends it."""
+    bare = re.sub(r"(?m)^(# (?!TYPE).*|\S+_created\{.*|# TYPE \S+_created .*)\n", "", text)
+    return re.sub(r"(?m)^# TYPE (\S+)_total counter$", r"# TYPE \1 counter", bare) + "# EOF\n"
+
+
+def without(text: str, *names: str) -> str:
+    """The page without the families of these names."""
+    family = "|".join(re.escape(name) for name in names)
+    return re.sub(rf"(?m)^(# TYPE )?({family})(_bucket|_sum|_count)?[ {{].*\n", "", text)

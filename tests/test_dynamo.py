@@ -1,0 +1,286 @@
+"""NVIDIA Dynamo: its frontend, a worker that says only its own, and workers that pass their engine's page through."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from making import START, page_text, read
+from table_checks import misread, never_met, openmetrics, unknown, uses, without
+
+from agent.collect.reader import PageReader
+from agent.errors import ScrapeError
+from rules import windows
+from rules.engines.coverage import Use, explain_families
+from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
+from rules.engines.registry import ENGINES, itl_comparable
+from rules.engines.table import Engine
+from rules.engines.vllm_v1 import VLLM_V1
+from rules.lifetime import since_start
+from rules.readings import read_all
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.snapshots import Snapshot
+
+FRONTEND, WORKER, WITH_VLLM = "made-dynamo-frontend.prom", "made-dynamo-worker.prom", "made-dynamo-worker-vllm.prom"
+WITH_TRTLLM = "made-dynamo-worker-trtllm.prom"
+
+
+def page(name: str) -> Snapshot:
+    return read(page_text(name))
+
+
+def signals(found: Snapshot) -> dict[str, SignalValue]:
+    return dict(read_all(since_start(found)))
+
+
+def old_frontend() -> str:
+    """Early 2026: nothing of arrivals and rejections, errors without a type, the gauge under its old name."""
+    text = without(
+        page_text(FRONTEND),
+        "dynamo_frontend_requests_started_total",
+        "dynamo_frontend_active_requests",
+        "dynamo_frontend_model_rejection_total",
+        "dynamo_frontend_model_cancellation_total",
+    )
+    requests = re.findall(r'(?m)^dynamo_frontend_requests_total\{.*status="(\w+)"\} (\d+)$', text)
+    told = {status: sum(int(n) for s, n in requests if s == status) for status, _ in requests}
+    text = re.sub(r"(?m)^dynamo_frontend_requests_total\{.*\n", "", text)
+    lines = (
+        f'dynamo_frontend_requests_total{{endpoint="chat_completions",model="Qwen/Qwen3-8B",status="{status}"}} {n}\n'
+        for status, n in told.items()
+    )
+    return text + "".join(lines)
+
+
+def old_worker() -> str:
+    text = page_text(WORKER).replace("component_total_blocks", "component_kvstats_total_blocks")
+    text = text.replace("component_gpu_cache_usage", "component_kvstats_gpu_cache_usage")
+    return text.replace("component_kv_cache_hit_rate", "component_kvstats_gpu_prefix_cache_hit_rate")
+
+
+def before_requests() -> str:
+    return re.sub(
+        r"(?m)^(# TYPE )?dynamo_(?!frontend_(disconnected|model_(context|kv_|total|max))).*\n", "", page_text(FRONTEND)
+    )
+
+
+# --- whose page it is
+
+
+def test_a_frontend_is_one_though_its_router_prints_component_families() -> None:
+    assert "dynamo_component_uptime_seconds" in page_text(FRONTEND)
+    found = page(FRONTEND)
+    assert (found.engine, found.generation, found.problems) == ("dynamo", "frontend", ())
+
+
+def test_a_worker_that_prints_no_engines_families_is_read_as_dynamos() -> None:
+    assert (page(WORKER).engine, page(WORKER).generation, page(WORKER).problems) == ("dynamo", "worker", ())
+
+
+@pytest.mark.parametrize(("name", "engine"), [(WITH_VLLM, "vllm"), (WITH_TRTLLM, "trtllm")])
+def test_a_worker_that_passes_its_engine_through_is_read_as_that_engine(name: str, engine: str) -> None:
+    assert page(name).engine == engine
+    assert ENGINES[-2:] == (DYNAMO_FRONTEND, DYNAMO_WORKER)
+
+
+def test_what_dynamo_puts_around_an_engine_changes_none_of_its_amounts() -> None:
+    text = page_text(WITH_VLLM)
+    alone = read("".join(line for line in text.splitlines(keepends=True) if "vllm:" in line))
+    around = read(text)
+    assert (around.counters, around.histograms, around.gauges) == (alone.counters, alone.histograms, alone.gauges)
+    assert around.counters["requests_finished"] == 499
+
+
+def test_what_it_puts_there_is_left_alone_for_a_reason() -> None:
+    found = uses(VLLM_V1, page_text(WITH_VLLM))
+    added = {name: use for name, use in found.items() if name.startswith(("dynamo_", "kvbm_", "lmcache"))}
+    assert {use.use for use in added.values()} == {Use.IGNORED}
+    assert added["lmcache:retrieve_hit_rate"].text.startswith("LMCache")
+    assert added["kvbm_matched_tokens"].text.startswith("Dynamo's KV block manager")
+    assert "cold start" in added["dynamo_component_model_load_time_seconds"].text
+
+
+def test_an_engine_knows_its_own_families_better_than_what_is_common_to_all() -> None:
+    (use,) = explain_families(DYNAMO_FRONTEND, {"dynamo_component_router_requests_total": "counter"})
+    assert use.text == "the router's count of the requests that the frontend counts, or a worker's"
+    (use,) = explain_families(VLLM_V1, {"dynamo_component_router_requests_total": "counter"})
+    assert use.text == "Dynamo's router"
+
+
+def test_a_target_that_is_configured_as_dynamo_is_told_to_leave_the_engine_unset() -> None:
+    reader = PageReader("dynamo")
+    assert reader.read(page_text(WITH_VLLM).encode(), START).generation == "worker"
+    of_engine = [use for use in reader.uses if use.name.startswith("vllm:")]
+    assert len(of_engine) > 20
+    assert all("leave the engine of this target unset" in use.text for use in of_engine)
+
+
+def test_names_under_another_prefix_are_a_strangers() -> None:
+    """DYN_METRICS_PREFIX; what the frontend prints of its router and of its workers keeps its name."""
+    text = re.sub(
+        r"(?m)^(# TYPE )?dynamo_(component|frontend_(worker|router|lora|stage))_.*\n", "", page_text(FRONTEND)
+    )
+    with pytest.raises(ScrapeError, match="no page of an engine"):
+        read(text.replace("dynamo_frontend_", "nv_llm_http_service_"))
+
+
+@pytest.mark.parametrize("name", [FRONTEND, WORKER])
+def test_the_openmetrics_spelling_says_the_same(name: str) -> None:
+    text = re.sub(r"(?m)^(# TYPE )?dynamo_frontend_(de)?token.*\n", "", page_text(name))
+    assert read(openmetrics(text)) == read(text)
+
+
+# --- the frontend's requests
+
+
+def test_requests_that_never_reached_an_engine_arrived_and_did_not_finish() -> None:
+    counters = page(FRONTEND).counters
+    names = ("requests_arrived", "requests_finished", "requests_failed", "requests_aborted", "admission_rejections")
+    assert [counters[name] for name in names] == [212, 200, 1, 2, 3]
+
+
+def test_arrivals_are_counted_and_not_derived() -> None:
+    text = page_text(FRONTEND)
+    later = text.replace(
+        'requests_started_total{endpoint="chat_completions",model="Qwen/Qwen3-8B",request_type="stream"} 212',
+        'requests_started_total{endpoint="chat_completions",model="Qwen/Qwen3-8B",request_type="stream"} 242',
+    )
+    assert later != text
+    window = windows.between(read(text, START), read(later, START + 15))
+    found = read_all(window)["arrival_rps"]
+    assert isinstance(found, Reading)
+    assert found.value == pytest.approx(2.0)
+
+
+def test_an_old_frontend_tells_neither_arrivals_nor_what_an_error_was() -> None:
+    found = read(old_frontend())
+    assert (found.counters["requests_finished"], found.counters["requests_failed"]) == (207, 10)
+    assert not {"requests_arrived", "requests_aborted", "admission_rejections"} & found.counters.keys()
+    assert found.gauges["requests_running"] == 5
+
+
+def test_before_the_first_request_nothing_has_happened_yet() -> None:
+    found = read(before_requests())
+    assert (found.engine, found.generation) == ("dynamo", "frontend")
+    assert found.counters == {"requests_finished": 0.0, "requests_failed": 0.0}
+    assert found.facts["num_gpu_blocks"] == "5943"
+
+
+def test_no_error_yet_is_zero_errors() -> None:
+    text = re.sub(r'(?m)^dynamo_frontend_requests_total\{.*status="error".*\n', "", page_text(FRONTEND))
+    text = without(text, "dynamo_frontend_model_cancellation_total", "dynamo_frontend_model_rejection_total")
+    counters = read(text).counters
+    assert [counters[name] for name in ("requests_failed", "requests_aborted", "admission_rejections")] == [0, 0, 0]
+
+
+def test_what_has_no_first_token_yet_is_no_queue() -> None:
+    found = page(FRONTEND)
+    assert found.gauges == {"requests_running": 5}
+    assert uses(DYNAMO_FRONTEND, page_text(FRONTEND))["dynamo_frontend_queued_requests"].use is Use.IGNORED
+    assert "no queue" in dict(DYNAMO_FRONTEND.not_exposed)["requests_waiting"]
+
+
+# --- its tokens and times
+
+
+def test_tokens_are_the_sums_of_lengths_and_hits_are_of_all_prompt_tokens() -> None:
+    text = page_text(FRONTEND)
+    cached, whole = (
+        float(re.findall(rf"(?m)^dynamo_frontend_{name}_sum\{{.* (\S+)$", text)[0])
+        for name in ("cached_tokens", "input_sequence_tokens")
+    )
+    counters = read(text).counters
+    assert (counters["prompt_tokens"], counters["generation_tokens"]) == (whole, 25893)
+    found = signals(read(text))["prefix_hit_ratio"]
+    assert isinstance(found, Reading)
+    assert found.value == pytest.approx(cached / whole)
+
+
+def test_edges_that_begin_at_zero_are_read_and_an_empty_first_bucket_bounds_nothing_wrongly() -> None:
+    found = page(FRONTEND).histograms
+    assert {found[name].edges[0] for name in ("ttft_seconds", "itl_seconds", "e2e_seconds")} == {0.0}
+    assert found["ttft_seconds"].counts[0] == 0
+    value = signals(page(FRONTEND))["ttft_p50_seconds"]
+    assert isinstance(value, Reading)
+    assert (value.low, value.high) == (0.047, 0.1)
+
+
+def test_a_request_that_failed_at_once_lies_in_the_first_bucket_above_zero() -> None:
+    value = signals(page(FRONTEND))["e2e_p50_seconds"]
+    assert isinstance(value, Reading)
+    assert (value.low, value.high) in {(0.0, 2.0), (2.0, 4.0)}
+    assert page(FRONTEND).histograms["e2e_seconds"].counts[-1] == 207
+
+
+def test_every_token_has_a_gap_of_its_own_so_it_is_not_compared_with_a_benchmarks() -> None:
+    found = page(FRONTEND)
+    assert found.histograms["itl_seconds"].counts[-1] == found.counters["generation_tokens"] - 200
+    assert not itl_comparable("dynamo")
+    assert signals(found)["tpot_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
+
+
+def test_several_models_behind_one_frontend_are_told() -> None:
+    more = 'dynamo_frontend_active_requests{model="other"} 1\n'
+    found = read(page_text(FRONTEND) + more)
+    assert found.facts["model"] == "Qwen/Qwen3-8B,other"
+    assert any("a tier is one model" in problem for problem in found.problems)
+
+
+# --- the worker
+
+
+@pytest.mark.parametrize("text", [page_text(WORKER), old_worker()], ids=["now", "old names"])
+def test_a_worker_tells_its_requests_and_its_cache(text: str) -> None:
+    found = read(text)
+    names = ("requests_arrived", "requests_finished", "requests_failed", "requests_aborted")
+    assert [found.counters[name] for name in names] == [206, 200, 1, 2]
+    assert found.gauges["requests_running"] == 6
+    assert (found.gauges["kv_utilization"], found.gauges["kv_utilization_max"]) == (0.5, 0.75)
+    assert found.gauges["prefix_hit_gauge"] == pytest.approx(0.3)
+    assert found.facts["num_gpu_blocks"] == "5943"
+    assert found.histograms["e2e_seconds"].counts[-1] == 200
+
+
+def test_only_the_generating_endpoint_counts() -> None:
+    busy = re.sub(r'(?m)^(.*_requests(_total)?\{.*"clear_kv_blocks".*) \S+$', r"\1 50", page_text(WORKER))
+    assert busy != page_text(WORKER)
+    assert read(busy) == page(WORKER)
+
+
+def test_loading_the_model_is_the_least_that_a_cold_start_takes() -> None:
+    value = signals(page(WORKER))["cold_start_seconds"]
+    assert isinstance(value, Reading)
+    assert (value.value, value.low, value.high) == (None, 41.75, None)
+
+
+# --- tables and pages
+
+
+@pytest.mark.parametrize("text", [page_text(FRONTEND), old_frontend()], ids=["now", "old"])
+def test_every_family_of_a_frontend_is_read_or_left_alone_for_a_reason(text: str) -> None:
+    assert unknown(DYNAMO_FRONTEND, text) == []
+    assert misread(DYNAMO_FRONTEND, text) == set()
+
+
+@pytest.mark.parametrize("text", [page_text(WORKER), old_worker()], ids=["now", "old"])
+def test_so_is_every_family_of_a_worker(text: str) -> None:
+    assert unknown(DYNAMO_WORKER, text) == []
+    assert misread(DYNAMO_WORKER, text) == set()
+
+
+def test_so_is_every_family_around_an_engine() -> None:
+    assert unknown(VLLM_V1, page_text(WITH_VLLM)) == []
+
+
+def test_every_row_is_met() -> None:
+    assert never_met(DYNAMO_FRONTEND, page_text(FRONTEND), old_frontend()) == set()
+    assert never_met(DYNAMO_WORKER, page_text(WORKER), old_worker()) == set()
+
+
+@pytest.mark.parametrize(("table", "name"), [(DYNAMO_FRONTEND, FRONTEND), (DYNAMO_WORKER, WORKER)], ids=["f", "w"])
+def test_every_signal_has_a_value_or_a_reason(table: Engine, name: str) -> None:
+    told = dict(table.not_exposed)
+    for signal, value in signals(page(name)).items():
+        if value == Missing(gap=Gap.NOT_EXPOSED) and not signal.startswith(("gpu_", "tensor_", "dram_", "arrival")):
+            assert told.keys() & {*BY_NAME[signal].families}, signal
+    assert not told.keys() & {row.family for row in table.rows}

@@ -1,0 +1,353 @@
+"""A curve put into a plan that people wrote: their text stays byte for byte, and where that cannot be, nothing changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.benchmarks import plan_edit
+from agent.benchmarks.plan_edit import chosen_tier, open_plan, with_curve, write
+from agent.config_files import load_plan
+from agent.errors import BadPlan
+from exporters.plan_yaml import WRITTEN
+from rules.plan import BenchmarkCurve
+
+CURVE = BenchmarkCurve.model_validate(
+    {"loop": "open", "source": ["r.json"], "points": [{"requested_rps": 2.0, "completed_rps": 1.5}]}
+)
+OTHER = BenchmarkCurve.model_validate({"loop": "open", "points": [{"completed_rps": 9.0}]})
+
+PLAN = """\
+# The plan of the fleet.
+schema:   1     # one
+
+tiers:
+  # the big ones
+  'big':
+    model: "m"   # quoted
+    engine: vllm
+    gpu: {product: A, per_replica: 1}
+    curve:
+      loop: closed   # with eight clients
+      # measured on a Friday
+      points:
+        - completed_rps: 3
+        - completed_rps: 4  # the last one
+
+    # about the promise
+    slo: {ttft_p99_seconds: 2}
+  small: &small
+    model: m
+    engine: vllm
+    gpu:
+      product: B
+      per_replica: 1
+    slo: {ttft_p99_seconds: 1}
+
+    # how it ends
+# and that is all
+"""
+
+NEW = f"""\
+    curve:
+      # {WRITTEN}
+      loop: open
+      source:
+        - r.json
+      points:
+        - {{requested_rps: 2, completed_rps: 1.5}}
+"""
+
+
+def plan_in(folder: Path, text: str = PLAN, name: str = "plan.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def edited(path: Path, tier: str, curve: BenchmarkCurve = CURVE) -> plan_edit.Edited:
+    return with_curve(open_plan(path), tier, curve, head=(WRITTEN,))
+
+
+def refused(path: Path, tier: str = "a") -> str:
+    """The sentence, after which the file is as it was."""
+    before = path.read_bytes()
+    with pytest.raises(BadPlan) as caught:
+        edited(path, tier)
+    assert path.read_bytes() == before
+    return str(caught.value)
+
+
+def test_a_curve_is_replaced_and_everything_else_stays(tmp_path: Path) -> None:
+    start, end = PLAN.index("    curve:"), PLAN.index("\n    # about the promise")
+    assert edited(plan_in(tmp_path), "big").text == PLAN[:start] + NEW + PLAN[end:]
+
+
+def test_a_tier_without_a_curve_gets_one_at_its_end(tmp_path: Path) -> None:
+    end = PLAN.index("\n    # how it ends")
+    assert edited(plan_in(tmp_path), "small").text == PLAN[:end] + NEW + PLAN[end:]
+
+
+def test_comments_of_people_that_go_with_the_curve_are_told(tmp_path: Path) -> None:
+    path = plan_in(tmp_path)
+    first = edited(path, "big")
+    assert first.lost_comments == ("measured on a Friday",)
+    path.write_text(first.text)
+    assert edited(path, "big", OTHER).lost_comments == ()
+
+
+def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    for tier in ("big", "small"):
+        path = plan_in(tmp_path)
+        first = edited(path, tier).text
+        path.write_text(first)
+        assert edited(path, tier).text == first
+
+
+def test_one_curve_after_another_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = plan_in(tmp_path)
+    first = edited(path, "small").text
+    path.write_text(first)
+    path.write_text(edited(path, "small", OTHER).text)
+    assert edited(path, "small").text == first
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        "curve:",
+        "curve: null  # none yet",
+        "curve: {loop: open, points: [{completed_rps: 3}]}",
+        "curve: {loop: open,\n      points: [\n{completed_rps: 3}]\n      }  # so",
+        "'curve':\n      points:\n      - completed_rps: 3",
+        '"curve" : !!map\n      points:\n      - completed_rps: 3\n\n',
+        "curve:\n      points:\n      -\n        completed_rps: 3\n      source:\n      - |\n        a\n        b\n",
+        "curve: &here\n      points: &these [{completed_rps: 3}]",
+    ],
+)
+@pytest.mark.parametrize("after", ["", "    cold_start_seconds: 4\n", "    # a comment\n  # another\n\n"])
+def test_however_the_curve_was_written(tmp_path: Path, curve: str, after: str) -> None:
+    head = "schema: 1\ntiers:\n  a:\n    model: m\n    engine: e\n    gpu: {product: A, per_replica: 1}\n"
+    head += "    slo: {ttft_p99_seconds: 2}\n"
+    text = f"{head}    {curve}\n{after}"
+    found = edited(plan_in(tmp_path, text), "a").text
+    kept = curve[len(curve.rstrip()) :] + after
+    margin = NEW.replace("        - ", "      - ") if "\n      -" in curve else NEW
+    assert found == head + margin + kept
+
+
+def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
+    text = "tiers:\n    a:\n        model: m\n        engine: e\n        pools:\n        - mixed\n"
+    text += "        gpu: {product: A, per_replica: 1}\n        slo: {ttft_p99_seconds: 2}\nschema: 1\n"
+    found = edited(plan_in(tmp_path, text), "a").text
+    added = [line for line in found.splitlines() if line not in text.splitlines() and "#" not in line]
+    assert added == [
+        "        curve:",
+        "            loop: open",
+        "            source:",
+        "            - r.json",
+        "            points:",
+        "            - {requested_rps: 2, completed_rps: 1.5}",
+    ]
+    assert found.endswith("schema: 1\n")
+
+
+def test_line_ends_of_windows_a_mark_and_a_missing_last_line_end_stay(tmp_path: Path) -> None:
+    text = PLAN.rstrip().replace("\n", "\r\n")
+    path = plan_in(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    for tier in ("big", "small"):
+        plan = open_plan(path)
+        assert write(plan, with_curve(plan, tier, CURVE).text)
+    data = path.read_bytes()
+    assert data.startswith(b"\xef\xbb\xbf# The plan")
+    assert data.count(b"\n") == data.count(b"\r\n")
+    assert not data.endswith(b"\n")
+    assert load_plan(path).tiers["big"].curve == CURVE
+
+
+def test_characters_beyond_the_first_plane_do_not_shift_the_place(tmp_path: Path) -> None:
+    text = PLAN.replace("the big ones", "the \U0001f600 éé ones")
+    start, end = text.index("    curve:"), text.index("\n    # about the promise")
+    assert edited(plan_in(tmp_path, text), "big").text == text[:start] + NEW + text[end:]
+
+
+HEAD = "schema: 1\ntiers:\n"
+BODY = "model: m\n    engine: e\n    gpu: {product: A, per_replica: 1}\n    slo: {ttft_p99_seconds: 2}\n"
+FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_seconds: 2}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{HEAD}  a: {FLOW}\n", "tiers.a is written in braces"),
+        (f"schema: 1\ntiers: {{a: {FLOW}}}\n", "tiers.a is written in braces"),
+        (
+            f"{HEAD}  b: &b\n    {BODY}  a: *b\n",
+            "tiers.a is written elsewhere in the file and only referred to here",
+        ),
+        (
+            f"{HEAD}  a: &a\n    {BODY}  b: *a\n",
+            "tiers.a shares parts with other places of the file",
+        ),
+        (
+            f"{HEAD}  a: &a\n    {BODY}  b:\n    <<: *a\n    cold_start_seconds: 9\n",
+            "tiers.a shares parts with other places of the file",
+        ),
+        (
+            f"{HEAD}  a:\n    {BODY}    curve: &c {{points: [{{completed_rps: 3}}]}}\n  b:\n    {BODY}    curve: *c\n",
+            "tiers.a refers to other parts of the file, or they to it",
+        ),
+        (
+            f"base: &base\n  tiers:\n    a:\n      {BODY}<<: *base\nschema: 1\n",
+            "the plan does not hold tiers itself: it comes from another place of the file",
+        ),
+        (f"{HEAD}  a:\n    ? curve\n    : points: [{{completed_rps: 3}}]\n    {BODY}", "tiers.a "),
+    ],
+)
+def test_what_cannot_be_edited_safely_is_said_and_stays(tmp_path: Path, text: str, said: str) -> None:
+    path = plan_in(tmp_path, text)
+    sentence = refused(path)
+    assert sentence.startswith(f"{path}: {said}")
+    assert sentence.endswith("so the text cannot be edited safely; " + plan_edit.BY_HAND)
+
+
+def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: Path) -> None:
+    text = f"{HEAD}  b: &b\n    {BODY}    curve: {{points: [{{completed_rps: 3}}]}}\n  a:\n    <<: *b\n    cold_start_seconds: 9\n"
+    found = edited(plan_in(tmp_path, text), "a")
+    assert found.text == text + NEW
+    assert found.plan.tiers["a"].curve == CURVE
+    assert found.plan.tiers["b"].curve != CURVE
+
+
+def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_path: Path) -> None:
+    path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    fleet: {{instances: none}}\n    oops: 1\n")
+    sentence = refused(path)
+    assert sentence.splitlines() == [
+        f"{path}: is no valid plan, and nothing was written",
+        f"{path}:8: tiers.a.fleet.instances: must be a whole number, not 'none'",
+        f"{path}:9: tiers.a.oops: is not a key of a plan; did you mean pools?",
+    ]
+
+
+def test_a_curve_that_was_not_valid_may_be_replaced(tmp_path: Path) -> None:
+    path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    curve: {{points: []}}\n")
+    assert edited(path, "a").plan.tiers["a"].curve == CURVE
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema: [", "is not YAML"),
+        ("- 1\n", "is no plan: it has no tiers"),
+        ("schema: 1\n", "is no plan: it has no tiers"),
+        ("tiers: {}\n", "is no plan: it has no tiers"),
+        (f"{HEAD}  a:\n    {BODY}    model: n\n", "tiers.a.model: is given twice"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(BadPlan, match=r"plan\.yaml") as caught:
+        open_plan(plan_in(tmp_path, text))
+    assert said in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadPlan, match="there is no such file"):
+        open_plan(tmp_path / "none.yaml")
+
+
+def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
+    plan = open_plan(plan_in(tmp_path))
+    assert chosen_tier(plan, "small") == "small"
+    with pytest.raises(BadPlan, match=r"has no tier huge; it has big, small$"):
+        chosen_tier(plan, "huge")
+    with pytest.raises(BadPlan, match=r"has several tiers; say which with --tier: big, small$"):
+        chosen_tier(plan, None)
+    assert chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}")), None) == "a"
+    with pytest.raises(BadPlan, match=r"tiers\.a: must be a mapping"):
+        chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
+    with pytest.raises(BadPlan, match="the name 7 must be text"):
+        chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  7:\n    {BODY}")), None)
+
+
+def json_plan(**more: Any) -> dict[str, Any]:
+    tier = {"model": "é", "engine": "e", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
+    return {"schema": 1, "tiers": {"a": {**tier, **more}}}
+
+
+@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
+@pytest.mark.parametrize("more", [{}, {"curve": OTHER.model_dump()}, {"cold_start_seconds": 3}])
+def test_a_json_plan_keeps_its_indentation_and_its_order(tmp_path: Path, indent: Any, more: dict[str, Any]) -> None:
+    path = plan_in(tmp_path, json.dumps(json_plan(**more), indent=indent, ensure_ascii=False) + "\n", "plan.json")
+    found = edited(path, "a").text
+    curve = {"loop": "open", "source": ["r.json"], "points": [{"completed_rps": 1.5, "requested_rps": 2.0}]}
+    expected = json_plan(**{**more, "curve": curve})
+    assert found == json.dumps(expected, indent=indent, ensure_ascii=False) + "\n"
+    path.write_text(found)
+    assert edited(path, "a").text == found
+
+
+def test_writing_keeps_the_mode_follows_links_and_leaves_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    real = plan_in(tmp_path / "real")
+    real.chmod(0o640)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(real)
+    plan = open_plan(link)
+    assert write(plan, with_curve(plan, "big", CURVE).text)
+    assert link.is_symlink()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    assert [path.name for path in real.parent.iterdir()] == ["plan.yaml"]
+    assert load_plan(link).tiers["big"].curve == CURVE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_root_does_not_take_the_file(tmp_path: Path) -> None:
+    path = plan_in(tmp_path)
+    os.chown(path, 12345, 12346)
+    plan = open_plan(path)
+    write(plan, with_curve(plan, "big", CURVE).text)
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
+
+
+def test_a_file_that_would_not_change_is_not_written(tmp_path: Path) -> None:
+    path = plan_in(tmp_path)
+    before = path.stat().st_ino
+    plan = open_plan(path)
+    assert not write(plan, plan.text)
+    assert path.stat().st_ino == before
+
+
+def test_a_plan_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
+    path = plan_in(tmp_path)
+    plan = open_plan(path)
+    path.unlink()
+    with pytest.raises(BadPlan, match="cannot be written: No such file or directory"):
+        write(plan, plan.text + "# more\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_while_writing_leaves_the_plan_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = plan_in(tmp_path)
+    plan = open_plan(path)
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(BadPlan, match="cannot be written: No space left on device"):
+        write(plan, plan.text + "# more\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
+    assert path.read_text() == PLAN
+
+
+def test_the_plan_of_the_text_is_the_one_that_was_checked(tmp_path: Path) -> None:
+    found = edited(plan_in(tmp_path), "big")
+    assert yaml.safe_load(found.text)["tiers"]["big"]["slo"] == {"ttft_p99_seconds": 2}
+    assert found.plan.tiers["big"].curve == CURVE
+    assert found.plan.tiers["small"].curve is None
