@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rules.engines.alongside import ALONGSIDE
-
-from exporters.engines_text import matrix, title
+from exporters.engines_text import matrix
 from exporters.markdown import table
+from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import ENGINES
 from rules.engines.support import Support, exposures
 from rules.engines.table import Across, Engine, Match, Row
@@ -42,7 +41,7 @@ def engines_page() -> str:
 
 
 def _engine(engine: Engine) -> Iterator[str]:
-    yield f"## {title(engine)}"
+    yield f"## {engine.label}"
     if engine.scanned:
         yield f"`engine: {engine.name}`; releases {', '.join(engine.scanned)}."
     yield table(("our family", "source", "since", "until", "note"), (_row(row) for row in engine.rows))

@@ -14,11 +14,6 @@ from rules.engines.table import Engine
 SHORT = {Support.KNOWN: "known", Support.BOUNDED: "bounded", Support.NOT_EXPOSED: "-"}
 
 
-def title(engine: Engine) -> str:
-    """An engine's generation as people are told it."""
-    return f"{engine.title} {engine.generation.upper()}"
-
-
 def cell(exposure: Exposure) -> str:
     """One cell: what the newest release gives, and since when where it was not always so."""
     support, since, _ = exposure.spans[-1]
@@ -35,7 +30,7 @@ def matrix(engines: Sequence[Engine]) -> tuple[tuple[str, ...], tuple[tuple[str,
     """Head and rows: a signal a row, an engine generation a column."""
     columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
     rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
-    return ("signal", *(title(engine) for engine in engines)), rows
+    return ("signal", *(engine.label for engine in engines)), rows
 
 
 def engines_text(engines: Sequence[Engine]) -> str:
@@ -53,7 +48,7 @@ LEGEND = (
 
 
 def _one(engine: Engine) -> str:
-    lines = [title(engine) + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
+    lines = [engine.label + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
     rows = [(e.signal, cell(e), _said(e)) for e in exposures(engine)]
     return "\n".join([*lines, _columns(rows)])
 

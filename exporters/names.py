@@ -16,7 +16,7 @@ from rules.gpu_readout import GPU_NAMES
 PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
-RULE, REASON, KIND = "rule", "reason", "kind"
+RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -24,7 +24,7 @@ OF_ENGINE = (TIER, POOL, REPLICA, MODEL)
 OF_GPU = (TIER, POOL, REPLICA, GPU)
 OF_RULE = (TIER, REPLICA, RULE)
 
-PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position"}
+PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position", "gpu_fault_events_by_code": "code"}
 """Families that come in parts (`spec_accepted_at_position/2`), and the label that says which."""
 
 
@@ -69,6 +69,12 @@ GPU_INFO = _gauge("gpu_info", (*OF_GPU, "product"), "1; which GPUs the replica o
 
 VERDICT = _gauge("verdict", OF_RULE, "What a rule says now: 0 ok, 1 warning, 2 critical; absent where it cannot judge")
 VERDICT_CERTAIN = _gauge("verdict_certain", OF_RULE, "1 where that verdict is certain, 0 where it is only likely")
+OBSERVED = _gauge(
+    "observed",
+    (*OF_RULE, BOUND),
+    "What that verdict saw, in the rule's base unit, for people to read; where only a bound is known, bound says which",
+)
+EXPECTED = _gauge("expected", (*OF_RULE, BOUND), "What that verdict compared it with, in the same unit")
 UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), "1 while a rule cannot judge, with the reason")
 CASCADE_STAGE = _gauge(
     "kv_cascade_stage",
@@ -118,6 +124,8 @@ OWN: tuple[Metric, ...] = (
     GPU_INFO,
     VERDICT,
     VERDICT_CERTAIN,
+    OBSERVED,
+    EXPECTED,
     UNKNOWN,
     CASCADE_STAGE,
     PLAN_INFO,

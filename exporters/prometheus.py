@@ -89,11 +89,14 @@ def _utf8(value: str) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
+def _part(name: str, family: str) -> tuple[str, ...]:
+    return (name.partition("/")[2],) if family in names.PARTS else ()
+
+
 def _add_counter(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
     for name, value in replica.totals.counters.items():
         if stem(name) == family:
-            part = (name.partition("/")[2],) if family in names.PARTS else ()
-            printed.add_sample(metric.name, _labels(metric, (*of_engine(replica), *part)), value)
+            printed.add_sample(metric.name, _labels(metric, (*of_engine(replica), *_part(name, family))), value)
 
 
 def _add_gauge(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
@@ -103,8 +106,9 @@ def _add_gauge(printed: Printed, metric: Metric, family: str, replica: ReplicaSt
 
 def _add_gpu_counter(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
     for gpu in replica.gpus:
-        if family in gpu.counters:
-            printed.add_sample(metric.name, _labels(metric, of_gpu(replica, gpu)), gpu.counters[family])
+        for name, value in gpu.counters.items():
+            if stem(name) == family:
+                printed.add_sample(metric.name, _labels(metric, (*of_gpu(replica, gpu), *_part(name, family))), value)
 
 
 def _add_gpu_gauge(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:

@@ -8,14 +8,28 @@ print means of their last interval, and a value that an exporter refreshes every
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from rules import windows
+from rules.families import stem
 from rules.gpu_readout import GpuReadout
 from rules.signals import Gap
 from rules.windows import GaugeSum, Window
 
-ENERGY, ENERGY_SECONDS = "gpu_energy_joules", "gpu_energy_covered_seconds"
+COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gpu_energy_covered_seconds": ("gpu_energy_joules",),
+        "gpu_throttled_covered_seconds": (
+            "gpu_throttled_power_seconds",
+            "gpu_throttled_thermal_seconds",
+            "gpu_throttled_hardware_seconds",
+        ),
+    }
+)
+"""Covered seconds -> what they cover. A source that gives sums without them is covered from refresh to refresh."""
+
+FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
 """A gauge says nothing about a longer silence before it; counters do (as `rules.tracks.BRIDGE_SECONDS` for gaps)."""
@@ -24,14 +38,17 @@ LEVEL_SECONDS = 300.0
 def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     """What one GPU did between two readouts; None where time did not go forward.
 
-    A counter that fell began anew (driver reload, another reader): a gap, not a number.
+    A counter that fell began anew (driver reload, another reader): a gap, not a number. A code of which the earlier
+    readout counted no fault counted none: its first one is an increase from zero.
     """
     dt = later.t - earlier.t
     if dt <= 0:
         return None
-    counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
-    if ENERGY in counters and ENERGY_SECONDS not in later.counters:
-        counters[ENERGY_SECONDS] = dt
+    before = {**_codes_not_yet_seen(earlier, later), **earlier.counters}
+    counters = {f: v - before[f] for f, v in later.counters.items() if v >= before.get(f, math.inf)}
+    for seconds, covered in COVERED.items():
+        if seconds not in later.counters and any(family in counters for family in covered):
+            counters[seconds] = dt
     gauges = {
         name: GaugeSum(integral=value * dt, seconds=dt, minimum=value, maximum=value, samples=1)
         for name, value in later.gauges.items()
@@ -51,6 +68,13 @@ def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         | dict.fromkeys(unseen, Gap.SCRAPE_FAILED),
         sampled=later.sampled,
     )
+
+
+def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, float]:
+    """Zero for every fault code, where both readouts of one reader tell faults."""
+    if not earlier.counters.get(FAULTS, math.inf) <= later.counters.get(FAULTS, -math.inf):
+        return {}
+    return {family: 0.0 for family in later.counters if stem(family) == FAULTS_BY_CODE}
 
 
 def together(of_gpus: Iterable[Window]) -> Window | None:

@@ -1,4 +1,4 @@
-"""Stand-in GPUs for tests: compiles nvml_standin.c and lets a test write the machine's state.
+"""Stand-in GPUs for tests: compiles nvml_standin/ and lets a test write the machine's state.
 
 The real binding (pynvml) loads the stand-in because its soname is already in the process. Function pointers are kept
 by the binding for the life of the process: there is one library per process, and tests vary the state file.
@@ -10,7 +10,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pynvml
@@ -19,7 +19,7 @@ import pytest
 from agent.collect.nvml import NvmlReader
 from rules.gpu_readout import GpuReadout
 
-SOURCE = Path(__file__).parent / "nvml_standin" / "nvml_standin.c"
+SOURCES = sorted((Path(__file__).parent / "nvml_standin").glob("*.c"))
 FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden")
 SONAME = "libnvidia-ml.so.1"
 
@@ -35,12 +35,36 @@ H100 = {
     "limit_mw": 700_000,
     "celsius": 61,
     "pids": "4242,4300",
+    "field.1": 1,
+    "field.5": 12,
+    "field.6": 0,
+    "field.74": 3_000_000_000,
+    "field.75": 0,
+    "reasons": 0,
+    "gpm": 1,
+    "gpm.clock": 100,
+    "gpm.1": 5_000,
+    "gpm.2": 4_000,
+    "gpm.5": 3_000,
+    "gpm.10": 2_000,
+    "mig": 0,
 }
-"""A GPU that supports everything."""
+"""A GPU that supports everything: ECC is on, 12 errors were corrected in its life, 3 s it was held down by power."""
+
+
+HALF = {
+    "name": "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+    "gi": 1,
+    "total": 42_000_000_000,
+    "free": 2_000_000_000,
+    "reserved": 200_000_000,
+    "pids": "5151",
+}
+"""A MIG instance, by its own handle."""
 
 
 class StandIn:
-    """The machine's state as ``nvml_standin.c`` reads it: set keys, take keys away, see what was called."""
+    """The machine's state as ``nvml_standin/standin.h`` describes it: set keys, take keys away, see what was called."""
 
     def __init__(self, folder: Path, library: ctypes.CDLL) -> None:
         self.state_file = folder / "state"
@@ -64,6 +88,11 @@ class StandIn:
         self._state = {key: value for key, value in self._state.items() if value is not None}
         self._write()
 
+    def replace(self, state: Mapping[str, object]) -> None:
+        """Make this the whole state, as a recording of ``benchmarks/nvml_turn.py`` holds it."""
+        self._state = dict(state)
+        self._write()
+
     def _write(self) -> None:
         fresh = self.state_file.with_suffix(".new")
         fresh.write_text("".join(f"{key}={value}\n" for key, value in self._state.items()), encoding="ascii")
@@ -76,6 +105,21 @@ class StandIn:
         names = self._calls_file.read_text(encoding="ascii").split()
         self._calls_file.unlink()
         return names
+
+    def add_instance(self, gpu: int, place: int, **changes: object) -> str:
+        """Add a MIG instance of a half H100 in this place of GPU number ``gpu``. Returns its UUID."""
+        values = {"uuid": f"MIG-{gpu}{place}000000-0000-5000-8000-000000000000", **HALF, **changes}
+        self.set({f"{gpu}.mig": 1} | {f"{gpu}.mig.{place}.{key}": v for key, v in values.items() if v is not None})
+        return str(values["uuid"])
+
+    def remove_instance(self, gpu: int, place: int) -> None:
+        """Take the instance in this place away."""
+        inside = f"{gpu}.mig.{place}."
+        self.set({key: None for key in self._state if key.startswith(inside)})
+
+    def lent(self) -> int:
+        """How many samples and event sets were not given back."""
+        return int(self._library.standin_lent())
 
     def opened(self) -> int:
         """How many times the library is open."""
@@ -123,7 +167,7 @@ def compile_standin(folder: Path) -> Path:
             pytest.fail(missing)
         pytest.skip(missing)
     library = folder / SONAME
-    subprocess.run([compiler, *FLAGS, f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)], check=True)
+    subprocess.run([compiler, *FLAGS, f"-Wl,-soname,{SONAME}", "-o", str(library), *map(str, SOURCES)], check=True)
     return library
 
 

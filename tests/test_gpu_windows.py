@@ -88,6 +88,48 @@ def test_covered_seconds_that_the_reader_gives_are_not_made_up() -> None:
     assert isinstance(read_all(found)["gpu_power_watts"], Missing)
 
 
+def test_throttling_without_covered_seconds_is_covered_from_refresh_to_refresh() -> None:
+    pages = [readout(t, counters={"gpu_throttled_power_seconds": t / 4}) for t in (0.0, 30.0)]
+    found = since(*pages)
+    assert found.counters == {"gpu_throttled_power_seconds": 7.5, "gpu_throttled_covered_seconds": 30.0}
+    assert read_all(found)["gpu_throttled_power_ratio"] == Reading(value=0.25, low=0.25, high=0.25, n=30)
+
+
+def test_throttling_keeps_the_covered_seconds_that_the_reader_gives() -> None:
+    def at(t: float, covered: float) -> GpuReadout:
+        counters = {"gpu_throttled_thermal_seconds": t / 10, "gpu_throttled_covered_seconds": covered}
+        return readout(t, counters=counters)
+
+    found = since(at(0, 100), at(30, 115))
+    assert found.counters == {"gpu_throttled_thermal_seconds": 3.0, "gpu_throttled_covered_seconds": 15.0}
+
+
+XID_79, AFID_23 = "gpu_fault_events_by_code/xid-79", "gpu_fault_events_by_code/afid-23"
+
+
+def test_the_first_fault_of_a_code_is_an_increase_from_zero() -> None:
+    found = since(
+        readout(0, counters={"gpu_fault_events": 1, AFID_23: 1}),
+        readout(15, counters={"gpu_fault_events": 4, AFID_23: 2, XID_79: 2}),
+    )
+    assert found.counters == {"gpu_fault_events": 3, AFID_23: 1, XID_79: 2}
+    assert found.gaps == {}
+
+
+def test_faults_by_code_that_begin_with_the_count_itself_were_not_all_in_this_window() -> None:
+    found = since(readout(0, counters={}), readout(15, counters={"gpu_fault_events": 4, XID_79: 4}))
+    assert found.counters == {}
+
+
+def test_faults_by_code_of_a_reader_that_began_anew_are_no_increase() -> None:
+    found = since(
+        readout(0, counters={"gpu_fault_events": 9, XID_79: 9}),
+        readout(15, counters={"gpu_fault_events": 2, AFID_23: 2}),
+    )
+    assert found.counters == {}
+    assert found.gaps == {"gpu_fault_events": Gap.RESTARTED}
+
+
 def test_a_counter_that_fell_is_a_gap_and_no_negative_power() -> None:
     found = since(readout(0), readout(15, counters={"gpu_energy_joules": 10.0}))
     assert found.counters == {}

@@ -56,6 +56,8 @@ def test_names_are_found_by_family_and_by_part() -> None:
     assert names.exported("requests_finished") == "sizewatch_requests_finished_total"
     assert names.exported("spec_accepted_at_position/2") == "sizewatch_spec_accepted_tokens_at_position_total"
     assert names.metric("spec_accepted_at_position/2").labels[-1] == "position"
+    assert names.exported("gpu_fault_events_by_code/xid-79") == "sizewatch_gpu_fault_events_by_code_total"
+    assert names.metric("gpu_fault_events_by_code/xid-79").labels == ("tier", "pool", "replica", "gpu", "code")
     assert names.bucket("ttft_seconds") == "sizewatch_ttft_seconds_bucket"
     assert names.total("ttft_seconds") == "sizewatch_ttft_seconds_sum"
     assert names.count("prompt_tokens_per_request") == "sizewatch_request_prompt_tokens_count"

@@ -1,32 +1,57 @@
 """NVML through the real binding, against stand-in GPUs: what a GPU says, and what it does not support."""
 
 import pytest
-from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from nvml_fixture import H100, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
 from rules.gpu_readout import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13
 
+POLLED = frozenset({"gpu_throttled_hardware_seconds"})
+"""What NVML gives no sum for on any GPU."""
+
 
 # ---- what a healthy GPU says ----
 
 
-def test_a_gpu_that_supports_everything_says_everything_and_nothing_is_sampled(machine):
+def second_turn(machine):
+    """15 s in which the GPU drew 400 W; the first turn has nothing to compare with."""
+    machine.only()
+    machine.standin.set({"0.samples": "1000000:50,2000000:50", "0.energy_mj": 11_000_000})
+    machine.standin.set({"0.gpm.clock": 115, "0.gpm.1": 6_350, "0.gpm.2": 4_900, "0.gpm.5": 3_600, "0.gpm.10": 2_300})
+    return machine.only()
+
+
+def test_a_gpu_that_supports_everything_says_everything_and_only_the_boards_brakes_are_polled(machine):
     uuid = machine.standin.add_gpu()
-    gpu = machine.only()
+    gpu = second_turn(machine)
     assert (gpu.gpu, gpu.index, gpu.product) == (uuid, 0, "NVIDIA H100 80GB HBM3")
-    assert gpu.t == 1_700_000_015.0
+    assert gpu.t == 1_700_000_030.0
     assert gpu.gauges == {
         "gpu_memory_used_bytes": 80_000_000_000.0,
         "gpu_memory_total_bytes": 85_520_809_984.0,
         "gpu_memory_reserved_bytes": 502_000_000.0,
         "gpu_temperature_celsius": 61.0,
         "gpu_power_limit_watts": 700.0,
+        "gpu_gr_engine_active": pytest.approx(0.9),
+        "gpu_sm_active": pytest.approx(0.6),
+        "tensor_active": pytest.approx(0.4),
+        "dram_active": pytest.approx(0.2),
     }
-    assert dict(gpu.counters) == dict.fromkeys(
-        ("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds"), 0.0
-    )
-    assert (gpu.gaps, gpu.sampled, gpu.pids) == ({}, frozenset(), (4242, 4300))
+    assert dict(gpu.counters) == {
+        "gpu_busy_seconds": pytest.approx(0.5),
+        "gpu_busy_covered_seconds": pytest.approx(1.0),
+        "gpu_energy_joules": pytest.approx(6_000.0),
+        "gpu_energy_covered_seconds": pytest.approx(15.0),
+        "gpu_throttled_power_seconds": 0.0,
+        "gpu_throttled_thermal_seconds": 0.0,
+        "gpu_throttled_hardware_seconds": 0.0,
+        "gpu_throttled_covered_seconds": pytest.approx(15.0),
+        "gpu_ecc_correctable_errors": 0,
+        "gpu_ecc_uncorrectable_errors": 0,
+        "gpu_fault_events": 0,
+    }
+    assert (gpu.gaps, gpu.sampled, gpu.pids) == ({}, POLLED, (4242, 4300))
     assert {*gpu.counters, *gpu.gauges} <= set(GPU_NAMES)
 
 
@@ -41,7 +66,7 @@ def test_utilisation_and_power_come_from_the_drivers_sums_not_from_its_polls(mac
     assert gpu.counters["gpu_energy_joules"] == pytest.approx(6_000.0)
     assert gpu.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
     assert "gpu_power_watts" not in gpu.gauges
-    assert gpu.sampled == frozenset()
+    assert gpu.sampled == POLLED
 
 
 def test_a_sample_is_counted_once_though_the_buffer_still_holds_it(machine):
@@ -60,7 +85,7 @@ def test_a_driver_that_gives_old_samples_again_does_not_count_them_again(machine
     assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(1.0)
     gpu = machine.only()
     assert gpu.counters["gpu_busy_seconds"] == pytest.approx(1.0)
-    assert gpu.sampled == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    assert gpu.sampled == POLLED | {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
 
 
 def test_samples_given_as_doubles_are_read_as_doubles(machine):
@@ -70,21 +95,31 @@ def test_samples_given_as_doubles_are_read_as_doubles(machine):
     assert machine.only().counters["gpu_busy_seconds"] == pytest.approx(0.625)
 
 
-def test_a_turn_asks_only_what_changes(machine):
-    machine.standin.add_gpu()
-    machine.only()
+OF_A_TURN = [
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetSamples",
+    "nvmlDeviceGetSamples",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlGpmMetricsGet",
+    "nvmlGpmSampleGet",
+]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_turn_asks_only_what_changes_and_one_thing_of_the_whole_machine(machine, gpus):
+    for _ in range(gpus):
+        machine.standin.add_gpu()
+    machine.turn()
+    machine.turn()  # the second sample of GPM is made here
     machine.standin.calls()
-    machine.standin.set({"0.samples": "1000000:50,2000000:50"})
-    machine.only()
-    assert sorted(machine.standin.calls()) == [
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetSamples",
-        "nvmlDeviceGetSamples",
-        "nvmlDeviceGetTemperatureV",
-        "nvmlDeviceGetTotalEnergyConsumption",
-    ]
+    machine.standin.set({f"{number}.samples": "1000000:50,2000000:50" for number in range(gpus)})
+    assert len(machine.turn()) == gpus
+    assert sorted(machine.standin.calls()) == sorted([*(OF_A_TURN * gpus), "nvmlEventSetWait_v2"])
 
 
 def test_a_changed_power_limit_is_seen_within_minutes(machine):
@@ -99,12 +134,13 @@ def test_a_changed_power_limit_is_seen_within_minutes(machine):
 
 
 def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(machine):
-    lacking = dict.fromkeys(("util", "samples", "energy_mj", "power_mw", "limit_mw", "celsius", "total"))
-    machine.standin.add_gpu(name="Tesla T4", **lacking)
-    machine.standin.set({"driver": "460.106"})
+    uuid = machine.standin.add_gpu(**{**dict.fromkeys(H100), "name": "Tesla T4"})
+    machine.standin.set({"driver": "460.106", "error.nvmlEventSetCreate": NOT_SUPPORTED})
     gpu = machine.only()
-    assert (gpu.counters, gpu.gauges, gpu.sampled) == ({}, {}, frozenset())
-    assert gpu.gaps == dict.fromkeys(
+    assert (gpu.gpu, gpu.counters, gpu.gauges, gpu.sampled) == (uuid, {}, {}, frozenset())
+    gpm = "GPM (Hopper and newer) not supported by Tesla T4 (driver 460.106)"
+    activity = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+    assert gpu.gaps == dict.fromkeys(activity, gpm) | dict.fromkeys(
         (
             "gpu_busy_seconds",
             "gpu_busy_covered_seconds",
@@ -116,14 +152,22 @@ def test_what_a_product_does_not_support_is_a_gap_with_words_and_never_a_zero(ma
             "gpu_memory_reserved_bytes",
             "gpu_temperature_celsius",
             "gpu_power_limit_watts",
+            "gpu_throttled_power_seconds",
+            "gpu_throttled_thermal_seconds",
+            "gpu_throttled_hardware_seconds",
+            "gpu_throttled_covered_seconds",
+            "gpu_ecc_correctable_errors",
+            "gpu_ecc_uncorrectable_errors",
+            "gpu_fault_events",
+            "gpu_fault_events_by_code",
         ),
         "not supported by Tesla T4 (driver 460.106)",
     )
 
 
-def test_a_mig_parent_has_gaps_for_utilisation_and_keeps_the_rest(machine):
+def test_a_gpu_without_utilisation_keeps_the_rest(machine):
     machine.standin.add_gpu(util=None, samples=None)
-    gpu = machine.only()
+    gpu = second_turn(machine)
     assert not {"gpu_busy_seconds", "gpu_busy_covered_seconds"} & {*gpu.counters, *gpu.gauges}
     assert set(gpu.gaps) == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
     assert gpu.gauges["gpu_temperature_celsius"] == 61.0
@@ -134,14 +178,16 @@ def test_without_driver_sums_polls_fill_the_same_counters_and_are_marked(machine
     machine.standin.add_gpu(util=64, power_mw=400_000)
     machine.standin.set({"error.nvmlDeviceGetSamples": code, "error.nvmlDeviceGetTotalEnergyConsumption": code})
     machine.only()
-    machine.standin.set({"0.util": 20, "0.power_mw": 200_000})
+    machine.standin.set({"0.util": 20, "0.power_mw": 200_000, "0.gpm.clock": 115})
     gpu = machine.only()
     assert gpu.counters["gpu_busy_seconds"] == pytest.approx(0.2 * 15)
     assert gpu.counters["gpu_busy_covered_seconds"] == pytest.approx(15.0)
     assert gpu.counters["gpu_energy_joules"] == pytest.approx(200.0 * 15)
     assert gpu.counters["gpu_energy_covered_seconds"] == pytest.approx(15.0)
     assert gpu.gauges["gpu_power_watts"] == 200.0
-    assert gpu.sampled == {*gpu.counters, "gpu_power_watts"}
+    polled = {name for name in gpu.counters if name.startswith(("gpu_busy", "gpu_energy"))}
+    assert len(polled) == 4
+    assert gpu.sampled == POLLED | polled | {"gpu_power_watts"}
     assert gpu.gaps == {}
 
 
@@ -154,13 +200,13 @@ def test_a_refusal_for_good_is_asked_once_and_again_only_after_minutes(machine):
     machine.standin.set({"0.samples": "1000000:50"})
     machine.only(300.0)
     assert "nvmlDeviceGetSamples" in machine.standin.calls()
-    assert machine.only(1.0).sampled == frozenset()
+    assert machine.only(1.0).sampled == POLLED
 
 
 def test_memory_falls_back_on_version_1_without_changing_what_used_means(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": FUNCTION_NOT_FOUND})
-    gpu = machine.only()
+    gpu = second_turn(machine)
     assert gpu.gauges["gpu_memory_used_bytes"] == 80_000_000_000.0
     assert gpu.gauges["gpu_memory_total_bytes"] == 85_520_809_984.0
     assert "gpu_memory_reserved_bytes" not in gpu.gauges
@@ -176,7 +222,7 @@ def test_temperature_falls_back_on_the_older_call(machine):
 def test_processes_we_may_not_see_are_a_gap(machine):
     machine.standin.add_gpu()
     machine.standin.set({"error.nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
-    gpu = machine.only()
+    gpu = second_turn(machine)
     assert (gpu.pids, set(gpu.gaps)) == ((), {"pids"})
 
 
@@ -185,19 +231,19 @@ def test_an_idle_gpu_whose_sample_buffer_runs_dry_is_polled_and_marked(machine):
     machine.only()
     gpu = machine.only()  # the buffer still holds nothing newer
     assert (gpu.counters["gpu_busy_seconds"], gpu.counters["gpu_busy_covered_seconds"]) == (0.0, 15.0)
-    assert gpu.sampled == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    assert gpu.sampled == POLLED | {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
     machine.standin.set({"0.samples": "1000000:50,40000000:100,41000000:100"})
     gpu = machine.only()
     # The first sample after the pause only starts the count again.
     assert (gpu.counters["gpu_busy_seconds"], gpu.counters["gpu_busy_covered_seconds"]) == (1.0, 16.0)
-    assert gpu.sampled == frozenset()
+    assert gpu.sampled == POLLED
 
 
 def test_a_turn_too_soon_for_the_next_sample_is_not_polled(machine):
     machine.standin.add_gpu()
     machine.only()
     gpu = machine.only(1.0)
-    assert (gpu.counters["gpu_busy_covered_seconds"], gpu.sampled) == (0.0, frozenset())
+    assert (gpu.counters["gpu_busy_covered_seconds"], gpu.sampled) == (0.0, POLLED)
 
 
 def test_a_driver_clock_set_back_does_not_silence_the_samples(machine):
@@ -207,7 +253,7 @@ def test_a_driver_clock_set_back_does_not_silence_the_samples(machine):
     machine.only()  # finds that all is older, and starts from there
     machine.standin.set({"0.samples": "1000000:50,2000000:50,3000000:100"})
     gpu = machine.only()
-    assert gpu.sampled == frozenset()
+    assert gpu.sampled == POLLED
     assert gpu.counters["gpu_busy_seconds"] == pytest.approx(0.64 * 15 + 1.0)  # a poll in between, one sample
 
 

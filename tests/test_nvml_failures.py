@@ -254,6 +254,8 @@ def test_a_machine_without_the_library_gives_no_readout_and_one_problem():
 def test_the_library_is_found_through_the_loaders_path_as_in_production(tmp_path, nvml):
     state = tmp_path / "state"
     state.write_text("driver=580\ncount=1\n0.uuid=GPU-a\n0.name=NVIDIA L4\n0.celsius=40\n", encoding="ascii")
-    readouts, problems = read_in_a_new_process(LD_LIBRARY_PATH=str(nvml.folder_of_library), NVML_STANDIN_STATE=str(state))
+    readouts, problems = read_in_a_new_process(
+        LD_LIBRARY_PATH=str(nvml.folder_of_library), NVML_STANDIN_STATE=str(state)
+    )
     assert "'gpu_temperature_celsius': 40.0" in readouts
     assert problems == "()"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.collect.nvml_sums import BusySum, EnergySum
+from agent.collect.nvml_sums import BusySum, CountSum, EnergySum, FaultSum, ThrottleSum
 
 
 def test_each_sample_stands_for_the_time_since_the_one_before_it():
@@ -89,3 +89,59 @@ def test_polled_power_adds_watts_times_seconds():
     energy.add_poll(300.0, at=0.0)
     energy.add_poll(200.0, at=10.0)
     assert (energy.joules, energy.covered_seconds) == pytest.approx((2_000.0, 10.0))
+
+
+def test_throttling_is_covered_where_every_cause_is_known():
+    held = ThrottleSum()
+    held.add({"power": 5_000_000_000}, {"board": True}, at=0.0)
+    assert (held.seconds, held.covered_seconds) == ({"power": 0.0, "board": 0.0}, 0.0)
+    held.add({"power": 7_500_000_000}, {"board": True}, at=10.0)
+    held.add({"power": 7_500_000_000}, {"board": False}, at=30.0)
+    assert held.seconds == pytest.approx({"power": 2.5, "board": 10.0})
+    assert held.covered_seconds == 30.0
+
+
+def test_throttling_that_is_known_by_other_means_than_before_begins_anew():
+    held = ThrottleSum()
+    held.add({"power": 1_000_000_000}, {"board": True}, at=0.0)
+    held.add({}, {"power": True, "board": True}, at=10.0)
+    assert (held.seconds, held.covered_seconds) == ({"power": 0.0, "board": 0.0}, 0.0)
+    held.add({}, {"power": True, "board": False}, at=15.0)
+    assert (held.seconds, held.covered_seconds) == ({"power": 5.0, "board": 0.0}, 5.0)
+
+
+def test_a_cause_that_is_not_known_for_a_while_keeps_its_seconds_and_stops_the_cover():
+    held = ThrottleSum()
+    held.add({}, {"power": True, "board": True}, at=0.0)
+    held.add({}, {"power": True, "board": True}, at=10.0)
+    held.add({}, {"power": True}, at=20.0)
+    assert (held.seconds, held.known) == ({"power": 10.0, "board": 10.0}, {"power"})
+    held.add({}, {"power": True, "board": True}, at=30.0)
+    assert (held.seconds, held.covered_seconds) == ({"power": 10.0, "board": 10.0}, 10.0)
+
+
+def test_polled_throttling_does_not_stand_for_an_outage():
+    held = ThrottleSum()
+    held.add({}, {"board": True}, at=0.0)
+    held.add({}, {"board": True}, at=600.0)
+    assert (held.seconds["board"], held.covered_seconds) == (0.0, 0.0)
+
+
+def test_a_count_is_the_increase_whatever_the_total_was():
+    errors = CountSum()
+    errors.add_total(500, "a")
+    errors.add_total(503, "a")
+    assert errors.count == 3
+    errors.add_total(2, "a")  # cleared, and two since
+    assert errors.count == 5
+    errors.add_total(900, "b")  # another way to ask
+    errors.add_total(901, "b")
+    assert errors.count == 6
+
+
+def test_faults_are_counted_in_all_and_by_code():
+    faults = FaultSum()
+    faults.add([79, 31, 79])
+    faults.add([])
+    faults.add([31])
+    assert (faults.count, faults.by_code) == (4, {79: 2, 31: 2})

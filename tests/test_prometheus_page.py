@@ -66,7 +66,12 @@ def full_replica(**changes: Any) -> ReplicaStatus:
     gpu = GpuStatus(
         gpu="GPU-1",
         product="NVIDIA L40S",
-        counters={name: 7.5 + i for i, (name, row) in enumerate(GPU_NAMES.items()) if row.kind == "counter"},
+        counters={
+            name + part: 7.5 + i + number / 4
+            for i, (name, row) in enumerate(GPU_NAMES.items())
+            if row.kind == "counter"
+            for number, part in enumerate(("/xid-31", "/xid-79") if name in names.PARTS else ("",))
+        },
         gauges={name: 0.5 + i for i, (name, row) in enumerate(GPU_NAMES.items()) if row.kind == "gauge"},
     )
     return replica("t", "r", totals=totals, gauges=gauges, gpus=(gpu,), **changes)
@@ -89,7 +94,9 @@ def test_every_family_that_should_be_exported_is_with_the_value_it_had(accept: s
             assert sum(n == names.bucket(family) for n, _ in found) == len(part.edges)
         elif family in GPU_NAMES:
             (gpu,) = said.gpus
-            assert one(found, metric.name, gpu="GPU-1") == (gpu.counters | gpu.gauges)[family]
+            part = {names.PARTS[family]: "xid-79"} if family in names.PARTS else {}
+            own = family + "".join(f"/{value}" for value in part.values())
+            assert one(found, metric.name, gpu="GPU-1", **part) == (gpu.counters | gpu.gauges)[own]
         elif family in names.PARTS:
             assert one(found, metric.name, position="1") == said.totals.counters[f"{family}/1"]
         else:

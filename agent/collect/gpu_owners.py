@@ -1,7 +1,8 @@
 """Which replica owns which GPU: by UUID or index as configured, by process id for `auto`.
 
 Owns the assignment and the words for what could not be assigned. It reads pid files and, through
-`agent.collect.processes`, /proc; the GPUs themselves come in as readouts.
+`agent.collect.processes`, /proc; the GPUs themselves come in as readouts. A MIG instance is a GPU like any other, but
+has no index: it is named by its UUID, as in CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from agent.collect.scrapers import Target
 from rules.gpu_readout import GpuReadout
 
 AUTO = ("auto",)
+
+MIG = "MIG-"
+"""How the UUID of an instance begins."""
 
 Lineage = Callable[[int], frozenset[int]]
 
@@ -54,10 +58,12 @@ def owners(
 def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> Owned:
     named = {name: by_index.get(name, name) for name in target.gpus}
     unseen = ", ".join(name for name, gpu in named.items() if gpu not in readouts)
+    by_instance = any(gpu.startswith(MIG) for gpu in readouts)
+    advice = " (where MIG is on, name its instances by UUID: `nvidia-smi -L`)" if by_instance else ""
     return Owned(
         # A GPU named twice, by index and by UUID, counts once.
         gpus=tuple(dict.fromkeys(gpu for gpu in named.values() if gpu in readouts)),
-        missing=f"GPU {unseen} is configured for it and has never been read here" if unseen else "",
+        missing=f"GPU {unseen} is configured for it and has never been read here{advice}" if unseen else "",
     )
 
 

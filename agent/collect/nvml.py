@@ -1,11 +1,14 @@
 """Every GPU of this machine, read through NVML once a turn.
 
 Owns the life of the library (open, back off, open again), the list of GPUs and the deadline of a turn. Must not know
-what is asked of a GPU: that is ``nvml_gpu``; what a refusal means is in ``nvml_errors``, the sums in ``nvml_sums``.
+what is asked of a GPU: that is ``nvml_gpu``; whether it is read whole or as MIG instances is ``nvml_board``'s question;
+what a refusal means is in ``nvml_errors``, the sums in ``nvml_sums``.
 
-Cost of a turn for a GPU that supports everything: 5 calls of the binding, 7 of the library (samples and processes
-take two each; an idle one's processes take one), none for the machine as a whole. Name, UUID, driver and handle are
-asked once; the power limit and what was refused for good again every 300 s.
+Cost of a turn for a GPU that supports everything: 9 calls of the binding, 11 of the library (samples and processes
+take two each; an idle one's processes take one), and one for the machine as a whole (faults). For a MIG instance 4 and
+5. Memory errors come with the fields that are asked for anyway, every 60 s; MIG mode is asked every 60 s (and, where it
+is on, the list of instances), name, UUID, driver and handle once, the power limit and what was refused for good again
+every 300 s.
 """
 
 import contextlib
@@ -14,7 +17,9 @@ import time
 from collections.abc import Callable
 
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
+from agent.collect.nvml_board import Board
 from agent.collect.nvml_errors import ABSENT, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_faults import FaultEvents
 from agent.collect.nvml_gpu import NvmlGpu
 from rules.gpu_readout import GpuReadout
 
@@ -67,7 +72,9 @@ class _Machine:
         self._clock = clock
         self._open = False
         self._driver = "unknown"
-        self._gpus: dict[str, NvmlGpu] = {}
+        self._boards: dict[str, Board] = {}
+        self._faults = FaultEvents()
+        self._register_again = False
         self._unidentified: list[int] = []
         self._retry_at = float("-inf")
         self._retry_delay = 0.0
@@ -81,12 +88,13 @@ class _Machine:
             if not self._reopen(problems):
                 return (), tuple(problems)
             self._identify(problems)
-            for gpu in self._gpus.values():
-                self._read(gpu, offset, readouts, problems)
+            self._collect_faults(problems)
+            for board in sorted(self._boards.values(), key=lambda board: (board.whole.index or 0, board.whole.uuid)):
+                self._read(board, offset, readouts, problems)
         except NvmlRefusedError as refused:
             problems.append(f"NVML: {refused}; GPUs not read this turn, opened again next turn")
             self.close()
-        return tuple(sorted(readouts, key=lambda readout: (readout.index or 0, readout.gpu))), tuple(problems)
+        return tuple(readouts), tuple(problems)
 
     def _reopen(self, problems: list[str]) -> bool:
         if self._open:
@@ -125,35 +133,55 @@ class _Machine:
             try:
                 handle = ask("nvmlDeviceGetHandleByIndex", index)
                 uuid = ask("nvmlDeviceGetUUID", handle)
-                gpu = self._gpus.get(uuid) or NvmlGpu(uuid=uuid, product=_product(handle), driver=self._driver)
+                board = self._boards.get(uuid) or Board(
+                    NvmlGpu(uuid=uuid, product=_product(handle), driver=self._driver)
+                )
             except NvmlRefusedError as refused:
                 if refused.kind is Kind.LIBRARY:
                     raise
                 left.append(index)
                 problems.append(f"GPU {index}: {refused}; tried again next turn")
                 continue
-            gpu.acquire(handle, index=index, driver=self._driver)
-            self._gpus[uuid] = gpu
+            board.acquire(handle, index=index, driver=self._driver)
+            self._boards[uuid] = board
         self._unidentified = left
 
-    def _read(self, gpu: NvmlGpu, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
+    def _collect_faults(self, problems: list[str]) -> None:
+        faults, trouble = self._faults.collect()
+        problems.extend(filter(None, (trouble,)))
+        for board in self._boards.values():
+            board.note(faults)
+        if self._register_again:
+            # A GPU that is back may not be the one that was registered; nothing waits in the set now.
+            self._faults.free()
+            self._register_again = False
+
+    def _read(self, board: Board, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
         try:
-            if gpu.handle is None:
-                gpu.acquire(ask("nvmlDeviceGetHandleByUUID", gpu.uuid))
-            readouts.append(gpu.read(self._clock, offset))
+            if not board.present:
+                board.acquire(ask("nvmlDeviceGetHandleByUUID", board.whole.uuid))
+                self._register_again = True
+            found, trouble = board.read(self._faults, self._clock, offset)
         except NvmlRefusedError as refused:
-            gpu.lose()
+            board.lose()
             if refused.kind is Kind.LIBRARY:
                 raise
-            problems.append(f"{gpu.label}: {refused}; tried again next turn")
+            problems.append(f"{board.whole.label}: {refused}; tried again next turn")
+            return
+        readouts.extend(found)
+        problems.extend(trouble)
 
     def close(self) -> None:
         """Shut the library down, so that opening it again starts from nothing. The GPUs keep their sums."""
-        for gpu in self._gpus.values():
-            gpu.lose()
+        for board in self._boards.values():
+            board.lose()
         if not self._open:
             return
         self._open = False
+        for board in self._boards.values():
+            board.free()
+        self._faults.free()
+        self._faults = FaultEvents()
         try:
             ask("nvmlShutdown")
         except NvmlRefusedError as refused:

@@ -74,14 +74,26 @@ ABSENT = CAPABILITY | {Kind.NOTHING}
 """Refusals that leave a value out and nothing else."""
 
 
-class NvmlRefusedError(Exception):
-    """NVML did not give what was asked: which call, which kind, in which words."""
+TIMEOUT = 10
+"""What waiting for events answers when none came, and any other call when the driver did not answer it in time."""
 
-    def __init__(self, call: str, kind: Kind, words: str) -> None:
+
+class NvmlRefusedError(Exception):
+    """NVML did not give what was asked: which call, which kind, in which words; its code where NVML gave one."""
+
+    def __init__(self, call: str, kind: Kind, words: str, code: int | None = None) -> None:
         super().__init__(f"{words} ({call})" if kind is not Kind.BUG else f"{words} ({call}): please report this")
         self.call = call
         self.kind = kind
         self.words = words
+        self.code = code
+
+
+def refusal(call: str, code: int) -> NvmlRefusedError:
+    """What the code means that NVML returned for ``call``, or in a part of its answer."""
+    # A code of a newer driver may be anything: that GPU loses its turn and the code is named.
+    kind, words = CODES.get(code, (Kind.LOST, f"NVML error {code}, unknown to sizewatch"))
+    return NvmlRefusedError(call, kind, words, code)
 
 
 def ask(call: str, *arguments: Any, **options: Any) -> Any:
@@ -95,8 +107,6 @@ def ask(call: str, *arguments: Any, **options: Any) -> Any:
     try:
         return function(*arguments, **options)
     except pynvml.NVMLError as error:
-        # A code of a newer driver may be anything: that GPU loses its turn and the code is named.
-        kind, words = CODES.get(error.value, (Kind.LOST, f"NVML error {error.value}, unknown to sizewatch"))
-        raise NvmlRefusedError(call, kind, words) from error
+        raise refusal(call, error.value) from error
     except (OSError, ValueError, ctypes.ArgumentError) as error:
         raise NvmlRefusedError(call, Kind.BUG, f"{type(error).__name__}: {error}") from error

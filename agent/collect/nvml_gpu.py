@@ -1,52 +1,39 @@
-"""One GPU behind NVML: its handle, what it cannot do, its running sums, and one readout a turn.
+"""One whole GPU behind NVML: its running sums and one readout a turn.
 
 Owns which call answers which name, and what to ask instead where a driver or product lacks it. Must not open the
-library, keep time or catch a lost GPU: that is ``nvml``. A new quantity is a method here and a row of ``GPU_NAMES``.
+library, keep time or catch a lost GPU: that is ``nvml`` and ``nvml_board``; memory and processes are ``nvml_device``'s,
+throttling and memory errors ``nvml_health``'s, activity ``nvml_gpm``'s. A new quantity is a method here and a row of
+``GPU_NAMES``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_errors import ABSENT, CAPABILITY, Kind, NvmlRefusedError, ask
-from agent.collect.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum
+from agent.collect.nvml_device import Answers, NvmlDevice, member_of
+from agent.collect.nvml_errors import CAPABILITY, Kind, NvmlRefusedError
+from agent.collect.nvml_faults import add_faults
+from agent.collect.nvml_gpm import Activity
+from agent.collect.nvml_health import Health
+from agent.collect.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum, FaultSum
 from rules.gpu_readout import GpuReadout
-
-FACTS_SECONDS = 300.0
-"""How long a capability fact and the power limit are believed: MIG mode and limits are changed by hand, rarely."""
 
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
 ENERGY = ("gpu_energy_joules", "gpu_energy_covered_seconds")
-MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
-
-VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""NVML value type (``NVML_VALUE_TYPE_*``) -> member of the sample's union. Utilisation comes as 1 today."""
 
 
-@dataclass(slots=True)
-class _Answers:
-    counters: dict[str, float] = field(default_factory=dict)
-    gauges: dict[str, float] = field(default_factory=dict)
-    gaps: dict[str, str] = field(default_factory=dict)
-    sampled: set[str] = field(default_factory=set)
-
-
-class NvmlGpu:
+class NvmlGpu(NvmlDevice):
     """One GPU. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
-        self.uuid = uuid
-        self.product = product
-        self.driver = driver
-        self.index: int | None = None
-        self.handle: Any = None
-        self._facts: dict[str, tuple[Kind, str]] = {}
+        super().__init__(uuid=uuid, product=product, driver=driver)
+        self.faults = FaultSum()
         self._limit: float | None = None
-        self._facts_until = 0.0
         self._busy = BusySum()
         self._energy = EnergySum()
+        self._health = Health()
+        self._activity = Activity()
 
     @property
     def label(self) -> str:
@@ -58,59 +45,49 @@ class NvmlGpu:
         self.handle = handle
         self.index = self.index if index is None else index
         self.driver = driver or self.driver
-        self._facts_until = 0.0
-        self._facts.clear()
+        self.forget()
 
-    def lose(self) -> None:
-        """Drop the handle; time until it is back is covered by nothing."""
-        self.handle = None
+    def forget(self) -> None:
+        """Believe no capability fact any longer, nor the power limit."""
+        super().forget()
+        self._limit = None
+
+    def interrupt(self) -> None:
+        """It is not read now; time until it is again is covered by nothing."""
         self._busy.interrupt()
         self._energy.interrupt()
+        self._health.interrupt()
+        self._activity.interrupt()
 
-    def read(self, clock: Callable[[], float], unix_offset: float) -> GpuReadout:
-        """Ask for everything that changes. ``clock() + unix_offset`` is unix time."""
-        if clock() >= self._facts_until:
-            self._facts.clear()
-            self._limit = None
-            self._facts_until = clock() + FACTS_SECONDS
-        answers = _Answers()
+    def lose(self) -> None:
+        """Drop the handle, and with it the stretch in hand."""
+        self.handle = None
+        self.interrupt()
+
+    def free(self) -> None:
+        """Give back what NVML lent; to be done before the library is closed."""
+        self._activity.free()
+
+    def read(self, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
+        """Ask for everything that changes. ``clock() + unix_offset`` is unix time.
+
+        ``no_faults`` says why faults cannot be seen; empty where they can.
+        """
+        answers = Answers()
         self._read_busy(answers, clock)
         self._read_energy(answers, clock)
         t = unix_offset + clock()
-        self._read_memory(answers)
+        self.read_memory(answers)
         self._read_temperature(answers)
         self._read_limit(answers)
-        pids = self._read_pids(answers)
-        return GpuReadout(
-            t=t,
-            gpu=self.uuid,
-            index=self.index,
-            product=self.product,
-            counters=answers.counters,
-            gauges=answers.gauges,
-            gaps=answers.gaps,
-            sampled=frozenset(answers.sampled),
-            pids=pids,
-        )
+        self._health.read(self, answers, clock)
+        pids = self.read_pids(answers)
+        add_faults(answers, self.faults, no_faults)
+        # Last: on some drivers memory is refused for a while after GPM was asked.
+        self._activity.read(self, self, answers, clock())
+        return self.readout(t, answers, pids)
 
-    def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
-        """Ask about this GPU; a capability it lacks is asked for once and then remembered."""
-        fact = f"{call}{options or ''}"
-        if fact in self._facts:
-            raise NvmlRefusedError(call, *self._facts[fact])
-        try:
-            return ask(call, self.handle, *arguments, **options)
-        except NvmlRefusedError as refused:
-            if refused.kind in CAPABILITY:
-                self._facts[fact] = (refused.kind, refused.words)
-            raise
-
-    def _leave_out(self, answers: _Answers, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
-        if refused.kind not in ABSENT:
-            raise refused
-        answers.gaps.update(dict.fromkeys(names, f"{refused.words} by {self.product} (driver {self.driver})"))
-
-    def _read_busy(self, answers: _Answers, clock: Callable[[], float]) -> None:
+    def _read_busy(self, answers: Answers, clock: Callable[[], float]) -> None:
         try:
             supported, samples = True, self._new_samples()
         except NvmlRefusedError as refused:
@@ -127,14 +104,14 @@ class NvmlGpu:
         # The next sample may simply not be due yet.
         return self._busy.until is not None and at - self._busy.until <= LONGEST_SAMPLE_SECONDS
 
-    def _poll_busy(self, answers: _Answers, clock: Callable[[], float]) -> bool:
+    def _poll_busy(self, answers: Answers, clock: Callable[[], float]) -> bool:
         """Where there are no driver samples, or none came (the buffer of an idle GPU runs dry on some products)."""
         try:
-            percent = self._ask("nvmlDeviceGetUtilizationRates").gpu
+            percent = self.ask("nvmlDeviceGetUtilizationRates").gpu
             if percent > 100:
                 raise NvmlRefusedError("nvmlDeviceGetUtilizationRates", Kind.NOTHING, f"{percent} % busy was given")
         except NvmlRefusedError as refused:
-            self._leave_out(answers, BUSY, refused)
+            self.leave_out(answers, BUSY, refused)
             return False
         self._busy.add_poll(percent / 100.0, clock())
         answers.sampled.update(BUSY)
@@ -152,84 +129,58 @@ class NvmlGpu:
 
     def _samples_after(self, stamp: int) -> list[tuple[int, float]]:
         try:
-            value_type, samples = self._ask("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
+            value_type, samples = self.ask("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
         except NvmlRefusedError as refused:
             if refused.kind is not Kind.NOTHING:
                 raise
             return []
-        if value_type not in VALUE_MEMBERS:
-            raise NvmlRefusedError("nvmlDeviceGetSamples", Kind.BUG, f"sample values of the unknown type {value_type}")
-        member = VALUE_MEMBERS[value_type]
+        member = member_of(value_type, "nvmlDeviceGetSamples")
         return [
             (int(row.timeStamp), getattr(row.sampleValue, member) / 100.0) for row in samples if row.timeStamp > stamp
         ]
 
-    def _read_energy(self, answers: _Answers, clock: Callable[[], float]) -> None:
+    def _read_energy(self, answers: Answers, clock: Callable[[], float]) -> None:
         try:
-            self._energy.add_total(self._ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
+            self._energy.add_total(self.ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
         except NvmlRefusedError as refused:
             if not self._poll_power(answers, clock, refused):
                 return
         answers.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
 
-    def _poll_power(self, answers: _Answers, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
+    def _poll_power(self, answers: Answers, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
         if why.kind not in CAPABILITY:
-            self._leave_out(answers, ENERGY, why)
+            self.leave_out(answers, ENERGY, why)
             return False
         try:
-            watts = self._ask("nvmlDeviceGetPowerUsage") / 1e3
+            watts = self.ask("nvmlDeviceGetPowerUsage") / 1e3
         except NvmlRefusedError as refused:
-            self._leave_out(answers, (*ENERGY, "gpu_power_watts"), refused)
+            self.leave_out(answers, (*ENERGY, "gpu_power_watts"), refused)
             return False
         self._energy.add_poll(watts, clock())
         answers.gauges["gpu_power_watts"] = watts
         answers.sampled.update((*ENERGY, "gpu_power_watts"))
         return True
 
-    def _read_memory(self, answers: _Answers) -> None:
-        # Used is total minus free in both versions: drivers disagree whether v2's own `used` holds the reserved part.
-        try:
-            info = self._ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
-            answers.gauges["gpu_memory_reserved_bytes"] = float(info.reserved)
-        except NvmlRefusedError as newer:
-            try:
-                if newer.kind not in CAPABILITY:
-                    raise
-                info = self._ask("nvmlDeviceGetMemoryInfo")
-                self._leave_out(answers, MEMORY[2:], newer)
-            except NvmlRefusedError as refused:
-                self._leave_out(answers, MEMORY, refused)
-                return
-        answers.gauges["gpu_memory_used_bytes"] = float(info.total - info.free)
-        answers.gauges["gpu_memory_total_bytes"] = float(info.total)
-
-    def _read_temperature(self, answers: _Answers) -> None:
+    def _read_temperature(self, answers: Answers) -> None:
         name = "gpu_temperature_celsius"
         try:
             try:
-                celsius = self._ask("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU)
+                celsius = self.ask("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU)
             except NvmlRefusedError as newer:
                 if newer.kind not in CAPABILITY:
                     raise
-                celsius = self._ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
+                celsius = self.ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
         except NvmlRefusedError as refused:
-            self._leave_out(answers, (name,), refused)
+            self.leave_out(answers, (name,), refused)
             return
         answers.gauges[name] = float(celsius)
 
-    def _read_limit(self, answers: _Answers) -> None:
+    def _read_limit(self, answers: Answers) -> None:
         name = "gpu_power_limit_watts"
         if self._limit is None:
             try:
-                self._limit = self._ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3
+                self._limit = self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3
             except NvmlRefusedError as refused:
-                self._leave_out(answers, (name,), refused)
+                self.leave_out(answers, (name,), refused)
                 return
         answers.gauges[name] = self._limit
-
-    def _read_pids(self, answers: _Answers) -> tuple[int, ...]:
-        try:
-            return tuple(sorted({int(p.pid) for p in self._ask("nvmlDeviceGetComputeRunningProcesses")}))
-        except NvmlRefusedError as refused:
-            self._leave_out(answers, ("pids",), refused)
-            return ()

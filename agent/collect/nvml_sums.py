@@ -1,12 +1,12 @@
-"""Sums over time for one GPU: busy seconds and joules, each with the seconds it covers.
+"""Sums over time for one GPU: busy, throttled, joules, each with the seconds it covers; and counts of errors.
 
 Owns the arithmetic alone (no NVML, no clock): samples of the driver, totals of the driver, and plain polls are all
-added to the same two pairs of counters. A value stands for the time since the one before it, but never for longer than
-it can; what is not covered is left out of both counters, so their ratio stays true.
+added to the same counters. A value stands for the time since the one before it, but never for longer than it can; what
+is not covered is left out of every counter, so their ratio stays true.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 LONGEST_SAMPLE_SECONDS = 2.0
 """A driver sample covers 1/6 to 1 s, depending on the product (NVML reference, nvmlUtilization_t); twice the longest.
@@ -97,3 +97,74 @@ class EnergySum:
     def interrupt(self) -> None:
         """The GPU was out of reach and its total may have been restarted unseen: begin anew."""
         self.last_total = self.until = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ThrottleSum:
+    """Seconds in which the clocks were held down, by cause. ``at`` is the reader's own clock in seconds."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By cause, also of those that the last addition did not know."""
+    covered_seconds: float = 0.0
+    known: frozenset[str] = frozenset()
+    """Causes that the last addition knew."""
+    last_totals: Mapping[str, int] = field(default_factory=dict)
+    until: float | None = None
+
+    def add(self, totals: Mapping[str, int], active: Mapping[str, bool], at: float) -> None:
+        """Add the increase of the driver's totals (nanoseconds by cause) and the polled causes (acting or not).
+
+        All causes share the covered seconds: a stretch for which one of them cannot be told (a total that fell, a poll
+        that would have to stand for an outage, another set of causes than before) is covered for none.
+        """
+        seconds = _stands_for(at - self.until, LONGEST_POLL_SECONDS) if self.until is not None else 0.0
+        known = frozenset({*totals, *active})
+        goes_on = totals.keys() == self.last_totals.keys() and known == self.known
+        if seconds and goes_on and all(total >= self.last_totals[cause] for cause, total in totals.items()):
+            for cause, total in totals.items():
+                # The driver steps in tenths of a second: an increase may reach into the turn before.
+                self.seconds[cause] += min((total - self.last_totals[cause]) / 1e9, seconds)
+            for cause in (cause for cause, acting in active.items() if acting):
+                self.seconds[cause] += seconds
+            self.covered_seconds += seconds
+        self.seconds.update({cause: 0.0 for cause in known if cause not in self.seconds})
+        self.known, self.last_totals, self.until = known, dict(totals), at
+
+    def interrupt(self) -> None:
+        """The GPU was out of reach: begin anew."""
+        self.until = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CountSum:
+    """Errors of one GPU since the reader began, from a total of the driver that may be set back."""
+
+    count: int = 0
+    last_total: int | None = None
+    source: str = ""
+
+    def add_total(self, total: int, source: str) -> None:
+        """Add the increase. A total that fell began anew from zero; another source's total is only a new beginning.
+
+        Time without the GPU does not matter: what the total gained meanwhile are errors all the same.
+        """
+        if self.last_total is not None and source == self.source:
+            self.count += total - self.last_total if total >= self.last_total else total
+        self.last_total, self.source = total, source
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultSum:
+    """Faults that the driver reported since the reader began, in all and by code."""
+
+    by_code: dict[int, int] = field(default_factory=dict)
+
+    def add(self, codes: Collection[int]) -> None:
+        """Add what was reported, each code as often as it was."""
+        for code in codes:
+            self.by_code[code] = self.by_code.get(code, 0) + 1
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return sum(self.by_code.values())

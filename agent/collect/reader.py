@@ -67,7 +67,7 @@ class PageReader:
         found = recognise(((mapped(name), labels) for name, labels in names), self._engines)
         if found is not None:
             return found
-        known = ", ".join(sorted({f"{e.title} {e.generation.upper()}" for e in self._engines})) or "none"
+        known = ", ".join(sorted({e.label for e in self._engines})) or "none"
         text = f"no page of an engine that sizewatch reads ({known})"
         if self._configured is not None:
             text = f"not a page of {self._configured}, which is configured for it"

@@ -99,7 +99,7 @@ def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]
     return TierFacts(
         name=name or _slug(product, first.model),
         engine=first.engine.name,
-        title=f"{first.engine.title} {first.engine.generation.upper()}",
+        title=first.engine.label,
         release=first.page.facts.get("engine_versions", ""),
         model=first.model,
         pages=tuple(one.page for one in running),

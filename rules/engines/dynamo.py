@@ -113,7 +113,9 @@ _FRONTEND_REASONS: tuple[tuple[str, str], ...] = (
     ("dynamo_component_", "the router's count of the requests that the frontend counts, or a worker's"),
 )
 
-_FROM_WORKERS = "the frontend does not print it; the workers' pages may (set DYN_SYSTEM_PORT)"
+_FROM_WORKERS = "Dynamo's frontend does not print it; the workers' pages may (set DYN_SYSTEM_PORT)"
+
+_NO_QUEUE = "Dynamo's frontend counts what has no first token yet, which is no queue; the workers print theirs"
 
 DYNAMO_FRONTEND = Engine(
     name="dynamo",
@@ -131,14 +133,17 @@ DYNAMO_FRONTEND = Engine(
     model_label="model",
     ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _FRONTEND_REASONS),
     not_exposed=(
-        ("tpot_seconds", "the frontend times the gaps between tokens, not the mean of a request: itl_* is per token"),
+        (
+            "tpot_seconds",
+            "Dynamo's frontend times the gaps between tokens, not the mean of a request: itl_* is per token",
+        ),
         (
             "queue_seconds",
-            "the frontend counts what has no first token yet, which is no queue; the workers print theirs",
+            _NO_QUEUE,
         ),
         (
             "requests_waiting",
-            "the frontend counts what has no first token yet, which is no queue; the workers print theirs",
+            _NO_QUEUE,
         ),
         *(
             (family, _FROM_WORKERS)
@@ -147,8 +152,8 @@ DYNAMO_FRONTEND = Engine(
                 *("spec_drafts", "kv_transfer_seconds", "kv_residency_seconds", "cold_start_seconds"),
             )
         ),
-        ("adapters_running", "the frontend prints where adapters are placed, not which have requests"),
-        ("adapter_evictions", "the frontend prints the unloads of its last tick, not their number"),
+        ("adapters_running", "Dynamo's frontend prints where adapters are placed, not which have requests"),
+        ("adapter_evictions", "Dynamo's frontend prints the unloads of its last tick, not their number"),
     ),
     itl_is_per_token=True,
 )

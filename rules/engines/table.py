@@ -139,3 +139,13 @@ class Engine:
     ignored: tuple[Ignored, ...] = ()
     not_exposed: tuple[tuple[str, str], ...] = ()
     itl_is_per_token: bool = False
+
+    @property
+    def release_line(self) -> str:
+        """Its generation as people write it: V1, 1.3, frontend."""
+        return {"v0": "V0", "v1": "V1"}.get(self.generation, self.generation.removeprefix("v"))
+
+    @property
+    def label(self) -> str:
+        """How people are told it: vLLM V1, TensorRT-LLM 1.3, Dynamo frontend."""
+        return f"{self.title} {self.release_line}"

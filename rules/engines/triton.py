@@ -101,22 +101,25 @@ _REASONS: tuple[tuple[str, str], ...] = (
 
 _SUM_ONLY = "Triton prints sums of microseconds, no distribution"
 NOT_EXPOSED: tuple[tuple[str, str], ...] = (
-    ("ttft_seconds", "Triton prints first responses only with --metrics-config histogram_latencies=true"),
+    (
+        "ttft_seconds",
+        "Triton times first responses only with --metrics-config histogram_latencies=true, and tokens never",
+    ),
     ("e2e_seconds", _SUM_ONLY),
     ("queue_seconds", _SUM_ONLY),
     ("prefill_seconds", "Triton does not time prefill and decode apart"),
     ("decode_seconds", "Triton does not time prefill and decode apart"),
     ("tpot_seconds", "Triton does not time tokens"),
     ("itl_seconds", "Triton does not time tokens"),
-    ("preemptions", "the backend prints how many requests are paused now, not how often one was"),
-    ("prefix_hit_tokens", "the backend prints reused KV blocks, but not of how many"),
-    ("prompt_tokens_computed", "the backend does not count the prompt tokens that it computed"),
-    ("spec_accepted_tokens", "the backend prints nothing about drafts"),
-    ("spec_drafts", "the backend prints nothing about drafts"),
-    ("adapters_running", "the backend prints nothing about LoRA adapters"),
-    ("adapter_evictions", "the backend prints nothing about LoRA adapters"),
-    ("kv_transfer_seconds", "the backend prints the sum of KV transfer times, no distribution"),
-    ("kv_residency_seconds", "the backend does not time how long a KV block lives"),
+    ("preemptions", "Triton's TensorRT-LLM backend prints how many requests are paused now, not how often one was"),
+    ("prefix_hit_tokens", "Triton's TensorRT-LLM backend prints reused KV blocks, but not of how many"),
+    ("prompt_tokens_computed", "Triton's TensorRT-LLM backend does not count the prompt tokens that it computed"),
+    ("spec_accepted_tokens", "Triton's TensorRT-LLM backend prints nothing about drafts"),
+    ("spec_drafts", "Triton's TensorRT-LLM backend prints nothing about drafts"),
+    ("adapters_running", "Triton's TensorRT-LLM backend prints nothing about LoRA adapters"),
+    ("adapter_evictions", "Triton's TensorRT-LLM backend prints nothing about LoRA adapters"),
+    ("kv_transfer_seconds", "Triton's TensorRT-LLM backend prints the sum of KV transfer times, no distribution"),
+    ("kv_residency_seconds", "Triton's TensorRT-LLM backend does not time how long a KV block lives"),
 )
 
 TRITON = Engine(

@@ -1,0 +1,103 @@
+"""What a turn of the GPU collector costs on this machine, what it says, and what NVML returned.
+
+Runs the real collector against the machine's own NVML for some turns and prints the time of a turn (median, P99), the
+last readouts as JSON, used memory by version 1 and version 2 of the call side by side, and the time of each call. With
+--record it also writes what NVML returned, in the form that the tests' stand-in library plays. Exit 1 without NVML.
+
+usage: python benchmarks/nvml_turn.py [--turns 60] [--interval 1] [--record FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(HERE), str(HERE / "benchmarks")]
+
+import pynvml  # noqa: E402 - after the checkout's own place
+from nvml_recording import Recorder, memory_versions, turns  # noqa: E402
+
+from agent.collect.nvml import NvmlReader  # noqa: E402
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that this share of all does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def as_json(readout: object) -> str:
+    plain = {
+        name: sorted(value) if isinstance(value, frozenset) else dict(value) if hasattr(value, "items") else value
+        for name, value in ((field.name, getattr(readout, field.name)) for field in dataclasses.fields(readout))  # type: ignore[arg-type]
+    }
+    return json.dumps(plain, indent=1)
+
+
+def measure(arguments: argparse.Namespace, record: Path) -> tuple[list[float], float, Recorder]:
+    """Wall seconds of each turn, CPU seconds of all, and what was recorded besides."""
+    reader, recorder = NvmlReader(), Recorder()
+    wall: list[float] = []
+    spent = 0.0
+    with record.open("w", encoding="ascii") as file:
+        for number in range(arguments.turns):
+            if number:
+                time.sleep(arguments.interval)
+            begin, cpu = time.perf_counter(), time.process_time()
+            readouts, problems = reader.read(time.time())
+            wall.append(time.perf_counter() - begin)
+            spent += time.process_time() - cpu
+            for problem in problems:
+                print(f"turn {number}: {problem}", file=sys.stderr)
+            file.write(recorder.turn())
+    for readout in readouts:
+        print(as_json(readout))
+    reader.close()
+    return wall, spent, recorder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=60, help="turns to run, at least 2")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between turns")
+    parser.add_argument("--record", type=Path, help="file for what NVML returned")
+    arguments = parser.parse_args()
+    if arguments.turns < 2:
+        parser.error("--turns must be at least 2: the first one opens the library")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        print(f"there is no NVML here ({error}): nothing was measured", file=sys.stderr)
+        return 1
+    if not pynvml.nvmlDeviceGetCount():
+        print("NVML runs here but shows no GPU: nothing was measured", file=sys.stderr)
+        return 1
+    record = arguments.record or Path("/dev/null")
+    wall, spent, recorder = measure(arguments, record)
+    first, rest = wall[0], [seconds * 1e3 for seconds in wall[1:]]
+    print(f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs, {len(wall)} turns")
+    print(f"first turn (opens the library): {first * 1e3:.2f} ms")
+    print(
+        f"a turn: median {statistics.median(rest):.2f} ms, P99 {percentile(rest, 0.99):.2f} ms, most {max(rest):.2f} ms"
+    )
+    print(f"CPU: {spent / len(wall) * 1e3:.2f} ms a turn")
+    print("memory in bytes: GPU, total, used (v1), used (v2), reserved, total minus free")
+    for row in memory_versions(recorder.state):
+        print("  " + ", ".join(str(value) for value in row))
+    print("calls: median ms, most ms")
+    for call, costs in sorted(recorder.costs.items()):
+        print(f"  {call}: {statistics.median(costs) * 1e3:.3f}, {max(costs) * 1e3:.3f}")
+    if arguments.record:
+        print(f"recorded {sum(1 for _ in turns(arguments.record))} turns in {arguments.record}")
+    pynvml.nvmlShutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

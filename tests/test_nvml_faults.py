@@ -1,0 +1,140 @@
+"""Faults (XID) through the real binding, against stand-in GPUs: seen as they happen, each once."""
+
+import logging
+
+import pytest
+from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+
+from agent.collect.nvml_faults import MOST_EVENTS
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_NOT_LOADED = 3, 4, 13, 15, 9
+BY_CODE = "gpu_fault_events_by_code"
+
+
+def faults(gpu):
+    """All, and by code."""
+    parts = {name.partition("/")[2]: value for name, value in gpu.counters.items() if name.startswith(BY_CODE)}
+    return gpu.counters.get("gpu_fault_events"), parts
+
+
+def test_without_faults_the_count_is_zero_from_the_first_turn(machine):
+    machine.standin.add_gpu()
+    assert faults(machine.only()) == (0, {})
+
+
+def test_each_fault_is_counted_once_also_when_the_same_code_comes_again(machine, caplog):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-"})
+    with caplog.at_level(logging.WARNING):
+        assert faults(machine.only()) == (3, {"xid-31": 1, "xid-79": 2})
+    assert "the driver reported XID 79 (2 x)" in caplog.text
+    assert faults(machine.only()) == (3, {"xid-31": 1, "xid-79": 2})
+    machine.standin.set({"events": "1:0:79:-,2:0:79:-,3:0:31:-,4:0:79:-"})
+    assert faults(machine.only()) == (4, {"xid-31": 1, "xid-79": 3})
+
+
+def test_a_fault_belongs_to_the_gpu_that_had_it(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_gpu()
+    machine.turn()
+    machine.standin.set({"events": "1:1:63:-"})
+    first, second = machine.turn()
+    assert (faults(first), faults(second)) == ((0, {}), (1, {"xid-63": 1}))
+
+
+def test_a_storm_of_faults_is_taken_in_parts_and_loses_none(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"events": ",".join(f"{number}:0:13:-" for number in range(1, MOST_EVENTS + 51))})
+    assert faults(machine.only())[0] == MOST_EVENTS
+    assert faults(machine.only())[0] == MOST_EVENTS + 50
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+@pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
+def test_faults_that_cannot_be_seen_are_a_gap_and_no_zero(machine, call, code):
+    machine.standin.add_gpu()
+    machine.standin.set({f"error.{call}": code})
+    machine.turn()
+    gpu = machine.only()
+    words = {NOT_SUPPORTED: "not supported", NO_PERMISSION: "not permitted"}[code]
+    assert faults(gpu) == (None, {})
+    for name in ("gpu_fault_events", BY_CODE):
+        assert gpu.gaps[name] == f"{words} by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+
+
+def test_one_gpu_that_does_not_report_does_not_hide_the_others_faults(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_gpu()
+    machine.standin.set({"0.error.nvmlDeviceRegisterEvents": NOT_SUPPORTED})
+    machine.turn()
+    machine.standin.set({"events": "1:1:63:-"})
+    first, second = machine.turn()
+    assert (faults(first), faults(second)) == ((None, {}), (1, {"xid-63": 1}))
+    machine.standin.calls()
+    machine.turn()
+    assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
+
+
+def test_waiting_that_fails_is_told_and_the_gpus_are_registered_again(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
+    (gpu,) = machine.turn()
+    assert faults(gpu) == (0, {})
+    assert "it is lost" in machine.problems[0]
+    assert "faults are not seen this turn, registered again" in machine.problems[0]
+    machine.standin.set({"error.nvmlEventSetWait_v2": None, "events": "1:0:79:-"})
+    assert faults(machine.only()) == (1, {"xid-79": 1})
+    assert machine.standin.lent() == 3
+
+
+def test_the_last_fault_of_a_gpu_that_is_lost_is_counted_when_it_is_back(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"events": "1:0:79:-", "0.gone": 1})
+    assert machine.turn() == ()
+    machine.standin.set({"0.gone": None})
+    assert faults(machine.only()) == (1, {"xid-79": 1})
+
+
+def test_a_gpu_that_is_back_is_registered_again_and_reports_once(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_gpu()
+    machine.turn()
+    machine.standin.set({"0.gone": 1})
+    machine.turn()
+    machine.standin.set({"0.gone": None})
+    machine.turn()
+    machine.standin.calls()
+    machine.turn()
+    assert machine.standin.calls().count("nvmlDeviceRegisterEvents") == 2
+    machine.standin.set({"events": "1:0:31:-,2:1:31:-"})
+    assert [faults(gpu)[0] for gpu in machine.turn()] == [1, 1]
+    machine.standin.calls()
+    machine.turn()
+    assert "nvmlDeviceRegisterEvents" not in machine.standin.calls()
+
+
+def test_counts_go_on_when_the_driver_was_away(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"events": "1:0:31:-"})
+    machine.only()
+    machine.standin.set({"error.nvmlDeviceGetTemperatureV": DRIVER_NOT_LOADED})
+    machine.turn()
+    assert (machine.standin.opened(), machine.standin.lent()) == (0, 0)
+    machine.standin.set({"error.nvmlDeviceGetTemperatureV": None, "events": "1:0:31:-,2:0:31:-"})
+    machine.only()
+    assert faults(machine.only()) == (2, {"xid-31": 2})
+
+
+def test_a_driver_that_goes_away_while_faults_are_collected_is_opened_again(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})
+    assert machine.turn() == ()
+    assert machine.standin.opened() == 0
+    machine.standin.set({"error.nvmlEventSetWait_v2": None})
+    assert faults(machine.only()) == (0, {})

@@ -1,0 +1,154 @@
+"""Activity without DCGM: GPM through the real binding, against stand-in GPUs."""
+
+import pytest
+from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
+NAMES = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+OF = " NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+
+
+def begins(gpu):
+    """Whether this turn could be compared with none before it: it asked nothing, so there is nothing to explain."""
+    return not {*NAMES} & {*gpu.gauges, *gpu.gaps}
+
+
+def activity(gpu):
+    return tuple(gpu.gauges.get(name) for name in NAMES)
+
+
+def pass_time(machine, seconds, *percent, **keys):
+    """Let the GPU be so active (engine, multiprocessors, tensor, DRAM) for some seconds, and read it."""
+    state = machine.standin.state_file.read_text(encoding="ascii").splitlines()
+    now = {key: float(value) for key, value in (line.split("=") for line in state) if key.startswith("0.gpm.")}
+    added = {
+        f"0.gpm.{metric}": now[f"0.gpm.{metric}"] + p * seconds
+        for metric, p in zip((1, 2, 5, 10), percent, strict=True)
+        if f"0.gpm.{metric}" in now
+    }
+    machine.standin.set({"0.gpm.clock": now["0.gpm.clock"] + seconds, **added, **keys})
+    return machine.only(seconds)
+
+
+def test_a_value_is_the_mean_since_the_turn_before_and_not_since_the_beginning(machine):
+    machine.standin.add_gpu()
+    assert begins(machine.only())
+    assert activity(pass_time(machine, 15.0, 90, 80, 40, 20)) == pytest.approx((0.9, 0.8, 0.4, 0.2))
+    assert activity(pass_time(machine, 15.0, 10, 0, 0, 5)) == pytest.approx((0.1, 0.0, 0.0, 0.05))
+    gpu = pass_time(machine, 60.0, 100, 50, 25, 12.5)
+    assert activity(gpu) == pytest.approx((1.0, 0.5, 0.25, 0.125))
+    assert gpu.sampled.isdisjoint(NAMES)
+
+
+def test_two_samples_are_lent_for_a_gpu_and_given_back(machine):
+    machine.standin.add_gpu()
+    for _ in range(5):
+        machine.only()
+    assert machine.standin.lent() == 3  # two samples and the event set
+    machine.reader.close()
+    assert machine.standin.lent() == 0
+
+
+def test_a_turn_too_soon_keeps_the_older_sample(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    pass_time(machine, 15.0, 50, 50, 50, 50)
+    machine.standin.calls()
+    assert activity(pass_time(machine, 0.05, 100, 100, 100, 100)) == pytest.approx((0.5,) * 4)
+    assert "nvmlGpmSampleGet" not in machine.standin.calls()
+    # 0.05 s at 100 % and 9.95 s at 0 %
+    assert activity(pass_time(machine, 9.95, 0, 0, 0, 0)) == pytest.approx((0.005,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"0.gpm": 0}, "GPM (Hopper and newer) not supported by" + OF),
+        ({"error.nvmlGpmQueryDeviceSupport": FUNCTION_NOT_FOUND}, "not offered by" + OF),
+        ({"error.nvmlGpmSampleGet": NO_PERMISSION}, "not permitted by" + OF),
+    ],
+)
+def test_a_gpu_before_hopper_has_gaps_and_is_not_asked_every_turn(machine, keys, reason):
+    machine.standin.add_gpu()
+    machine.standin.set(keys)
+    gpu = machine.only()
+    assert {name: gpu.gaps[name] for name in NAMES} == dict.fromkeys(NAMES, reason)
+    machine.standin.calls()
+    gpu = machine.only()
+    assert {name: gpu.gaps[name] for name in NAMES} == dict.fromkeys(NAMES, reason)
+    asked = [call for call in machine.standin.calls() if "SampleGet" in call or "MetricsGet" in call]
+    assert asked == []
+    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+
+
+def test_support_that_comes_with_a_driver_is_seen_within_minutes(machine):
+    machine.standin.add_gpu(gpm=0)
+    machine.only()
+    machine.standin.set({"0.gpm": 1})
+    assert not begins(machine.only())
+    assert begins(machine.only(300.0))
+    assert activity(pass_time(machine, 15.0, 1, 2, 3, 4)) == pytest.approx((0.01, 0.02, 0.03, 0.04))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(NOT_SUPPORTED, "not supported"), (2, "invalid argument"), (21, "no data given")]
+)
+def test_one_metric_that_is_not_given_leaves_the_others(machine, code, words):
+    machine.standin.add_gpu()
+    machine.only()
+    gpu = pass_time(machine, 15.0, 90, 80, 40, 20, **{"0.gpm.5.return": code})
+    assert activity(gpu) == pytest.approx((0.9, 0.8, None, 0.2))
+    assert gpu.gaps["tensor_active"] == f"{words} by{OF}"
+
+
+def test_a_metric_that_says_the_gpu_is_gone_costs_it_the_turn(machine):
+    machine.standin.add_gpu(**{"gpm.2.return": GPU_IS_LOST})
+    machine.turn()
+    machine.standin.set({"0.gpm.clock": 115})
+    assert machine.turn() == ()
+    assert "it is lost" in machine.problems[0]
+
+
+def test_what_is_no_number_is_a_gap(machine):
+    """Two samples between which the GPU's own clock stood still divide nothing by nothing."""
+    machine.standin.add_gpu()
+    machine.only()
+    gpu = machine.only()
+    assert activity(gpu) == (None, None, None, None)
+    assert gpu.gaps["dram_active"] in {f"{sign}nan % active was given by{OF}" for sign in ("", "-")}
+
+
+def test_a_little_above_100_percent_is_rounding_and_more_is_a_gap(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    gpu = pass_time(machine, 10.0, 100.5, 102, 40, -1)
+    assert activity(gpu) == pytest.approx((1.0, None, 0.4, None))
+    assert gpu.gaps["gpu_sm_active"] == "102 % active was given by" + OF
+
+
+def test_a_gpu_that_was_away_begins_anew(machine):
+    machine.standin.add_gpu()
+    machine.only()
+    machine.standin.set({"0.gone": 1})
+    assert machine.turn() == ()
+    machine.standin.set({"0.gone": None})
+    assert begins(pass_time(machine, 15.0, 90, 90, 90, 90))
+    assert activity(pass_time(machine, 15.0, 20, 20, 20, 20)) == pytest.approx((0.2,) * 4)
+    assert machine.standin.lent() == 3
+
+
+def test_gpm_that_refuses_what_is_asked_costs_no_other_value(machine):
+    machine.standin.add_gpu()
+    machine.standin.set({"error.nvmlGpmMetricsGet": 2})
+    machine.only()
+    gpu = machine.only()
+    assert gpu.gaps["tensor_active"] == "invalid argument (nvmlGpmMetricsGet): please report this"
+    assert gpu.gauges["gpu_temperature_celsius"] == 61.0
+
+
+def test_memory_is_asked_before_gpm(machine):
+    """Some drivers refuse an instance's memory for a while after GPM was asked."""
+    machine.standin.add_gpu()
+    machine.only()
+    calls = machine.standin.calls()
+    assert calls.index("nvmlDeviceGetMemoryInfo_v2") < calls.index("nvmlGpmQueryDeviceSupport")

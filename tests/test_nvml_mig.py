@@ -1,0 +1,262 @@
+"""MIG through the real binding, against stand-in GPUs: the instance is the GPU."""
+
+import pytest
+from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+
+from rules.gpu_readout import GPU_NAMES
+
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
+OF_THE_WHOLE = "measured for the whole GPU, not for an instance"
+WHOLE = "GPU 0 (GPU-00000000-0000-4000-8000-000000000000, NVIDIA H100 80GB HBM3)"
+ACTIVITY = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
+
+
+def activity_of(gpu_instance, clock, *totals):
+    """GPM's counters of one GPU instance of GPU 0."""
+    inside = f"0.gi.{gpu_instance}.gpm"
+    return {f"{inside}.clock": clock} | {f"{inside}.{m}": total for m, total in zip((1, 2, 5, 10), totals, strict=True)}
+
+
+@pytest.fixture
+def halves(machine):
+    """An H100 in two halves, in places 0 and 2 with GPU instances 1 and 5."""
+    machine.standin.add_gpu()
+    machine.first = machine.standin.add_instance(0, 0)
+    machine.second = machine.standin.add_instance(0, 2, gi=5, pids="6161,6262", free=30_000_000_000)
+    machine.standin.set(activity_of(1, 100, 0, 0, 0, 0) | activity_of(5, 100, 0, 0, 0, 0))
+    return machine
+
+
+def read(machine, seconds=15.0):
+    readouts = machine.turn(seconds)
+    assert machine.problems == ()
+    return readouts
+
+
+def test_the_instances_are_the_gpus_and_the_whole_gpu_is_none(halves):
+    first, second = read(halves)
+    assert [gpu.gpu for gpu in (first, second)] == [halves.first, halves.second]
+    assert (first.product, first.index, first.pids) == ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", None, (5151,))
+    assert (second.index, second.pids) == (None, (6161, 6262))
+    assert first.gauges == {
+        "gpu_memory_used_bytes": 40_000_000_000.0,
+        "gpu_memory_total_bytes": 42_000_000_000.0,
+        "gpu_memory_reserved_bytes": 200_000_000.0,
+    }
+    assert second.gauges["gpu_memory_used_bytes"] == 12_000_000_000.0
+
+
+def test_activity_is_each_instances_own(halves):
+    read(halves)
+    halves.standin.set(activity_of(1, 115, 1350, 1200, 600, 300) | activity_of(5, 115, 150, 0, 0, 75))
+    first, second = read(halves)
+    assert [first.gauges[name] for name in ACTIVITY] == pytest.approx([0.9, 0.8, 0.4, 0.2])
+    assert [second.gauges[name] for name in ACTIVITY] == pytest.approx([0.1, 0.0, 0.0, 0.05])
+
+
+def test_what_only_the_whole_gpu_has_is_a_gap_and_never_its_value_repeated(halves):
+    halves.standin.set({"0.power_mw": 600_000, "0.energy_mj": 9_000_000})
+    read(halves)
+    first, _ = read(halves)
+    assert first.counters == {"gpu_fault_events": 0}
+    whole = {name for name, reason in first.gaps.items() if reason == OF_THE_WHOLE}
+    assert whole == {
+        "gpu_energy_joules",
+        "gpu_energy_covered_seconds",
+        "gpu_temperature_celsius",
+        "gpu_power_limit_watts",
+        "gpu_throttled_power_seconds",
+        "gpu_throttled_thermal_seconds",
+        "gpu_throttled_hardware_seconds",
+        "gpu_throttled_covered_seconds",
+        "gpu_ecc_correctable_errors",
+        "gpu_ecc_uncorrectable_errors",
+    }
+    assert set(first.gaps) - whole - set(ACTIVITY) == {"gpu_busy_seconds", "gpu_busy_covered_seconds"}
+    assert first.gaps["gpu_busy_seconds"] == "not measured where MIG is on; gpu_gr_engine_active is"
+    assert {*first.gaps, *first.gauges} <= set(GPU_NAMES)
+
+
+def test_before_hopper_an_instance_has_its_memory_and_no_activity(halves):
+    halves.standin.set({"0.gpm": 0})
+    read(halves)
+    first, _ = read(halves)
+    expected = "GPM (Hopper and newer) not supported by NVIDIA H100 80GB HBM3 MIG 3g.40gb (driver 580.95.05)"
+    assert {first.gaps[name] for name in ACTIVITY} == {expected}
+    assert first.gauges["gpu_memory_used_bytes"] == 40_000_000_000.0
+
+
+def test_a_turn_of_two_instances_costs_what_it_says(halves):
+    read(halves)
+    read(halves)
+    halves.standin.calls()
+    read(halves)
+    one = [
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlGpmMetricsGet",
+        "nvmlGpmMigSampleGet",
+    ]
+    assert sorted(halves.standin.calls()) == sorted([*one, *one, "nvmlEventSetWait_v2"])
+
+
+def test_a_gpu_with_mig_beside_one_without_are_read_each_in_its_way(halves):
+    whole = halves.standin.add_gpu()
+    readouts = read(halves)
+    assert [gpu.gpu for gpu in readouts] == [halves.first, halves.second, whole]
+    assert readouts[2].index == 1
+    assert readouts[2].gauges["gpu_temperature_celsius"] == 61.0
+
+
+# ---- faults ----
+
+
+def test_a_fault_counts_for_the_instance_it_names_and_for_all_where_it_names_none(halves):
+    read(halves)
+    halves.standin.set({"events": "1:0:31:5,2:0:79:-,3:0:13:6"})
+    first, second = read(halves)
+    assert first.counters == {"gpu_fault_events": 1, "gpu_fault_events_by_code/xid-79": 1}
+    assert second.counters == {
+        "gpu_fault_events": 2,
+        "gpu_fault_events_by_code/xid-31": 1,
+        "gpu_fault_events_by_code/xid-79": 1,
+    }
+
+
+def test_faults_that_may_not_be_seen_are_a_gap_of_every_instance(halves):
+    halves.standin.set({"0.error.nvmlDeviceRegisterEvents": NO_PERMISSION})
+    for gpu in read(halves):
+        assert gpu.counters == {}
+        assert gpu.gaps["gpu_fault_events"] == "not permitted by NVIDIA H100 80GB HBM3 (driver 580.95.05)"
+
+
+# ---- instances come and go ----
+
+
+def test_mig_switched_on_while_running_replaces_the_gpu_by_its_instances_within_a_minute(machine):
+    whole = machine.standin.add_gpu()
+    assert [gpu.gpu for gpu in read(machine)] == [whole]
+    instance = machine.standin.add_instance(0, 0)
+    machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
+    assert [gpu.gpu for gpu in read(machine, 60.0)] == [instance]
+    machine.standin.remove_instance(0, 0)
+    machine.standin.set({"0.mig": 0, "0.energy_mj": 6_000_000})
+    (back,) = read(machine, 60.0)
+    assert back.gpu == whole
+    # What it used while nobody asked is in no sum, and neither is the time.
+    assert (back.counters["gpu_energy_joules"], back.counters["gpu_energy_covered_seconds"]) == (0.0, 0.0)
+    assert "tensor_active" not in {*back.gauges, *back.gaps}
+
+
+def test_a_new_instance_is_read_within_a_minute_and_the_others_go_on(halves):
+    read(halves)
+    third = halves.standin.add_instance(0, 1, gi=3)
+    halves.standin.set(activity_of(3, 100, 0, 0, 0, 0) | {"events": "1:0:31:1"})
+    assert len(read(halves)) == 2
+    readouts = read(halves, 60.0)
+    assert [gpu.gpu for gpu in readouts] == [halves.first, third, halves.second]
+    assert [gpu.counters["gpu_fault_events"] for gpu in readouts] == [1, 0, 0]
+
+
+def test_an_instance_that_is_gone_is_told_once_and_gives_back_what_was_lent(halves):
+    read(halves)
+    read(halves)
+    assert halves.standin.lent() == 5
+    halves.standin.remove_instance(0, 0)
+    (left,) = halves.turn()
+    assert left.gpu == halves.second
+    (problem,) = halves.problems
+    assert problem.startswith(f"MIG instance {halves.first} (NVIDIA H100 80GB HBM3 MIG 3g.40gb): ")
+    assert problem.endswith("; looked for again next turn")
+    assert [gpu.gpu for gpu in read(halves)] == [halves.second]
+    assert halves.standin.lent() == 3
+
+
+def test_an_instance_that_takes_over_a_number_begins_with_nothing(halves):
+    halves.standin.set({"events": "1:0:31:1"})
+    read(halves)
+    assert read(halves)[0].counters["gpu_fault_events"] == 1
+    halves.standin.remove_instance(0, 0)
+    other = halves.standin.add_instance(0, 0, uuid="MIG-77000000-0000-5000-8000-000000000000")
+    first, _ = read(halves, 60.0)
+    assert (first.gpu, first.counters["gpu_fault_events"]) == (other, 0)
+    assert "tensor_active" not in {*first.gauges, *first.gaps}
+
+
+def test_the_same_uuid_in_another_gpu_instance_begins_with_nothing(halves):
+    halves.standin.set({"events": "1:0:31:1"})
+    read(halves)
+    halves.standin.set({"0.mig.0.gi": 2} | activity_of(2, 500, 0, 0, 0, 0))
+    first, _ = read(halves, 60.0)
+    assert (first.gpu, first.counters["gpu_fault_events"]) == (halves.first, 0)
+    assert "tensor_active" not in {*first.gauges, *first.gaps}
+
+
+def test_what_an_instance_was_refused_for_good_is_asked_again_after_minutes(halves):
+    halves.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": NOT_SUPPORTED})
+    assert "gpu_memory_reserved_bytes" in read(halves)[0].gaps
+    halves.standin.set({"error.nvmlDeviceGetMemoryInfo_v2": None})
+    assert "gpu_memory_reserved_bytes" in read(halves)[0].gaps
+    assert read(halves, 300.0)[0].gauges["gpu_memory_reserved_bytes"] == 200_000_000.0
+
+
+def test_mig_without_an_instance_is_said(machine):
+    machine.standin.add_gpu(mig=1)
+    assert machine.turn() == ()
+    assert machine.problems == (f"{WHOLE}: MIG is on and there is no instance, so there is nothing to read",)
+    machine.standin.add_instance(0, 3)
+    machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
+    assert len(read(machine, 60.0)) == 1
+
+
+def test_an_empty_place_that_is_answered_by_invalid_argument_is_an_empty_place(halves):
+    halves.standin.set({"0.mig.places": 12})
+    assert len(read(halves)) == 2
+
+
+def test_a_gpu_that_is_lost_takes_its_instances_along_and_they_come_back_with_it(halves):
+    read(halves)
+    halves.standin.set({"events": "1:0:31:5", "0.gone": 1})
+    assert halves.turn() == ()
+    assert halves.turn() == ()
+    assert halves.problems == (f"{WHOLE}: not found (nvmlDeviceGetHandleByUUID); tried again next turn",)
+    halves.standin.set({"0.gone": None})
+    first, second = read(halves)
+    assert second.counters["gpu_fault_events"] == 1
+    assert "tensor_active" not in {*first.gauges, *first.gaps}
+
+
+def test_a_driver_that_goes_away_while_an_instance_is_read_is_opened_again(halves):
+    read(halves)
+    halves.standin.set({"0.mig.2.error.nvmlDeviceGetMemoryInfo_v2": DRIVER_NOT_LOADED})
+    assert halves.turn() == ()
+    assert halves.problems[0].endswith("GPUs not read this turn, opened again next turn")
+    assert (halves.standin.opened(), halves.standin.lent()) == (0, 0)
+    halves.standin.set({"0.mig.2.error.nvmlDeviceGetMemoryInfo_v2": None})
+    assert len(read(halves)) == 2
+
+
+def test_a_driver_that_names_no_instance_still_says_that_it_is_one(machine):
+    machine.standin.add_gpu()
+    machine.standin.add_instance(0, 0, name=None)
+    machine.standin.set(activity_of(1, 100, 0, 0, 0, 0))
+    assert read(machine)[0].product == "NVIDIA H100 80GB HBM3 MIG"
+
+
+def test_a_gpu_that_knows_no_mig_is_not_asked_again_for_minutes(machine):
+    machine.standin.add_gpu(mig=None)
+    machine.only()
+    machine.standin.calls()
+    machine.only(60.0)
+    assert "nvmlDeviceGetMigMode" not in machine.standin.calls()
+    machine.only(300.0)
+    machine.only(60.0)
+    assert "nvmlDeviceGetMigMode" in machine.standin.calls()
+
+
+def test_everything_is_given_back_when_the_reader_is_closed(halves):
+    read(halves)
+    read(halves)
+    halves.reader.close()
+    assert (halves.standin.lent(), halves.standin.opened()) == (0, 0)
