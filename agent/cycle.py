@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rules import alert_state, episodes, slices, watch, windows
 from rules.alert_state import AlertKey, AlertState
 from rules.episodes import Ended, Standing
+from rules.judging import Tier
 from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.snapshots import Snapshot
@@ -74,8 +75,9 @@ class Watcher:
         answers: list[Answer] = []
         for replica in self.replicas.values():
             answers.extend(self._of_scrapes(replica, now))
+        fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
         for tier in sorted(self._due):
-            answers.extend(watch.tier_answers(self.minutes[tier], self.view(tier), now))
+            answers.extend(watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet))
         self._due.clear()
         self.alerts = alert_state.advance(self.alerts, answers, now, self._left)
         gone = [one for standing in self._left.values() for one in episodes.end(standing, now)]

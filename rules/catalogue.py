@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from rules import catalogue_benchmark, catalogue_memory, catalogue_targets
 from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule_names import NAMES
 
 __all__ = ["BY_NAME", "RULES", "Loudness", "Rule", "Scope", "Threshold", "Way"]
 
-RULES: tuple[Rule, ...] = (*catalogue_benchmark.ROWS, *catalogue_memory.ROWS, *catalogue_targets.ROWS)
+SUBJECTS = (
+    catalogue_benchmark,
+    catalogue_memory,
+    catalogue_targets,
+)
+"""The modules that hold the rows."""
+
+RULES: tuple[Rule, ...] = tuple(
+    sorted((row for subject in SUBJECTS for row in subject.ROWS), key=lambda row: NAMES.index(row.name))
+)
 
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -108,7 +108,9 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("requests_waiting_deferred", "requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
     _gauge("kv_utilization", "kv_utilization_ratio", "KV cache blocks in use, mean over data-parallel engines"),
     _gauge("kv_utilization_max", "kv_utilization_max_ratio", "The same, the fullest data-parallel engine"),
-    _gauge("prefix_hit_gauge", "prefix_cache_hit_gauge_ratio", "Prefix cache hits as the engine averages them itself"),
+    _gauge(
+        "prefix_hit_gauge", "prefix_cache_hit_average_ratio", "Prefix cache hits as the engine averages them itself"
+    ),
     _gauge("spec_accept_length", "spec_accept_length_tokens", "Tokens a speculation round yields, as a gauge"),
     _gauge("spec_accept_rate", "spec_accept_rate_ratio", "Accepted / drafted tokens, as a gauge"),
     _gauge("spec_steps", "spec_steps", "Draft positions a round, as a gauge"),

@@ -6,10 +6,11 @@ stands in the catalogue. A new way is a function there, a row here, and a name i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rules.catalogue import Rule, Way
-from rules.judging import Case
+from rules.judging import Case, Tier
+from rules.judging_bands import judge_band
 from rules.judging_events import judge_event_ratio, judge_excess
 from rules.judging_load import judge_beyond
 from rules.judging_means import judge_mean
@@ -24,6 +25,7 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.EXCESS: judge_excess,
     Way.EVENT_RATIO: judge_event_ratio,
     Way.BEYOND: judge_beyond,
+    Way.BAND: judge_band,
 }
 
 BY_SLICES = frozenset(_WAYS)
@@ -31,7 +33,13 @@ BY_SLICES = frozenset(_WAYS)
 
 
 def judge(
-    rule: Rule, view: TierView, slices: Sequence[Slice], now: float, period_seconds: float = MINUTE_SECONDS
+    rule: Rule,
+    view: TierView,
+    slices: Sequence[Slice],
+    now: float,
+    period_seconds: float = MINUTE_SECONDS,
+    fleet: Mapping[str, Tier] | None = None,
 ) -> Answer:
     """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period."""
-    return _WAYS[rule.way](Case(rule=rule, view=view, slices=tuple(slices), now=now, period_seconds=period_seconds))
+    case = Case(rule=rule, view=view, slices=tuple(slices), now=now, period_seconds=period_seconds, fleet=fleet or {})
+    return _WAYS[rule.way](case)

@@ -7,8 +7,8 @@ benchmark silences a comparison. The ways themselves are `rules.judging_tails`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rules import backlog, windows
@@ -29,14 +29,26 @@ PERIOD_WORDS = {windows.MINUTE_SECONDS: "minutes", 3600.0: "hours"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A tier as rules over several see it: its view, and its slices of the same hold."""
+
+    view: TierView
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most."""
+    """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most.
+
+    `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
+    """
 
     rule: Rule
     view: TierView
     slices: tuple[Slice, ...]
     now: float
     period_seconds: float
+    fleet: Mapping[str, Tier] = field(default_factory=dict)
 
     @property
     def subject(self) -> Subject:

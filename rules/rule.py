@@ -15,9 +15,31 @@ class Way(StrEnum):
     EXCESS = "excess"  # a ratio of counters above the benchmark's at equal load
     BEYOND = "beyond"  # load outside what was measured
     EVENT_RATIO = "event_ratio"  # events per request above fixed limits
+    BAND = "band"  # a reading outside fixed limits
     CASCADE = "cascade"  # the state machine of rules.cascade
+    DRIFT = "drift"  # lengths and shape of the traffic away from the plan's
+    REPRESENTATIVE = "representative"  # time in system at equal load away from the benchmark's
+    GUARDRAIL = "guardrail"  # limits at the gateway against what is seen
+    PRECISION = "precision"  # a format that the GPU has no hardware path for, a speed-up that is not there
+    COLD_START = "cold_start"  # measured start against the planned lead
+    ECONOMICS = "economics"  # whether speculation pays
+    BURN = "burn"  # error budget of an objective spent too fast
+    SHAPE = "shape"  # the tail against the median
+    LONG = "long"  # days, by hours
+    TREND = "trend"  # the end of the hold against its beginning
+    REPLICAS = "replicas"  # replicas of a tier against each other
+    TIERS = "tiers"  # tiers of one model against each other
+    POOLS = "pools"  # prefill against decode
+    FAULTS = "faults"  # events that should not happen at all
     DOWN = "down"  # scrapes that fail
     STALE = "stale"  # pages that are served and do not move
+
+
+class Condition(StrEnum):
+    """Which minutes of the hold are judged."""
+
+    ANY = "any"
+    SERVING = "serving"  # with requests in the system or finished
 
 
 class Loudness(StrEnum):
@@ -44,7 +66,9 @@ class Threshold:
 class Rule:
     """One row. Judged over the last `window_seconds`, from `minimum_seconds` of data on; `family` and `metric` name
     what is read from windows and from the curve. `per_request` says that each request is observed once: what is seen
-    many times a request is not independent, and counts as one.
+    many times a request is not independent, and counts as one. `condition` says which minutes count, `needs` which part of
+    the plan (a dotted path below the tier) the rule is about: without it the answer is not_in_plan. `about` names in a
+    sentence what is read.
     """
 
     name: str
@@ -59,6 +83,9 @@ class Rule:
     family: str = ""
     metric: str = ""
     per_request: bool = True
+    condition: Condition = Condition.ANY
+    needs: str = ""
+    about: str = ""
     title: str
     meaning: str
     actions: tuple[str, ...]

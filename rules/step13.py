@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules import causes
+from rules import catalogue_benchmark, causes
 from rules.catalogue import BY_NAME, RULES, Way
 from rules.curve import Curve
 from rules.judgements import BY_SLICES, judge
@@ -22,6 +22,9 @@ FIRST_WEEK_SECONDS = 7 * 86400.0
 """Step 13 is done "within the first week of production traffic": after so long the result is kept."""
 
 HOUR_SECONDS = 3600.0
+
+ASKED = frozenset(rule.name for rule in catalogue_benchmark.ROWS) | {"KvEviction"}
+"""What the guide's step 13 compares: latency, utilisation, hits, evictions and load against the benchmark."""
 
 CONFIRMING = frozenset({Way.TAIL})
 """Without a latency that could be compared, nothing of the benchmark is confirmed."""
@@ -83,7 +86,7 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
     """
     answers = []
     for rule in RULES:
-        if rule.way in BY_SLICES:
+        if rule.name in ASKED and rule.way in BY_SLICES:
             answer = judge(rule, view, slices, now, period_seconds)
             answers.append(causes.explain(answer, view, slices) if isinstance(answer, Verdict) else answer)
     return Step13(

@@ -6,12 +6,13 @@ this and on `rules.replicas`, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules import backlog, causes, slices, windows
-from rules.catalogue import RULES, Rule
+from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
+from rules.judging import Tier
 from rules.replicas import Replica, cascade_limits, no_page, page
 from rules.scrape_answers import replica_answers
 from rules.signals import Gap
@@ -33,7 +34,15 @@ __all__ = [
     "tier_answers",
 ]
 
-LONGEST = max(rule.window_seconds for rule in RULES)
+LIVE_SECONDS = 3600.0
+"""Rules that look back no further are judged from the minutes in memory; the others from the history's hours."""
+
+LIVE = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_seconds <= LIVE_SECONDS)
+
+LONGEST = max(rule.window_seconds for rule in LIVE)
+
+ACROSS = frozenset({Way.TIERS})
+"""The ways that look at other tiers too."""
 
 EXPLAINED_SECONDS = 180.0
 """A cascade is explained by the last three minutes: lengths are seen only when requests finish."""
@@ -69,13 +78,18 @@ def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tu
     return tuple(closed)
 
 
-def tier_answers(minutes: Minutes, view: TierView, now: float) -> tuple[Answer, ...]:
-    """What the rules over load bins say about the tier at `now`; of a rule whose minimum has not passed: unknown."""
-    return tuple(_judged(rule, minutes.slices, view, now) for rule in RULES if rule.way in BY_SLICES)
+def tier_answers(
+    minutes: Minutes, view: TierView, now: float, fleet: Mapping[str, Tier] | None = None
+) -> tuple[Answer, ...]:
+    """What the rules over slices say about the tier at `now`; of a rule whose minimum has not passed: unknown.
+
+    `fleet` are the minutes of all tiers, for rules that compare them.
+    """
+    return tuple(_judged(rule, minutes.slices, view, now, fleet or {}) for rule in LIVE)
 
 
-def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float) -> Answer:
-    hold = tuple(s for s in all_slices if s.window.end > now - rule.window_seconds)
+def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float, fleet: Mapping[str, Tier]) -> Answer:
+    hold = _hold(all_slices, rule, now)
     seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
     if seconds < rule.minimum_seconds:
         return Unknown(
@@ -85,5 +99,12 @@ def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float)
             reason=Gap.TOO_FEW_REQUESTS,
             text=f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed",
         )
-    answer = judge(rule, view, hold, now)
+    others = None
+    if rule.way in ACROSS:
+        others = {name: Tier(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()}
+    answer = judge(rule, view, hold, now, fleet=others)
     return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer
+
+
+def _hold(all_slices: Sequence[Slice], rule: Rule, now: float) -> tuple[Slice, ...]:
+    return tuple(s for s in all_slices if s.window.end > now - rule.window_seconds)

@@ -10,6 +10,7 @@ import pytest
 from engine_server import answers_500, cuts_off, engines, is_html, is_strange, pages, redirects
 
 from agent import cli
+from rules.engines.registry import ENGINES
 from rules.signals import SIGNALS
 
 PAGES = Path(__file__).parent / "pages"
@@ -28,19 +29,63 @@ def as_json(capsys: pytest.CaptureFixture[str], page: str, *words: str) -> dict[
     return found
 
 
+ENGINES_OF = {
+    "": ("vllm", "v1"),
+    "vllm-0.5": ("vllm", "v0"),
+    "vllm-0.6": ("vllm", "v0"),
+    "sglang": ("sglang", "srt"),
+    "llamacpp": ("llamacpp", "server"),
+    "triton": ("triton", "trtllm"),
+    "made-dynamo-frontend": ("dynamo", "frontend"),
+    "made-dynamo-worker": ("dynamo", "worker"),
+    "made-dynamo-worker-trtllm": ("trtllm", "v1.3"),
+    "made-dynamo-worker-vllm": ("vllm", "v1"),
+    "made-tgi": ("tgi", "router"),
+    "made-triton": ("triton", "trtllm"),
+    "made-trtllm-1.0": ("trtllm", "v1.0"),
+    "made-trtllm-1.3": ("trtllm", "v1.3"),
+}
+"""By the beginning of a page's name, the longest that fits."""
+
+SHARED = Path(__file__).parent.parent.parent / "shared" / "pages"
+THERE = sorted(
+    path.relative_to(SHARED).as_posix()
+    for folder in (SHARED, SHARED / "real", SHARED / "generated")
+    if folder.exists()
+    for path in folder.iterdir()
+    if path.suffix in (".prom", ".txt") and not path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))
+)
+
+
+def engine_of(name: str) -> tuple[str, str]:
+    return ENGINES_OF[max((start for start in ENGINES_OF if name.startswith(start)), key=len)]
+
+
+@pytest.mark.parametrize("name", THERE or ["../shared/pages"])
+def test_every_engines_page_of_others_is_known_and_none_of_its_families_is_strange(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not THERE:
+        pytest.skip("../shared/pages is not here")
+    found = as_json(capsys, str(SHARED / name))
+    assert (found["engine"], found["generation"]) == engine_of(Path(name).name)
+    assert [family["name"] for family in found["families"] if family["use"] == "unknown"] == []
+
+
 @pytest.mark.parametrize("name", SAVED)
-def test_every_saved_page_is_read_as_vllm_and_every_signal_has_a_value_or_a_reason(
+def test_every_saved_page_is_read_as_its_engines_and_every_signal_has_a_value_or_a_reason(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = as_json(capsys, str(PAGES / name))
-    assert (found["schema"], found["engine"], found["generation"]) == (1, "vllm", "v1")
+    assert (found["schema"], found["engine"], found["generation"]) == (1, *engine_of(name))
     assert list(found["signals"]) == [signal.name for signal in SIGNALS]
     for value in found["signals"].values():
         assert ("gap" in value) != ("value" in value)
     assert {family["use"] for family in found["families"]} <= {"mapped", "ignored", "unknown"}
     code, out, err = inspected(capsys, str(PAGES / name))
     assert (code, err) == (0, "")
-    assert "generation V1" in out.splitlines()[0]
+    shown = out.splitlines()[0].partition(", generation ")[2]
+    assert shown.casefold() == found["generation"].removeprefix("v") or shown.casefold() == found["generation"]
     assert all(f"  {signal.name} " in out for signal in SIGNALS)
 
 
@@ -139,6 +184,9 @@ def test_an_address_that_cannot_be_one_ends_with_2_and_shows_no_password(
         (b"\xff\xfe\n", "is not UTF-8"),
         (b"hello world, this is no page\n", "is not a line of an exposition page"),
         (b"up 1\n", "no page of an engine"),
+        (b"[]", "page is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics"),
+        (b'[{"iter": 154, "numActiveRequests": 1}]\n', "return_perf_metrics: true"),
+        (b"<!doctype html>\n", "is an HTML page"),
         (b"vllm:num_requests_running 1\nvllm:num_requests_running 2\n", "duplicate"),
         (b"vllm:num_requests_running 1", "cut_off"),
     ],
@@ -160,7 +208,8 @@ def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_an_engine_that_is_named_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = inspected(capsys, str(PAGES / "steady_after_load.prom"), "--engine", "vlm")
     assert code == 2
-    assert err == "sizewatch inspect: --engine vlm: is none that sizewatch reads; there is vllm\n"
+    assert err.startswith("sizewatch inspect: --engine vlm: is none that sizewatch reads; there is ")
+    assert err.rstrip().endswith(", ".join(sorted({engine.name for engine in ENGINES})))
 
 
 def test_a_page_of_another_engine_than_was_named_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

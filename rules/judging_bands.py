@@ -1,0 +1,162 @@
+"""Bands: a reading outside fixed limits of the guide, over the minutes that count (guide 7.7, 9.3).
+
+Owns the comparison, when it persists, and the sentence. What is read, which limits, and which minutes stand in the
+catalogue. A limit is a threshold of the rule called `below`, `above`, `critical_below` or `critical_above`; another name
+is another way of judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rules import windows
+from rules.judging import Case, persists
+from rules.readings import read
+from rules.rule import Condition
+from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
+from rules.slices import Slice
+from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.wording import number, quantity
+
+POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
+"""Gauges of a plain poll say nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
+
+_COUNTS: dict[Condition, Callable[[Slice], bool]] = {
+    Condition.ANY: lambda one: True,
+    Condition.SERVING: lambda one: bool(one.rps or one.in_system),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one rule for one tier; None where it has none on that side."""
+
+    below: float | None
+    above: float | None
+    critical_below: float | None
+    critical_above: float | None
+
+    @classmethod
+    def of(cls, case: Case) -> Limits:
+        names = ("below", "above", "critical_below", "critical_above")
+        return cls(**{name: case.limit(name) if name in case.rule.thresholds else None for name in names})
+
+    def status(self, value: float) -> Status:
+        """Outside the outer limit, outside the inner one, or within."""
+        if _outside(value, self.critical_below, self.critical_above):
+            return Status.CRITICAL
+        return Status.WARNING if _outside(value, self.below, self.above) else Status.OK
+
+    def surely(self, found: Reading, status: Status) -> bool:
+        """Whether the bounds alone put a reading there."""
+        critical = status is Status.CRITICAL
+        below = self.critical_below if critical else self.below
+        above = self.critical_above if critical else self.above
+        too_low = below is not None and found.high is not None and found.high < below
+        too_high = above is not None and found.low is not None and found.low > above
+        return too_low or too_high
+
+
+def _outside(value: float, below: float | None, above: float | None) -> bool:
+    return (below is not None and value < below) or (above is not None and value > above)
+
+
+def judge_band(case: Case) -> Answer:
+    """The rule's signal over the minutes that count, against its limits."""
+    gap = _cannot(case)
+    if gap is not None:
+        return gap
+    counted = _counted(case, case.slices)
+    found = _read(case, counted)
+    if isinstance(found, Missing):
+        return case.unknown(found.gap, found.text or f"no {case.rule.about or case.rule.signal}")
+    if "minimum_requests" in case.rule.thresholds and found.n < case.limit("minimum_requests"):
+        return case.too_few(found.n, case.limit("minimum_requests"))
+    limits = Limits.of(case)
+    if found.value is None:
+        return _by_bounds(case, found, limits)
+    status = limits.status(found.value)
+    if status is Status.OK:
+        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
+    last = _value(case, case.last_quarter(counted))
+    if last is None:
+        return case.unknown(Gap.NO_TRAFFIC, f"no {case.rule.about} in the last quarter of the time")
+    each = [_value(case, group) for group in case.periods(counted)]
+    if not persists(last, each, lambda value: limits.status(value) is not Status.OK):
+        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
+    if status is Status.CRITICAL and not persists(last, each, lambda value: limits.status(value) is Status.CRITICAL):
+        status = Status.WARNING
+    return _verdict(case, found, status, _certainty(case, counted, found, status, limits), limits)
+
+
+def _cannot(case: Case) -> Unknown | None:
+    """Why the rule does not apply: no plan for it, nothing seen, or no minute that counts."""
+    if case.rule.needs and not planned(case, case.rule.needs):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if not _counted(case, case.slices):
+        return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
+    return None
+
+
+def planned(case: Case, path: str) -> object:
+    """A part of the tier's plan by its dotted path; None where any of it is missing."""
+    part: object = case.view.plan
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part
+
+
+def _counted(case: Case, slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    return tuple(one for one in slices if _COUNTS[case.rule.condition](one))
+
+
+def _read(case: Case, slices: Sequence[Slice]) -> SignalValue:
+    return read(BY_NAME[case.rule.signal], windows.add(one.window for one in slices), case.view.basis)
+
+
+def _value(case: Case, slices: Sequence[Slice]) -> float | None:
+    found = _read(case, slices) if slices else None
+    return found.value if isinstance(found, Reading) else None
+
+
+def _certainty(case: Case, counted: Sequence[Slice], found: Reading, status: Status, limits: Limits) -> Certainty:
+    """A mean that persists is certain; a quantile only if its bucket's edge is outside too, a plain poll never."""
+    if any(one.window.sampled & POLLED & set(one.window.gauges) for one in counted) and _polled(case):
+        return Certainty.LIKELY
+    if BY_NAME[case.rule.signal].how is How.QUANTILE:
+        return Certainty.CERTAIN if limits.surely(found, status) else Certainty.LIKELY
+    return Certainty.CERTAIN
+
+
+def _polled(case: Case) -> bool:
+    return case.rule.signal == "gpu_utilization"
+
+
+def _by_bounds(case: Case, found: Reading, limits: Limits) -> Answer:
+    """Where only bounds are known: outside if both are, within if both are, else not to be told."""
+    for status in (Status.CRITICAL, Status.WARNING):
+        if limits.surely(found, status):
+            return _verdict(case, found, status, Certainty.LIKELY, limits)
+    ends = [end for end in (found.low, found.high) if end is not None]
+    if len(ends) == 2 and all(limits.status(end) is Status.OK for end in ends):
+        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
+    text = f"{case.rule.about} is only known to be {quantity(found, case.rule.unit)}"
+    return case.unknown(Gap.NOT_EXPOSED, text)
+
+
+def _verdict(case: Case, found: Reading, status: Status, certainty: Certainty, limits: Limits) -> Answer:
+    shown = quantity(found, case.rule.unit) if found.value is None else number(found.value, case.rule.unit)
+    sentence = f"{case.rule.about} {shown}: {_healthy(limits, case.rule.unit)}"
+    expected = Reading(value=None, low=limits.below or 0.0, high=limits.above, n=found.n)
+    return case.verdict(status, certainty, found, expected, sentence)
+
+
+def _healthy(limits: Limits, unit: str) -> str:
+    if limits.below is not None and limits.above is not None:
+        return f"{number(limits.below, unit)} to {number(limits.above, unit)} is healthy"
+    if limits.above is not None:
+        return f"up to {number(limits.above, unit)} is healthy"
+    return f"{number(limits.below or 0.0, unit)} or more is healthy"
