@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.collect.gpus import DcgmPage, Gpus, Source
+from agent.collect.gpus import ExporterPage, Gpus, Source
 from agent.collect.pages import PageFetcher
 from agent.collect.scrapers import Scrapers
 from agent.config import Config, Loaded
@@ -125,8 +125,9 @@ def _gpu_source(config: Config) -> Source | None:
         from agent.collect.nvml import NvmlReader
 
         return NvmlReader()
-    if config.gpus.source == "dcgm" and config.gpus.dcgm is not None:
-        return DcgmPage(PageFetcher(config.gpus.dcgm.options(config.timeout_seconds())))
+    if config.gpus.exporter is not None:
+        exporter, connection = config.gpus.exporter
+        return ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
     return None
 
 

@@ -15,6 +15,8 @@ from agent.collect import scrapers
 from agent.collect.pages import DEFAULT_MAX_BYTES, TargetOptions
 from agent.config_problems import default_replica
 from agent.config_values import EnvironmentFileName, FileName, GpuList, Interval, Listen, Timeout, Url, split_listen
+from rules.gpu_names.exporter import GpuExporter
+from rules.gpu_names.registry import BY_NAME
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 HISTORY_FILE = "history.db"
@@ -97,10 +99,18 @@ class TargetKeys(Connection):
 
 
 class Gpus(_Part):
-    source: Literal["nvml", "dcgm", "none"] = Field(
+    source: Literal["nvml", "dcgm", "amd", "nvidia_smi", "none"] = Field(
         "nvml", description="Where GPUs are read; that this machine has none is no error."
     )
     dcgm: Connection | None = Field(None, description="A dcgm-exporter, for source dcgm.")
+    amd: Connection | None = Field(None, description="An AMD device-metrics-exporter, for source amd.")
+    nvidia_smi: Connection | None = Field(None, description="An nvidia_gpu_exporter, for source nvidia_smi.")
+
+    @property
+    def exporter(self) -> tuple[GpuExporter, Connection] | None:
+        """The exporter that is the source, and where its page is; None where the source is none."""
+        connection = {"dcgm": self.dcgm, "amd": self.amd, "nvidia_smi": self.nvidia_smi}.get(self.source)
+        return (BY_NAME[self.source], connection) if connection is not None else None
 
 
 class WebTls(_Part):

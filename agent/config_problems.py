@@ -19,6 +19,7 @@ from agent.durations import parse_duration
 from rules import plan_problems
 from rules.catalogue import BY_NAME
 from rules.engines.registry import ENGINES
+from rules.gpu_names.registry import BY_NAME as EXPORTERS
 from rules.plan import Plan
 from rules.plan_problems import Path, path_text
 
@@ -95,7 +96,9 @@ def _targets(data: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]
 
 def _connections(data: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     yield from _targets(data)
-    yield ("gpus", "dcgm"), _mapping(_mapping(data.get("gpus")).get("dcgm"))
+    gpus = _mapping(data.get("gpus"))
+    for name in EXPORTERS:
+        yield ("gpus", name), _mapping(gpus.get(name))
 
 
 def _seconds(value: object) -> float | None:
@@ -147,10 +150,12 @@ def _login(data: Mapping[str, Any]) -> Found:
 
 def _gpu_source(data: Mapping[str, Any]) -> Found:
     gpus = _mapping(data.get("gpus"))
-    if gpus.get("source") == "dcgm" and not gpus.get("dcgm"):
-        yield ("gpus", "dcgm"), "is missing; source dcgm needs the url of a dcgm-exporter"
-    elif gpus.get("dcgm") and gpus.get("source", "nvml") in ("nvml", "none"):
-        yield ("gpus", "source"), "must be dcgm where gpus.dcgm is given"
+    source = gpus.get("source", "nvml")
+    for name, exporter in EXPORTERS.items():
+        if source == name and not gpus.get(name):
+            yield ("gpus", name), f"is missing; source {name} needs the url of {exporter.a_title}"
+        elif gpus.get(name) and source != name and source in ("nvml", "none", *EXPORTERS):
+            yield ("gpus", "source"), f"must be {name} where gpus.{name} is given"
 
 
 def _needless_pid_file(data: Mapping[str, Any]) -> Found:

@@ -128,9 +128,7 @@ def _gpus(value: object) -> object:
         raise _wrong("must be auto or a list of GPUs, by UUID or index")
     for place, gpu in enumerate(value):
         is_index = type(gpu) is int and 0 <= gpu < 1024
-        if isinstance(gpu, str) and gpu.startswith("MIG-"):
-            raise _wrong(f"[{place}] is a MIG instance, which cannot be read yet; name whole GPUs")
-        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:-]*", gpu)):
+        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
             raise _wrong(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
         if gpu in value[:place]:
             raise _wrong(f"[{place}] names GPU {gpu} again")

@@ -63,7 +63,8 @@ def _gpu_problem(problem: str, seen: GpusSeen, loaded: Loaded) -> Finding:
         if target.tier in loaded.plan.tiers
     )
     if seen.readouts or (planned and not asked_for):
-        advice = "GPU signals of that GPU will be missing; `nvidia-smi` says more"
+        tool = "amd-smi" if seen.source == "amd" else "nvidia-smi"
+        advice = f"GPU signals of that GPU will be missing; `{tool}` says more"
         if not seen.readouts:
             advice = "start sizewatch where the GPUs are, give the container the driver, or set gpus.source: none"
         return warn("gpus", problem, advice)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.collect.gpus import DcgmPage, Source
+from agent.collect.gpus import ExporterPage, Source
 from agent.collect.nvml import NvmlReader
 from agent.collect.nvml_errors import NvmlRefusedError, ask
 from agent.collect.pages import PageFetcher
@@ -100,8 +100,9 @@ def gpus(config: Config, clock: Callable[[], float]) -> GpusSeen:
     source: Source
     if keys.source == "none":
         return GpusSeen(source=keys.source)
-    if keys.source == "dcgm" and keys.dcgm is not None:
-        source = DcgmPage(PageFetcher(keys.dcgm.options(config.timeout_seconds())))
+    if keys.exporter is not None:
+        exporter, connection = keys.exporter
+        source = ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
     else:
         source = NvmlReader()
     try:

@@ -94,9 +94,7 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     if snapshot is None or engine is None:
         return
     known, missing = _signals(snapshot, engine)
-    text = (
-        f"{engine.title} {engine.generation.upper()}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
-    )
+    text = f"{engine.label}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
     yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
     mute = [rule.name for rule in RULES if rule.signal in missing]
     if mute:
@@ -246,7 +244,7 @@ def _gpus(check: str, met: Met, tier: TierPlan) -> Iterator[Finding]:
     if tier.gpu.product.casefold() in NO_GPU or not met.readable:
         return
     if not met.owned:
-        known = ", ".join(str(gpu.index) for gpu in met.readable)
+        known = ", ".join(gpu.gpu if gpu.index is None else str(gpu.index) for gpu in met.readable)
         text = f"which of the GPUs {known} belong to it is not known; the plan says {planned}"
         yield warn(check, text, "list them in the target's gpus (UUID or index), or give pid_file")
         return
@@ -265,5 +263,5 @@ def _gpus(check: str, met: Met, tier: TierPlan) -> Iterator[Finding]:
 
 
 def _same_product(shown: str, planned: str) -> bool:
-    plain = [name.casefold().removeprefix("nvidia ").strip() for name in (shown, planned)]
+    plain = [name.casefold().removeprefix("nvidia ").removeprefix("amd ").strip() for name in (shown, planned)]
     return plain[0] == plain[1]

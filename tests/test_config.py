@@ -125,7 +125,7 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         (target(max_page_bytes="16M"), "targets[0].max_page_bytes: must be a whole number, not '16M'"),
         (target(gpus=[]), "targets[0].gpus: must be auto or a list of GPUs, by UUID or index"),
         (target(gpus=[True]), "targets[0].gpus: [0] is neither an index nor a UUID; `nvidia-smi -L` lists both"),
-        (target(gpus=["MIG-1"]), "targets[0].gpus: [0] is a MIG instance, which cannot be read yet; name whole GPUs"),
+        (target(gpus=["GPU 1"]), "targets[0].gpus: [0] is neither an index nor a UUID; `nvidia-smi -L` lists both"),
         (target(gpus=[1, 1]), "targets[0].gpus: [1] names GPU 1 again"),
         (target(gpus=[0], pid_file="x"), "targets[0].pid_file: has no use beside a list of gpus; it is for gpus: auto"),
         (
@@ -147,6 +147,22 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         ),
         ({"gpus": {"source": "dcgm"}}, "gpus.dcgm: is missing; source dcgm needs the url of a dcgm-exporter"),
         ({"gpus": {"dcgm": {"url": "http://x/"}}}, "gpus.source: must be dcgm where gpus.dcgm is given"),
+        (
+            {"gpus": {"source": "amd"}},
+            "gpus.amd: is missing; source amd needs the url of an AMD device-metrics-exporter",
+        ),
+        (
+            {"gpus": {"source": "nvidia_smi"}},
+            "gpus.nvidia_smi: is missing; source nvidia_smi needs the url of an nvidia_gpu_exporter",
+        ),
+        (
+            {"gpus": {"source": "amd", "amd": {"url": "http://x/"}, "dcgm": {"url": "http://y/"}}},
+            "gpus.source: must be dcgm where gpus.dcgm is given",
+        ),
+        (
+            {"gpus": {"source": "amd", "amd": {"url": "http://x/", "tls": {"ca_file": "ca.pem"}}}},
+            "gpus.amd.tls: is given, but the url begins with http://; write https://",
+        ),
         ({"web": {"listen": "9095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
         ({"web": {"listen": ":0"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
         ({"web": {"tls": {"cert_file": "x"}}}, "web.tls.key_file: is missing"),

@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from rules.gpu_names.dcgm import FIELDS, OURS, readouts, same_refresh
+from rules.gpu_names.changes import same_refresh
+from rules.gpu_names.dcgm import FIELDS, OFF, OURS, read
 from rules.gpu_readout import GPU_NAMES
 
 SHARED_PAGES = Path(__file__).parents[2] / "shared" / "pages"
 MIB = 1024 * 1024
 ANY_BLANK = "blank (not found, not supported or not permitted)"
+OPTIONAL = {
+    "gpu_throttled_power_seconds",
+    "gpu_throttled_thermal_seconds",
+    "gpu_throttled_hardware_seconds",
+    "gpu_ecc_uncorrectable_errors",
+    "gpu_ecc_correctable_errors",
+}
 SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -44,7 +52,18 @@ FULL = {
     "DCGM_FI_DEV_GPU_TEMP": 61.0,
     "DCGM_FI_DEV_SM_CLOCK": 1980.0,
     "DCGM_FI_DEV_XID_ERRORS": 0.0,
+    "DCGM_FI_DEV_POWER_VIOLATION": 2_500_000_000.0,
+    "DCGM_FI_DEV_THERMAL_VIOLATION": 0.0,
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": 1_000_000.0,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0.0,
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 12.0,
 }
+
+
+def readouts(samples, t):
+    """The two parts of a page that most of these tests look at."""
+    found = read(samples, t)
+    return found.readouts, found.problems
 
 
 def one(samples):
@@ -60,7 +79,14 @@ def one(samples):
 def test_a_full_page_comes_out_in_base_units():
     gpu = one(page(**FULL))
     assert (gpu.t, gpu.gpu, gpu.index, gpu.product, gpu.pids) == (100.0, "GPU-a", 3, "NVIDIA H200", ())
-    assert gpu.counters == {"gpu_energy_joules": pytest.approx(123_456.789)}
+    assert gpu.counters == {
+        "gpu_energy_joules": pytest.approx(123_456.789),
+        "gpu_throttled_power_seconds": pytest.approx(2.5),
+        "gpu_throttled_thermal_seconds": 0.0,
+        "gpu_throttled_hardware_seconds": pytest.approx(0.001),
+        "gpu_ecc_uncorrectable_errors": 0.0,
+        "gpu_ecc_correctable_errors": 12.0,
+    }
     assert gpu.gauges == {
         "gpu_gr_engine_active": 0.93,
         "gpu_sm_active": 0.71,
@@ -89,6 +115,32 @@ def test_every_field_that_is_not_on_the_page_is_a_gap_that_names_it():
     assert set(gpu.gaps) == set(OURS) - {"gpu_temperature_celsius"}
     assert gpu.gaps["gpu_gr_engine_active"] == "DCGM_FI_PROF_GR_ENGINE_ACTIVE is not on the page"
     assert gpu.gaps["gpu_memory_total_bytes"] == "DCGM_FI_DEV_FB_USED is not on the page"
+
+
+def test_throttling_and_ecc_are_gaps_that_say_they_are_off_by_default():
+    gpu = one(page(DCGM_FI_DEV_GPU_TEMP=40.0))
+    assert {name for name, why in gpu.gaps.items() if OFF in why} == {
+        *OPTIONAL,
+        "gpu_sm_active",
+        "gpu_power_limit_watts",
+    }
+    assert gpu.gaps["gpu_throttled_power_seconds"] == (
+        "DCGM_FI_DEV_POWER_VIOLATION is not on the page (not in dcgm-exporter's default counters)"
+    )
+
+
+def test_the_newer_names_of_throttling_are_the_same_in_nanoseconds_and_heat_is_the_sum_of_both():
+    reason = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
+    newer = {
+        f"{reason}SW_POWER_CAP_NS": 3e9,
+        f"{reason}SW_THERM_SLOWDOWN_NS": 1e9,
+        f"{reason}HW_THERM_SLOWDOWN_NS": 5e8,
+        f"{reason}HW_POWER_BRAKE_SLOWDOWN_NS": 2e9,
+    }
+    counters = one(page(**newer)).counters
+    assert [counters[f"gpu_throttled_{why}_seconds"] for why in ("power", "thermal", "hardware")] == [3.0, 1.5, 2.0]
+    del newer[f"{reason}HW_THERM_SLOWDOWN_NS"]
+    assert "gpu_throttled_thermal_seconds" not in one(page(**newer)).counters, "half a sum is no sum"
 
 
 def test_the_total_is_the_sum_of_its_parts_and_fb_total_only_where_a_part_is_missing():
@@ -204,41 +256,99 @@ def test_the_series_without_a_pod_is_the_whole_gpus():
     assert one(split).gauges["gpu_utilization_sampled"] == pytest.approx(0.65)
 
 
-def test_mig_instances_are_left_out_and_named_and_their_power_is_not_summed():
-    instances = [
-        sample
-        for number in ("1", "2")
-        for sample in page(f'GPU_I_ID="{number}" GPU_I_PROFILE="1g.18gb"', DCGM_FI_DEV_POWER_USAGE=300.0)
+def mig(number, profile="1g.18gb", **values):
+    return page(f'GPU_I_ID="{number}" GPU_I_PROFILE="{profile}"', **values)
+
+
+def test_a_mig_instance_is_a_gpu_and_the_gpu_that_it_is_a_part_of_is_none():
+    parent = page(DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.4)
+    found, problems = readouts(
+        [
+            *mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.9, DCGM_FI_DEV_FB_USED=10.0, DCGM_FI_DEV_FB_FREE=20.0),
+            *mig("1", "3g.71gb", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.1),
+            *parent,
+            ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b", "gpu": "1"}, 40.0),
+        ],
+        0.0,
+    )
+    assert problems == ()
+    assert [(gpu.gpu, gpu.index, gpu.product) for gpu in found] == [
+        ("GPU-b", 1, ""),
+        ("GPU-a/1", None, "NVIDIA H200 MIG 3g.71gb"),
+        ("GPU-a/2", None, "NVIDIA H200 MIG 1g.18gb"),
     ]
-    found, problems = readouts([*instances, ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b", "gpu": "1"}, 40.0)], 0.0)
-    assert [gpu.gpu for gpu in found] == ["GPU-b"]
-    assert problems == ("GPU GPU-a: 2 series of MIG instances left out: MIG is not supported yet",)
+    assert found[2].gauges == {
+        "gpu_gr_engine_active": 0.9,
+        "gpu_memory_used_bytes": 10.0 * MIB,
+        "gpu_memory_total_bytes": 30.0 * MIB,
+    }
+
+
+def test_what_is_measured_for_the_whole_gpu_is_a_gap_of_its_instances_and_so_is_never_summed():
+    whole = {name: value for name, value in FULL.items() if "_PROF_" not in name and "_FB_" not in name}
+    gpu = one(mig("1", **whole))
+    assert (gpu.counters, gpu.gauges) == ({}, {})
+    assert gpu.gaps["gpu_power_watts"] == (
+        "DCGM_FI_DEV_POWER_USAGE is measured for the whole GPU, not for a MIG instance"
+    )
+    assert gpu.gaps["gpu_energy_joules"].endswith("not for a MIG instance")
+    assert gpu.gaps["gpu_utilization_sampled"].endswith("not for a MIG instance"), "0 there says nothing"
+
+
+# ---- faults ----
+
+
+def test_the_code_that_stands_is_told_by_gpu_and_zero_is_none():
+    samples = [*page(DCGM_FI_DEV_XID_ERRORS=79.0), ("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-b", "gpu": "1"}, 0.0)]
+    found = read(samples, 0.0)
+    assert found.faults == {"GPU-a": frozenset({"xid-79"}), "GPU-b": frozenset()}
+    assert not any(name.startswith("gpu_fault") for gpu in found.readouts for name in (*gpu.counters, *gpu.gaps))
+
+
+def test_codes_in_series_of_their_own_all_stand():
+    several = page('err_code="79"', DCGM_FI_DEV_XID_ERRORS=79.0) + page('err_code="48"', DCGM_FI_DEV_XID_ERRORS=48.0)
+    assert read(several, 0.0).faults == {"GPU-a": frozenset({"xid-79", "xid-48"})}
+
+
+def test_a_gpu_that_does_not_tell_its_faults_has_a_gap():
+    found = read(page(DCGM_FI_DEV_GPU_TEMP=40.0, DCGM_FI_DEV_XID_ERRORS=9223372036854775794.0), 0.0)
+    assert found.faults == {}
+    assert found.readouts[0].gaps["gpu_fault_events"] == f"DCGM_FI_DEV_XID_ERRORS is {ANY_BLANK}"
+    assert one(page(DCGM_FI_DEV_GPU_TEMP=40.0)).gaps["gpu_fault_events"] == (
+        "DCGM_FI_DEV_XID_ERRORS is not on the page"
+    )
+
+
+def test_a_fault_of_the_whole_gpu_is_one_of_each_instance_without_a_series_of_its_own():
+    own = mig("1", DCGM_FI_DEV_XID_ERRORS=43.0)
+    other = mig("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.5)
+    found = read([*own, *other, *page(DCGM_FI_DEV_XID_ERRORS=79.0)], 0.0)
+    assert found.faults == {"GPU-a/1": frozenset({"xid-43"}), "GPU-a/2": frozenset({"xid-79"})}
 
 
 # ---- refreshes ----
 
 
 def test_two_scrapes_of_one_refresh_are_the_same_refresh():
-    first, _ = readouts(page(**FULL), 100.0)
-    second, _ = readouts(page(**FULL), 115.0)
+    first, second = read(page(**FULL), 100.0), read(page(**FULL), 115.0)
     assert first != second
     assert same_refresh(first, second)
 
 
 @pytest.mark.parametrize("name", ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_PROF_DRAM_ACTIVE"])
 def test_any_value_that_moved_is_another_refresh(name):
-    first, _ = readouts(page(**FULL), 100.0)
-    second, _ = readouts(page(**{**FULL, name: FULL[name] * 1.001}), 115.0)
+    first, second = read(page(**FULL), 100.0), read(page(**{**FULL, name: FULL[name] * 1.001}), 115.0)
     assert not same_refresh(first, second)
 
 
 def test_a_gpu_more_or_a_new_gap_is_another_refresh():
-    first, _ = readouts(page(**FULL), 100.0)
-    more, _ = readouts([*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], 100.0)
-    gap, _ = readouts(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 100.0)
+    first = read(page(**FULL), 100.0)
+    more = read([*page(**FULL), ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-b"}, 1.0)], 100.0)
+    gap = read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 100.0)
     assert not same_refresh(first, more)
     assert not same_refresh(first, gap)
-    assert same_refresh(gap, readouts(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 130.0)[0])
+    assert not same_refresh(first, read(page(**{**FULL, "DCGM_FI_DEV_XID_ERRORS": 31.0}), 100.0))
+    assert same_refresh(gap, read(page(**{**FULL, "DCGM_FI_DEV_GPU_TEMP": math.nan}), 130.0))
 
 
 # ---- pages of others ----

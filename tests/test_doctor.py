@@ -244,6 +244,33 @@ def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
     assert failing.text.startswith("dcgm-exporter: connect: ")
 
 
+@pytest.mark.parametrize(
+    ("source", "page", "title", "first"),
+    [
+        ("amd", "made-amd-1.5-mi300x.prom", "AMD device-metrics-exporter", "AMD Instinct MI300X OAM, 692501000010, 2 "),
+        ("nvidia_smi", "made-nvidia-smi-h200.prom", "nvidia_gpu_exporter", "NVIDIA H200, a1b2c3d4-0000-4000-"),
+    ],
+)
+def test_gpus_are_read_through_every_exporter(tmp_path: Path, source: str, page: str, title: str, first: str) -> None:
+    with serving((TESTS / "gpu_exporter_pages" / page).read_bytes()) as port:
+        keys = {"source": source, source: {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, gpus=keys))
+        gone = {"source": source, source: {"url": f"http://127.0.0.1:{free_port()}/metrics"}}
+        lost = run_checks(loaded(tmp_path, gpus=gone))
+    assert only(found, "gpus").text.endswith(f" read through {source}")
+    assert about(found, "gpu 0")[0].text.startswith(first)
+    assert only(lost, "gpus").level is Level.FAIL
+    assert only(lost, "gpus").text.startswith(f"{title}: connect: ")
+
+
+def test_mig_instances_are_named_by_what_they_are_called(tmp_path: Path) -> None:
+    with serving((TESTS / "gpu_exporter_pages" / "made-dcgm-mig.prom").read_bytes()) as port:
+        keys = {"source": "dcgm", "dcgm": {"url": f"http://127.0.0.1:{port}/metrics"}}
+        found = run_checks(loaded(tmp_path, target(port, gpus=["GPU-5f3c/1"]), gpus=keys))
+    assert only(found, "gpus").text == "3 read through dcgm"
+    assert only(found, "gpu GPU-5f3c/1").text.startswith("NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1, ")
+
+
 def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)

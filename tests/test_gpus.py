@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from gpu_pages import MADE
 from gpu_samples import T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 
 from agent.collect.gpu_owners import Owned, assigned, owners
-from agent.collect.gpus import UNREAD_SECONDS, DcgmPage, Gpus
+from agent.collect.gpus import UNREAD_SECONDS, ExporterPage, Gpus
 from agent.collect.nvml import NvmlReader
 from agent.collect.pages import TargetOptions
 from agent.collect.processes import MOST_GENERATIONS, NoPid, lineage, read_pid
 from agent.collect.scrapers import Target
 from agent.errors import ScrapeError, ScrapeFailure
+from rules.gpu_names.amd import AMD
+from rules.gpu_names.dcgm import DCGM as DCGM_EXPORTER
+from rules.gpu_names.nvidia_smi import NVIDIA_SMI
 from rules.gpu_readout import GpuReadout
 
 
@@ -167,7 +171,7 @@ class Exporter:
 
 def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each_scrape() -> None:
     exporter = Exporter()
-    gpus = Gpus(DcgmPage(exporter))
+    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
     joules = covered = 0.0
     seen = []
     for turn in range(9):
@@ -186,7 +190,7 @@ def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each
 
 def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
     exporter = Exporter()
-    gpus = Gpus(DcgmPage(exporter))
+    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
     problems = [gpus.turn(T + 15 * n).problems for n in range(8)]
     assert set(problems) == {("dcgm-exporter: connect: connection refused",)}
@@ -198,9 +202,62 @@ def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
     assert "GPU-a" in gpus.latest
 
 
+XID = """\
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {code}
+"""
+
+
+def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands() -> None:
+    exporter = Exporter()
+    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
+    events = []
+    for turn, code in enumerate((79, 79, 79, 48, 48, 0, 48)):
+        exporter.show(50.0 + turn, 1e6 * turn)
+        assert isinstance(exporter.page, bytes)
+        exporter.page += XID.format(code=code).encode()
+        events += [window.counters["gpu_fault_events"] for window in gpus.turn(T + 30 * turn).windows.values()]
+    assert events == [0, 0, 1, 0, 0, 1]
+    assert gpus.latest["GPU-a"].counters["gpu_fault_events_by_code/xid-48"] == 2
+
+
+def test_an_exporter_that_measures_when_it_is_asked_is_believed_when_it_says_the_same_again() -> None:
+    exporter = Exporter()
+    exporter.page = (MADE / "made-nvidia-smi-h200.prom").read_bytes()
+    gpus = Gpus(ExporterPage(exporter, NVIDIA_SMI))
+    seen = [gpus.turn(T + 15 * turn).windows for turn in range(3)]
+    assert [len(windows) for windows in seen] == [0, 1, 1]
+    (window,) = seen[-1].values()
+    assert window.counters["gpu_throttled_power_seconds"] == 0.0
+    assert window.counters["gpu_throttled_covered_seconds"] == 15.0
+    assert window.gauges["gpu_power_watts"].seconds == 15.0
+
+
+def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
+    exporter = Exporter()
+    page = (MADE / "made-amd-1.5-mi300x.prom").read_text(encoding="utf-8")
+    later = {" 2.5293978861568e+13": " 2.5312978861568e+13", " 8000000": " 8030000", " 53994": " 56994"}
+    gpus = Gpus(ExporterPage(exporter, AMD))
+    exporter.page = page.encode()
+    assert gpus.turn(T).windows == {}
+    for before, after in later.items():
+        assert before in page
+        page = page.replace(before, after)
+    exporter.page = (page.replace("} 23\n", "} 31\n")).encode()
+    turn = gpus.turn(T + 30)
+    assert turn.problems == ()
+    busy, idle = (turn.windows[gpu] for gpu in ("692501000010", "692501000011"))
+    assert busy.counters["gpu_energy_joules"] / busy.counters["gpu_energy_covered_seconds"] == pytest.approx(19e3 / 30)
+    assert busy.counters["gpu_throttled_power_seconds"] == pytest.approx(30 * 3000 / 30000)
+    assert (busy.counters["gpu_fault_events"], idle.counters["gpu_fault_events"]) == (0, 1)
+    assert idle.counters["gpu_fault_events_by_code/afid-31"] == 1
+    assert "gpu_gfx_active" in busy.sampled
+    assert gpus.latest["692501000010"].pids == (4021, 4022)
+
+
 def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windows_stop() -> None:
     exporter = Exporter()
-    gpus = Gpus(DcgmPage(exporter))
+    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.show(50, 1)
     gpus.turn(T)
     owned = Owned(gpus=("GPU-a",))
@@ -211,7 +268,7 @@ def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windo
 
 
 def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
-    gpus = Gpus(DcgmPage(Exporter()))
+    gpus = Gpus(ExporterPage(Exporter(), DCGM_EXPORTER))
     missing = Owned(gpus=(), missing="GPU 7 is missing")
     assert gpus.trouble(("t", "r"), missing, T) == ""
     assert gpus.trouble(("t", "r"), missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"

@@ -7,21 +7,22 @@ exporter page's business, which replica owns it `gpu_owners`'s, what a readout m
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.collect.exposition import SeriesReader
+from agent.collect.exposition import ParsedPage, SeriesReader
 from agent.collect.gpu_owners import Owned, owners
 from agent.collect.pages import Backoff
 from agent.collect.scrapers import Fetcher
 from agent.errors import ScrapeError
 from rules import gpu_windows
-from rules.gpu_names import dcgm
+from rules.gpu_names.changes import Changes, same_refresh
+from rules.gpu_names.exporter import GpuExporter, Page, Sample
 from rules.gpu_readout import GpuReadout
 from rules.windows import Window
 
-__all__ = ["UNREAD_SECONDS", "DcgmPage", "GpuTurn", "Gpus", "Source", "owners"]
+__all__ = ["UNREAD_SECONDS", "ExporterPage", "GpuTurn", "Gpus", "Source", "owners"]
 
 Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
 
@@ -32,23 +33,25 @@ _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """What reads GPUs: `agent.collect.nvml.NvmlReader`, `DcgmPage`, or a stand-in."""
+    """What reads GPUs: `agent.collect.nvml.NvmlReader`, `ExporterPage`, or a stand-in."""
 
     def read(self, now: float) -> Turn: ...
 
     def close(self) -> None: ...
 
 
-class DcgmPage:
-    """A dcgm-exporter page as a source. Values that it has not refreshed since the last turn are not told again.
+class ExporterPage:
+    """A GPU exporter's page as a source. Values that it has not refreshed since the last turn are not told again.
 
     A page that fails is left alone for a few turns, as a target's is; what was wrong is told meanwhile.
     """
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, exporter: GpuExporter) -> None:
         self._fetcher = fetcher
-        self._series = SeriesReader(lambda name: name.startswith("DCGM_FI_"))
-        self._last: tuple[GpuReadout, ...] = ()
+        self._exporter = exporter
+        self._series = SeriesReader(exporter.wanted)
+        self._changes = Changes()
+        self._last: Page | None = None
         self._backoff = Backoff()
         self._turns = 0
         self._trouble = ""
@@ -59,21 +62,25 @@ class DcgmPage:
         if not self._backoff.due(self._turns):
             return (), (self._trouble,)
         try:
-            page = self._series.read(self._fetcher.fetch())
+            parsed = self._series.read(self._fetcher.fetch())
         except ScrapeError as error:
             self._backoff = self._backoff.failed(self._turns, 1.0)
-            self._trouble = f"dcgm-exporter: {error}"
+            self._trouble = f"{self._exporter.title}: {error}"
             return (), (self._trouble,)
         self._backoff = self._backoff.ok()
-        samples = ((s.name, dict(s.labels), value) for s, value in zip(page.series, page.values, strict=True))
-        found, problems = dcgm.readouts(samples, now)
-        if self._last and dcgm.same_refresh(self._last, found):
-            return (), problems
-        self._last = found
-        return found, problems
+        page = self._exporter.read(samples(parsed), now)
+        if self._exporter.keeps_values and self._last is not None and same_refresh(self._last, page):
+            return (), page.problems
+        self._last = page
+        return self._changes.after(page), page.problems
 
     def close(self) -> None:
         self._fetcher.close()
+
+
+def samples(parsed: ParsedPage) -> Iterator[Sample]:
+    """Name, labels and value of each series."""
+    return ((s.name, dict(s.labels), value) for s, value in zip(parsed.series, parsed.values, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Owns what is asked of a target, what counts as a complete page, and how long a failing target is left alone. It must not
 parse the page (exposition.py) nor keep time between scrapes (its caller does); sockets are transport.py's, words for
 failures scrape_failures.py's. Add a way to authenticate as a field of `TargetOptions`, a row of `_files` and a branch
-of `_authorization`.
+of `authorization`.
 """
 
 import base64
@@ -172,8 +172,8 @@ class PageFetcher:
             self._loaded = tuple(stamps)
 
     def _load(self) -> None:
-        adapter = TargetAdapter(self._tls())
-        headers = _HEADERS | {"Accept": self._accept} | self._authorization()
+        adapter = TargetAdapter(tls_of(self._options))
+        headers = _HEADERS | {"Accept": self._accept} | authorization(self._options)
         self.close()
         self._adapter = adapter
         self._session = requests.Session()
@@ -181,32 +181,6 @@ class PageFetcher:
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
         self._request = self._session.prepare_request(requests.Request("GET", self._options.url, headers=headers))
-
-    def _tls(self) -> ssl.SSLContext | None:
-        options = self._options
-        if urlsplit(options.url).scheme != "https":
-            return None
-        certificate = None
-        if options.client_cert_file is not None:
-            certificate = (options.client_cert_file, options.client_key_file)
-        try:
-            return tls_context(options.ca_file, verify=not options.insecure_skip_verify, client_certificate=certificate)
-        except OSError as error:
-            text = f"ca_file, client_cert_file or client_key_file cannot be used: {error.strerror or error}"
-            raise ScrapeError(ScrapeFailure.TLS, text) from error
-
-    def _authorization(self) -> dict[str, str]:
-        options = self._options
-        if options.bearer_token_file is not None:
-            token = _secret("bearer_token_file", options.bearer_token_file)
-            if not (token.isascii() and token.isprintable()):
-                text = f"bearer_token_file {options.bearer_token_file}: holds characters that a header cannot carry"
-                raise ScrapeError(ScrapeFailure.AUTH, text)
-            return {"Authorization": f"Bearer {token}"}
-        if options.username is not None and options.password_file is not None:
-            pair = f"{options.username}:{_secret('password_file', options.password_file)}"
-            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-        return {}
 
     def _answer(self, deadline: float) -> requests.Response:
         while True:
@@ -274,6 +248,34 @@ class PageFetcher:
 
     def _cut_off(self, how: str) -> ScrapeError:
         return ScrapeError(ScrapeFailure.CUT_OFF, f"{self._place}: {how}")
+
+
+def tls_of(options: TargetOptions) -> ssl.SSLContext | None:
+    """What the other side's certificate is checked against, None for http. Raises ScrapeError."""
+    if urlsplit(options.url).scheme != "https":
+        return None
+    certificate = None
+    if options.client_cert_file is not None:
+        certificate = (options.client_cert_file, options.client_key_file)
+    try:
+        return tls_context(options.ca_file, verify=not options.insecure_skip_verify, client_certificate=certificate)
+    except OSError as error:
+        text = f"ca_file, client_cert_file or client_key_file cannot be used: {error.strerror or error}"
+        raise ScrapeError(ScrapeFailure.TLS, text) from error
+
+
+def authorization(options: TargetOptions) -> dict[str, str]:
+    """The header that the options' files make, empty where they name none. Raises ScrapeError."""
+    if options.bearer_token_file is not None:
+        token = _secret("bearer_token_file", options.bearer_token_file)
+        if not (token.isascii() and token.isprintable()):
+            text = f"bearer_token_file {options.bearer_token_file}: holds characters that a header cannot carry"
+            raise ScrapeError(ScrapeFailure.AUTH, text)
+        return {"Authorization": f"Bearer {token}"}
+    if options.username is not None and options.password_file is not None:
+        pair = f"{options.username}:{_secret('password_file', options.password_file)}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return {}
 
 
 def _secret(field: str, path: str) -> str:

@@ -1,42 +1,68 @@
 """How dcgm-exporter spells what a GPU says: fields, units, labels and blanks.
 
-Owns the tables and the walk from parsed samples to readouts. Must not read or parse a page. A field more is a row of
-``FIELDS``. Source: dcgm-exporter etc/default-counters.csv and label code at commit d5e5f510, DCGM dcgm_structs.h.
+Owns the tables and the walk from parsed samples to a page. Must not read or parse a page. A field more is a row of
+``FIELDS``, a family that is left alone one of ``rules.gpu_names.dcgm_ignored``. Source: dcgm-exporter
+etc/default-counters.csv and label code at commit d5e5f510, DCGM dcgm_structs.h and dcgm_fields.h.
 
-The exporter asks DCGM every 30 s by default, whoever scrapes: two readouts for which ``same_refresh`` holds are one.
+The exporter asks DCGM every 30 s by default, whoever scrapes: two pages for which ``changes.same_refresh`` holds are one.
+
+MIG: an instance is a GPU of its own, "<UUID>/<GPU_I_ID>"; the GPU that it is a part of is then none. What DCGM measures
+for the whole GPU is printed once an instance, and is a gap there: summed over instances it would count several times.
+DCGM_FI_PROF_GR_ENGINE_ACTIVE of an instance is a share of the instance's own time.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
-from rules.gpu_readout import GPU_NAMES, GpuReadout
+from rules.gpu_names.changes import BY_CODE, FAULTS
+from rules.gpu_names.dcgm_ignored import IGNORED
+from rules.gpu_names.devices import Device, code, in_order, label, readout, whole_number
+from rules.gpu_names.exporter import MIB, Field, GpuExporter, Page, Sample
 
-MIB = 1024.0 * 1024.0
 PREFIX = "DCGM_FI_"
 
+OFF = "not in dcgm-exporter's default counters"
+_CSV = "dcgm-exporter etc/default-counters.csv"
+_DCP = "dcgm-exporter etc/dcp-metrics-included.csv"
+_HEADER = "DCGM dcgm_fields.h"
+_NS = 1e-9
+"""Violation times are nanoseconds, whatever older HELP texts say: dcgm_fields.h, and dcgm-exporter pull request 589,
+whose author measured them. The newer names of the same fields end in _NS."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One DCGM field: our name, the factor to our unit, and whether it is a plain poll of what could be summed."""
+_POWER, _THERMAL = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds"
+_HARDWARE = "gpu_throttled_hardware_seconds"
+_LOST, _MENDED = "gpu_ecc_uncorrectable_errors", "gpu_ecc_correctable_errors"
+_REASON = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
 
-    theirs: str
-    ours: str
-    factor: float = 1.0
-    sampled: bool = False
+
+def _off(ours: str, source: str, *theirs: str, factor: float = 1.0) -> Field:
+    """A row of the whole GPU that is not in the default counters; several series are added."""
+    return Field(theirs=theirs[0], plus=theirs[1:], ours=ours, factor=factor, whole_gpu=True, off=OFF, source=source)
 
 
 FIELDS: tuple[Field, ...] = (
-    Field(theirs="DCGM_FI_PROF_GR_ENGINE_ACTIVE", ours="gpu_gr_engine_active"),
-    Field(theirs="DCGM_FI_PROF_SM_ACTIVE", ours="gpu_sm_active"),
-    Field(theirs="DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", ours="tensor_active"),
+    Field(theirs="DCGM_FI_PROF_GR_ENGINE_ACTIVE", ours="gpu_gr_engine_active", source=_CSV),
+    Field(theirs="DCGM_FI_PROF_SM_ACTIVE", ours="gpu_sm_active", off=OFF, source=_DCP),
+    Field(theirs="DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", ours="tensor_active", source=_CSV),
     Field(theirs="DCGM_FI_PROF_DRAM_ACTIVE", ours="dram_active"),
-    Field(theirs="DCGM_FI_DEV_GPU_UTIL", ours="gpu_utilization_sampled", factor=0.01, sampled=True),
-    Field(theirs="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", ours="gpu_energy_joules", factor=0.001),
-    Field(theirs="DCGM_FI_DEV_POWER_USAGE", ours="gpu_power_watts", sampled=True),
-    Field(theirs="DCGM_FI_DEV_ENFORCED_POWER_LIMIT", ours="gpu_power_limit_watts"),
-    Field(theirs="DCGM_FI_DEV_POWER_MGMT_LIMIT", ours="gpu_power_limit_watts"),
-    Field(theirs="DCGM_FI_DEV_GPU_TEMP", ours="gpu_temperature_celsius"),
+    Field(theirs="DCGM_FI_DEV_GPU_UTIL", ours="gpu_utilization_sampled", factor=0.01, sampled=True, whole_gpu=True),
+    Field(theirs="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", ours="gpu_energy_joules", factor=0.001, whole_gpu=True),
+    Field(theirs="DCGM_FI_DEV_POWER_USAGE", ours="gpu_power_watts", sampled=True, whole_gpu=True),
+    _off("gpu_power_limit_watts", _HEADER, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"),
+    _off("gpu_power_limit_watts", _HEADER, "DCGM_FI_DEV_POWER_MGMT_LIMIT"),
+    Field(theirs="DCGM_FI_DEV_GPU_TEMP", ours="gpu_temperature_celsius", whole_gpu=True),
+    _off(_POWER, _CSV, "DCGM_FI_DEV_POWER_VIOLATION", factor=_NS),
+    _off(_POWER, _HEADER, f"{_REASON}SW_POWER_CAP_NS", factor=_NS),
+    _off(_THERMAL, _CSV, "DCGM_FI_DEV_THERMAL_VIOLATION", factor=_NS),
+    _off(_THERMAL, _HEADER, f"{_REASON}SW_THERM_SLOWDOWN_NS", f"{_REASON}HW_THERM_SLOWDOWN_NS", factor=_NS),
+    _off(_HARDWARE, _CSV, "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", factor=_NS),
+    _off(_HARDWARE, _HEADER, f"{_REASON}HW_POWER_BRAKE_SLOWDOWN_NS", factor=_NS),
+    _off(_LOST, _CSV, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+    _off(_LOST, _CSV, "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL"),
+    _off(_MENDED, _CSV, "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
+    _off(_MENDED, _CSV, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL"),
 )
 """The first row of a name that has a value gives it. The PROF fields are ratios 0-1, whatever their HELP text says."""
 
@@ -45,18 +71,24 @@ RESERVED, TOTAL = "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL"
 MEMORY_FIELDS = (USED, FREE, RESERVED, TOTAL)
 """MiB. FB_USED leaves the reserved part out; FB_TOTAL is not in the default list; older exporters lack FB_RESERVED."""
 
+XID = "DCGM_FI_DEV_XID_ERRORS"
+"""The last code, until the driver is loaded again; 0 before any. The same code twice looks like one."""
+
 OURS: tuple[str, ...] = (
     *dict.fromkeys(row.ours for row in FIELDS),
     "gpu_memory_used_bytes",
     "gpu_memory_total_bytes",
     "gpu_memory_reserved_bytes",
+    FAULTS,
+    BY_CODE,
 )
-"""Every name a readout of this exporter has a value or a gap for."""
+"""Every name a readout of this exporter has a value or a gap for; of faults it has the gap alone (see `Page.faults`)."""
 
 UUID_LABELS = ("UUID", "uuid")
 PRODUCT_LABELS = ("modelName", "model_name")
 INDEX_LABELS = ("gpu",)
 MIG_LABELS = ("GPU_I_ID",)
+PROFILE_LABELS = ("GPU_I_PROFILE",)
 POD_LABELS = ("pod", "pod_name", "exported_pod")
 """Old and new spellings. The host (Hostname, hostname) is no part of what a GPU is: its UUID is."""
 
@@ -66,36 +98,10 @@ _INT64_BLANK = float(0x7FFFFFFFFFFFFFF0)
 """DCGM writes these in place of a value: base, +1, +2, +3, up to +15 (dcgm_structs.h: DCGM_FP64_BLANK,
 DCGM_INT32_BLANK, DCGM_INT64_BLANK). The four 64-bit ones are one and the same float."""
 
-RATIO_SLACK = 0.01
-"""A ratio this far above 1 is the counters' rounding and taken as 1; beyond it is no ratio."""
-
-_WANTED = frozenset({*(row.theirs for row in FIELDS), *MEMORY_FIELDS})
-_RATIOS = frozenset(name for name, row in GPU_NAMES.items() if row.unit == "ratio")
+_WANTED = frozenset({XID, *MEMORY_FIELDS, *(name for row in FIELDS for name in row.names)})
 
 
-@dataclass(slots=True)
-class _Device:
-    uuid: str
-    index: int | None
-    product: str
-    values: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
-    """By DCGM field: each series' value, and whether the series is one of a pod."""
-
-    def value(self, theirs: str) -> float | str:
-        """The whole GPU's value of a field in its own unit, or the reason why there is none."""
-        series = self.values.get(theirs)
-        if series is None:
-            return f"{theirs} is not on the page"
-        # A GPU shared by pods has one series a pod: copies of the whole GPU's value, or each pod's own part of it.
-        distinct = {value for value, of_a_pod in series if not of_a_pod} or {value for value, _ in series}
-        if len(distinct) > 1:
-            return f"{theirs} has {len(distinct)} different values for this GPU (one a pod): none is the whole GPU's"
-        value = distinct.pop()
-        reason = _blank(value)
-        return value if reason is None else f"{theirs} is {reason}"
-
-
-def _blank(value: float) -> str | None:
+def _blank(_: Field | None, value: float) -> str | None:
     if not math.isfinite(value):
         return "not a number"
     if value >= _INT64_BLANK:
@@ -106,112 +112,103 @@ def _blank(value: float) -> str | None:
     return None
 
 
-def _label(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
-
-
-def readouts(
-    samples: Iterable[tuple[str, Mapping[str, str], float]], t: float
-) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-    """From a page's samples (name, labels, value) to one readout a GPU, and problems in words.
-
-    ``t`` is unix seconds of the scrape. Series of MIG instances are left out and named; a series without a UUID too.
-    """
-    devices: dict[str, _Device] = {}
-    mig: dict[str, int] = {}
+def read(samples: Iterable[Sample], t: float) -> Page:
+    """From a page's samples to what it says at ``t`` (unix seconds). Series without a UUID are left out and named."""
+    devices: dict[tuple[str, str], Device] = {}
     nameless = 0
     for name, labels, value in samples:
         if not name.startswith(PREFIX):
             continue
-        uuid = _label(labels, UUID_LABELS)
-        if not uuid:
+        key = (label(labels, UUID_LABELS), label(labels, MIG_LABELS))
+        if not key[0]:
             nameless += name in _WANTED
-        elif _label(labels, MIG_LABELS):
-            mig[uuid] = mig.get(uuid, 0) + 1
-        else:
-            device = devices.get(uuid) or devices.setdefault(uuid, _device(uuid, labels))
-            if name in _WANTED:
-                device.values.setdefault(name, []).append((value, bool(_label(labels, POD_LABELS))))
-    problems = [
-        f"GPU {uuid}: {count} series of MIG instances left out: MIG is not supported yet" for uuid, count in mig.items()
-    ]
+            continue
+        device = devices.get(key) or devices.setdefault(key, _device(key, labels))
+        if name in _WANTED:
+            device.add(name, value, bool(label(labels, POD_LABELS)))
+    problems = []
     if nameless:
         problems.append(f"{nameless} DCGM series left out: no label {' or '.join(UUID_LABELS)} names their GPU")
     if not devices and not problems:
         problems.append("no DCGM series on the page: is this a dcgm-exporter (port 9400), and does it see a GPU?")
-    found = sorted(devices.values(), key=lambda device: (device.index is None, device.index, device.uuid))
-    return tuple(_readout(device, t) for device in found), tuple(problems)
-
-
-def _device(uuid: str, labels: Mapping[str, str]) -> _Device:
-    index = _label(labels, INDEX_LABELS)
-    return _Device(uuid, int(index) if index.isdecimal() else None, _label(labels, PRODUCT_LABELS))
-
-
-def _readout(device: _Device, t: float) -> GpuReadout:
-    counters: dict[str, float] = {}
-    gauges: dict[str, float] = {}
-    gaps: dict[str, str] = {}
-    sampled = set()
-    for row in FIELDS:
-        if row.ours in counters or row.ours in gauges:
-            continue
-        value = _in_our_unit(row, device.value(row.theirs))
-        if isinstance(value, str):
-            gaps.setdefault(row.ours, value)
-            continue
-        gaps.pop(row.ours, None)
-        (counters if GPU_NAMES[row.ours].kind == "counter" else gauges)[row.ours] = value
-        if row.sampled:
-            sampled.add(row.ours)
-    _add_memory(device, gauges, gaps)
-    return GpuReadout(
-        t=t,
-        gpu=device.uuid,
-        index=device.index,
-        product=device.product,
-        counters=counters,
-        gauges=gauges,
-        gaps=gaps,
-        sampled=frozenset(sampled),
-        pids=(),
+    parents = {uuid for uuid, instance in devices if instance}
+    for uuid, instance in devices:
+        # A fault of the whole GPU is one of each instance that has no series of its own.
+        if instance and XID not in devices[uuid, instance].values and (uuid, "") in devices:
+            whole = devices[uuid, ""].values
+            devices[uuid, instance].values.update({XID: whole[XID]} if XID in whole else {})
+    found = in_order(device for (uuid, instance), device in devices.items() if instance or uuid not in parents)
+    faults = {device.gpu: _codes(device) for device in found}
+    return Page(
+        readouts=tuple(readout(d, t, FIELDS, {**_memory(d), **_no_faults(faults[d.gpu])}) for d in found),
+        problems=tuple(problems),
+        faults={gpu: codes for gpu, codes in faults.items() if not isinstance(codes, str)},
+        ticks={},
     )
 
 
-def _in_our_unit(row: Field, value: float | str) -> float | str:
-    if isinstance(value, str):
-        return value
-    ours = value * row.factor
-    if row.ours in _RATIOS:
-        if not 0.0 <= ours <= 1.0 + RATIO_SLACK:
-            return f"{row.theirs} is {value:g}, which is no share of time"
-        return min(ours, 1.0)
-    return ours
+def _device(key: tuple[str, str], labels: Mapping[str, str]) -> Device:
+    uuid, instance = key
+    product = label(labels, PRODUCT_LABELS)
+    if not instance:
+        return Device(gpu=uuid, index=whole_number(label(labels, INDEX_LABELS)), product=product, blank=_blank)
+    # Without an index: an index names a whole GPU.
+    product = " ".join(word for word in (product, "MIG", label(labels, PROFILE_LABELS)) if word)
+    return Device(gpu=f"{uuid}/{instance}", index=None, product=product, blank=_blank, part="a MIG instance")
 
 
-def _add_memory(device: _Device, gauges: dict[str, float], gaps: dict[str, str]) -> None:
+def _codes(device: Device) -> frozenset[str] | str:
+    """The codes that stand, or the reason why they are not known."""
+    series = device.values.get(XID)
+    if series is None:
+        return f"{XID} is not on the page"
+    known = [value for value, _ in series if _blank(None, value) is None]
+    if not known:
+        return f"{XID} is {_blank(None, series[0][0])}"
+    return frozenset(f"xid-{code(value)}" for value in known if value != 0)
+
+
+def _no_faults(codes: frozenset[str] | str) -> dict[str, float | str]:
+    return {FAULTS: codes, BY_CODE: codes} if isinstance(codes, str) else {}
+
+
+def _memory(device: Device) -> dict[str, float | str]:
     used, free, reserved, total = (device.value(theirs) for theirs in MEMORY_FIELDS)
-    if isinstance(reserved, str):
-        gaps["gpu_memory_reserved_bytes"] = reserved
-        reserved = 0.0
-    else:
-        gauges["gpu_memory_reserved_bytes"] = reserved * MIB
-    if isinstance(used, str):
-        gaps["gpu_memory_used_bytes"] = used
-    else:
-        gauges["gpu_memory_used_bytes"] = (used + reserved) * MIB
+    found: dict[str, float | str] = {
+        "gpu_memory_reserved_bytes": reserved if isinstance(reserved, str) else reserved * MIB
+    }
+    kept = 0.0 if isinstance(reserved, str) else reserved
+    found["gpu_memory_used_bytes"] = used if isinstance(used, str) else (used + kept) * MIB
     if not isinstance(used, str) and not isinstance(free, str):
-        gauges["gpu_memory_total_bytes"] = (used + reserved + free) * MIB
+        found["gpu_memory_total_bytes"] = (used + kept + free) * MIB
     elif not isinstance(total, str):
-        gauges["gpu_memory_total_bytes"] = total * MIB
+        found["gpu_memory_total_bytes"] = total * MIB
     else:
-        gaps["gpu_memory_total_bytes"] = next(reason for reason in (used, free) if isinstance(reason, str))
+        found["gpu_memory_total_bytes"] = next(reason for reason in (used, free) if isinstance(reason, str))
+    return found
 
 
-def same_refresh(a: tuple[GpuReadout, ...], b: tuple[GpuReadout, ...]) -> bool:
-    """Whether two pages show one and the same refresh of the exporter: nothing differs but ``t``.
-
-    On a GPU that is powered the energy counter moves with every refresh, so equal pages mean an equal refresh. Where it
-    is not exported an idle GPU may look unrefreshed: that under-counts coverage and invents nothing.
-    """
-    return len(a) == len(b) and all(replace(one, t=other.t) == other for one, other in zip(a, b, strict=True))
+DCGM = GpuExporter(
+    name="dcgm",
+    title="dcgm-exporter",
+    usual_port=9400,
+    signature=lambda name, labels: name.startswith(PREFIX),
+    wanted=lambda name: name.startswith(PREFIX),
+    plain=lambda name: name,
+    read=read,
+    fields=FIELDS,
+    also_read={
+        USED: "gpu_memory_used_bytes, gpu_memory_total_bytes",
+        FREE: "gpu_memory_total_bytes",
+        RESERVED: "gpu_memory_reserved_bytes",
+        TOTAL: "gpu_memory_total_bytes",
+        XID: "gpu_fault_events, by change",
+    },
+    ignored=IGNORED,
+    not_exposed={
+        "gpu_busy_seconds": "DCGM shows no sum of busy time; gpu_gr_engine_active is its mean over a refresh",
+        "gpu_busy_covered_seconds": "DCGM shows no sum of busy time",
+        "gpu_gfx_active": "of AMD GPUs alone",
+    },
+    keeps_values=True,
+)

@@ -1,0 +1,272 @@
+"""AMD's device-metrics-exporter: both namings, prefixes, partitions, blanks, faults."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gpu_pages import by_gpu, page_text, read_page
+
+from rules.gpu_names.amd import AMD, plain, signature
+from rules.gpu_names.dcgm import DCGM
+from rules.gpu_names.exporter import MIB
+from rules.gpu_readout import GPU_NAMES
+
+MI300X, DPX, OLD = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom", "made-amd-old-mi210.prom"
+LABELS = {"gpu_id": "0", "serial_number": "S1", "gpu_partition_id": "0", "gpu_compute_partition_type": "spx"}
+
+
+def one(labels: dict[str, str] | None = None, /, **values: float) -> tuple[dict[str, float], dict[str, str]]:
+    """Values and gaps of the only GPU of a page."""
+    samples = [(name, {**LABELS, **(labels or {})}, value) for name, value in values.items()]
+    (gpu,) = AMD.read(samples, 0.0).readouts
+    return {**gpu.gauges, **gpu.counters}, dict(gpu.gaps)
+
+
+def test_a_full_page_comes_out_in_base_units_without_its_prefix() -> None:
+    page = read_page(page_text(MI300X), AMD, 7.0)
+    assert page.problems == ()
+    busy, idle = page.readouts
+    assert (busy.t, busy.gpu, busy.index, busy.product) == (7.0, "692501000010", 0, "AMD Instinct MI300X OAM")
+    assert busy.pids == (4021, 4022)
+    assert busy.counters == {
+        "gpu_energy_joules": pytest.approx(25_293_978.861568),
+        "gpu_ecc_uncorrectable_errors": 0.0,
+        "gpu_ecc_correctable_errors": 3.0,
+    }
+    assert busy.gauges == {
+        "gpu_gfx_active": pytest.approx(0.87),
+        "dram_active": pytest.approx(0.41),
+        "tensor_active": pytest.approx(0.335),
+        "gpu_power_watts": 612.0,
+        "gpu_temperature_celsius": 71.0,
+        "gpu_memory_used_bytes": 176_114 * MIB,
+        "gpu_memory_total_bytes": 196_592 * MIB,
+    }
+    assert busy.sampled == {"gpu_gfx_active", "dram_active", "tensor_active", "gpu_power_watts"}
+    assert busy.gaps == {}
+    assert idle.gauges["gpu_gfx_active"] == 0.0, "an idle GPU is no gap"
+    assert set(idle.gaps) == {"tensor_active"}
+
+
+def test_the_prefix_is_the_operators_choice() -> None:
+    prefixed = page_text(MI300X)
+    for other in ("", "rack7_"):
+        again = re.sub(r"\bamd_(?=gpu_|pcie_)", other, prefixed)
+        assert read_page(again, AMD) == read_page(prefixed, AMD)
+    assert plain("amd_gpu_clock") == plain("gpu_clock") == "gpu_clock"
+    assert plain("node_exporter_pcie_speed") == "pcie_speed"
+
+
+def test_tritons_names_are_not_taken_for_amds() -> None:
+    assert plain("nv_gpu_power_usage") == "nv_gpu_power_usage"
+    assert not signature("nv_gpu_power_usage", {"gpu_uuid": "GPU-a"})
+    assert not AMD.wanted("nv_gpu_power_usage")
+
+
+def test_ours_and_other_exporters_names_are_no_sign_of_it() -> None:
+    assert not signature("sizewatch_gpu_power_watts", {"gpu_uuid": "x"})
+    assert not signature("gpu_gfx_activity", {"instance": "x"}), "a name alone is not enough"
+    assert signature("amd_gpu_gfx_activity", {"gpu_id": "0"})
+
+
+def test_an_amd_gpu_has_what_an_nvidia_gpu_has_wherever_amd_measures_it() -> None:
+    """What DCGM tells and AMD cannot is named, with the reason, in the exporter's table."""
+    told = set()
+    for gpu in read_page(page_text(MI300X), AMD).readouts:
+        told |= {*gpu.gauges, *gpu.counters}
+    ticks = read_page(page_text(MI300X), AMD).ticks
+    told |= {name for of in ticks.values() for name in of.of}
+    nvidia = {row.ours for row in DCGM.fields} | {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
+    same = {"gpu_gr_engine_active": "gpu_gfx_active", "gpu_utilization_sampled": "gpu_gfx_active"}
+    lacking = {name for name in nvidia if same.get(name, name) not in told}
+    assert lacking == {"gpu_sm_active", "gpu_power_limit_watts"}
+    assert lacking <= set(AMD.not_exposed)
+
+
+def test_the_old_naming_has_mega_of_ten_and_its_own_labels() -> None:
+    page = read_page(page_text(OLD), AMD)
+    gpu = by_gpu(page)["72ff740f-0000-1000-804c-3b58bf67050e"]
+    assert gpu.gauges == {
+        "gpu_gfx_active": pytest.approx(0.64),
+        "gpu_power_watts": 131.0,
+        "gpu_memory_total_bytes": 68_702e6,
+    }
+    # 64 GiB less what the driver keeps; as MiB it would be more than the card has.
+    assert 0.99 < gpu.gauges["gpu_memory_total_bytes"] / (64 * 1024**3) < 1.0
+    assert gpu.gaps["gpu_temperature_celsius"] == "gpu_junction_temperature is not on the page"
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "shown", "expected"),
+    [
+        ("gpu_package_power", "gpu_power_watts", 600, 600),
+        ("gpu_average_package_power", "gpu_power_watts", 131, 131),
+        ("gpu_power_usage", "gpu_power_watts", 130, 130),
+        ("gpu_junction_temperature", "gpu_temperature_celsius", 70, 70),
+        ("gpu_edge_temperature", "gpu_temperature_celsius", 60, 60),
+    ],
+)
+def test_each_generation_of_gpus_has_sensors_of_its_own(name: str, ours: str, shown: float, expected: float) -> None:
+    assert one(**{name: shown})[0][ours] == expected
+
+
+def test_the_sensor_of_the_newer_gpus_is_preferred_and_a_blank_one_is_passed_over() -> None:
+    assert one(gpu_package_power=600, gpu_average_package_power=1)[0]["gpu_power_watts"] == 600
+    assert one(gpu_package_power=0, gpu_average_package_power=131)[0]["gpu_power_watts"] == 131
+    assert one(gpu_junction_temperature=0, gpu_edge_temperature=44)[0]["gpu_temperature_celsius"] == 44
+
+
+def test_the_reason_is_the_first_sensors_that_is_on_the_page() -> None:
+    assert one(gpu_average_package_power=0, gpu_power_usage=65535)[1]["gpu_power_watts"] == (
+        "gpu_average_package_power is 0, which stands for not measured"
+    )
+    assert one(gpu_total_vram=1)[1]["gpu_power_watts"] == "gpu_package_power is not on the page"
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (float("nan"), "not a number"),
+        (float("inf"), "not a number"),
+        (0, "0, which stands for not measured"),
+        (-1, "-1, which stands for not supported"),
+        (65535, "65535, which stands for not supported"),
+        (4294967295, "4294967295, which stands for not supported"),
+        (2.0**64, "18446744073709551616, which stands for not supported"),
+    ],
+)
+def test_what_stands_for_no_value_is_a_gap(shown: float, why: str) -> None:
+    values, gaps = one(gpu_package_power=shown)
+    assert values == {}
+    assert gaps["gpu_power_watts"] == f"gpu_package_power is {why}"
+
+
+def test_blank_shares_of_time_and_memory_are_gaps_and_a_share_of_zero_is_none() -> None:
+    values, gaps = one(gpu_gfx_activity=65535, gpu_umc_activity=0, gpu_used_vram=0, gpu_total_vram=65535)
+    assert values == {"dram_active": 0.0, "gpu_memory_total_bytes": 65535 * MIB}
+    assert gaps["gpu_gfx_active"] == "gpu_gfx_activity is 65535, which is no share of time"
+    assert gaps["gpu_memory_used_bytes"] == "gpu_used_vram is 0, which stands for not measured"
+
+
+def test_sensors_of_the_whole_gpu_stand_on_partition_0_and_are_gaps_never_zeros_on_the_others() -> None:
+    page = read_page(page_text(DPX), AMD)
+    first, second = (by_gpu(page)[f"692501000010/{n}"] for n in (0, 1))
+    assert [gpu.product for gpu in (first, second)] == ["AMD Instinct MI300X OAM DPX partition"] * 2
+    assert [gpu.index for gpu in (first, second)] == [0, 1]
+    assert first.gauges["gpu_power_watts"] == 512.0
+    assert first.counters["gpu_ecc_uncorrectable_errors"] == 1.0
+    assert second.counters == {}
+    assert set(second.gauges) == {"gpu_gfx_active", "gpu_memory_used_bytes", "gpu_memory_total_bytes"}
+    for name in ("gpu_power_watts", "gpu_energy_joules", "gpu_temperature_celsius", "dram_active"):
+        assert second.gaps[name].endswith(
+            "is measured for the whole GPU, not for a partition (DPX); it stands on partition 0"
+        )
+    assert list(page.ticks) == ["692501000010/0"]
+    assert "not for a partition (DPX)" in second.gaps["gpu_throttled_power_seconds"]
+
+
+def test_the_activity_of_a_partition_is_the_mean_over_its_own_dies_and_not_the_whole_gpus() -> None:
+    """The page shows gpu_gfx_activity 13 and 0 there, which holds for a GPU in one piece alone."""
+    page = by_gpu(read_page(page_text(DPX), AMD))
+    assert page["692501000010/0"].gauges["gpu_gfx_active"] == pytest.approx((80 + 60 + 70 + 90) / 400)
+    assert page["692501000010/1"].gauges["gpu_gfx_active"] == pytest.approx(0.01)
+    dies = [("gpu_gfx_busy_instantaneous", {**LABELS, "xcc_index": str(n)}, v) for n, v in ((0, 40.0), (1, 65535.0))]
+    one_is_blank = AMD.read([dies[0], ("gpu_gfx_busy_instantaneous", LABELS, float("nan"))], 0.0).readouts[0]
+    assert one_is_blank.gauges["gpu_gfx_active"] == pytest.approx(0.4)
+    assert "no share of time" in AMD.read(dies, 0.0).readouts[0].gaps["gpu_gfx_active"]
+    values, gaps = one({"gpu_compute_partition_type": "cpx"}, gpu_gfx_activity=50, gpu_total_vram=24000)
+    assert "gpu_gfx_active" not in values
+    assert gaps["gpu_gfx_active"] == (
+        "gpu_gfx_activity holds for a GPU in one piece, and gpu_gfx_busy_instantaneous is not on the page"
+    )
+
+
+def test_throttling_is_told_in_ticks_with_heat_as_the_sum_of_its_three_places() -> None:
+    ticks = read_page(page_text(MI300X), AMD).ticks["692501000010"]
+    assert ticks.total == 8_000_000
+    assert ticks.of == {
+        "gpu_throttled_power_seconds": 53_994,
+        "gpu_throttled_thermal_seconds": 150,
+        "gpu_throttled_hardware_seconds": 0,
+    }
+
+
+def test_throttling_of_which_a_part_is_missing_is_a_gap_that_names_it() -> None:
+    samples = [
+        ("gpu_violation_current_accumulated_counter", LABELS, 100.0),
+        ("gpu_violation_ppt_residency_accumulated", LABELS, 7.0),
+        ("gpu_violation_vr_thermal_residency_accumulated", LABELS, 7.0),
+    ]
+    page = AMD.read(samples, 0.0)
+    assert page.ticks["S1"].of == {"gpu_throttled_power_seconds": 7.0}
+    assert page.readouts[0].gaps["gpu_throttled_thermal_seconds"] == (
+        "gpu_violation_socket_thermal_residency_accumulated is not on the page"
+    )
+    _, gaps = one(gpu_total_vram=100)
+    assert gaps["gpu_throttled_power_seconds"] == (
+        "gpu_violation_current_accumulated_counter is not on the page (MI300 and newer have it)"
+    )
+
+
+def test_faults_are_known_from_the_release_that_prints_them_or_from_the_first_that_is_printed() -> None:
+    page = read_page(page_text(MI300X), AMD)
+    assert page.faults == {"692501000010": None, "692501000011": frozenset({"afid-23"})}
+    assert all("gpu_fault_events" not in gpu.gaps for gpu in page.readouts)
+    older = AMD.read([("gpu_total_vram", LABELS, 100.0)], 0.0)
+    assert older.faults == {}
+    assert "gpu_afid_errors is not on the page" in older.readouts[0].gaps["gpu_fault_events"]
+    several = [("gpu_afid_errors", {**LABELS, "afid_index": str(n)}, code) for n, code in ((0, 30.0), (1, 25.0))]
+    assert AMD.read(several, 0.0).faults == {"S1": frozenset({"afid-30", "afid-25"})}
+
+
+def test_gpus_under_one_serial_number_are_told_apart_by_index_and_that_is_said() -> None:
+    samples = [("gpu_total_vram", {**LABELS, "gpu_id": str(n)}, 100.0) for n in (0, 3)]
+    page = AMD.read(samples, 0.0)
+    assert [gpu.gpu for gpu in page.readouts] == ["S1#0", "S1#3"]
+    assert page.problems == ("2 GPUs are called S1; export the label gpu_uuid to tell them apart for good",)
+
+
+def test_a_uuid_names_a_gpu_before_its_serial_number_and_an_index_where_there_is_neither() -> None:
+    named = [("gpu_total_vram", {**LABELS, "gpu_uuid": "U-1"}, 100.0)]
+    assert AMD.read(named, 0.0).readouts[0].gpu == "U-1"
+    bare = [("gpu_total_vram", {"gpu_id": "4"}, 100.0)]
+    assert AMD.read(bare, 0.0).readouts[0].gpu == "amd-4"
+
+
+def test_a_part_number_is_no_product() -> None:
+    shown = {"card_model": "102-D67305-00"}
+    assert AMD.read([("gpu_total_vram", {**LABELS, **shown}, 1.0)], 0.0).readouts[0].product == ""
+    shown = {"card_model": "AMD Instinct MI355X OAM"}
+    assert AMD.read([("gpu_total_vram", {**LABELS, **shown}, 1.0)], 0.0).readouts[0].product == shown["card_model"]
+
+
+def test_a_page_that_names_no_gpu_is_said() -> None:
+    assert AMD.read([("gpu_total_vram", {}, 1.0)], 0.0).problems == (
+        "1 AMD series left out: no label gpu_id, gpu_uuid or serial_number names their GPU",
+    )
+    (said,) = AMD.read([], 0.0).problems
+    assert said.startswith("no GPU series on the page: is this a device-metrics-exporter (port 5000)")
+
+
+def test_every_name_given_is_in_the_table_of_names() -> None:
+    assert {row.ours for row in AMD.fields} <= set(GPU_NAMES)
+    assert set(AMD.not_exposed) <= set(GPU_NAMES)
+
+
+# ---- pages of others ----
+
+
+def test_the_real_old_page_is_read() -> None:
+    page = read_page(page_text("amd-device-metrics-exporter-old-mini.prom"), AMD)
+    (gpu,) = page.readouts
+    assert (gpu.gpu, gpu.gauges["gpu_power_watts"]) == ("6699c0a8-4200-4242-037f-f97e6cae0f09", 41.0)
+    assert gpu.gauges["gpu_gfx_active"] == 0.0
+    assert gpu.gauges["gpu_memory_total_bytes"] == 68_702e6
+
+
+def test_the_lines_of_the_documentation_name_three_gpus_with_nothing_that_is_judged() -> None:
+    page = read_page(page_text("amd-device-metrics-exporter-1.5-doc-lines.prom"), AMD)
+    assert [gpu.index for gpu in page.readouts] == [0, 3, 5]
+    assert all(gpu.gauges == {} and gpu.counters == {} for gpu in page.readouts)
+    assert page.problems[0].startswith("3 GPUs are called xxxx")

@@ -1,0 +1,139 @@
+"""From page to page of an exporter: faults by change, throttling in ticks, refreshes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+from gpu_samples import T, readout
+
+from rules import gpu_windows
+from rules.gpu_names.amd import AMD
+from rules.gpu_names.changes import Changes
+from rules.gpu_names.dcgm import DCGM
+from rules.gpu_names.exporter import Page, Ticks
+from rules.gpu_readout import GpuReadout
+
+POWER, HEAT, SECONDS = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds"
+
+
+def page(t: float, codes: frozenset[str] | str | None = "", ticks: Ticks | None = None) -> Page:
+    return Page(
+        readouts=(readout("GPU-a", 0, t=t),),
+        problems=(),
+        faults={} if isinstance(codes, str) else {"GPU-a": codes},
+        ticks={} if ticks is None else {"GPU-a": ticks},
+    )
+
+
+def counted(changes: Changes, shown: Page) -> Mapping[str, float]:
+    (gpu,) = changes.after(shown)
+    return {name: value for name, value in gpu.counters.items() if name != "gpu_busy_seconds"}
+
+
+def faults(changes: Changes, *pages: frozenset[str] | None) -> list[Mapping[str, float]]:
+    return [counted(changes, page(T + 30 * n, codes)) for n, codes in enumerate(pages)]
+
+
+XID_79, XID_48, BOTH, NONE = (
+    frozenset({"xid-79"}),
+    frozenset({"xid-48"}),
+    frozenset({"xid-79", "xid-48"}),
+    frozenset[str](),
+)
+
+
+def test_the_code_that_stands_on_the_first_page_is_no_event() -> None:
+    assert faults(Changes(), XID_79, XID_79, XID_79) == [{"gpu_fault_events": 0.0}] * 3
+
+
+def test_a_code_that_comes_is_an_event_once_and_the_same_code_again_after_none_is_another() -> None:
+    found = faults(Changes(), NONE, XID_79, XID_79, NONE, XID_79)
+    assert [one["gpu_fault_events"] for one in found] == [0, 1, 1, 1, 2]
+    assert found[-1]["gpu_fault_events_by_code/xid-79"] == 2
+
+
+def test_another_code_in_its_place_and_one_beside_it_are_events() -> None:
+    found = faults(Changes(), XID_79, XID_48, BOTH)
+    assert [one["gpu_fault_events"] for one in found] == [0, 1, 2]
+    assert found[-1] == {
+        "gpu_fault_events": 2.0,
+        "gpu_fault_events_by_code/xid-48": 1.0,
+        "gpu_fault_events_by_code/xid-79": 1.0,
+    }
+
+
+def test_a_page_that_prints_no_fault_takes_none_back_where_absence_tells_nothing() -> None:
+    assert [one["gpu_fault_events"] for one in faults(Changes(), None, XID_79, None, XID_79, XID_48)] == [0, 1, 1, 1, 2]
+
+
+def test_a_gpu_whose_faults_are_not_told_counts_none_and_its_codes_are_remembered() -> None:
+    changes = Changes()
+    faults(changes, XID_79)
+    assert counted(changes, page(T + 60)) == {}
+    assert faults(changes, XID_79)[0]["gpu_fault_events"] == 0
+
+
+def test_what_dcgm_prints_becomes_an_event_in_the_window_of_its_gpu() -> None:
+    def shown(t: float, xid: float) -> Page:
+        return DCGM.read([("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-a", "gpu": "0"}, xid)], t)
+
+    changes = Changes()
+    told = [changes.after(shown(T + 30 * n, xid))[0] for n, xid in enumerate((0, 0, 79, 79, 31))]
+    windows = [gpu_windows.between(a, b) for a, b in pairwise(told)]
+    assert [w and w.counters["gpu_fault_events"] for w in windows] == [0, 1, 0, 1]
+    assert windows[1] is not None
+    assert windows[1].counters["gpu_fault_events_by_code/xid-79"] == 1
+
+
+def ticks(total: float, power: float, heat: float = 0.0) -> Ticks:
+    return Ticks(total=total, of={POWER: power, HEAT: heat})
+
+
+def throttled(*shown: Ticks, every: float = 15.0) -> list[Mapping[str, float]]:
+    changes = Changes()
+    return [counted(changes, page(T + every * n, ticks=one)) for n, one in enumerate(shown)]
+
+
+def test_ticks_become_seconds_by_their_share_of_the_time_between_two_pages() -> None:
+    found = throttled(ticks(1000, 100), ticks(2000, 350, 10), ticks(3000, 350, 1010))
+    assert found[0] == {POWER: 0.0, HEAT: 0.0, SECONDS: 0.0}
+    assert found[1] == {POWER: pytest.approx(15 * 0.25), HEAT: pytest.approx(15 * 0.01), SECONDS: 15.0}
+    assert found[2] == {POWER: pytest.approx(15 * 0.25), HEAT: pytest.approx(15 * 1.01), SECONDS: 30.0}
+
+
+def test_places_that_are_hot_at_once_are_not_throttled_for_longer_than_the_time_there_was() -> None:
+    assert throttled(ticks(1000, 0), ticks(2000, 0, 2500))[-1][HEAT] == 15.0
+
+
+def test_counts_that_stand_still_wait_for_the_next_that_move() -> None:
+    """The exporter may answer twice from one reading of the GPU."""
+    found = throttled(ticks(1000, 0), ticks(1000, 0), ticks(3000, 1000))
+    assert found[1][SECONDS] == 0.0
+    assert found[2] == {POWER: pytest.approx(15.0), HEAT: 0.0, SECONDS: 30.0}
+
+
+def test_counts_that_fell_began_anew_and_the_time_between_is_not_known() -> None:
+    found = throttled(ticks(1000, 100), ticks(2000, 600), ticks(50, 10), ticks(1050, 510))
+    assert [one[SECONDS] for one in found] == [0, 15, 15, 30]
+    assert [one[POWER] for one in found] == pytest.approx([0, 7.5, 7.5, 15])
+    found = throttled(ticks(1000, 100), ticks(2000, 50), ticks(3000, 1050))
+    assert [one[SECONDS] for one in found] == [0, 0, 15]
+
+
+def test_what_amd_prints_becomes_throttled_seconds_in_the_window_of_its_gpu() -> None:
+    def shown(t: float, total: float, ppt: float) -> GpuReadout:
+        labels = {"gpu_id": "0", "serial_number": "S1"}
+        samples = [
+            ("gpu_violation_current_accumulated_counter", labels, total),
+            ("gpu_violation_ppt_residency_accumulated", labels, ppt),
+        ]
+        return changes.after(AMD.read(samples, t))[0]
+
+    changes = Changes()
+    first, second = shown(T, 1e6, 5e4), shown(T + 60, 1.06e6, 8e4)
+    window = gpu_windows.between(first, second)
+    assert window is not None
+    assert window.counters[POWER] / window.counters[SECONDS] == pytest.approx(0.5)
+    assert window.counters[SECONDS] == 60.0

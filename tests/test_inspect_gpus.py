@@ -1,0 +1,154 @@
+"""`sizewatch inspect` over pages of GPU exporters: saved, live, excerpts of documents, and what is none of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from engine_server import engines
+from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_path
+
+from agent import cli
+from exporters.inspect_gpus import LISTED
+from rules.gpu_names.registry import BY_NAME
+from rules.gpu_readout import GPU_NAMES
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["inspect", *words])
+    return code, *capsys.readouterr()
+
+
+def as_json(capsys: pytest.CaptureFixture[str], page: str) -> dict[str, Any]:
+    code, out, err = inspected(capsys, page, "--format", "json")
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return found
+
+
+ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_every_page_names_its_exporter_and_of_every_gpu_every_quantity_with_its_value_or_the_reason(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(page_path(name))
+    found = as_json(capsys, path)
+    assert (found["schema"], found["exporter"]) == (1, ALL_PAGES[name])
+    assert found["gpus"]
+    for gpu in found["gpus"]:
+        assert gpu["gpu"]
+        assert list(gpu["quantities"]) == list(LISTED)
+        for value in gpu["quantities"].values():
+            assert ("value" in value) != bool(value.get("text"))
+    assert {family["use"] for family in found["families"]} <= {"mapped", "ignored"}
+    code, out, err = inspected(capsys, path)
+    assert (code, err) == (0, "")
+    assert BY_NAME[found["exporter"]].title in out.splitlines()[0]
+    assert all(out.count(f"\n  {quantity} ") == len(found["gpus"]) for quantity in LISTED)
+    assert all(family["name"] in out for family in found["families"])
+
+
+def said(capsys: pytest.CaptureFixture[str], page: str, gpu: str) -> dict[str, str]:
+    """The lines about one GPU, by quantity."""
+    _, out, _ = inspected(capsys, str(MADE / page))
+    (block,) = [block for block in out.split("\n\n") if block.splitlines()[0].endswith(f", {gpu}")]
+    return {line.split()[0]: line.split(None, 1)[1] for line in block.splitlines()[1:]}
+
+
+def test_values_are_told_with_their_units_and_polls_as_polls(capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
+    assert told["gpu_memory_total_bytes"] == "79.65 GiB"
+    assert told["gpu_temperature_celsius"] == "61 °C"
+    assert told["gpu_power_watts"] == "655 W (a poll)"
+    assert told["gpu_gr_engine_active"] == "93.0%"
+    assert told["gpu_ecc_correctable_errors"] == "2 errors"
+    assert told["gpu_throttled_power_seconds"] == "2.5 s"
+
+
+def test_what_needs_two_pages_says_so_and_what_stands_on_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "made-dcgm-mig.prom", "GPU-77aa")
+    assert told["gpu_fault_events"] == "not_exposed: one page tells no change; standing on it: xid-79"
+    assert told["gpu_energy_covered_seconds"] == "not_exposed: one page tells no time; it is the time between two"
+    told = said(capsys, "made-amd-1.5-mi300x.prom", "692501000010")
+    assert told["gpu_fault_events"] == "not_exposed: one page tells no change; standing on it: none"
+    assert told["gpu_throttled_power_seconds"] == (
+        "not_exposed: one page tells no change; 53994 of 8000000 ticks of the firmware so far"
+    )
+    told = said(capsys, "made-amd-old-mi210.prom", "72ff740f-0000-1000-804c-3b58bf67050e")
+    assert told["gpu_energy_covered_seconds"] == "not_exposed: gpu_energy_joules: not told"
+
+
+def test_a_mig_instance_is_told_apart_from_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = inspected(capsys, str(MADE / "made-dcgm-mig.prom"))
+    assert "GPU: NVIDIA H100 80GB HBM3 MIG 3g.40gb, GPU-5f3c/1" in out
+    assert "\n  3 GPUs; " in f"\n{out}"
+
+
+def test_one_gpu_is_no_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = inspected(capsys, str(MADE / "made-nvidia-smi-h200.prom"))
+    assert out.splitlines()[1] == "  1 GPU; counters so far, for one page tells no change"
+
+
+def test_the_sliding_count_of_faults_is_left_alone_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    families = as_json(capsys, str(MADE / "made-dcgm-mig.prom"))["families"]
+    (window,) = [family for family in families if family["name"] == "DCGM_EXP_XID_ERRORS_COUNT"]
+    assert window["use"] == "ignored"
+    assert "it goes down" in window["text"]
+
+
+def test_a_live_page_is_read_like_a_saved_one(capsys: pytest.CaptureFixture[str]) -> None:
+    saved = as_json(capsys, str(MADE / "made-dcgm-mig.prom"))
+    with engines() as (engine,):
+        engine.pages = ((MADE / "made-dcgm-mig.prom").read_bytes(),)
+        assert as_json(capsys, engine.url) == saved
+
+
+def excerpt() -> bytes:
+    lines = (MADE / "made-nvidia-smi-h200.prom").read_bytes().splitlines(keepends=True)
+    return b"".join([*lines[:4], b"...\n", *lines[4:], b"  ...\r\n", "\u2026\n".encode()])
+
+
+def test_lines_of_dots_in_a_saved_page_are_named_and_the_rest_is_read(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page").write_bytes(excerpt())
+    found = as_json(capsys, str(tmp_path / "page"))
+    whole = as_json(capsys, str(MADE / "made-nvidia-smi-h200.prom"))
+    assert found["gpus"] == whole["gpus"]
+    last = excerpt().count(b"\n")
+    assert found["problems"] == [
+        f"line {number} is dots alone: the page is an excerpt, and lines were left out"
+        for number in (5, last - 1, last)
+    ]
+    _, out, _ = inspected(capsys, str(tmp_path / "page"))
+    assert "line 5 is dots alone" in out
+
+
+def test_a_live_page_with_such_a_line_stays_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with engines() as (engine,):
+        engine.pages = (excerpt(),)
+        code, out, err = inspected(capsys, engine.url)
+    assert (code, out) == (2, "")
+    assert "line 5 is not a line of an exposition page: '...'" in err
+
+
+def test_any_other_line_that_is_none_refuses_a_saved_page_too(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page").write_bytes(excerpt().replace(b"...\n", b".. and so on\n", 1))
+    code, out, err = inspected(capsys, str(tmp_path / "page"))
+    assert (code, out) == (2, "")
+    assert "line 5 is not a line of an exposition page" in err
+
+
+def test_a_gpu_page_is_no_page_of_the_engine_that_was_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = inspected(capsys, str(MADE / "made-dcgm-mig.prom"), "--engine", "vllm")
+    assert code == 2
+    assert "not a page of vllm" in err
+
+
+def test_only_the_faults_by_code_have_no_line_of_their_own() -> None:
+    assert set(GPU_NAMES) - set(LISTED) == {"gpu_fault_events_by_code"}
