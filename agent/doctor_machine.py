@@ -55,6 +55,10 @@ def gpus(seen: GpusSeen, loaded: Loaded) -> Iterator[Finding]:
         yield from _gpu(readout, wants_processes)
 
 
+ALWAYS_POLLED = frozenset({"gpu_throttled_hardware_seconds"})
+"""What no driver sums up: that it is polled is not this machine's fault."""
+
+
 def _gpu_problem(problem: str, seen: GpusSeen, loaded: Loaded) -> Finding:
     asked_for = "source" in loaded.config.gpus.model_fields_set
     planned = loaded.plan is not None and any(
@@ -81,7 +85,7 @@ def _gpu(readout: GpuReadout, wants_processes: bool) -> Iterator[Finding]:
     if wants_processes and "pids" in readout.gaps:
         text = f"its processes cannot be seen ({readout.gaps['pids']})"
         yield warn(check, text, "list each target's gpus by UUID or index instead of gpus: auto")
-    polled = sorted(name for name in readout.sampled if name in readout.counters)
+    polled = sorted(name for name in readout.sampled - ALWAYS_POLLED if name in readout.counters)
     if polled:
         text = f"only plain polls of {', '.join(polled)}: verdicts on them are likely at most"
         yield warn(check, text, "nothing to do; the driver or product gives no sums")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import http.client
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -40,7 +40,7 @@ class TargetSeen:
     page_bytes: int = 0
     seconds: float = 0.0
     snapshot: Snapshot | None = None
-    families: tuple[str, ...] = ()
+    families: Mapping[str, str] = field(default_factory=dict)
     clock_ahead_seconds: float | None = None
     pid: int | None = None
     pid_trouble: str = ""
@@ -81,7 +81,7 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
         page_bytes=len(body),
         seconds=seconds,
         snapshot=snapshot,
-        families=tuple(reader.families),
+        families=dict(reader.families),
         clock_ahead_seconds=_clock_ahead(target.options, clock) if failure is None else None,
         pid=pid,
         pid_trouble=pid_trouble,

@@ -7,7 +7,7 @@ but a name in KV_FACTS where its pages tell the format of the KV cache by anothe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.config import Loaded
 from agent.doctor_findings import Finding, fail, ok, warn
@@ -15,13 +15,17 @@ from agent.doctor_machine import NO_GPU
 from agent.doctor_pages import TargetSeen
 from agent.errors import ScrapeFailure
 from rules.catalogue import RULES
+from rules.engines.coverage import Use, explain_families, version_range
 from rules.engines.registry import ENGINES, mapped, unwrapped
+from rules.engines.support import FULL_PLAN, engine_signals
 from rules.engines.table import Engine
-from rules.families import stem
-from rules.gpu_readout import GPU_NAMES, GpuReadout
+from rules.gpu_readout import GpuReadout
+from rules.lifetime import since_start
 from rules.plan import TierPlan
-from rules.signals import SIGNALS
+from rules.readings import read
+from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot
+from rules.windows import IN_SYSTEM, NET_CHANGE
 
 CLOCK_SECONDS = 5.0
 """A clock off by more makes start-up times and the order of events wrong by as much."""
@@ -93,7 +97,7 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     engine = _engine(snapshot)
     if snapshot is None or engine is None:
         return
-    known, missing = _signals(snapshot, engine)
+    known, missing = _signals(snapshot)
     text = f"{engine.label}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
     yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
     mute = [rule.name for rule in RULES if rule.signal in missing]
@@ -145,51 +149,30 @@ def _engine(snapshot: Snapshot | None) -> Engine | None:
     return next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
 
 
-def _signals(snapshot: Snapshot, engine: Engine) -> tuple[int, list[str]]:
-    """How many of the signals that an engine can give are on the page, and which are not."""
-    printed = {row.family for row in engine.rows}
-    never = {family for family, _ in engine.not_exposed}
-    present = {stem(name) for name in (*snapshot.counters, *snapshot.histograms, *snapshot.gauges)}
-    known, missing = 0, []
-    for signal in SIGNALS:
-        needed = [family for family in signal.families if family in printed or family in never]
-        if not needed or any(family in GPU_NAMES for family in signal.families):
-            continue
-        if all(family in present for family in needed):
-            known += 1
-        else:
-            missing.append(signal.name)
-    return known, missing
+def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
+    """How many of the signals that an engine can give the page gives, and which not. One page tells no change: a signal
+    that only waits for traffic, or for a second page, is there."""
+    window = since_start(snapshot)
+    if all(name in snapshot.gauges for name in IN_SYSTEM):
+        window = replace(window, counters={**window.counters, NET_CHANGE: 0.0})
+    found = {signal.name: read(signal, window, FULL_PLAN) for signal in engine_signals()}
+    missing = [name for name, value in found.items() if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
+    return len(found) - len(missing), missing
 
 
 def _release(seen: TargetSeen, engine: Engine) -> str:
     """What the page's names tell of the release, beside what the configuration says."""
-    shown = {unwrapped(mapped(name), engine) for name in seen.families}
-    # OpenMetrics names a counter's family without its suffix.
-    met = [row.since for row in engine.markers if {row.source, row.source.removesuffix("_total")} & shown]
-    oldest = max(met, key=_version, default="")
-    given = seen.target.engine_version
+    told, given = version_range(engine, seen.families), seen.target.engine_version
     said = [f"{given} by the configuration"] if given else []
-    said += [f"{oldest} or newer by its names"] if oldest else []
+    said += [f"{told} by its names"] if told else []
     return f" ({', '.join(said)})" if said else ""
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
-
-
 def _unknown_names(seen: TargetSeen, engine: Engine) -> list[str]:
+    """Families with the engine's own prefix that its table does not know."""
     own = engine.signatures[0].partition("_")[0] + "_"
-    sources = {row.source for row in engine.rows} | {*engine.signatures, engine.born, *engine.info}
-    fresh = []
-    for printed in seen.families:
-        name = unwrapped(mapped(printed), engine)
-        used = any(spelling in sources for spelling in (name, f"{name}_total", f"{name}_info", f"{name}_created"))
-        ignored = any(name.startswith(row.prefix) for row in engine.ignored)
-        # `x_created` is printed beside every x and says when it began.
-        if name.startswith(own) and not (used or ignored or name.endswith("_created")):
-            fresh.append(name)
-    return sorted(fresh)
+    unknown = [use.name for use in explain_families(engine, seen.families) if use.use is Use.UNKNOWN]
+    return sorted(name for name in (unwrapped(mapped(name), engine) for name in unknown) if name.startswith(own))
 
 
 def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:

@@ -132,7 +132,7 @@ def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
         "web",
     ]
     assert "53.7 kB in" in only(found, "target cpu-small/r").text
-    assert "vLLM V1 (0.32.0 or newer by its names): 32 of 38 signals" in only(found, "engine cpu-small/r").text
+    assert "vLLM V1 (0.32 or newer by its names): 33 of 39 signals" in only(found, "engine cpu-small/r").text
     assert only(found, "plan cpu-small/r").text == "as planned: model small-llama, KV cache auto"
     assert list(tmp_path.iterdir()) == []
 
@@ -149,7 +149,7 @@ HTML, JSON = "text/html", "application/json"
         ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
         ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page", "correct the url"),
         ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON", "correct the url"),
-        ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (vLLM V1", "correct the url or"),
+        ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, ", "correct the url or"),
         ({"body": PAGE[:-3]}, "cut_off: ", "look at what stands between"),
         ({"body": b"x 1\ny\n"}, "syntax: ", "look at the page"),
     ],

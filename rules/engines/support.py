@@ -23,7 +23,7 @@ from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
 SECONDS = 60.0
 REQUESTS = 120.0
 
-_FULL = Basis(
+FULL_PLAN = Basis(
     gpus_per_replica=1.0,
     gpu_hour_price=1.0,
     ttft_slo_seconds=1.0,
@@ -70,7 +70,7 @@ def exposures(engine: Engine) -> tuple[Exposure, ...]:
 
 
 def _exposure(engine: Engine, signal: Signal, windows: Mapping[str, Window]) -> Exposure:
-    found = [(release, read(signal, window, _FULL)) for release, window in windows.items()]
+    found = [(release, read(signal, window, FULL_PLAN)) for release, window in windows.items()]
     spans: list[tuple[Support, str, str]] = []
     for release, value in found:
         support = _support(value)
