@@ -13,8 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from exporters.alertmanager_sample import alertmanager_text
 from exporters.commands_page import commands_page
 from exporters.docs_tables import configuration_page
+from exporters.engines_page import engines_page
+from exporters.prometheus_rules import alerts_text, objects_text
+from exporters.recording_rules import recording_text
 from exporters.runbook_blocks import filled
 from exporters.signals_page import signals_page
 from rules.plan import plan_schema
@@ -39,8 +43,13 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
     "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
     "docs/commands.md": lambda sources, _: commands_page(sources.parser),
+    "docs/engines.md": lambda sources, _: engines_page(),
     "docs/signals.md": lambda sources, _: signals_page(),
     "docs/runbooks.md": lambda sources, present: filled(present),
+    "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
+    "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
+    "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
+    "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
 }
 """By path from the root of the repository."""
 

@@ -9,24 +9,27 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from tools import tool
 
 from agent import cli, web
-from agent.config import parse_config
+from agent.config import Gpus, parse_config
 from agent.doctor_machine import FREE_BYTES_WARNING
 from agent.durations import parse_duration
 from agent.history import booking, schema
 from agent.web_credentials import SHORTEST_TOKEN
 from exporters import names
 from exporters.commands_page import commands_page
+from exporters.engines_page import engines_page
 from exporters.signals_page import signals_page
 from rules.bounds import CONFIDENCE
 from rules.curve import CERTAIN_REQUESTS
+from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import ENGINES, mapped
+from rules.engines.support import engine_signals, exposures
 from rules.families import FAMILIES, Kind
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE
 from rules.signals import SIGNALS, Gap
@@ -152,12 +155,26 @@ def test_the_commands_page_lists_every_option_of_every_command() -> None:
 def test_the_signals_page_has_a_row_for_everything_and_nothing_else() -> None:
     page = signals_page()
     named = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    expected = [s.name for s in SIGNALS] + [f.name for f in FAMILIES] + [m.name for m in names.OWN]
+    assert named == [s.name for s in SIGNALS] + [f.name for f in FAMILIES] + [m.name for m in names.OWN]
+
+
+def test_the_engines_page_has_every_signal_every_row_and_every_family_that_is_left_alone() -> None:
+    named = [line.split("`")[1] for line in engines_page().splitlines() if line.startswith("| `")]
+    expected = [signal.name for signal in engine_signals()]
     for engine in ENGINES:
         expected += [row.family for row in engine.rows]
-        expected += [family for family, _ in engine.not_exposed]
+        expected += [e.signal for e in exposures(engine) if e.why]
         expected += [f"{one.prefix}..." for one in engine.ignored]
-    assert named == expected
+    assert named == expected + [f"{one.prefix}..." for one in ALONGSIDE]
+
+
+def test_the_gpus_page_has_every_source_and_every_signal_of_a_gpu() -> None:
+    sources = [row[0].split("`")[1] for row in rows("gpus.md", "GPUs")]
+    assert sources == list(get_args(Gpus.model_fields["source"].annotation))
+    page = PAGES["gpus.md"]
+    known = {signal.name for signal in SIGNALS} - {signal.name for signal in engine_signals()}
+    shown = set(re.findall(r"`([a-z_]+)`", page)) | {"gpu_throttled_thermal_ratio"}
+    assert known <= shown
 
 
 def test_the_gaps_are_all_explained() -> None:
