@@ -201,6 +201,7 @@ DERIVED: dict[str, Callable[[Window, Basis], SignalValue]] = {
     "gpu_utilization": _alone(gpu_readings.utilization),
     "gpu_memory_utilization": _alone(gpu_readings.memory_utilization),
     "gpu_power_watts": _alone(gpu_readings.power),
+    "gpu_throttled_ratio": _alone(gpu_readings.throttled),
     "fleet_utilization": _fleet_utilization,
     "tokens_per_gpu_hour": tokens_per_gpu_hour,
     "cost_per_million_tokens": _cost,

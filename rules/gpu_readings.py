@@ -53,3 +53,14 @@ def power(window: Window) -> SignalValue:
     """Mean watts of one GPU: energy by the seconds it covers, else the mean of polled powers."""
     found = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
     return found if isinstance(found, Reading) else level(window, "gpu_power_watts")
+
+
+def throttled(window: Window) -> SignalValue:
+    """Share of time in which heat or the board held the clocks down, the larger of the two: they may overlap.
+
+    The power limit is left out: at full load it holds any data-centre GPU's clocks, by design.
+    """
+    names = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
+    found = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
+    known = [one for one in found if isinstance(one, Reading) and one.value is not None]
+    return max(known, key=lambda one: one.value or 0.0) if known else found[0]

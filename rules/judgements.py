@@ -12,6 +12,7 @@ from rules.catalogue import Rule, Way
 from rules.judging import Case, Tier
 from rules.judging_bands import judge_band
 from rules.judging_events import judge_event_ratio, judge_excess
+from rules.judging_faults import judge_faults
 from rules.judging_load import judge_beyond
 from rules.judging_means import judge_mean
 from rules.judging_tails import judge_tail
@@ -26,6 +27,7 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.EVENT_RATIO: judge_event_ratio,
     Way.BEYOND: judge_beyond,
     Way.BAND: judge_band,
+    Way.FAULTS: judge_faults,
 }
 
 BY_SLICES = frozenset(_WAYS)

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import Case, persists
+from rules.judging import SEPARATE, Case, persists
 from rules.readings import read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.wording import number, quantity
+
+LIKELY_PERIODS = 2
+"""Separate minutes (hours) outside from which on a finding is likely; SEPARATE make it certain."""
 
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll say nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
@@ -49,12 +52,12 @@ class Limits:
         return Status.WARNING if _outside(value, self.below, self.above) else Status.OK
 
     def surely(self, found: Reading, status: Status) -> bool:
-        """Whether the bounds alone put a reading there."""
+        """Whether the bounds alone put a reading there; of a bucket the lower edge is outside and the upper one inside."""
         critical = status is Status.CRITICAL
         below = self.critical_below if critical else self.below
         above = self.critical_above if critical else self.above
         too_low = below is not None and found.high is not None and found.high < below
-        too_high = above is not None and found.low is not None and found.low > above
+        too_high = above is not None and found.low is not None and found.low >= above
         return too_low or too_high
 
 
@@ -82,12 +85,14 @@ def judge_band(case: Case) -> Answer:
     last = _value(case, case.last_quarter(counted))
     if last is None:
         return case.unknown(Gap.NO_TRAFFIC, f"no {case.rule.about} in the last quarter of the time")
-    each = [_value(case, group) for group in case.periods(counted)]
-    if not persists(last, each, lambda value: limits.status(value) is not Status.OK):
-        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
+    each = [value for group in case.periods(counted) if (value := _value(case, group)) is not None]
+    outside = sum(limits.status(value) is not Status.OK for value in each)
+    if limits.status(last) is Status.OK or outside < LIKELY_PERIODS:
+        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits, "; not so at the end of that time")
     if status is Status.CRITICAL and not persists(last, each, lambda value: limits.status(value) is Status.CRITICAL):
         status = Status.WARNING
-    return _verdict(case, found, status, _certainty(case, counted, found, status, limits), limits)
+    certainty = _certainty(case, counted, found, status, limits) if outside >= SEPARATE else Certainty.LIKELY
+    return _verdict(case, found, status, certainty, limits)
 
 
 def _cannot(case: Case) -> Unknown | None:
@@ -147,9 +152,11 @@ def _by_bounds(case: Case, found: Reading, limits: Limits) -> Answer:
     return case.unknown(Gap.NOT_EXPOSED, text)
 
 
-def _verdict(case: Case, found: Reading, status: Status, certainty: Certainty, limits: Limits) -> Answer:
+def _verdict(
+    case: Case, found: Reading, status: Status, certainty: Certainty, limits: Limits, remark: str = ""
+) -> Answer:
     shown = quantity(found, case.rule.unit) if found.value is None else number(found.value, case.rule.unit)
-    sentence = f"{case.rule.about} {shown}: {_healthy(limits, case.rule.unit)}"
+    sentence = f"{case.rule.about} {shown}: {_healthy(limits, case.rule.unit)}{remark}"
     expected = Reading(value=None, low=limits.below or 0.0, high=limits.above, n=found.n)
     return case.verdict(status, certainty, found, expected, sentence)
 

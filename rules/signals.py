@@ -237,6 +237,13 @@ SIGNALS: tuple[Signal, ...] = (
         )
     ),
     _row(
+        "gpu_throttled_ratio",
+        Unit.RATIO,
+        How.DERIVED,
+        ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds", "gpu_throttled_covered_seconds"),
+        "The larger of the two: slower than the GPU that was measured",
+    ),
+    _row(
         "gpu_fault_events_per_second",
         Unit.EVENTS_PER_SECOND,
         How.RATE,

@@ -165,6 +165,7 @@ BY_HAND: dict[str, Reading] = {
     "gpu_throttled_power_ratio": exactly(0.2, 60),
     "gpu_throttled_thermal_ratio": exactly(0.05, 60),
     "gpu_throttled_hardware_ratio": exactly(0.0, 60),
+    "gpu_throttled_ratio": exactly(0.05, 60),
     "gpu_fault_events_per_second": exactly(0.05, 3),
     "gpu_ecc_uncorrectable_errors_per_second": exactly(0.1, 6),
     "fleet_utilization": exactly(0.55, 120),
