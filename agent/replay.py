@@ -35,7 +35,8 @@ class ShownWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay found. `standings` are as they stood at the end, `ended` what ended before."""
+    """What a replay found. `standings` are as they stood at the end, `ended` what ended before; `engines` are the engines of
+    each tier as people call them."""
 
     name: str
     start: float
@@ -44,7 +45,16 @@ class Replayed:
     ended: tuple[Ended, ...]
     standings: tuple[Standing, ...]
     views: Mapping[str, TierView]
+    engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
+
+    def whole(self) -> dict[str, Window]:
+        """All that was seen of each tier, as one window."""
+        tiers: dict[str, list[Window]] = {}
+        for shown in self.windows:
+            if shown.replica is None:
+                tiers.setdefault(shown.tier, []).append(shown.window)
+        return {tier: windows.add(group) for tier, group in tiers.items()}
 
 
 def replay(
@@ -75,6 +85,7 @@ def replay(
         ended=tuple(ended),
         standings=tuple(watcher.standings.values()),
         views=watcher.views,
+        engines=_engines(recording, readers),
         problems=tuple(met),
     )
 
@@ -85,6 +96,14 @@ def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
         tier = plan.tiers.get(target.tier) if plan else None
         views[target.tier] = view(target.tier, tier, itl_comparable(target.engine or (tier.engine if tier else None)))
     return views
+
+
+def _engines(recording: Recording, readers: list[PageReader]) -> dict[str, tuple[str, ...]]:
+    labels: dict[str, dict[str, None]] = {}
+    for target, reader in zip(recording.targets, readers, strict=True):
+        if reader.families:
+            labels.setdefault(target.tier, {})[reader.engine.label] = None
+    return {tier: tuple(names) for tier, names in labels.items()}
 
 
 def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:

@@ -9,9 +9,13 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from rules.engines.support import engine_signals
 from rules.episodes import Ended, Episode, Standing, UnknownSpan
+from rules.readings import read
+from rules.signals import Gap, Missing
 from rules.slices import TierView
 from rules.verdicts import Status, Subject, Verdict
+from rules.windows import Window
 
 WIDTH = 100
 
@@ -41,6 +45,21 @@ def replay_text(
     open_spans = [s.unknown for s in standing if s.unknown]
     lines += _section("Not judged:", [(u.rule, u.subject, unknown_words(u)) for u in open_spans])
     return "\n".join(lines)
+
+
+def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Window]) -> str:
+    """Tier by tier which of the signals that engines can give its engine did not; empty where all were given."""
+    lines = []
+    for tier, labels in engines.items():
+        found = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
+        missing = [n for n, value in found if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
+        if missing:
+            lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
+    return (
+        "\n".join(["", "Not exposed by the engine (`sizewatch signals --engine NAME` says why):", *lines])
+        if lines
+        else ""
+    )
 
 
 def _section(title: str, said: Iterable[tuple[str, Subject, str]]) -> list[str]:

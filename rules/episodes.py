@@ -36,7 +36,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSpan:
-    """A time in which a rule could not judge for one reason."""
+    """A time in which a rule could not judge for one reason; `text` is the latest word on it."""
 
     rule: str
     subject: Subject
@@ -85,7 +85,8 @@ def _not_known(
     answer: Unknown, episode: Episode | None, unknown: UnknownSpan | None
 ) -> tuple[Standing, tuple[Ended, ...]]:
     if unknown is not None and unknown.reason is answer.reason:
-        return Standing(answer=answer, episode=episode, unknown=unknown), ()
+        told = replace(unknown, text=answer.text) if answer.text != unknown.text else unknown
+        return Standing(answer=answer, episode=episode, unknown=told), ()
     fresh = UnknownSpan(
         rule=answer.rule,
         subject=answer.subject,

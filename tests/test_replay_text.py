@@ -7,7 +7,7 @@ from judging_samples import START, view
 from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
-from exporters.replay_text import WIDTH, replay_text
+from exporters.replay_text import WIDTH, not_exposed_text, replay_text
 from rules.episodes import Ended, Episode, Standing, Transition, UnknownSpan
 from rules.signals import Gap, Missing
 from rules.verdicts import Action, Answer, Cause, Certainty, Status, Subject, Unknown, Verdict
@@ -133,3 +133,14 @@ def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
         lines = replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings).splitlines()
         assert max(len(line) for line in lines) <= WIDTH
         assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_what_an_engine_does_not_expose_is_told_with_the_engines_name() -> None:
+    recording, problems = load(recorded.folder("llamacpp"))
+    found = replay(recording, None, problems=problems)
+    text = not_exposed_text(found.engines, found.whole())
+    words = " ".join(text.split())
+    assert "llama.cpp server (cpu-llamacpp): ttft_p50_seconds, ttft_p99_seconds," in words
+    for known in ("generation_tokens_per_second", "requests_running", "tpot_mean_seconds"):
+        assert known not in words
+    assert not_exposed_text({}, {}) == ""

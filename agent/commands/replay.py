@@ -12,7 +12,7 @@ from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import DEFAULT_STEP_SECONDS, Replayed, replay
 from exporters.replay_json import replay_json
-from exporters.replay_text import replay_text
+from exporters.replay_text import not_exposed_text, replay_text
 from rules.episodes import Episode
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document, allow_nan=False))
     else:
         print(replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings))
+        if missing := not_exposed_text(found.engines, found.whole()):
+            print(missing)
     for problem in found.problems:
         print(f"sizewatch replay: {problem}", file=sys.stderr)
     return _exit_code(found)
