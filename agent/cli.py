@@ -50,12 +50,23 @@ COMMANDS: tuple[Command, ...] = (
         "the same judgement over a recording",
         ("0 nothing was found", "1 something was found", "3 the recording holds nothing to judge"),
     ),
-    Command("plan", "check or show a sizing plan, import its benchmark, print the schema", ("0 a valid plan, or done",)),
+    Command(
+        "plan", "check or show a sizing plan, import its benchmark, print the schema", ("0 a valid plan, or done",)
+    ),
     Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
     Command(
         "signals",
         "which signal each engine can give: known, bounded, or not exposed and why",
         ("0 the table was printed",),
+    ),
+    Command(
+        "lint",
+        "rule files and dashboards against what live pages print",
+        (
+            "0 nothing wrong was found",
+            "1 something was found",
+            "2 a page, a rule file or an expression that cannot be read",
+        ),
     ),
     Command(
         "doctor",
@@ -65,6 +76,11 @@ COMMANDS: tuple[Command, ...] = (
             "1 at least one line fails",
             "2 wrong arguments, or a configuration that cannot be used",
         ),
+    ),
+    Command(
+        "timeline",
+        "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
+        ("0 the timeline was printed",),
     ),
     Command(
         "render",
