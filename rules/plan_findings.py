@@ -27,6 +27,9 @@ GENERATOR_LIMITED = 0.98
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
 
+UNPLANNED_HITS = 0.2
+"""Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
+
 PARTS = (
     ("workload", "fleet arithmetic and changes of the traffic are left out"),
     ("fleet", "the planned number of replicas cannot be compared"),
@@ -144,6 +147,16 @@ def _generator_limited(case: _Case) -> Found:
             yield f"curve.points[{place}]", "warning", f"{text}; set censored: true if the generator was the limit"
 
 
+def _repeated_prompts(case: _Case) -> Found:
+    """A benchmark that sends one set of prompts at every rate is answered by a cache that production never has."""
+    hits = [point.prefix_hit_ratio for point in case.points if point.prefix_hit_ratio is not None]
+    planned = case.tier.workload.prefix_hit_ratio if case.tier.workload else None
+    if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
+        wanted = "the workload names none" if planned is None else f"the workload has {planned:.0%}"
+        text = f"the benchmark found up to {max(hits):.0%} of its prompt tokens in the prefix cache, and {wanted}"
+        yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
+
+
 def _short_fleet(case: _Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
@@ -189,6 +202,7 @@ CHECKS: tuple[Callable[[_Case], Found], ...] = (
     _closed_loop,
     _unnamed_utilization,
     _generator_limited,
+    _repeated_prompts,
     _short_fleet,
     _calibration_gap,
     _missing,

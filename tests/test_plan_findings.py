@@ -11,7 +11,7 @@ PLANS = Path(__file__).parent / "plans"
 
 # Every part but the curve, so that a test sees the findings of the curve alone.
 PARTS: dict[str, Any] = {
-    "workload": {"requests_per_second": {"average": 2, "peak": 4}},
+    "workload": {"requests_per_second": {"average": 2, "peak": 4}, "prefix_hit_ratio": 0.4},
     "fleet": {"instances": 4, "safety_factor": 1.2},
     "cost": {"gpu_hour_price": 1, "currency": "EUR"},
     "cold_start_seconds": 60,
@@ -204,3 +204,25 @@ def test_a_marked_censored_point_is_no_finding() -> None:
 def test_warnings_come_before_what_is_good_to_know() -> None:
     severities = [finding.severity for finding in findings(plan_of("cpu-small"))]
     assert severities == sorted(severities, reverse=True)
+
+
+def test_a_benchmark_that_a_cache_answered_is_named() -> None:
+    cached = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
+    (only,) = found(cached)
+    assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")
+    assert only.text == (
+        "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
+        "that of repeated prompts (one seed for every rate?)"
+    )
+    assert found(cached, workload={"prefix_hit_ratio": 0.6}) == []
+    assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text
+
+
+def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
+    def warnings(name: str) -> str:
+        return " ".join(f.text for f in findings(plan_of(name)) if f.severity == "warning")
+
+    assert "fewer than 300 requests" in warnings("cpu-small")
+    assert "closed loop" in warnings("cpu-small")
+    assert warnings("cpu-small-open") == ""
+    assert "found up to 80% of its prompt tokens in the prefix cache" in warnings("cpu-small-cached")
