@@ -17,6 +17,7 @@ PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
 RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
+ALERTMANAGER = "alertmanager"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -115,6 +116,24 @@ GPU_PROBLEMS = _gauge("gpu_problems", (), "Troubles with reading GPUs on this ma
 WEB_ERRORS = _counter("web_errors", (), "Requests answered with 500; each is in the log")
 WEB_REFUSALS = _counter("web_refusals", (), "Requests refused for lack of valid credentials")
 
+ALERTMANAGER_UP = _gauge("alertmanager_up", (ALERTMANAGER,), "1 while alerts can be posted to it, 0 while they cannot")
+ALERTMANAGER_SUCCESS = _gauge(
+    "alertmanager_last_success_timestamp_seconds",
+    (ALERTMANAGER,),
+    "When the present alerts were last posted whole, seconds since the epoch",
+)
+ALERTS_POSTED = _counter("alerts_posted", (ALERTMANAGER,), "Alerts that it took, every sending counted")
+ALERT_POST_FAILURES = _counter("alert_post_failures", (ALERTMANAGER,), "Rounds of posting that could not be ended")
+ALERTS_REFUSED = _gauge("alerts_refused", (ALERTMANAGER,), "Alerts that it does not take; the status page says why")
+FOREIGN_ALERTS = _gauge(
+    "foreign_alerts",
+    (TIER, RULE),
+    "Alerts of others that fire on the tier, by the rule whose finding explains them (empty: none)",
+)
+WEBHOOK_TAKEN = _counter("webhook_requests", (), "Messages of the webhook that were taken")
+WEBHOOK_REFUSED = _counter("webhook_refusals", (REASON,), "Messages of the webhook that were refused, by reason")
+WEBHOOK_LEFT_OUT = _counter("webhook_alerts_left_out", (), "Alerts of others left out because there were too many")
+
 OWN: tuple[Metric, ...] = (
     TARGET_UP,
     TARGET_SEEN,
@@ -155,6 +174,15 @@ OWN: tuple[Metric, ...] = (
     GPU_PROBLEMS,
     WEB_ERRORS,
     WEB_REFUSALS,
+    ALERTMANAGER_UP,
+    ALERTMANAGER_SUCCESS,
+    ALERTS_POSTED,
+    ALERT_POST_FAILURES,
+    ALERTS_REFUSED,
+    FOREIGN_ALERTS,
+    WEBHOOK_TAKEN,
+    WEBHOOK_REFUSED,
+    WEBHOOK_LEFT_OUT,
 )
 """What sizewatch itself knows, in the order in which it is printed."""
 

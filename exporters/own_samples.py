@@ -6,13 +6,23 @@ nothing: `exporters.prometheus` does. A new metric is a row in `exporters.names`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from exporters import names
 from exporters.names import Metric
-from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from exporters.status import (
+    AgentStatus,
+    AlertmanagerHealth,
+    GpuStatus,
+    Health,
+    ReplicaStatus,
+    TierStatus,
+    WebhookHealth,
+)
 from rules.curve import operating_point
 from rules.plan import TierPlan, plan_version
+from rules.signals import Missing, SignalValue
 from rules.verdicts import SEVERITY, Certainty, Status, Subject, Unknown, Verdict
 
 Sample = tuple[tuple[str, ...], float]
@@ -104,6 +114,28 @@ def _certainties(status: AgentStatus) -> Iterator[Sample]:
     return ((_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status))
 
 
+def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
+    """The value; where there is none the bounds that say something: nothing here lies below 0."""
+    if isinstance(found, Missing):
+        return
+    if found.value is not None:
+        yield "", found.value
+        return
+    if found.low is not None and (found.low > 0 or found.high is None):
+        yield "lower", found.low
+    if found.high is not None:
+        yield "upper", found.high
+
+
+def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for verdict in _judged(status):
+            for bound, found in _bounds(value(verdict)):
+                yield (*_subject(verdict.subject, verdict.rule), bound), found
+
+    return samples
+
+
 def _unknowns(status: AgentStatus) -> Iterator[Sample]:
     for tier in status.tiers:
         for answer in tier.answers:
@@ -120,6 +152,35 @@ def _prices(status: AgentStatus) -> Iterator[Sample]:
     for tier, plan in _plans(status):
         if plan.cost is not None:
             yield (tier.name, plan.cost.currency), plan.cost.gpu_hour_price
+
+
+def _of_alertmanagers(value: Callable[[AlertmanagerHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for one in status.health.alertmanagers:
+            found = value(one)
+            if found is not None:
+                yield (one.alertmanager,), float(found)
+
+    return samples
+
+
+def _of_webhook(value: Callable[[WebhookHealth], float]) -> Samples:
+    return _of_health(lambda health: value(health.webhook) if health.webhook is not None else None)
+
+
+def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
+    webhook = status.health.webhook
+    refused = webhook.refused if webhook is not None else {}
+    return (((reason,), float(number)) for reason, number in sorted(refused.items()))
+
+
+def _foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
+    firing = Counter(
+        (alert.tier, alert.diagnosis.rule if alert.diagnosis else "")
+        for alert in status.foreign
+        if alert.ended_at is None and alert.tier is not None
+    )
+    return ((labels, float(number)) for labels, number in sorted(firing.items()))
 
 
 def _usable_rps(plan: TierPlan) -> float | None:
@@ -146,6 +207,8 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.GPU_INFO, _gpus),
     (names.VERDICT, _verdicts),
     (names.VERDICT_CERTAIN, _certainties),
+    (names.OBSERVED, _values(lambda verdict: verdict.observed)),
+    (names.EXPECTED, _values(lambda verdict: verdict.expected)),
     (names.UNKNOWN, _unknowns),
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
@@ -175,4 +238,13 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.GPU_PROBLEMS, _of_health(lambda h: len(h.gpu_problems))),
     (names.WEB_ERRORS, _of_health(lambda h: h.web_errors)),
     (names.WEB_REFUSALS, _of_health(lambda h: h.web_refusals)),
+    (names.ALERTMANAGER_UP, _of_alertmanagers(lambda a: a.trouble is None if a.posts or a.failures else None)),
+    (names.ALERTMANAGER_SUCCESS, _of_alertmanagers(lambda a: a.last_success_at)),
+    (names.ALERTS_POSTED, _of_alertmanagers(lambda a: a.alerts)),
+    (names.ALERT_POST_FAILURES, _of_alertmanagers(lambda a: a.failures)),
+    (names.ALERTS_REFUSED, _of_alertmanagers(lambda a: len(a.refused))),
+    (names.FOREIGN_ALERTS, _foreign_alerts),
+    (names.WEBHOOK_TAKEN, _of_webhook(lambda w: w.taken)),
+    (names.WEBHOOK_REFUSED, _webhook_refusals),
+    (names.WEBHOOK_LEFT_OUT, _of_webhook(lambda w: w.left_out)),
 )

@@ -1,10 +1,13 @@
 #!/bin/sh
-# Installs what tests use beside Python, where this machine lets us: a C compiler for the stand-in NVML library, promtool,
-# systemd-analyze and a browser. Elsewhere it says what is missing, and the tests that need it are skipped loudly.
+# Installs what tests use beside Python, where this machine lets us: a C compiler for the stand-in NVML library, Prometheus
+# with promtool, Alertmanager with amtool, systemd-analyze and a browser. Elsewhere it says what is missing, and the tests
+# that need it are skipped loudly.
 set -u
 missing=""
-for pair in cc:gcc promtool:prometheus systemd-analyze:systemd chromium:chromium; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
+for pair in cc:gcc promtool:prometheus prometheus:prometheus amtool:prometheus-alertmanager \
+    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd chromium:chromium; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 && continue
+    case " $missing " in *" ${pair##*:} "*) ;; *) missing="$missing ${pair##*:}" ;; esac
 done
 [ -z "$missing" ] && exit 0
 case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -53,8 +54,8 @@ def _quoted(text: str) -> str:
 
 
 @contextmanager
-def prometheus(folder: Path, lines: Iterable[Line]) -> Iterator[str]:
-    """The address of a server that holds these samples; it stops at the end of the block."""
+def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] = ()) -> Iterator[str]:
+    """The address of a server that holds these samples and evaluates these rules; it stops at the end of the block."""
     promtool, data = tools.tool("promtool"), folder / "data"
     server = shutil.which("prometheus")
     if server is None:
@@ -62,7 +63,7 @@ def prometheus(folder: Path, lines: Iterable[Line]) -> Iterator[str]:
     (folder / "samples.om").write_text(_text(lines))
     blocks = ("tsdb", "create-blocks-from", "--max-block-duration=24h", "openmetrics")
     subprocess.run([promtool, *blocks, folder / "samples.om", data], check=True, capture_output=True)
-    (folder / "prometheus.yml").write_text("{}\n")
+    (folder / "prometheus.yml").write_text(json.dumps({"rule_files": [str(path.absolute()) for path in rule_files]}))
     port = _free_port()
     where = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}")
     how = (f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error")

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def checkout(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for path in sorted({str(Path(path).parent) for path in ARTEFACTS}):
+        shutil.copytree(ROOT / path, tmp_path / path)
     return tmp_path
 
 
@@ -39,9 +40,10 @@ def test_rendering_writes_what_differs_or_is_missing_and_nothing_else(
     root = checkout(tmp_path)
     (root / "docs" / "commands.md").write_text("old", encoding="utf-8")
     (root / "docs" / "plan.schema.json").unlink()
+    shutil.rmtree(root / "rules")
     assert cli.main(["render", "--root", str(root)]) == 0
     written = {line.removesuffix(": written") for line in capsys.readouterr().out.splitlines()}
-    assert written == {"docs/commands.md", "docs/plan.schema.json"}
+    assert written == {"docs/commands.md", "docs/plan.schema.json", *(p for p in ARTEFACTS if p.startswith("rules/"))}
     for path in ARTEFACTS:
         assert (root / path).read_text(encoding="utf-8") == (ROOT / path).read_text(encoding="utf-8")
     assert cli.main(["render", "--check", "--root", str(root)]) == 0

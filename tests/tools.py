@@ -7,7 +7,14 @@ import shutil
 
 import pytest
 
-PACKAGES = {"promtool": "prometheus", "systemd-analyze": "systemd", "chromium": "chromium"}
+PACKAGES = {
+    "promtool": "prometheus",
+    "prometheus": "prometheus",
+    "amtool": "prometheus-alertmanager",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "systemd-analyze": "systemd",
+    "chromium": "chromium",
+}
 """Debian's packages that hold them; `make tools` installs what is missing."""
 
 

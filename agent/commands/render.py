@@ -1,4 +1,7 @@
-"""`sizewatch render [--check]`: the generated files of a checkout, written anew or compared."""
+"""`sizewatch render`: the generated files of a checkout, written anew or compared; or rules for engines without an agent.
+
+Owns reading and writing. What stands in the files is `exporters.artefacts` and, with --engine-only, `exporters.engine_only`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from pathlib import Path
 
 from agent import cli
 from agent.config import config_schema
+from agent.config_files import load_plan
 from agent.errors import SizewatchError
 from exporters.artefacts import ARTEFACTS, Sources
+from exporters.engine_only import Asked, engine_only_text
+from exporters.engine_series import Unable
 from exporters.runbook_blocks import RunbookProblem
 
 FINE, FINDING = 0, 1
@@ -23,10 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
     )
+    alone = parser.add_argument_group("rules for Prometheus where no agent runs")
+    alone.add_argument("--engine-only", action="store_true", help="write them, and nothing else; needs --plan")
+    alone.add_argument("--plan", type=Path, metavar="PLAN", help="the plan whose tiers and objectives they watch")
+    alone.add_argument("--engine", default="", metavar="NAME", help="only tiers that run this engine")
+    alone.add_argument(
+        "--selector",
+        default="",
+        metavar="MATCHERS",
+        help="labels that find a tier's engines, such as 'tier=\"{tier}\"'; {tier} and {model} are filled in "
+        "(default: the engine's own label of the model)",
+    )
+    alone.add_argument("--out", type=Path, metavar="FILE", help="where to write them (default: print them)")
 
 
 def run(options: argparse.Namespace) -> int:
     """A checkout without `docs/`, a file that cannot be used or a runbook without its blocks raises RenderProblem (exit 2)."""
+    if options.engine_only:
+        return _engine_only(options)
+    for option in ("plan", "engine", "selector", "out"):
+        if getattr(options, option):
+            raise RenderProblem(f"--{option} goes with --engine-only")
     if not (options.root / "docs").is_dir():
         raise RenderProblem(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
     changes = stale(options.root)
@@ -39,6 +62,24 @@ def run(options: argparse.Namespace) -> int:
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")
     return FINDING if options.check and changes else FINE
+
+
+def _engine_only(options: argparse.Namespace) -> int:
+    if options.plan is None or options.check:
+        raise RenderProblem("--engine-only writes rules for a plan: it needs --plan PLAN, and --check is not for it")
+    asked = Asked(
+        plan=load_plan(options.plan), source=str(options.plan), engine=options.engine, selector=options.selector
+    )
+    try:
+        text = engine_only_text(asked)
+    except Unable as why:
+        raise RenderProblem(str(why)) from why
+    if options.out is None:
+        print(text, end="")
+    else:
+        _write(options.out, text)
+        print(f"{options.out}: written")
+    return FINE
 
 
 def stale(root: Path) -> dict[str, str]:
@@ -67,6 +108,7 @@ def _read(path: Path) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RenderProblem(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,65 @@
+"""A real Alertmanager on loopback, with a configuration of the test's."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tools
+
+
+@contextmanager
+def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
+    """Its address; it stops at the end of the block."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    command = (
+        tools.tool("prometheus-alertmanager"),
+        f"--config.file={configuration}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+        "--log.level=error",
+    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _ready(f"http://127.0.0.1:{port}/-/ready")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def post(url: str, alerts: list[dict[str, Any]]) -> None:
+    """Alerts, as Prometheus or the agent posts them."""
+    request = urllib.request.Request(
+        f"{url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def alerts(url: str) -> list[dict[str, Any]]:
+    """What it holds now."""
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=10) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def _ready(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError(f"{url} did not answer in 30 s")

@@ -1,0 +1,82 @@
+"""promtool run by tests: rule files checked and unit-tested at times that no test has to wait for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tools import tool
+
+STEP = "15s"
+"""How far apart the samples of a series stand, and how often rules are evaluated unless a test says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Series in promtool's notation, and what must hold: alerts at times, and values of expressions at times."""
+
+    series: Mapping[str, str]
+    alerts: Iterable[tuple[str, str, list[dict[str, Any]]]] = ()
+    values: Iterable[tuple[str, str, float]] = ()
+    name: str = field(default="")
+
+
+def check(*files: Path) -> None:
+    """Nothing that promtool's linter would say."""
+    ran = subprocess.run(
+        [tool("promtool"), "check", "rules", "--lint-fatal", *files], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def unit_test(folder: Path, rules: Path, cases: Iterable[Case], evaluated: str = STEP) -> None:
+    """promtool's own unit tests over a rule file evaluated so often; what differs is in the failure."""
+    file = folder / "unit-tests.yaml"
+    tests = {
+        "rule_files": [str(rules.absolute())],
+        "evaluation_interval": evaluated,
+        "tests": [_test(one) for one in cases],
+    }
+    file.write_text(json.dumps(tests, indent=1), encoding="utf-8")
+    ran = subprocess.run([tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-6000:]
+
+
+def narrowed(folder: Path, rules: Path, alert: str) -> Path:
+    """The rule file with one alert and the records that it reads, directly or not: so much quicker to test."""
+    groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    rows = [row for group in groups for row in group["rules"]]
+    wanted = [row for row in rows if row.get("alert") == alert]
+    # Records stand before what reads them.
+    for row in reversed(rows):
+        if "record" in row and any(f"{row['record']}{{" in one["expr"] for one in wanted):
+            wanted.insert(0, row)
+    file = folder / f"{alert}.yaml"
+    file.write_text(json.dumps({"groups": [{"name": alert, "rules": wanted}]}), encoding="utf-8")
+    return file
+
+
+def firing(alert: str, **labels: str) -> str:
+    """An expression for how many alerts of a name fire: 0 where none does."""
+    own = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return f'count(ALERTS{{alertname="{alert}",alertstate="firing"{own}}}) or vector(0)'
+
+
+def _test(case: Case) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "interval": STEP,
+        "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+        "alert_rule_test": [
+            {"eval_time": when, "alertname": alert, "exp_alerts": expected} for when, alert, expected in case.alerts
+        ],
+        "promql_expr_test": [
+            {"eval_time": when, "expr": expr, "exp_samples": [{"labels": "{}", "value": value}]}
+            for when, expr, value in case.values
+        ],
+    }
