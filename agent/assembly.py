@@ -8,8 +8,8 @@ it) is not even loaded: each is imported where it is made.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,12 @@ from agent.data_dir import DataDir
 from agent.turns import DAY_SECONDS, Turns
 from agent.version import VERSION
 from agent.views import versions_of, views_of
+from rules import watch_long
+from rules.signals import Gap
+from rules.slices import TierView
 
 if TYPE_CHECKING:
+    from agent.alerting.both_ways import Alerting
     from agent.history.keeping import Keeping
 
 
@@ -40,6 +44,23 @@ class Assembly:
         if self.turns.history is not None:
             found = self.turns.history.upkeep(self.turns.watcher.views, self.versions, now)
             self.step13 = self.step13 if found is None else found
+            self.turns.told(self.turns.history.long_answers(self._watched(), self.versions, now))
+
+    def _watched(self) -> dict[str, TierView]:
+        return {tier: self.turns.watcher.views[tier] for tier in sorted({t.tier for t in self.turns.targets})}
+
+    def recall(self, tiers: Container[str], now: float) -> None:
+        """Error budgets of three days from the history, in place of what is in memory."""
+        for tier, view in self._watched().items():
+            known = self.turns.history.budget(view, now) if self.turns.history is not None and tier in tiers else None
+            if known is not None:
+                self.turns.watcher.budget_known(tier, known)
+
+    def keeps_nothing(self, now: float) -> None:
+        """Where no history is kept, rules over days say so, once."""
+        if self.turns.history is None:
+            for view in self._watched().values():
+                self.turns.told(watch_long.unanswered(view, now, Gap.NOT_EXPOSED, "this agent keeps no history"))
 
     def take_over(self, before: Assembly, now: float) -> None:
         """The memory of the configuration before, of which everything that does not go on here is given back.
@@ -47,6 +68,7 @@ class Assembly:
         No turn may run in either meanwhile.
         """
         self.turns.take_over(before.turns)
+        self.recall({tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now)
         same = {tier for tier, version in self.versions.items() if before.versions.get(tier) == version}
         self.step13 = {tier: text for tier, text in before.step13.items() if tier in same} | self.step13
         before.turns.give_back()
@@ -62,9 +84,8 @@ class Assembly:
                 )
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
-        """Something that explains numbers later, into the history if there is one."""
-        if self.turns.history is not None:
-            self.turns.history.event(t, kind, text, tier)
+        """Something that explains numbers later."""
+        self.turns.event(t, kind, text, tier)
 
     def close(self, now: float) -> None:
         """Books what is open and gives everything back."""
@@ -91,6 +112,8 @@ def assemble(
 
     Raises BadConfig or HistoryProblem where the history cannot be opened; then nothing was made, and `before` is whole.
     """
+    # Before the history is opened: a token file that cannot be used leaves nothing to be closed.
+    alerting = _alerting(loaded.config, clock)
     keeping = _history(loaded, before)
     targets, versions = loaded.config.watched(), versions_of(loaded)
     same_gpus = before is not None and before.loaded.config.gpus == loaded.config.gpus
@@ -101,12 +124,14 @@ def assemble(
         scrapers=Scrapers(targets, clock=clock),
         gpus=before.turns.gpus if before is not None and same_gpus else Gpus(gpu_source or _gpu_source(loaded.config)),
         history=keeping,
+        alerting=alerting,
         clock=clock,
     )
     assembly = Assembly(loaded=loaded, turns=turns, versions=versions)
     if before is None:
         _resume(assembly, clock())
     assembly.upkeep(clock())
+    assembly.keeps_nothing(clock())
     return assembly
 
 
@@ -115,9 +140,25 @@ def _resume(assembly: Assembly, now: float) -> None:
     turns = assembly.turns
     if turns.history is not None:
         earlier = turns.history.earlier(now - DAY_SECONDS, now)
-        turns.past = list(earlier.past)
+        turns.past, turns.events = list(earlier.past), earlier.events
+        if turns.alerting is not None:
+            turns.alerting.foreign.resume(earlier.foreign, now)
+        else:
+            # Nobody will hear of their end any more.
+            ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
+            turns.history.turn((), {}, ended, ())
         assembly.event(now, "start", f"sizewatch {VERSION} began to watch {len(turns.targets)} targets")
         turns.resume(earlier.unfinished, now, earlier.seen)
+        assembly.recall({target.tier for target in turns.targets}, now)
+
+
+def _alerting(config: Config, clock: Callable[[], float]) -> Alerting | None:
+    keys = config.alerting
+    if keys.path == "rules" and keys.receiver is None:
+        return None
+    from agent.alerting.both_ways import Alerting
+
+    return Alerting(keys, clock)
 
 
 def _gpu_source(config: Config) -> Source | None:

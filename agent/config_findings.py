@@ -52,6 +52,19 @@ def _unchecked_certificate(config: Config, _: Plan | None) -> Iterator[str]:
             yield f"targets[{place}].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file"
 
 
+def _unchecked_alertmanager(config: Config, _: Plan | None) -> Iterator[str]:
+    for place, one in enumerate(config.alerting.alertmanagers):
+        if one.tls and one.tls.insecure_skip_verify:
+            path = f"alerting.alertmanagers[{place}].tls.insecure_skip_verify"
+            yield f"{path}: anyone on the way can take the alerts, and the credentials with them; use ca_file"
+
+
+def _open_webhook(config: Config, _: Plan | None) -> Iterator[str]:
+    web = config.web
+    if config.alerting.receiver is not None and not web.tls and not is_loopback(web.address[0]):
+        yield f"alerting.receiver: its token comes over {web.listen} without TLS; set web.tls"
+
+
 def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
     web = config.web
     host, _port = web.address
@@ -72,5 +85,7 @@ CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _unplanned,
     _other_engine,
     _unchecked_certificate,
+    _unchecked_alertmanager,
     _open_to_others,
+    _open_webhook,
 )

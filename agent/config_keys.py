@@ -14,7 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.collect import scrapers
 from agent.collect.pages import DEFAULT_MAX_BYTES, TargetOptions
 from agent.config_problems import default_replica
-from agent.config_values import EnvironmentFileName, FileName, GpuList, Interval, Listen, Timeout, Url, split_listen
+from agent.config_values import (
+    EnvironmentFileName,
+    FileName,
+    GpuList,
+    Interval,
+    Listen,
+    Resend,
+    Timeout,
+    Url,
+    split_listen,
+)
+from exporters.alertmanager import RUNBOOKS, Settings
 from rules.gpu_names.exporter import GpuExporter
 from rules.gpu_names.registry import BY_NAME
 
@@ -134,6 +145,71 @@ class Web(_Part):
         return split_listen(self.listen)
 
 
+class Alertmanager(_Part):
+    """One Alertmanager that alerts are posted to; each of a cluster gets all of them."""
+
+    url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
+    timeout_seconds: Timeout = Field(
+        10.0, alias="timeout", description="For one request.", json_schema_extra={"default": "10s"}
+    )
+    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
+    basic_auth: BasicAuth | None = None
+    tls: Tls | None = None
+
+    def options(self, path: str) -> TargetOptions:
+        """How to reach `path` of it."""
+        tls, login = self.tls or Tls(), self.basic_auth
+        return TargetOptions(
+            url=self.url.rstrip("/") + path,
+            timeout_seconds=self.timeout_seconds,
+            ca_file=tls.ca_file,
+            insecure_skip_verify=tls.insecure_skip_verify,
+            bearer_token_file=self.bearer_token_file,
+            username=login.username if login else None,
+            password_file=login.password_file if login else None,
+            client_cert_file=tls.cert_file,
+            client_key_file=tls.key_file,
+        )
+
+
+class Receiver(_Part):
+    """POST /webhook/alertmanager: an Alertmanager's webhook receiver, for alerts of others."""
+
+    bearer_token_file: EnvironmentFileName = Field(
+        description="File with the token that the Alertmanager must send; it reads no page."
+    )
+
+
+class Alerting(_Part):
+    """How alerts reach people, on one path for the installation, and how alerts of others come in."""
+
+    path: Literal["rules", "posts"] = Field(
+        "rules", description="rules: Prometheus alerts by the rule files; posts: this agent posts to Alertmanager."
+    )
+    alertmanagers: Annotated[tuple[Alertmanager, ...], Field(strict=False)] = Field(
+        (), description="Where to post, for path posts."
+    )
+    resend_seconds: Resend = Field(
+        60.0,
+        alias="resend",
+        description="How often an alert that fires is posted again; not posted for four times as long it ends.",
+        json_schema_extra={"default": "1m"},
+    )
+    external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
+    external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
+    runbook_url: Url = Field(RUNBOOKS, description="The page with the runbooks, linked from alerts.")
+    receiver: Receiver | None = None
+
+    def settings(self) -> Settings:
+        """The same for what is posted."""
+        return Settings(
+            resend_seconds=self.resend_seconds,
+            external_labels=self.external_labels,
+            external_url=self.external_url,
+            runbooks=self.runbook_url,
+        )
+
+
 class Logging(_Part):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged.")
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
@@ -162,6 +238,7 @@ class Config(_Part):
         {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
     )
     web: Web = Web()
+    alerting: Alerting = Alerting()
     logging: Logging = Logging()
 
     @property

@@ -8,6 +8,7 @@ contradiction is a function that yields (path, text) and a row in CHECKS or, whe
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails
 
 from agent.durations import parse_duration
+from exporters.alertmanager import OWN_LABELS
 from rules import plan_problems
 from rules.catalogue import BY_NAME
 from rules.engines.registry import ENGINES
@@ -99,6 +101,13 @@ def _connections(data: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, A
     gpus = _mapping(data.get("gpus"))
     for name in EXPORTERS:
         yield ("gpus", name), _mapping(gpus.get(name))
+    yield from _alertmanagers(data)
+
+
+def _alertmanagers(data: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    entries = _mapping(data.get("alerting")).get("alertmanagers")
+    for place, one in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        yield ("alerting", "alertmanagers", place), _mapping(one)
 
 
 def _seconds(value: object) -> float | None:
@@ -172,6 +181,29 @@ def _unknown_engine(data: Mapping[str, Any]) -> Found:
             yield (*path, "engine"), unknown(engine, known, "an engine whose pages can be read")
 
 
+def _alert_path(data: Mapping[str, Any]) -> Found:
+    several = dict(_alertmanagers(data))
+    path = _mapping(data.get("alerting")).get("path", "rules")
+    if path == "posts" and not several:
+        yield ("alerting", "alertmanagers"), "is missing; path posts needs the url of at least one Alertmanager"
+    if path == "rules" and several:
+        yield ("alerting", "alertmanagers"), "is given, but path: rules posts nothing; write path: posts"
+    first: dict[str, str] = {}
+    for place, one in several.items():
+        url = one.get("url")
+        if isinstance(url, str) and first.setdefault(url.rstrip("/"), path_text(place)) != path_text(place):
+            yield place, f"has the url of {first[url.rstrip('/')]}; each Alertmanager is posted to once"
+
+
+def _external_labels(data: Mapping[str, Any]) -> Found:
+    for name in _mapping(_mapping(data.get("alerting")).get("external_labels")):
+        path = ("alerting", "external_labels", str(name))
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", str(name), re.ASCII) or str(name).startswith("__"):
+            yield path, "is no label name (letters, digits and _, not beginning with a digit or __)"
+        elif name in OWN_LABELS:
+            yield path, f"is a label that alerts have already; they are {', '.join(sorted(OWN_LABELS))}"
+
+
 CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _late_timeout,
     _same_replica,
@@ -180,6 +212,8 @@ CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _gpu_source,
     _needless_pid_file,
     _unknown_engine,
+    _alert_path,
+    _external_labels,
 )
 
 

@@ -50,6 +50,8 @@ _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PA
 Interval = Annotated[float, BeforeValidator(_between(0.5, 60.0)), _DURATION]
 """Seconds. A minute at most: minutes are what is judged and kept."""
 Timeout = Annotated[float, BeforeValidator(_between(0.1, 60.0)), _DURATION]
+Resend = Annotated[float, BeforeValidator(_between(1.0, 300.0)), _DURATION]
+"""Seconds. An alert ends by itself after four of them: 20 minutes at most."""
 
 
 def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:

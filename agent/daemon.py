@@ -129,6 +129,7 @@ class Daemon:
                 undo.callback(self.web.stop)
             self._assembly = self.surroundings.assemble(self.loaded, None)
             undo.pop_all()
+        self._receive()
         _log.info(
             "sizewatch %s watches %d targets every %g s as %s%s",
             VERSION,
@@ -138,6 +139,12 @@ class Daemon:
             f"; status page: {self.web.url}" if self.web is not None else "",
         )
         self._schedule.begin(self._interval)
+
+    def _receive(self) -> None:
+        """The webhook leads to the parts in use."""
+        if self.web is not None:
+            alerting = self._parts.turns.alerting
+            self.web.receive(alerting.receiver if alerting is not None else None)
 
     @property
     def _interval(self) -> float:
@@ -211,6 +218,7 @@ class Daemon:
         with self._keeping, self._turning:
             assembly.take_over(self._parts, self._clock())
             self._assembly, self.loaded = assembly, fresh
+            self._receive()
         self.counts.reloads += 1
         self.counts.config_trouble = None
         self._schedule.change(self._interval)
@@ -233,6 +241,7 @@ class Daemon:
     def _facts(self, parts: Assembly) -> Facts:
         turns, counts = parts.turns, self.counts
         history = turns.history
+        posting, webhook = turns.alerting.health() if turns.alerting is not None else ((), None)
         health = Health(
             turns=counts.turns,
             overruns=counts.overruns,
@@ -246,6 +255,8 @@ class Daemon:
             config_reloads=counts.reloads,
             config_trouble=counts.config_trouble,
             gpu_problems=turns.gpu_problems,
+            alertmanagers=posting,
+            webhook=webhook,
         )
         return Facts(
             role=parts.loaded.config.role,

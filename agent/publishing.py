@@ -16,9 +16,10 @@ from agent.ledger import ReplicaLedger
 from agent.turns import Turns
 from agent.version import VERSION
 from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
-from rules import windows
+from rules import timeline, windows
 from rules.episodes import Episode
 from rules.gpu_readout import GpuReadout
+from rules.timeline import Entry
 from rules.windows import Window
 
 RECENT_SECONDS = 300.0
@@ -48,9 +49,17 @@ def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
         now=now,
         tiers=tuple(_tier(name, turns, facts, now) for name in tiers),
         alerts=tuple(watcher.alerts.values()),
+        foreign=turns.alerting.foreign.alerts if turns.alerting is not None else (),
+        timeline=_timeline(turns, facts, now),
         health=facts.health,
         simulated=facts.simulated,
     )
+
+
+def _timeline(turns: Turns, facts: Facts, now: float) -> tuple[Entry, ...]:
+    opened = [s.episode for s in turns.watcher.standings.values() if s.episode is not None]
+    foreign = turns.alerting.foreign.alerts if turns.alerting is not None else ()
+    return timeline.entries((*opened, *facts.past), foreign, turns.events, now - DAY_SECONDS)
 
 
 def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:

@@ -18,19 +18,26 @@ from agent.collect.gpus import Gpus, GpuTurn
 from agent.collect.scrapers import Scraped, Scrapers, Target
 from agent.cycle import Closed, Key, Watcher
 from agent.ledger import Ledger
-from rules import episodes, gpu_windows
+from rules import alert_state, episodes, gpu_windows, windows
 from rules.catalogue import BY_NAME
 from rules.episodes import Ended, Episode, Standing
+from rules.foreign_alerts import Fleet, ForeignAlert
 from rules.signals import Gap
 from rules.slices import TierView
-from rules.verdicts import Unknown
+from rules.snapshots import Snapshot
+from rules.timeline import Event, Kind
+from rules.verdicts import Answer, Unknown
 from rules.windows import Window
 
 if TYPE_CHECKING:
-    # A node that keeps no history loads none of it.
+    # A node that keeps no history, and posts and receives no alerts, loads none of it.
+    from agent.alerting.both_ways import Alerting
     from agent.history.keeping import Keeping
 
 DAY_SECONDS = 86400.0
+
+MOST_EVENTS = 1_000
+"""Events of the last day in memory; a replica that restarts every minute fills it in a day."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +58,7 @@ class Turns:
         scrapers: Scrapers,
         gpus: Gpus,
         history: Keeping | None,
+        alerting: Alerting | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.targets = tuple(targets)
@@ -60,7 +68,9 @@ class Turns:
         self.owned: dict[Key, Owned] = {}
         self.gpu_problems: tuple[str, ...] = ()
         self.history = history
+        self.alerting = alerting
         self.past: list[Episode] = []
+        self.events: tuple[Event, ...] = ()
         self.defects = 0
         self.memory = threading.Lock()
         self.versions = versions
@@ -75,7 +85,34 @@ class Turns:
         outcomes = self._scrapers.answers(asked)
         with self.memory:
             ended, closed = self._judged(outcomes, read)
-        self._book(ended, closed)
+            foreign = self._alert()
+        self._book((*ended, *foreign), closed)
+
+    def _alert(self) -> tuple[ForeignAlert, ...]:
+        """What is posted out and what came in; returns the alerts of others that changed."""
+        if self.alerting is None:
+            return ()
+        opened = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
+        try:
+            return self.alerting.turn(self.watcher.alerts, (*opened, *self.past), self._fleet, self._clock())
+        except Exception:  # noqa: BLE001 - the minutes of this turn must be booked whatever becomes of its alerts
+            self.defects += 1
+            _log.exception("defect while handing over alerts; the next turn does it again")
+            return ()
+
+    def _fleet(self) -> Fleet:
+        from agent.alerting.both_ways import fleet_of
+
+        pages = ((tier, replica.track.last) for (tier, _), replica in self.watcher.replicas.items())
+        seen = {(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")}
+        return fleet_of(self.targets, self.watcher.views, sorted(seen))
+
+    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
+        """Something that explains numbers later: for the pages of a day, and into the history if there is one."""
+        kept = [event for event in self.events if event.t > t - DAY_SECONDS]
+        self.events = (*kept[1 - MOST_EVENTS :], Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+        if self.history is not None:
+            self.history.event(t, kind, text, tier, replica)
 
     def _judged(self, outcomes: Mapping[Key, Scraped], read: GpuTurn) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
         news.of_gpus(self.gpu_problems, read.problems)
@@ -108,9 +145,16 @@ class Turns:
         if outcome.snapshot is None:
             window: Window | None = self.watcher.no_page(*key, outcome.t, trouble=self.ledger.trouble(key))
         else:
+            self._note_restart(key, outcome.snapshot)
             window = self.watcher.page(*key, outcome.snapshot, gpu_windows.together(of_gpus.values()))
         if window is not None:
             self.ledger.booked(key, window, of_gpus)
+
+    def _note_restart(self, key: Key, page: Snapshot) -> None:
+        replica = self.watcher.replicas.get(key)
+        last = replica.track.last if replica is not None else None
+        if last is not None and windows.restarted(last, page):
+            self.event(page.t, Kind.RESTART, f"the engine restarted{_cold_start(page)}", *key)
 
     def _remember(self, ended: tuple[Ended, ...]) -> None:
         """Episodes of the last day stay in memory for the status page."""
@@ -118,11 +162,20 @@ class Turns:
         self.past = [e for e in self.past if (e.ended_at or 0.0) > since]
         self.past.extend(e for e in ended if isinstance(e, Episode))
 
+    def told(self, answers: Iterable[Answer]) -> None:
+        """What the history says of days; from any thread. Judged with the next turn."""
+        with self.memory:
+            self.watcher.told(answers)
+
     def take_over(self, before: Turns) -> None:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
         self.watcher.take_over(before.watcher, {target.key for target in self.targets})
         self.ledger.take_over(before.ledger, {target.key for target in self.targets})
-        self.past, self.defects = before.past, before.defects
+        self.past, self.events, self.defects = before.past, before.events, before.defects
+        if self.alerting is not None:
+            self.alerting.take_over(before.alerting)
+        elif before.alerting is not None:
+            before.alerting.close()
         self.gpu_problems = before.gpu_problems
         self.owned = assigned(self.targets, self.gpus.latest)
 
@@ -143,9 +196,11 @@ class Turns:
             else:
                 ended += episodes.end(standing, now if seen else max(t.t for t in episode.transitions))
         self._remember(tuple(ended))
+        going_on = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
+        self.watcher.alerts = alert_state.resumed((*self.past, *going_on), now)
         self._book(tuple(ended), ())
 
-    def _book(self, ended: tuple[Ended, ...], closed: tuple[Closed, ...]) -> None:
+    def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
         if self.history is None:
             return
         lasting = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
@@ -160,6 +215,8 @@ class Turns:
                 closed = self.watcher.flush()
             self._book((), closed)
         finally:
+            if self.alerting is not None:
+                self.alerting.close()
             self.give_back()
             self.gpus.close()
 
@@ -171,4 +228,10 @@ class Turns:
 def _restarted(episode: Episode, now: float) -> Standing:
     text = "sizewatch has just started"
     answer = Unknown(t=now, rule=episode.rule, subject=episode.subject, reason=Gap.RESTARTED, text=text)
-    return Standing(answer=answer, episode=episode)
+    return Standing(answer=answer, episode=episode, judged_at=now)
+
+
+def _cold_start(page: Snapshot) -> str:
+    if page.started_at is None or page.ready_at is None or page.ready_at <= page.started_at:
+        return ""
+    return f"; it was ready {page.ready_at - page.started_at:.0f} s after its start"

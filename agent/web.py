@@ -1,7 +1,8 @@
 """The agent's web server: metrics, health, the status page and its JSON twin. It serves what exporters made.
 
 Owns the routes, who is let through, and what a client gets when something is wrong: never a traceback. What a page says
-is the exporters' business. Only GET and HEAD exist; a new page is a function here and a row in ROUTES.
+is the exporters' business. Only GET and HEAD exist, beside the POST of the webhook where there is a receiver; a new page
+is a function here and a row in ROUTES.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import BadConfig
-from agent.web_config import HEALTH, WebOptions
+from agent.web_config import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
 from agent.web_connections import Server, Tls
 from agent.web_credentials import read_gate
 from exporters import prometheus, status_page
 from exporters.status import AgentStatus
 from exporters.status_json import status_json
 
+if TYPE_CHECKING:
+    # An agent that receives nothing loads none of it.
+    from agent.alerting.receiver import Receiver, Refusal
+
 _log = logging.getLogger(__name__)
 
 TEXT = "text/plain; charset=utf-8"
 COMPRESSED_FROM_BYTES = 2_048
+DRAINED_BYTES = 65_536
+"""What is read of the body of a webhook that is refused: a real sender then learns why."""
+
 BODIES = frozenset({"GET", "HEAD"})
 
 HEADERS: tuple[tuple[str, str], ...] = (
@@ -57,6 +65,14 @@ class Request:
     accept: str
     query: str
     stuck_after_seconds: float
+
+
+def _refused(receiver: Receiver, refusal: Refusal) -> Reply:
+    """What a sender of alerts is told."""
+    reply = _text(refusal.status, refusal.text)
+    if refusal.reason != "credentials":
+        return reply
+    return replace(reply, headers=tuple(("WWW-Authenticate", challenge) for challenge in receiver.challenges))
 
 
 class Busy(Exception):
@@ -137,6 +153,7 @@ class WebServer:
         self._counting, self._asking = threading.Lock(), threading.Lock()
         self._errors = self._refusals = 0
         self._asked_at = 0.0
+        self._receiver: Receiver | None = None
 
     @property
     def port(self) -> int:
@@ -172,6 +189,11 @@ class WebServer:
             self._tls.renew()
         self._gate = gate
 
+    def receive(self, receiver: Receiver | None) -> None:
+        """Takes alerts for this receiver from now on; None takes none."""
+        self._receiver = receiver
+        self._server.max_request_body_size = WEBHOOK_BYTES if receiver is not None else self._options.max_body_bytes
+
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = self._reply(environ)
         body = reply.body
@@ -197,6 +219,8 @@ class WebServer:
 
     def _routed(self, environ: dict[str, Any]) -> Reply:
         path = environ.get("PATH_INFO", "")
+        if path == WEBHOOK and self._receiver is not None:
+            return self._webhook(self._receiver, environ)
         if path not in self._options.open_paths and not self._gate.admits(environ.get("HTTP_AUTHORIZATION", "")):
             self._count(refusals=1)
             challenges = tuple(("WWW-Authenticate", challenge) for challenge in self._gate.challenges)
@@ -214,11 +238,32 @@ class WebServer:
         )
         return route(self._status(path), request)
 
-    def _drain(self, environ: dict[str, Any]) -> None:
+    def _webhook(self, receiver: Receiver, environ: dict[str, Any]) -> Reply:
+        """Alerts of others; the receiver's own credentials count here, and nowhere else."""
+        if environ["REQUEST_METHOD"] != "POST":
+            self._drain(environ)
+            return replace(_text("405 Method Not Allowed", "only POST"), headers=(("Allow", "POST"),))
+        length = environ.get("CONTENT_LENGTH", "")
+        refusal = receiver.refuses(
+            environ.get("HTTP_AUTHORIZATION", ""),
+            environ.get("CONTENT_TYPE", ""),
+            environ.get("HTTP_CONTENT_ENCODING", ""),
+            length,
+        )
+        if refusal is not None:
+            self._drain(environ, DRAINED_BYTES)
+            return _refused(receiver, refusal)
+        body = environ["wsgi.input"].read(int(length))
+        if len(body) < int(length):
+            return _text("400 Bad Request", "the body ended before its announced length")
+        refusal = receiver.take(body)
+        return _refused(receiver, refusal) if refusal is not None else _text("200 OK", "ok")
+
+    def _drain(self, environ: dict[str, Any], most: int = 0) -> None:
         """A body that was sent is read, within the limit, so that the answer is not lost with the connection."""
         length = environ.get("CONTENT_LENGTH", "")
         if length.isdigit():
-            environ["wsgi.input"].read(min(int(length), self._options.max_body_bytes))
+            environ["wsgi.input"].read(min(int(length), most or self._options.max_body_bytes))
 
     def _status(self, path: str) -> AgentStatus | None:
         """The source's status with our own counts. One asks at a time: a loop that hangs must hang one thread, not all."""

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from agent.config_keys import Web
 
 HEALTH = "/healthz"
+WEBHOOK = "/webhook/alertmanager"
+WEBHOOK_BYTES = 1024 * 1024
+"""The longest body that the webhook reads; other paths read none."""
+
 OPEN_TO_ALL = frozenset({HEALTH})
 """Answered without credentials: it says nothing but whether the agent works."""
 

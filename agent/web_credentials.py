@@ -144,15 +144,24 @@ class Gate:
 def read_gate(options: WebOptions) -> Gate:
     """The gate that the files make. Raises BadConfig with every problem, naming key, file and line."""
     problems: list[str] = []
-    tokens = tuple(_tokens(options.bearer_token_file, problems))
-    users = dict(_users(options.basic_auth_users_file, problems))
+    tokens = tuple(_tokens("web.bearer_token_file", options.bearer_token_file, problems))
+    users = dict(_users("web.basic_auth_users_file", options.basic_auth_users_file, problems))
     if problems:
         raise BadConfig(tuple(problems))
     return Gate(tokens, users)
 
 
-def _tokens(path: str | None, problems: list[str]) -> Iterator[str]:
-    for place, line in _lines("bearer_token_file", path, "token", problems):
+def token_gate(key: str, path: str) -> Gate:
+    """A gate for the tokens in one file, which the configuration names under `key`. Raises BadConfig as `read_gate`."""
+    problems: list[str] = []
+    tokens = tuple(_tokens(key, path, problems))
+    if problems:
+        raise BadConfig(tuple(problems))
+    return Gate(tokens)
+
+
+def _tokens(key: str, path: str | None, problems: list[str]) -> Iterator[str]:
+    for place, line in _lines(key, path, "token", problems):
         if len(line) < SHORTEST_TOKEN:
             problems.append(f"{place}: a token of fewer than {SHORTEST_TOKEN} characters can be guessed")
         elif not line.isascii() or " " in line:
@@ -161,9 +170,9 @@ def _tokens(path: str | None, problems: list[str]) -> Iterator[str]:
             yield line
 
 
-def _users(path: str | None, problems: list[str]) -> Iterator[tuple[str, PasswordHash]]:
+def _users(key: str, path: str | None, problems: list[str]) -> Iterator[tuple[str, PasswordHash]]:
     seen: set[str] = set()
-    for place, line in _lines("basic_auth_users_file", path, "user", problems):
+    for place, line in _lines(key, path, "user", problems):
         found = _user(line)
         if found is None:
             problems.append(f"{place}: is no line that `python -m agent.web_credentials NAME` prints")
@@ -197,14 +206,12 @@ def _lines(key: str, path: str | None, noun: str, problems: list[str]) -> list[t
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(
-            f"web.{key}: {path} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}"
-        )
+        problems.append(f"{key}: {path} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}")
         return []
     numbered = enumerate((line.strip() for line in text.splitlines()), 1)
-    lines = [(f"web.{key}: {path}:{number}", line) for number, line in numbered if line and not line.startswith("#")]
+    lines = [(f"{key}: {path}:{number}", line) for number, line in numbered if line and not line.startswith("#")]
     if not lines:
-        problems.append(f"web.{key}: {path} holds no {noun}")
+        problems.append(f"{key}: {path} holds no {noun}")
     return lines
 
 

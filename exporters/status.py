@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from rules.alert_state import AlertState
 from rules.episodes import Episode
+from rules.foreign_alerts import ForeignAlert
 from rules.signals import SignalValue
 from rules.slices import TierView
+from rules.timeline import Entry
 from rules.verdicts import Answer
 from rules.windows import Window
 
@@ -101,13 +103,43 @@ class TierStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertmanagerHealth:
+    """How posting to one Alertmanager goes. `posts` are rounds that ended, `alerts` what was taken in them, `failures`
+    rounds that did not end; `firing` of the last round. `refused` says of each alert that it does not take why not;
+    `trouble` holds a sentence while nothing can be posted. `last_success_at` is unix seconds, None before any.
+    """
+
+    alertmanager: str
+    posts: int = 0
+    alerts: int = 0
+    failures: int = 0
+    firing: int = 0
+    refused: tuple[str, ...] = ()
+    trouble: str | None = None
+    last_success_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookHealth:
+    """What came in by the webhook since the start: requests taken, refused (by reason), alerts that were ours (a loop),
+    alerts left out because too many fire at once.
+    """
+
+    taken: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    own: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """How the agent itself is doing. Counts are since its start; `history_trouble`, `config_trouble` and
     `gpu_problems` hold sentences for people, None or empty while all is well. `last_turn_at` is when the last turn ended
     (unix seconds): what tells a loop that hangs from one that works.
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` never will be (minutes of a replica).
-    `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`.
+    `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`. `webhook` is None
+    where none is received.
     """
 
     turns: int = 0
@@ -124,11 +156,14 @@ class Health:
     gpu_problems: tuple[str, ...] = ()
     web_errors: int = 0
     web_refusals: int = 0
+    alertmanagers: tuple[AlertmanagerHealth, ...] = ()
+    webhook: WebhookHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """Everything at the end of a turn. `simulated` is what a banner says where targets are not real ones, "" in
+    """Everything at the end of a turn. `foreign` are alerts of others that fire or did in the last day, `timeline` is that
+    day, the newest last. `simulated` is what a banner says where targets are not real ones, "" in
     production.
     """
 
@@ -138,5 +173,7 @@ class AgentStatus:
     now: float
     tiers: tuple[TierStatus, ...]
     alerts: tuple[AlertState, ...] = ()
+    foreign: tuple[ForeignAlert, ...] = ()
+    timeline: tuple[Entry, ...] = ()
     health: Health = field(default_factory=Health)
     simulated: str = ""

@@ -12,8 +12,18 @@ from typing import Any
 from exporters.findings import findings, headline, state, unknowns
 from exporters.plan_against_now import Compared, compare
 from exporters.replay_json import episode_json, reading_json, verdict_json
-from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from exporters.status import (
+    AgentStatus,
+    AlertmanagerHealth,
+    GpuStatus,
+    Health,
+    ReplicaStatus,
+    TierStatus,
+    WebhookHealth,
+)
+from exporters.timeline_text import entry_json
 from rules.alert_state import AlertState
+from rules.foreign_alerts import ForeignAlert
 from rules.plan import plan_version
 from rules.verdicts import Unknown
 
@@ -34,6 +44,8 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
             "tiers": [_tier(tier) for tier in status.tiers],
             "alerts": [_alert(alert) for alert in status.alerts],
+            "foreign_alerts": [_foreign(alert) for alert in status.foreign],
+            "timeline": [entry_json(entry) for entry in status.timeline],
             "agent": _health(status.health),
         }
     )
@@ -134,6 +146,46 @@ def _alert(alert: AlertState) -> dict[str, Any]:
     }
 
 
+def _foreign(alert: ForeignAlert) -> dict[str, Any]:
+    diagnosis = alert.diagnosis
+    return {
+        "name": alert.name,
+        "tier": alert.tier,
+        "replica": alert.replica,
+        "labels": dict(alert.labels),
+        "summary": alert.summary,
+        "started_at": alert.started_at,
+        "ended_at": alert.ended_at,
+        "diagnosis": {
+            "rule": diagnosis.rule,
+            "tier": diagnosis.subject.tier,
+            "replica": diagnosis.subject.replica,
+            "began_at": diagnosis.began_at,
+            "certain": diagnosis.certain,
+            "sentence": diagnosis.sentence,
+        }
+        if diagnosis
+        else None,
+    }
+
+
+def _posting(one: AlertmanagerHealth) -> dict[str, Any]:
+    return {
+        "alertmanager": one.alertmanager,
+        "posts": one.posts,
+        "alerts": one.alerts,
+        "failures": one.failures,
+        "firing": one.firing,
+        "refused": list(one.refused),
+        "trouble": one.trouble,
+        "last_success_at": one.last_success_at,
+    }
+
+
+def _webhook(one: WebhookHealth) -> dict[str, Any]:
+    return {"taken": one.taken, "refused": dict(one.refused), "own": one.own, "left_out": one.left_out}
+
+
 def _health(health: Health) -> dict[str, Any]:
     failures = [
         {"tier": tier, "replica": replica, "kind": kind, "count": number}
@@ -154,4 +206,6 @@ def _health(health: Health) -> dict[str, Any]:
         "gpu_problems": list(health.gpu_problems),
         "web_errors": health.web_errors,
         "web_refusals": health.web_refusals,
+        "alertmanagers": [_posting(one) for one in health.alertmanagers],
+        "webhook": _webhook(health.webhook) if health.webhook else None,
     }

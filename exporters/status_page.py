@@ -15,9 +15,10 @@ from importlib.resources import files
 from string import Template
 
 from exporters.findings import headline, state
-from exporters.status import AgentStatus, TierStatus
+from exporters.status import AgentStatus, AlertmanagerHealth, TierStatus
 from exporters.status_sections import card
 from exporters.status_signs import SIGNS, icon, sign
+from exporters.status_timeline import timeline
 from exporters.time_words import exact, span
 from rules.verdicts import SEVERITY, Status
 
@@ -97,14 +98,19 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     if health.config_trouble is not None:
         yield f"The configuration on disk cannot be used, the one before it still is: {health.config_trouble}"
     yield from health.gpu_problems
+    for one in health.alertmanagers:
+        if one.trouble is not None:
+            yield f"Alerts do not reach their Alertmanager: {one.trouble}"
+        yield from (f"{one.alertmanager} refuses an alert: {words}" for words in one.refused)
 
 
 def _tiers(status: AgentStatus, paused: bool) -> str:
     if not status.tiers:
         return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
     cards = "".join(card(tier, place, status.now) for place, tier in enumerate(_worst_first(status), 1))
+    whole = f"<main>{cards}{timeline(status)}</main>"
     # Markup from outside is escaped by now, so this can only be our own.
-    return f"<main>{cards.replace('<details>', '<details open>') if paused else cards}</main>"
+    return whole.replace("<details>", "<details open>") if paused else whole
 
 
 def _worst_first(status: AgentStatus) -> list[TierStatus]:
@@ -123,10 +129,15 @@ def _foot(status: AgentStatus) -> str:
         else "no turn yet",
         f"{failures} failed scrapes{_by_kind(status)}",
         f"{sum(alert.resolved_at is None for alert in status.alerts)} alerts firing",
+        *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in said)
     links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a>'
     return f"<footer><ul>{items}</ul><p>{links}</p></footer>"
+
+
+def _last(one: AlertmanagerHealth, now: float) -> str:
+    return f", told {span(now - one.last_success_at)} ago" if one.last_success_at is not None else ", never reached"
 
 
 def _by_kind(status: AgentStatus) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rules.catalogue import BY_NAME, Loudness
+from rules.episodes import Episode, Transition
 from rules.verdicts import FIRING, Answer, Certainty, Status, Subject, Unknown, Verdict
 
 RESOLVED_KEPT_SECONDS = 900.0
@@ -33,7 +34,10 @@ class AlertKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertState:
-    """`since` is when it began to fire, `resolved_at` when it ended; `verdict` the latest that was certain."""
+    """`since` is when it began to fire, `resolved_at` when it ended; `verdict` the latest that was certain.
+
+    It only becomes louder while it lasts, at `louder_since`; None while it is as loud as when it began.
+    """
 
     key: AlertKey
     phase: Phase
@@ -41,6 +45,7 @@ class AlertState:
     resolved_at: float | None
     loudness: str
     verdict: Verdict
+    louder_since: float | None = None
 
 
 States = Mapping[AlertKey, AlertState]
@@ -72,24 +77,59 @@ def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float)
         return _resolved(state, now) if state is not None else None
     if verdict.certainty is not Certainty.CERTAIN:
         return state
-    return AlertState(
-        key=key,
-        phase=Phase.FIRING,
-        since=state.since if state is not None and firing else now,
-        resolved_at=None,
-        loudness=_loudness(verdict).value,
-        verdict=verdict,
-    )
+    loudness = _loudness(verdict.rule, verdict.status)
+    if state is None or not firing:
+        return AlertState(
+            key=key, phase=Phase.FIRING, since=now, resolved_at=None, loudness=loudness.value, verdict=verdict
+        )
+    if loudness is Loudness.PAGE and state.loudness != Loudness.PAGE.value:
+        return replace(state, verdict=verdict, loudness=loudness.value, louder_since=now)
+    return replace(state, verdict=verdict)
 
 
 def _resolved(state: AlertState, now: float) -> AlertState:
     return replace(state, phase=Phase.RESOLVED, resolved_at=now) if state.phase is Phase.FIRING else state
 
 
-def _loudness(verdict: Verdict) -> Loudness:
+def _loudness(rule: str, status: Status) -> Loudness:
     """A rule that pages does so at its worst only: what users do not feel yet is a ticket (DESIGN 3.10)."""
-    loudness = BY_NAME[verdict.rule].loudness
-    return Loudness.TICKET if loudness is Loudness.PAGE and verdict.status is not Status.CRITICAL else loudness
+    loudness = BY_NAME[rule].loudness
+    return Loudness.TICKET if loudness is Loudness.PAGE and status is not Status.CRITICAL else loudness
+
+
+def resumed(episodes: Iterable[Episode], now: float) -> dict[AlertKey, AlertState]:
+    """The states that kept episodes stand for, as `advance` left them before a restart of the agent.
+
+    Of an episode that ended as long ago as nobody is told any more, or was never certain, there is none.
+    """
+    states: dict[AlertKey, AlertState] = {}
+    for episode in sorted(episodes, key=lambda e: e.started_at):
+        state = _resumed(episode)
+        if state is not None and not _forgotten(state, now):
+            states[state.key] = state
+    return states
+
+
+def _resumed(episode: Episode) -> AlertState | None:
+    told = [t for t in episode.transitions if t.status in FIRING and t.certainty is Certainty.CERTAIN]
+    if not told or episode.rule not in BY_NAME:
+        return None
+    pages = [t for t in told if _pages(episode.rule, t)]
+    first = told[0]
+    loudest = pages[0] if pages else first
+    return AlertState(
+        key=AlertKey(rule=episode.rule, subject=episode.subject),
+        phase=Phase.FIRING if episode.ended_at is None else Phase.RESOLVED,
+        since=first.t,
+        resolved_at=episode.ended_at,
+        loudness=_loudness(episode.rule, loudest.status).value,
+        verdict=episode.worst,
+        louder_since=loudest.t if loudest is not first else None,
+    )
+
+
+def _pages(rule: str, transition: Transition) -> bool:
+    return _loudness(rule, transition.status) is Loudness.PAGE
 
 
 def _forgotten(state: AlertState, now: float) -> bool:

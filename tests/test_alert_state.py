@@ -2,7 +2,9 @@ from typing import Any
 
 import pytest
 
-from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, Phase, advance
+from rules import episodes
+from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, Phase, advance, resumed
+from rules.episodes import Episode
 from rules.signals import Gap, Missing
 from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
 
@@ -14,8 +16,8 @@ CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
 
 def answer(status: Status, certainty: Certainty = CERTAIN, rule: str = KEY.rule, **more: Any) -> Verdict:
     missing = Missing(gap=Gap.NOT_IN_PLAN)
-    whole = {"observed": missing, "expected": missing, "unit": "ratio", "sentence": status.value, **more}
-    return Verdict(t=0, rule=rule, subject=SUBJECT, status=status, certainty=certainty, **whole)
+    usual = {"t": 0, "observed": missing, "expected": missing, "unit": "ratio", "sentence": status.value}
+    return Verdict(rule=rule, subject=SUBJECT, status=status, certainty=certainty, **(usual | more))
 
 
 GAP = Unknown(t=0, rule=KEY.rule, subject=SUBJECT, reason=Gap.SCRAPE_FAILED)
@@ -92,3 +94,50 @@ def test_what_is_watched_no_more_is_resolved() -> None:
     assert (gone[KEY].phase, gone[KEY].resolved_at) == (Phase.RESOLVED, 20)
     again = advance(gone, [], 30, {(KEY.rule, SUBJECT)})
     assert again[KEY].resolved_at == 20
+
+
+def test_an_alert_only_becomes_louder_while_it_lasts() -> None:
+    cascade = AlertKey(rule="KvCacheCascade", subject=SUBJECT)
+    steps = [(10.0, WARNING), (20.0, CRITICAL), (30.0, WARNING), (40.0, CRITICAL)]
+    state = after(*((t, [answer(status, rule=cascade.rule)]) for t, status in steps))[cascade]
+    assert (state.loudness, state.since, state.louder_since) == ("page", 10, 20)
+    at_once = after((10, [answer(CRITICAL, rule=cascade.rule)]), (20, [answer(WARNING, rule=cascade.rule)]))[cascade]
+    assert (at_once.loudness, at_once.louder_since) == ("page", None)
+    again = after((10, [answer(CRITICAL, rule=cascade.rule)]), (20, [answer(OK, rule=cascade.rule)]))
+    assert advance(again, [answer(WARNING, rule=cascade.rule)], 30)[cascade].loudness == "ticket"
+
+
+STEPS = [
+    (10, answer(WARNING, LIKELY, rule="KvCacheCascade", t=10)),
+    (20, answer(WARNING, rule="KvCacheCascade", t=20)),
+    (30, answer(CRITICAL, LIKELY, rule="KvCacheCascade", t=30)),
+    (40, answer(CRITICAL, rule="KvCacheCascade", t=40)),
+    (50, answer(WARNING, rule="KvCacheCascade", t=50)),
+    (60, answer(OK, rule="KvCacheCascade", t=60)),
+]
+
+
+@pytest.mark.parametrize("ended", range(1, len(STEPS) + 1))
+def test_after_a_restart_the_states_are_those_that_the_episodes_stand_for(ended: int) -> None:
+    states: dict[AlertKey, AlertState] = {}
+    standing, over = None, []
+    for now, made in STEPS[:ended]:
+        states = advance(states, [made], now)
+        standing, gone = episodes.advance(standing, made)
+        over += gone
+    assert standing is not None
+    kept = [one for one in (*over, standing.episode) if isinstance(one, Episode)]
+    found = resumed(kept, 70)
+    assert {k: _shape(v) for k, v in found.items()} == {k: _shape(v) for k, v in states.items()}
+
+
+def _shape(state: AlertState) -> tuple[object, ...]:
+    return state.phase, state.since, state.resolved_at, state.loudness, state.louder_since
+
+
+def test_what_ended_long_ago_is_not_told_again_after_a_restart() -> None:
+    standing, _ = episodes.advance(None, answer(WARNING, t=10))
+    _, over = episodes.advance(standing, answer(OK, t=20))
+    kept = [one for one in over if isinstance(one, Episode)]
+    assert len(resumed(kept, 20 + RESOLVED_KEPT_SECONDS)) == 1
+    assert resumed(kept, 21 + RESOLVED_KEPT_SECONDS) == {}

@@ -114,6 +114,14 @@ def test_the_asker_gets_openmetrics_and_gzip_for_the_asking(plain: WebServer) ->
     assert gzip.decompress(body).endswith(b"# EOF\n")
 
 
+def test_stopping_is_a_matter_of_moments() -> None:
+    with serving() as server:
+        ask(server)
+        begin = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begin < 2
+
+
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
     status, headers, body = ask(plain, "/metrics", method="HEAD")
     assert (status, body) == (200, b"")

@@ -13,18 +13,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.cycle import Closed
+from agent.history import days
 from agent.history.booking import Booking, Buffer
-from agent.history.reader import Event, Reader
+from agent.history.reader import Reader
+from agent.history.spans import Span
 from agent.history.store import Store
 from agent.history.troubles import HistoryProblem, HistoryTrouble
 from exporters.check_text import check_json, headline
-from rules.episodes import Ended, Episode
+from rules import budget, watch_long
+from rules.budget import Budget
+from rules.episodes import Episode
+from rules.foreign_alerts import ForeignAlert
+from rules.signals import Gap
 from rules.slices import TierView
 from rules.step13 import FIRST_WEEK_SECONDS, Step13, step13
+from rules.timeline import Event
+from rules.verdicts import Answer
 from rules.windows import MINUTE_SECONDS
 
 MOST_WAITING = 1000
-"""Ended episodes, spans and events that wait for a history that cannot be written; older ones are lost."""
+"""Ended episodes, spans, alerts of others and events that wait for a history that cannot be written; older ones are lost."""
 
 ALIVE_SECONDS = 3600.0
 """An earlier run that booked a minute within so long was interrupted rather than ended: its episodes go on."""
@@ -37,11 +45,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago."""
+    """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago.
+    `foreign` are alerts of others, `events` what it told.
+    """
 
     past: tuple[Episode, ...] = ()
     unfinished: tuple[Episode, ...] = ()
     seen: bool = False
+    foreign: tuple[ForeignAlert, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 class Keeping:
@@ -56,7 +68,7 @@ class Keeping:
         self._let_go = let_go
         self._store: Store | None = None
         self._opening = threading.Lock()
-        self._waiting: list[Ended] = []
+        self._waiting: list[Span] = []
         self._events: list[Event] = []
         self.buffer = Buffer()
         self.trouble: str | None = None
@@ -75,10 +87,10 @@ class Keeping:
         self,
         closed: Iterable[Closed],
         versions: Mapping[str, str],
-        ended: Iterable[Ended],
+        ended: Iterable[Span],
         still_open: Iterable[Episode],
     ) -> None:
-        """Books closed minutes under their tiers' plan versions and saves episodes and events.
+        """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
 
         What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
         """
@@ -122,18 +134,31 @@ class Keeping:
         self._events.append(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
 
     def earlier(self, since: float, now: float) -> Earlier:
-        """The episodes since then, for a daemon that starts anew; none where the history cannot be read."""
+        """What is known since then, for a daemon that starts anew; nothing where the history cannot be read."""
         try:
             store = self._open()
             found = store.episodes(since)
             unfinished = tuple(e for e in found if e.ended_at is None)
             tiers = {episode.subject.tier for episode in unfinished}
             seen = any(store.minutes(tier, now - ALIVE_SECONDS, now) for tier in tiers)
+            foreign, events = store.foreign_alerts(since), store.events(since)
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
             return Earlier()
         past = tuple(e for e in found if e.ended_at is not None)
-        return Earlier(past=past, unfinished=unfinished, seen=seen)
+        return Earlier(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
+
+    def budget(self, view: TierView, now: float) -> Budget | None:
+        """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
+        cannot be read."""
+        cut = (now - budget.HOUR_SECONDS) // budget.HOUR_SECONDS * budget.HOUR_SECONDS
+        try:
+            store = self._open()
+            hours = store.bins(view.tier, now - budget.KEPT_SECONDS, cut)
+            return budget.refilled(view, hours, store.minutes(view.tier, cut, now))
+        except HistoryTrouble as trouble:
+            self.trouble = str(trouble)
+            return None
 
     def upkeep(self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float) -> dict[str, str] | None:
         """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
@@ -148,6 +173,19 @@ class Keeping:
             self.trouble = str(trouble)
             return None
         return {tier: text for tier, text in found.items() if text is not None}
+
+    def long_answers(
+        self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float
+    ) -> tuple[Answer, ...]:
+        """What rules over days say of each tier; unknown where the history cannot be asked now."""
+        try:
+            store = self._open()
+            told = [days.answers(store, view, versions.get(tier, ""), now) for tier, view in views.items()]
+        except (HistoryTrouble, HistoryProblem) as trouble:
+            self.trouble = str(trouble)
+            text = f"the history cannot be read: {trouble}"
+            told = [watch_long.unanswered(view, now, Gap.STALE, text) for view in views.values()]
+        return tuple(answer for answers in told for answer in answers)
 
     def close(self) -> None:
         """Lets go of the file. What still waits is lost, and told."""

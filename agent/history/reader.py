@@ -1,4 +1,4 @@
-"""Reading the history: slices of windows, episodes, unknown spans, events, kept values.
+"""Reading the history: slices of windows, episodes, unknown spans, alerts of others, events, kept values.
 
 Owns every question that is asked of the file. It never writes: that is `agent.history.store`. Each question is one
 statement, so its answer is of one instant even while the daemon writes. A new question is a method here.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,20 +18,11 @@ from agent.history.bodies import slice_of
 from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum
 from agent.history.troubles import Trouble, translated, trouble
 from rules.episodes import Episode, UnknownSpan
+from rules.foreign_alerts import ForeignAlert
 from rules.slices import Slice
+from rules.timeline import Event
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result."""
-
-    t: float
-    kind: str
-    tier: str | None
-    replica: str | None
-    text: str
 
 
 class Reader:
@@ -104,6 +94,10 @@ class Reader:
     def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
         """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
         return self._spans(spans.UNKNOWN, spans.unknown_span, since, tier)
+
+    def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ForeignAlert, ...]:
+        """The alerts of others that lasted into [since, ...), oldest first; those that fire have no `ended_at`."""
+        return self._spans(spans.FOREIGN, spans.foreign_alert, since, tier)
 
     def _spans(self, kind: str, read: Callable[[str], T], since: float, tier: str | None) -> tuple[T, ...]:
         rows = self._ask(

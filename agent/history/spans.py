@@ -1,7 +1,7 @@
-"""Episodes and unknown spans as JSON text and back.
+"""Episodes, unknown spans and alerts of others as JSON text and back.
 
-Owns the text and which kind of span it is. What an episode is belongs to `rules.episodes`; a new field there with a
-default reads back from older texts, one without needs a new version of the file's format.
+Owns the text, which kind of span it is, and by what a row is known. What an episode is belongs to `rules.episodes`; a new
+field there with a default reads back from older texts, one without needs a new version of the file's format.
 """
 
 from __future__ import annotations
@@ -12,19 +12,32 @@ from dataclasses import asdict
 from pydantic import TypeAdapter
 
 from rules.episodes import Ended, Episode, UnknownSpan
+from rules.foreign_alerts import ForeignAlert
 
-EPISODE, UNKNOWN = "episode", "unknown"
+EPISODE, UNKNOWN, FOREIGN = "episode", "unknown", "foreign"
+
+Span = Ended | ForeignAlert
+"""What has a beginning and, some time, an end."""
 
 _EPISODE = TypeAdapter(Episode)
 _UNKNOWN = TypeAdapter(UnknownSpan)
+_FOREIGN = TypeAdapter(ForeignAlert)
+
+Row = tuple[str, str, str, str, float, float | None, str]
 
 
-def kind_of(span: Ended) -> str:
-    """The word that tells the two kinds apart."""
-    return EPISODE if isinstance(span, Episode) else UNKNOWN
+def row(span: Span) -> Row:
+    """Kind, rule, tier, replica, start, end and text. All but the last two never change; empty is none."""
+    if isinstance(span, ForeignAlert):
+        # Two alerts of one name may begin at the same instant.
+        name = f"{span.name}/{span.identity}"
+        return FOREIGN, name, span.tier or "", span.replica or "", span.started_at, span.ended_at, to_text(span)
+    kind = EPISODE if isinstance(span, Episode) else UNKNOWN
+    subject = span.subject
+    return kind, span.rule, subject.tier, subject.replica or "", span.started_at, span.ended_at, to_text(span)
 
 
-def to_text(span: Ended) -> str:
+def to_text(span: Span) -> str:
     """The span as JSON; a bound of a reading may be infinite, which Python's JSON writes and reads as Infinity."""
     return json.dumps(asdict(span), separators=(",", ":"))
 
@@ -37,3 +50,8 @@ def episode(text: str) -> Episode:
 def unknown_span(text: str) -> UnknownSpan:
     """The unknown span in a text. Raises ValueError where it holds none."""
     return _UNKNOWN.validate_python(json.loads(text))
+
+
+def foreign_alert(text: str) -> ForeignAlert:
+    """The alert of another system in a text. Raises ValueError where it holds none."""
+    return _FOREIGN.validate_python(json.loads(text))

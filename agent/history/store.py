@@ -16,12 +16,13 @@ from pathlib import Path
 from agent.history import schema, spans
 from agent.history.bodies import pack, slice_of
 from agent.history.booking import Booking
-from agent.history.reader import Event, Reader
+from agent.history.reader import Reader
 from agent.history.rows import RowKey, by_row, summed
 from agent.history.schema import HOURS, KEEP_SECONDS, SUMS, Sum
+from agent.history.spans import Span
 from agent.history.troubles import Trouble, translated, trouble
-from rules.episodes import Ended
 from rules.slices import Slice
+from rules.timeline import Event
 
 BUSY_TIMEOUT_SECONDS = 5.0
 
@@ -96,23 +97,13 @@ class Store(Reader):
         ).fetchone()
         return int(found[0])
 
-    def save_episode(self, *several: Ended) -> None:
-        """Episodes and unknown spans, open or ended, each in the place of what was saved of it before.
+    def save_episode(self, *several: Span) -> None:
+        """Episodes, unknown spans and alerts of others, open or ended, each in the place of what was saved of it before.
 
-        They are known by rule, subject and start. Open ones are kept until they are saved as ended, whatever their age.
+        They are known by rule (an alert by its name and labels), subject and start. Open ones are kept until they are
+        saved as ended, whatever their age.
         """
-        rows = [
-            (
-                spans.kind_of(s),
-                s.rule,
-                s.subject.tier,
-                s.subject.replica or "",
-                s.started_at,
-                s.ended_at,
-                spans.to_text(s),
-            )
-            for s in several
-        ]
+        rows = [spans.row(span) for span in several]
         with self._transaction():
             self._connection.executemany(
                 "INSERT INTO spans (kind, rule, tier, replica, started_at, ended_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)"

@@ -1,0 +1,122 @@
+"""Alerts both ways, as one part of the daemon: what is posted out, what comes in by the webhook.
+
+Owns the putting together for one configuration, what is done in a turn, and what goes on when a configuration takes the
+place of another. It is loaded only where alerts are posted or received. It never waits for anybody: posting has threads
+of its own, and the webhook leaves what came in a queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from agent.alerting.delivery import Delivery
+from agent.alerting.foreign import ForeignAlerts
+from agent.alerting.posting import PATH, Poster
+from agent.alerting.receiver import Receiver
+from agent.collect.scrapers import Target
+from agent.config_keys import Alerting as Keys
+from agent.config_problems import default_replica
+from agent.web_credentials import token_gate
+from exporters.alertmanager import Posted, present
+from exporters.status import AlertmanagerHealth, WebhookHealth
+from rules.alert_state import AlertState, States
+from rules.episodes import Episode
+from rules.foreign_alerts import Fleet, ForeignAlert
+from rules.slices import TierView
+
+_log = logging.getLogger(__name__)
+
+
+class Alerting:
+    """Made by a configuration's `alerting`; opens nothing before the first turn. Raises BadConfig for a bad token file."""
+
+    def __init__(self, keys: Keys, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._settings = keys.settings()
+        self._clock = clock
+        several = keys.alertmanagers if keys.path == "posts" else ()
+        self.deliveries = tuple(Delivery(Poster(one.options(PATH)), keys.resend_seconds, clock) for one in several)
+        self.receiver: Receiver | None = None
+        if keys.receiver is not None:
+            gate = token_gate("alerting.receiver.bearer_token_file", keys.receiver.bearer_token_file)
+            self.receiver = Receiver(gate, clock)
+        self.foreign = ForeignAlerts()
+
+    def take_over(self, before: Alerting | None) -> None:
+        """What another configuration's alerting knows; its threads go on where they post the same, else they end."""
+        if before is None:
+            return
+        self.foreign.take_over(before.foreign)
+        if self.receiver is not None and before.receiver is not None:
+            self.receiver.take_over(before.receiver)
+        if before._posts == self._posts:
+            self.deliveries = before.deliveries
+        else:
+            before.close()
+
+    @property
+    def _posts(self) -> tuple[object, ...]:
+        return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
+
+    def turn(
+        self, states: States, episodes: Sequence[Episode], fleet: Callable[[], Fleet], now: float
+    ) -> tuple[ForeignAlert, ...]:
+        """Takes up what came in and hands over what is to be posted. Returns the foreign alerts that changed."""
+        arrived = self.receiver.waiting() if self.receiver is not None else ()
+        changed = self.foreign.turn(arrived, episodes, now, fleet)
+        for alert in changed:
+            _log.info("foreign alert %s", _told(alert))
+        if self.deliveries:
+            self._offer(tuple(states.values()), self.foreign.alerts, now)
+        return changed
+
+    def _offer(self, states: tuple[AlertState, ...], foreign: tuple[ForeignAlert, ...], now: float) -> None:
+        def made() -> tuple[Posted, ...]:
+            return present(states, foreign, self._clock(), self._settings)
+
+        alerts = made()
+        for delivery in self.deliveries:
+            delivery.offer(made, alerts)
+
+    def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
+        """How both ways go."""
+        received = self.receiver.health(self.foreign.left_out) if self.receiver is not None else None
+        return tuple(delivery.health for delivery in self.deliveries), received
+
+    def close(self) -> None:
+        """Ends the threads. Nothing is resolved by that: what fires lapses where no agent comes back."""
+        for delivery in self.deliveries:
+            delivery.end()
+        for delivery in self.deliveries:
+            delivery.join()
+
+
+def _told(alert: ForeignAlert) -> str:
+    where = "/".join(filter(None, (alert.tier or "of no tier", alert.replica)))
+    state = "fires" if alert.ended_at is None else "is over"
+    return f"{alert.name} ({where}) {state}" + (f": {alert.diagnosis.sentence}" if alert.diagnosis else "")
+
+
+def fleet_of(targets: Iterable[Target], views: Mapping[str, TierView], models: Iterable[tuple[str, str]]) -> Fleet:
+    """What alerts can be about; `models` are pairs of a tier and a model that it was seen to serve."""
+    targets = tuple(targets)
+    serving: dict[str, set[str]] = {}
+    planned = ((tier, view.plan.model) for tier, view in views.items() if view.plan is not None)
+    for tier, model in (*planned, *models):
+        serving.setdefault(model, set()).add(tier)
+    return Fleet(
+        tiers=frozenset({target.tier for target in targets} | set(views)),
+        replicas={target.key: _names(target) for target in targets},
+        models={model: frozenset(tiers) for model, tiers in serving.items()},
+    )
+
+
+def _names(target: Target) -> frozenset[str]:
+    """A replica's name, its address with and without the port, and the first part of a host name: often its pod's."""
+    address = default_replica(target.options.url)
+    host = address.rpartition(":")[0]
+    pod = host.partition(".")[0] if re.search("[a-z]", host) and not host.startswith("[") else ""
+    return frozenset(filter(None, (target.replica, address, host, pod)))

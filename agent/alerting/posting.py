@@ -1,0 +1,149 @@
+"""Posts alerts to one Alertmanager, and finds out which of them it refused.
+
+Owns one round of posting: the batches, the one deadline, what an answer means. It keeps no state of alerts and no time
+between rounds: `agent.alerting.delivery` does. What is posted comes from `exporters.alertmanager`.
+
+Alertmanager's API v2 answers 400 for a batch with one bad alert and has stored the good ones (api/v2/api.go, 0.25); a
+proxy before it may have refused all. Posting is idempotent, so a refused batch is halved and posted again until the
+refusal is one alert's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import requests
+import urllib3
+
+from agent.collect.pages import TargetOptions, authorization, tls_of
+from agent.collect.scrape_failures import place_of, translated
+from agent.collect.transport import TargetAdapter
+from agent.errors import SizewatchError
+from exporters.alertmanager import Posted
+
+PATH = "/api/v2/alerts"
+BATCH = 64
+"""Alerts a request; Prometheus posts up to 256, and a proxy's limit of 1 MB is safe with these."""
+
+MOST_ANSWER_BYTES = 4096
+ROUND_SECONDS = 30.0
+"""For all requests of one round together."""
+
+REFUSALS = frozenset({400, 413, 422})
+"""Answers that mean this body and not this sender: fewer alerts, or others, may be taken."""
+
+_MOVED = "it redirects, which is not followed: give the final address as url"
+HINTS = {
+    **dict.fromkeys((301, 302, 303, 307, 308), _MOVED),
+    401: "set bearer_token_file or basic_auth of this Alertmanager, or renew what is in them",
+    403: "these credentials may not post alerts",
+    404: "is the url that of an Alertmanager 0.16 or newer, with the path it is served under?",
+    405: "is the url that of an Alertmanager?",
+    429: "it takes no more at the moment",
+}
+
+
+class NotDelivered(SizewatchError):
+    """A round that could not be ended; what was posted of it is posted again with the next."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class _Refused(Exception):
+    """This body was refused, in the other side's words."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What came of one round: how many alerts were taken, and the words for each that was refused, by title."""
+
+    taken: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Poster:
+    """Posts to one Alertmanager, over a connection of its own each round, so that renewed secrets are in use at once."""
+
+    def __init__(self, options: TargetOptions) -> None:
+        self._options = options
+        self.place = place_of(options.url).removesuffix(PATH)
+
+    def round(self, alerts: Sequence[Posted], suspects: frozenset[str] = frozenset()) -> Round:
+        """Posts all of them; `suspects`, refused before, each by itself. Raises NotDelivered."""
+        done = Round()
+        deadline = time.monotonic() + ROUND_SECONDS
+        try:
+            adapter, headers = TargetAdapter(tls_of(self._options)), authorization(self._options)
+        except SizewatchError as error:
+            raise NotDelivered(str(error)) from error
+        good = [one for one in alerts if one.title not in suspects]
+        batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
+        batches += [[one] for one in alerts if one.title in suspects]
+        with closing(adapter):
+            for batch in batches:
+                self._batch(adapter, headers, batch, deadline, done)
+        return done
+
+    def _batch(
+        self,
+        adapter: TargetAdapter,
+        headers: dict[str, str],
+        batch: Sequence[Posted],
+        deadline: float,
+        done: Round,
+    ) -> None:
+        try:
+            self._post(adapter, headers, batch, deadline)
+        except _Refused as refused:
+            if len(batch) == 1:
+                done.refused[batch[0].title] = str(refused)
+                return
+            middle = len(batch) // 2
+            for half in (batch[:middle], batch[middle:]):
+                self._batch(adapter, headers, half, deadline, done)
+            return
+        done.taken += len(batch)
+
+    def _post(self, adapter: TargetAdapter, headers: dict[str, str], batch: Sequence[Posted], deadline: float) -> None:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            raise NotDelivered(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
+        body = json.dumps([one.body for one in batch]).encode()
+        wanted = {"Content-Type": "application/json", "User-Agent": "sizewatch", **headers}
+        request = requests.Request("POST", self._options.url, headers=wanted, data=body).prepare()
+        seconds = min(self._options.timeout_seconds, left_seconds)
+        try:
+            answer = adapter.send_within(request, seconds)
+            with closing(answer):
+                said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+        except requests.Timeout as error:
+            raise NotDelivered(f"{self.place} did not answer within {seconds:g} s") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise NotDelivered(translated(error, self.place, seconds).text) from error
+        self._judge(answer.status_code, said)
+
+    def _judge(self, status: int, said: bytes) -> None:
+        if 200 <= status < 300:
+            return
+        if status in REFUSALS:
+            raise _Refused(_words(status, said))
+        hint = HINTS.get(status, "look into its log")
+        raise NotDelivered(f"{self.place} answered {status}: {hint}")
+
+
+def _words(status: int, said: bytes) -> str:
+    """What an Alertmanager says: a JSON text for an invalid alert, an object with a message for a body it cannot read."""
+    text = said.decode("utf-8", "replace")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        data = text
+    if isinstance(data, dict):
+        data = data.get("message", text)
+    return f"{status}: {' '.join(str(data).split())[:300] or 'without a word'}"

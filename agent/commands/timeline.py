@@ -1,0 +1,56 @@
+"""`sizewatch timeline`: what happened, from the history that the daemon keeps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from agent.commands.arguments import add_config, add_format, duration
+from agent.config import Loaded, find, load
+from agent.errors import BadConfig
+from agent.history.store import Store
+from agent.views import views_of
+from exporters.timeline_text import timeline_json, timeline_text
+from rules.timeline import Entry, entries
+
+FINE = 0
+WEEK_SECONDS = 604_800.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default=WEEK_SECONDS,
+        metavar="7d",
+        help="how far back (default 7d; 13 weeks are kept)",
+    )
+    parser.add_argument("--tier", metavar="T", help="one tier, and what is about the whole installation; default all")
+    add_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    now = time.time()
+    since = now - options.since
+    found = _entries(load(find(options.config)), options.tier, since)
+    if options.format == "json":
+        print(json.dumps(timeline_json(found, since, now), indent=2))
+    else:
+        print(timeline_text(found, now))
+    return FINE
+
+
+def _entries(loaded: Loaded, tier: str | None, since: float) -> tuple[Entry, ...]:
+    if loaded.config.history_path is None:
+        raise BadConfig(
+            (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
+        )
+    with Store.open_reader(loaded.config.history_path) as store:
+        episodes, foreign = store.episodes(since, tier), store.foreign_alerts(since)
+        events = store.events(since)
+    known = {*views_of(loaded), *(e.subject.tier for e in episodes), *(event.tier for event in events)}
+    if tier is not None and tier not in known:
+        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views_of(loaded))) or 'none'}",))
+    return entries(episodes, foreign, events, since, tier)

@@ -1,0 +1,82 @@
+"""What the doctor says of alerts: does each Alertmanager answer with these credentials, can the webhook's token be used?
+
+Owns looking and judging of this one part, which few installations have; nothing is posted. How findings are worded and
+counted is `agent.doctor_findings`'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent.collect.pages import JSON, PageFetcher, TargetOptions
+from agent.collect.scrape_failures import place_of
+from agent.config import Config, Loaded
+from agent.doctor_findings import Finding, fail, ok
+from agent.errors import BadConfig, ScrapeError
+from agent.web_config import WEBHOOK
+from agent.web_credentials import token_gate
+
+STATUS = "/api/v2/status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertmanagerSeen:
+    """One Alertmanager: its version, or why it gave none."""
+
+    place: str
+    version: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertingSeen:
+    """All that was looked at; `receives` says whether there is a webhook."""
+
+    alertmanagers: tuple[AlertmanagerSeen, ...] = ()
+    receives: bool = False
+    token_troubles: tuple[str, ...] = ()
+
+
+def look(config: Config) -> AlertingSeen:
+    """Asks each Alertmanager for its status, one after the other, and reads the webhook's token."""
+    alerting = config.alerting
+    troubles: tuple[str, ...] = ()
+    if alerting.receiver is not None:
+        try:
+            token_gate("alerting.receiver.bearer_token_file", alerting.receiver.bearer_token_file)
+        except BadConfig as bad:
+            troubles = bad.problems
+    return AlertingSeen(
+        alertmanagers=tuple(_alertmanager(one.options(STATUS)) for one in alerting.alertmanagers),
+        receives=alerting.receiver is not None,
+        token_troubles=troubles,
+    )
+
+
+def _alertmanager(options: TargetOptions) -> AlertmanagerSeen:
+    place, fetcher = place_of(options.url).removesuffix(STATUS), PageFetcher(options, JSON)
+    try:
+        version = json.loads(fetcher.fetch())["versionInfo"]["version"]
+    except ScrapeError as error:
+        return AlertmanagerSeen(place=place, trouble=error.text)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return AlertmanagerSeen(place=place, trouble=f"{place} does not answer as Alertmanager's API v2 does")
+    finally:
+        fetcher.close()
+    return AlertmanagerSeen(place=place, version=str(version)[:40])
+
+
+def alerting(seen: AlertingSeen, _: Loaded) -> Iterator[Finding]:
+    """A line for each Alertmanager, and one for the webhook."""
+    for one in seen.alertmanagers:
+        if one.trouble:
+            advice = "start it, or mend alerting.alertmanagers; alerts reach nobody by it"
+            yield fail("alerting", one.trouble, advice)
+        else:
+            yield ok("alerting", f"{one.place}: Alertmanager {one.version}")
+    for trouble in seen.token_troubles:
+        yield fail("alerting", trouble, "put a token of at least 16 characters into it, the same in Alertmanager")
+    if seen.receives and not seen.token_troubles:
+        yield ok("alerting", f"alerts of others are taken at {WEBHOOK}")

@@ -1,0 +1,110 @@
+"""The timeline: what happened to a fleet, one entry each, in order of time.
+
+Owns the record of an event and the merging of episodes, foreign alerts and events into entries. It formats nothing:
+`exporters.timeline_text` does. Another kind of event is a member of `Kind`; who sees it happen tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.catalogue import BY_NAME
+from rules.episodes import Episode
+from rules.foreign_alerts import ForeignAlert
+
+
+class Kind(StrEnum):
+    """What an entry is. The history keeps the word: one that is gone from here is still read."""
+
+    EPISODE = "episode"
+    FOREIGN_ALERT = "foreign_alert"
+    RESTART = "restart"
+    PLAN = "plan"
+    RELOAD = "reload"
+    STEP13 = "step13"
+    START = "start"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result."""
+
+    t: float
+    kind: str
+    tier: str | None
+    replica: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the timeline. `lasts` says whether it has an end at all; `ended_at` is None while there is none yet.
+
+    `rule` and `status` are an episode's, empty otherwise. Without a tier it is about the whole installation.
+    """
+
+    t: float
+    kind: str
+    tier: str | None
+    replica: str | None
+    text: str
+    lasts: bool = False
+    ended_at: float | None = None
+    rule: str = ""
+    status: str = ""
+
+
+def entries(
+    episodes: Iterable[Episode],
+    foreign: Iterable[ForeignAlert],
+    events: Iterable[Event],
+    since: float,
+    tier: str | None = None,
+) -> tuple[Entry, ...]:
+    """What happened at or lasted beyond `since` (unix seconds), the newest last.
+
+    Of one tier that is what is said of it, of its replicas, and of the whole installation.
+    """
+    found = [*map(_of_episode, episodes), *map(_of_foreign, foreign), *map(_of_event, events)]
+    kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
+    return tuple(sorted(kept, key=lambda e: (e.t, e.tier or "", e.replica or "", e.text)))
+
+
+def _reaches(entry: Entry, since: float) -> bool:
+    return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
+
+
+def _of_episode(episode: Episode) -> Entry:
+    rule, worst = BY_NAME.get(episode.rule), episode.worst
+    return Entry(
+        t=episode.started_at,
+        kind=Kind.EPISODE,
+        tier=episode.subject.tier,
+        replica=episode.subject.replica,
+        text=f"{rule.title if rule else episode.rule}: {worst.sentence}",
+        lasts=True,
+        ended_at=episode.ended_at,
+        rule=episode.rule,
+        status=f"{worst.status.value}, {worst.certainty.value}",
+    )
+
+
+def _of_foreign(alert: ForeignAlert) -> Entry:
+    said = [alert.diagnosis.sentence] if alert.diagnosis else []
+    said += [alert.summary] if alert.summary else []
+    return Entry(
+        t=alert.started_at,
+        kind=Kind.FOREIGN_ALERT,
+        tier=alert.tier,
+        replica=alert.replica,
+        text=f"{alert.name}: {'; '.join(said)}" if said else alert.name,
+        lasts=True,
+        ended_at=alert.ended_at,
+    )
+
+
+def _of_event(event: Event) -> Entry:
+    return Entry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=event.text)

@@ -1,0 +1,113 @@
+"""The keys of `alerting`: one path an installation, every contradiction told, and what is not asked for not loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import ROOT, configuration, write
+
+from agent.config import load, parse_config
+from agent.config_findings import weaknesses
+from agent.errors import BadConfig
+
+TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
+MANAGER = {"url": "http://127.0.0.1:9093"}
+
+
+def parsed(**alerting: Any) -> Any:
+    return parse_config({"targets": [TARGET], "alerting": alerting}).alerting
+
+
+def problems(**alerting: Any) -> tuple[str, ...]:
+    with pytest.raises(BadConfig) as found:
+        parsed(**alerting)
+    return found.value.problems
+
+
+def test_by_default_prometheus_alerts_and_nothing_is_posted_or_received() -> None:
+    alerting = parse_config({"targets": [TARGET]}).alerting
+    assert (alerting.path, alerting.alertmanagers, alerting.receiver) == ("rules", (), None)
+    assert alerting.resend_seconds == 60
+
+
+def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None:
+    data = {
+        "path": "posts",
+        "resend": "30s",
+        "external_labels": {"cluster": "eu-1"},
+        "external_url": "https://sizewatch.example/",
+        "runbook_url": "https://wiki.example/runbooks",
+        "alertmanagers": [
+            {
+                "url": "https://am.example/prefix/",
+                "timeout": "5s",
+                "basic_auth": {"username": "me", "password_file": "password"},
+                "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem"},
+            },
+            {**MANAGER, "bearer_token_file": "token"},
+        ],
+    }
+    alerting = parse_config({"targets": [TARGET], "alerting": data}, folder=tmp_path).alerting
+    first, second = (one.options("/api/v2/alerts") for one in alerting.alertmanagers)
+    assert first.url == "https://am.example/prefix/api/v2/alerts"
+    assert (first.timeout_seconds, first.username, first.password_file) == (5, "me", str(tmp_path / "password"))
+    assert (first.ca_file, first.client_cert_file) == (str(tmp_path / "ca.pem"), str(tmp_path / "c.pem"))
+    assert first.client_key_file == str(tmp_path / "k.pem")
+    assert (second.bearer_token_file, second.timeout_seconds) == (str(tmp_path / "token"), 10)
+    settings = alerting.settings()
+    assert (settings.resend_seconds, settings.external_labels) == (30, {"cluster": "eu-1"})
+    assert (settings.external_url, settings.runbooks) == ("https://sizewatch.example/", "https://wiki.example/runbooks")
+
+
+def test_mistakes_are_named() -> None:
+    assert problems(path="posts") == (
+        "alerting.alertmanagers: is missing; path posts needs the url of at least one Alertmanager",
+    )
+    assert problems(alertmanagers=[MANAGER]) == (
+        "alerting.alertmanagers: is given, but path: rules posts nothing; write path: posts",
+    )
+    assert problems(path="posts", alertmanagers=[MANAGER, {"url": "http://127.0.0.1:9093/"}]) == (
+        "alerting.alertmanagers[1]: has the url of alerting.alertmanagers[0]; each Alertmanager is posted to once",
+    )
+    (said,) = problems(path="posts", alertmanagers=[MANAGER], external_labels={"tier": "x"})
+    assert said.startswith("alerting.external_labels.tier: is a label that alerts have already; they are alertname,")
+    (said,) = problems(path="posts", alertmanagers=[MANAGER], external_labels={"my-label": "x"})
+    assert said.startswith("alerting.external_labels.my-label: is no label name")
+    assert "alerting.receiver.bearer_token_file" in problems(receiver={})[0]
+    assert "alerting.resend" in problems(resend="10m")[0]
+    twice = {**MANAGER, "bearer_token_file": "a", "basic_auth": {"username": "b", "password_file": "c"}}
+    (said,) = problems(path="posts", alertmanagers=[twice])
+    assert said.startswith("alerting.alertmanagers[0].basic_auth: is given beside bearer_token_file")
+    (said,) = problems(path="posts", alertmanagers=[{**MANAGER, "tls": {"ca_file": "x"}}])
+    assert said == "alerting.alertmanagers[0].tls: is given, but the url begins with http://; write https://"
+
+
+def test_what_weakens_it_is_told() -> None:
+    unchecked = {"url": "https://am.example", "tls": {"insecure_skip_verify": True}}
+    data = {
+        "targets": [TARGET],
+        "web": {"listen": ":9095", "bearer_token_file": "readers"},
+        "alerting": {"path": "posts", "alertmanagers": [unchecked], "receiver": {"bearer_token_file": "token"}},
+    }
+    said = weaknesses(parse_config(data), None)
+    assert any(
+        text.startswith("alerting.alertmanagers[0].tls.insecure_skip_verify: anyone on the way") for text in said
+    )
+    assert "alerting.receiver: its token comes over :9095 without TLS; set web.tls" in said
+
+
+def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path, configuration([], role="node"))
+    assert load(path).config.alerting.path == "rules"
+    script = (
+        "import sys; from pathlib import Path; from agent.assembly import assemble; from agent.config import load\n"
+        "import agent.daemon\n"
+        f"assemble(load(Path({str(path)!r}))).close(0.0)\n"
+        "print([m for m in sys.modules if m.startswith('agent.alerting')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

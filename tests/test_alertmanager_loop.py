@@ -1,0 +1,245 @@
+"""The whole way with a real Alertmanager: a recorded engine, the daemon, Alertmanager, whom it calls, and back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded
+from daemon_runs import ask, configuration, free_port, further, metric, running, wait_for, write
+from engine_server import Engine, answers_500, engines
+from mortal_alertmanager import Alertmanager, Pager, alertmanager, pager
+
+from agent import cli
+from agent.assembly import assemble
+from agent.daemon import Daemon
+from agent.demo.player import Player, track
+from agent.recording import load
+from agent.web_config import options_of
+from exporters.alertmanager import timestamp
+
+pytestmark = pytest.mark.server
+
+TOKEN = "a-token-of-the-webhook"
+CASCADE = "KvCacheCascade"
+
+
+class Late:
+    """Unix seconds that began some minutes ago and run faster: what is replayed is over before now."""
+
+    def __init__(self, ago_seconds: float, speed: float) -> None:
+        self._speed = speed
+        self._real, self._begin = time.monotonic(), time.time() - ago_seconds
+
+    def __call__(self) -> float:
+        return self._begin + (time.monotonic() - self._real) * self._speed
+
+
+@contextmanager
+def cascade(clock: Callable[[], float]) -> Iterator[Player]:
+    """The recording of a cascade from shortly before it, served as an engine."""
+    recording, problems = load(recorded.folder("kv_cascade"))
+    assert problems == ()
+    player = Player((track(recording, "cpu-small", 46.0),), clock)
+    player.start()
+    try:
+        yield player
+    finally:
+        player.stop()
+
+
+def with_token(folder: Path) -> dict[str, Any]:
+    (folder / "token").write_text(TOKEN)
+    return {"bearer_token_file": "token"}
+
+
+def hooks(called: Pager, port: int | None = None) -> list[dict[str, Any]]:
+    """Whom Alertmanager calls: the pager, and the webhook of a daemon."""
+    several: list[dict[str, Any]] = [{"url": called.url}]
+    if port is not None:
+        login = {"authorization": {"credentials": TOKEN}}
+        several.append({"url": f"http://127.0.0.1:{port}/webhook/alertmanager", "http_config": login})
+    return several
+
+
+def fingerprints(several: list[dict[str, Any]]) -> set[str]:
+    return {alert["fingerprint"] for alert in several}
+
+
+def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_resolved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speed, port = 20.0, free_port()
+    clock = Late(330.0, speed)
+    with (
+        cascade(clock) as player,
+        pager() as called,
+        alertmanager(tmp_path / "am", *hooks(called, port)) as manager,
+    ):
+        keys = {
+            "path": "posts",
+            "resend": "2m",
+            "alertmanagers": [{"url": manager.url}],
+            "receiver": with_token(tmp_path),
+            "external_labels": {"cluster": "test"},
+        }
+        data = configuration([], scrape_interval="5s", alerting=keys)
+        data["targets"] = [{"url": player.url("cpu-small"), "tier": "cpu-small", "replica": "r0"}]
+        surroundings: dict[str, Any] = {
+            "assemble": partial(assemble, clock=clock),
+            "clock": clock,
+            "speed": speed,
+            "web": lambda loaded: replace(options_of(loaded.config.web), port=port),
+        }
+        with running(write(tmp_path, data), **surroundings) as daemon:
+            assert wait_for(lambda: called.told(CASCADE, "firing"), 20), daemon.counts
+            (alert,) = manager.alerts(CASCADE)
+            assert alert["labels"] == {
+                "alertname": CASCADE,
+                "tier": "cpu-small",
+                "replica": "r0",
+                "severity": "critical",
+                "loudness": "page",
+                "source": "sizewatch",
+                "cluster": "test",
+            }
+            said = alert["annotations"]
+            assert "KV cache cascade, stage" in said["description"]
+            assert said["runbook_url"].endswith("#kvcachecascade")
+            assert said["summary"] == "KV cache memory-pressure cascade in cpu-small/r0"
+            assert said["actions"]
+
+            # Their alert begins now by the clock that the daemon reads, some minutes ago by Alertmanager's.
+            theirs = {"labels": {"alertname": "ApiLatencyHigh", "instance": "r0"}, "annotations": {"summary": "slow"}}
+            manager.post({**theirs, "startsAt": timestamp(clock())})
+            diagnosed = wait_for(lambda: called.told("ForeignAlertDiagnosis", "firing"), 20)
+            assert diagnosed, daemon.status()
+            assert (
+                "ApiLatencyHigh in cpu-small/r0: this latency alert: KV cache memory-pressure cascade of r0, stage"
+                in diagnosed[0]["annotations"]["summary"]
+            )
+            assert diagnosed[0]["annotations"]["summary"].endswith("earlier")
+            assert diagnosed[0]["labels"]["severity"] == "info"
+            assert metric(daemon, "sizewatch_foreign_alerts") == 1
+
+            assert wait_for(lambda: called.told(CASCADE, "resolved"), 30), manager.alerts()
+            (resolved,) = called.told(CASCADE, "resolved")
+            assert "KV cache cascade, stage" in resolved["annotations"]["description"]
+            assert fingerprints([resolved]) == fingerprints(called.told(CASCADE, "firing")) == fingerprints([alert])
+            page = ask(daemon).decode()
+            assert "ApiLatencyHigh" in page
+            assert "Timeline of the last day" in page
+            status = json.loads(ask(daemon, "api/status"))
+            assert [one["name"] for one in status["foreign_alerts"]] == ["ApiLatencyHigh"]
+            assert status["agent"]["webhook"]["own"] > 0
+            assert daemon.counts.errors == 0
+    capsys.readouterr()
+    assert cli.main(["timeline", "-c", str(tmp_path / "sizewatch.yaml"), "--tier", "cpu-small"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("sizewatch started" in one for one in lines)
+    assert any("foreign alert: ApiLatencyHigh: this latency alert: KV cache" in one for one in lines)
+    assert any("cpu-small/r0  critical, certain: KV cache memory-pressure cascade" in one for one in lines)
+    assert "sizewatch stopped" in lines[-1]
+
+
+@contextmanager
+def posting(folder: Path, manager: Alertmanager, served: list[Engine], **keys: Any) -> Iterator[Daemon]:
+    alerting = {"path": "posts", "resend": "1s", "alertmanagers": [{"url": manager.url}], **keys}
+    with running(write(folder, configuration(served, alerting=alerting))) as daemon:
+        yield daemon
+
+
+def firing(manager: Alertmanager) -> list[dict[str, Any]]:
+    return [a for a in manager.alerts("TargetDown") if a["status"]["state"] == "active"]
+
+
+def trouble(daemon: Daemon) -> str | None:
+    status = daemon.status()
+    assert status is not None
+    return status.health.alertmanagers[0].trouble
+
+
+def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path: Path) -> None:
+    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines(3) as served:
+        with posting(tmp_path, manager, served) as daemon:
+            # r0 fires before and after, r1 only before the outage, r2 begins and ends within it.
+            served[0].act = served[1].act = answers_500
+            assert wait_for(lambda: len(called.told("TargetDown", "firing")) == 2, 10)
+            before = {a["labels"]["replica"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
+            assert set(before) == {"r0", "r1"}
+            manager.kill()
+            served[1].act, served[2].act = None, answers_500
+            assert wait_for(lambda: trouble(daemon) is not None, 10)
+            assert "refused; is the target up?" in str(trouble(daemon))
+            served[2].act = None
+            further(daemon, 5)
+            turns = daemon.counts.turns
+            assert metric(daemon, "sizewatch_alertmanager_up") == 0
+            assert b"Alerts do not reach their Alertmanager" in ask(daemon)
+            assert wait_for(lambda: daemon.counts.turns > turns + 5)
+            seen = len(called.messages)
+            manager.start()
+            assert wait_for(lambda: firing(manager), 10)
+            assert {a["labels"]["replica"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)} == {
+                "r0": before["r0"]
+            }
+            assert wait_for(lambda: metric(daemon, "sizewatch_alertmanager_up") == 1)
+            time.sleep(0.5)
+            later = [a for message in called.messages[seen:] for a in message["alerts"]]
+            assert {(a["labels"]["replica"], a["status"]) for a in later} <= {("r0", "firing"), ("r1", "resolved")}
+            served[0].act = None
+            assert wait_for(
+                lambda: any(a["labels"]["replica"] == "r0" for a in called.told("TargetDown", "resolved")), 10
+            )
+            assert daemon.counts.errors == 0
+        assert fingerprints(called.told("TargetDown", "firing")) == {mark for mark, _ in before.values()}
+
+
+def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
+    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
+        with posting(tmp_path, manager, served, resend="10s"):
+            served[0].act = answers_500
+            assert wait_for(lambda: called.told("TargetDown", "firing"), 10)
+            (before,) = firing(manager)
+        with posting(tmp_path, manager, served, resend="10s") as daemon:
+            status = daemon.status()
+            assert status is not None
+            (since,) = (alert.since for alert in status.alerts if alert.key.rule == "TargetDown")
+            assert since == pytest.approx(_seconds(before["startsAt"]), abs=0.001)
+            assert wait_for(lambda: firing(manager)[0]["updatedAt"] > before["updatedAt"], 10)
+            (after,) = firing(manager)
+            assert (after["fingerprint"], after["startsAt"]) == (before["fingerprint"], before["startsAt"])
+            served[0].act = None
+            assert wait_for(lambda: called.told("TargetDown", "resolved"), 10)
+        assert len(called.told("TargetDown", "firing")) == 1
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(tmp_path: Path) -> None:
+    with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
+        with posting(tmp_path, manager, served):
+            served[0].act = answers_500
+            assert wait_for(lambda: called.told("TargetDown", "firing"), 10)
+            (first,) = firing(manager)
+            time.sleep(_seconds(first["endsAt"]) - time.time() + 0.3)
+            assert len(firing(manager)) == 1
+            assert called.told("TargetDown", "resolved") == []
+        assert wait_for(lambda: called.told("TargetDown", "resolved"), 10)
+
+
+def test_path_rules_posts_nothing(tmp_path: Path) -> None:
+    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
+        served[0].act = answers_500
+        assert wait_for(lambda: (status := daemon.status()) and status.alerts)
+        assert daemon.turns.alerting is None

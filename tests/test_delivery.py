@@ -1,0 +1,323 @@
+"""Posting to an Alertmanager that takes, refuses, hangs or is away: real HTTP on loopback, no turn ever waits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from daemon_runs import free_port, wait_for
+from mortal_alertmanager import alertmanager
+
+from agent.alerting import posting
+from agent.alerting.delivery import Delivery
+from agent.alerting.posting import BATCH, NotDelivered, Poster, Round
+from agent.collect.pages import TargetOptions
+from exporters.alertmanager import Posted, timestamp
+
+OK = (200, b"")
+Answer = Callable[[list[dict[str, Any]]], tuple[int, bytes]]
+
+
+class Manager(ThreadingHTTPServer):
+    """Answers as `answer` says; `bodies` are what was posted, `headers` those of the last request."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.answer: Answer = lambda alerts: OK
+        self.bodies: list[list[dict[str, Any]]] = []
+        self.headers: dict[str, str] = {}
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def poster(self, **options: Any) -> Poster:
+        return Poster(TargetOptions(url=f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts", **options))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up hangs up; that is what is tested."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Manager
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.headers = dict(self.headers.items())
+        self.server.bodies.append(body)
+        self.server.hold.wait(20)
+        status, said = self.server.answer(body)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def manager(port: int = 0) -> Iterator[Manager]:
+    with Manager(port) as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield one
+        finally:
+            one.hold.set()
+            one.shutdown()
+            thread.join()
+
+
+def one(name: str, firing: bool = True, **labels: str) -> Posted:
+    now = time.time()
+    times = {"startsAt": timestamp(now - 60), "endsAt": timestamp(now + (60 if firing else -1))}
+    return Posted(title=name, firing=firing, body={"labels": {"alertname": name, **labels}, "annotations": {}, **times})
+
+
+def names(body: list[dict[str, Any]]) -> list[str]:
+    return [alert["labels"]["alertname"] for alert in body]
+
+
+def refusing(*bad: str) -> Answer:
+    """As Alertmanager does: 400 for the whole batch, in its words."""
+    words = b'"invalid label set: invalid name \\"bad-name\\""'
+    return lambda alerts: (400, words) if set(names(alerts)) & set(bad) else OK
+
+
+def test_a_round_posts_everything_in_batches() -> None:
+    with manager() as there:
+        assert there.poster().round([one(f"A{n}") for n in range(BATCH + 1)]) == Round(taken=BATCH + 1)
+        assert [len(body) for body in there.bodies] == [BATCH, 1]
+        assert there.headers["Content-Type"] == "application/json"
+
+
+def test_of_a_batch_that_is_refused_the_bad_alerts_are_found_and_the_others_taken() -> None:
+    with manager() as there:
+        there.answer = refusing("A3", "A7")
+        several = [one(f"A{n}") for n in range(10)]
+        done = there.poster().round(several)
+        assert done.taken == 8
+        assert done.refused == dict.fromkeys(("A3", "A7"), '400: invalid label set: invalid name "bad-name"')
+        there.bodies.clear()
+        again = there.poster().round(several, frozenset(done.refused))
+        assert again == done
+        assert [len(body) for body in there.bodies] == [8, 1, 1]
+
+
+def test_a_body_that_is_too_long_for_a_proxy_is_halved() -> None:
+    with manager() as there:
+        there.answer = lambda alerts: (413, b"<html>too large</html>") if len(alerts) > 4 else OK
+        assert there.poster().round([one(f"A{n}") for n in range(16)]) == Round(taken=16)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "answered 401: set bearer_token_file or basic_auth"),
+        (404, "answered 404: is the url that of an Alertmanager"),
+        (302, "answered 302: it redirects"),
+        (500, "answered 500: look into its log"),
+        (503, "answered 503: look into its log"),
+    ],
+)
+def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: str) -> None:
+    with manager() as there:
+        there.answer = lambda alerts: (status, b"no")
+        with pytest.raises(NotDelivered, match=said):
+            there.poster().round([one("A"), one("B")])
+        assert len(there.bodies) == 1
+
+
+def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away_at_once() -> None:
+    with manager() as there:
+        there.hold.clear()
+        begin = time.monotonic()
+        with pytest.raises(NotDelivered, match=r"did not answer within 0\.3 s"):
+            there.poster(timeout_seconds=0.3).round([one("A")])
+        assert time.monotonic() - begin < 3
+        there.hold.set()
+    with pytest.raises(NotDelivered, match="refused; is the target up"):
+        Poster(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")).round([one("A")])
+
+
+def test_a_round_has_an_end_however_slow_each_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posting, "ROUND_SECONDS", 0.5)
+
+    def slow(alerts: list[dict[str, Any]]) -> tuple[int, bytes]:
+        time.sleep(0.2)
+        return 400, b'"no"'
+
+    with manager() as there:
+        there.answer = slow
+        with pytest.raises(NotDelivered):
+            there.poster().round([one(f"A{n}") for n in range(64)])
+
+
+def test_credentials_come_from_files_read_at_every_round(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with manager() as there:
+        poster = there.poster(bearer_token_file=str(token))
+        with pytest.raises(NotDelivered, match="token: No such file"):
+            poster.round([one("A")])
+        for said in ("first", "second"):
+            token.write_text(said)
+            poster.round([one("A")])
+            assert there.headers["Authorization"] == f"Bearer {said}"
+        (tmp_path / "password").write_text("secret")
+        there.poster(username="me", password_file=str(tmp_path / "password")).round([one("A")])
+        assert there.headers["Authorization"].startswith("Basic ")
+
+
+def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    for name, each in (("ca.pem", authority), ("other.pem", other)):
+        each.cert_pem.write_to_path(str(tmp_path / name))
+    with manager() as there:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(context)
+        there.socket = context.wrap_socket(there.socket, server_side=True, do_handshake_on_connect=False)
+        url = f"https://localhost:{there.server_address[1]}/api/v2/alerts"
+        trusting = Poster(TargetOptions(url=url, ca_file=str(tmp_path / "ca.pem")))
+        assert trusting.round([one("A")]).taken == 1
+        for options, said in (
+            ({"ca_file": str(tmp_path / "other.pem")}, "not trusted"),
+            ({"ca_file": "nowhere"}, "ca_file"),
+        ):
+            with pytest.raises(NotDelivered, match=said):
+                Poster(TargetOptions(url=url, **options)).round([one("B")])
+        assert [names(body) for body in there.bodies] == [["A"]]
+
+
+@pytest.mark.server
+def test_a_real_alertmanager_names_the_bad_alert_and_holds_the_good_ones(tmp_path: Path) -> None:
+    bad = one("Bad", **{"bad-name": "x"})
+    with alertmanager(tmp_path) as real:
+        poster = Poster(TargetOptions(url=f"{real.url}/api/v2/alerts"))
+        done = poster.round([one("A"), bad, one("B"), one("Over", firing=False)])
+        assert done.taken == 3
+        assert done.refused == {"Bad": '400: invalid label set: invalid name "bad-name"'}
+        assert {alert["labels"]["alertname"] for alert in real.alerts()} == {"A", "B"}
+
+
+@contextmanager
+def delivering(poster: Poster, resend: float = 60.0) -> Iterator[Delivery]:
+    delivery = Delivery(poster, resend)
+    try:
+        yield delivery
+    finally:
+        delivery.end()
+        delivery.join()
+
+
+def offer(delivery: Delivery, *alerts: Posted) -> None:
+    delivery.offer(lambda: alerts, alerts)
+
+
+def test_what_begins_or_ends_is_posted_at_once_and_what_stays_only_after_the_interval() -> None:
+    with manager() as there, delivering(there.poster()) as delivery:
+        offer(delivery)
+        assert wait_for(lambda: delivery.health.posts == 1)
+        offer(delivery, one("A"))
+        assert wait_for(lambda: there.bodies and names(there.bodies[-1]) == ["A"])
+        for _ in range(50):
+            offer(delivery, one("A"))
+        offer(delivery, one("A", firing=False))
+        assert wait_for(lambda: delivery.health.posts == 3)
+        assert delivery.health.firing == 0
+        assert [names(body) for body in there.bodies] == [["A"], ["A"]]
+
+
+def test_what_fires_is_posted_again_as_it_is_then() -> None:
+    said = iter(range(1000))
+    with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
+        delivery.offer(lambda: [one("A", n=str(next(said)))], [one("A")])
+        assert wait_for(lambda: len(there.bodies) >= 4)
+    assert [body[0]["labels"]["n"] for body in there.bodies[:4]] == ["0", "1", "2", "3"]
+
+
+def test_a_turn_never_waits_for_one_that_hangs_and_the_newest_state_is_posted_after() -> None:
+    with manager() as there, delivering(there.poster()) as delivery:
+        there.hold.clear()
+        offer(delivery, one("A"))
+        assert wait_for(lambda: there.bodies)
+        begin = time.monotonic()
+        for n in range(200):
+            offer(delivery, one(f"B{n}"))
+        assert time.monotonic() - begin < 1
+        there.hold.set()
+        assert wait_for(lambda: len(there.bodies) == 2)
+        assert names(there.bodies[1]) == ["B199"]
+
+
+def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_present_state(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.alerting.delivery.FIRST_RETRY_SECONDS", 0.05)
+    caplog.set_level(logging.INFO)
+    port = free_port()
+    poster = Poster(TargetOptions(url=f"http://127.0.0.1:{port}/api/v2/alerts"))
+    with delivering(poster) as delivery:
+        offer(delivery, one("A"))
+        assert wait_for(lambda: delivery.health.failures >= 4)
+        for n in range(20):
+            # Changes do not make it asked more often.
+            offer(delivery, one(f"B{n}"))
+        assert delivery.health.failures <= 6
+        assert "refused" in str(delivery.health.trouble)
+        offer(delivery, one("C"))
+        with manager(port) as there:
+            assert wait_for(lambda: delivery.health.posts == 1)
+            assert [names(body) for body in there.bodies] == [["C"]]
+        assert delivery.health.trouble is None
+        assert delivery.health.last_success_at is not None
+    told = [record.message for record in caplog.records]
+    assert sum("cannot be posted" in text for text in told) == 1
+    assert sum("takes alerts again" in text for text in told) == 1
+
+
+def test_an_alert_that_is_refused_is_told_once_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
+        there.answer = refusing("Bad")
+        offer(delivery, one("A"), one("Bad"))
+        assert wait_for(lambda: delivery.health.posts >= 3)
+        assert delivery.health.refused == ('Bad: 400: invalid label set: invalid name "bad-name"',)
+        assert delivery.health.firing == 1
+    assert sum("refuses Bad" in record.message for record in caplog.records) == 1
+
+
+def test_a_defect_costs_a_round_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    broken = [True]
+
+    def present() -> list[Posted]:
+        if broken:
+            broken.clear()
+            raise ZeroDivisionError
+        return [one("A")]
+
+    with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
+        delivery.offer(present, [one("A")])
+        assert wait_for(lambda: delivery.health.posts == 1)
+        assert delivery.health.failures == 1
+    assert "defect while posting alerts" in caplog.text
+
+
+def test_an_end_resolves_nothing() -> None:
+    with manager() as there:
+        with delivering(there.poster()) as delivery:
+            offer(delivery, one("A"))
+            assert wait_for(lambda: there.bodies)
+        assert all(alert["endsAt"] > timestamp(time.time()) for body in there.bodies for alert in body)
+        offer(delivery, one("B"))
+        time.sleep(0.1)
+        assert len(there.bodies) == 1

@@ -1,0 +1,58 @@
+"""What the doctor says of alerts: each Alertmanager by its answer, the webhook by its token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import configuration, free_port, write
+from engine_server import engines, give
+from mortal_alertmanager import alertmanager
+
+from agent.config import load
+from agent.doctor import run_checks
+from agent.doctor_findings import Finding, Level
+
+
+def found(folder: Path, **alerting: Any) -> list[Finding]:
+    data = configuration([], web={"listen": f"127.0.0.1:{free_port()}"}, alerting=alerting)
+    return [one for one in run_checks(load(write(folder, data))) if one.check == "alerting"]
+
+
+def posts(url: str) -> dict[str, Any]:
+    return {"path": "posts", "alertmanagers": [{"url": url, "timeout": "2s"}]}
+
+
+@pytest.mark.server
+def test_a_real_alertmanager_is_named_with_its_version(tmp_path: Path) -> None:
+    with alertmanager(tmp_path / "am") as real:
+        (one,) = found(tmp_path, **posts(real.url))
+    assert one.level is Level.OK
+    assert one.text.startswith(f"{real.url}: Alertmanager 0.")
+
+
+def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
+    (away,) = found(tmp_path, **posts(f"http://127.0.0.1:{free_port()}"))
+    assert (away.level, "refused" in away.text) == (Level.FAIL, True)
+    with engines() as served:
+        for answer in (b"{}", b"[1]", b'{"versionInfo": 5}', b"not json"):
+            served[0].act = lambda handler, said=answer: give(handler, said, content_type="application/json")  # type: ignore[misc]
+            (other,) = found(tmp_path, **posts(f"http://127.0.0.1:{served[0].port}"))
+            assert other.level is Level.FAIL
+            assert "does not answer as Alertmanager's API v2 does" in other.text
+            assert "alerting.alertmanagers" in other.advice
+
+
+def test_the_webhooks_token_is_looked_at(tmp_path: Path) -> None:
+    keys = {"receiver": {"bearer_token_file": "token"}}
+    (missing,) = found(tmp_path, **keys)
+    assert missing.level is Level.FAIL
+    assert "alerting.receiver.bearer_token_file" in missing.text
+    (tmp_path / "token").write_text("a-token-of-the-webhook")
+    (fine,) = found(tmp_path, **keys)
+    assert (fine.level, fine.text) == (Level.OK, "alerts of others are taken at /webhook/alertmanager")
+
+
+def test_where_prometheus_alerts_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert found(tmp_path) == []

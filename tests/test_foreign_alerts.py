@@ -1,0 +1,221 @@
+"""Alerts of others: whose replica they are about, what explains them, and how they are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
+
+from agent.alerting import foreign as memory
+from agent.alerting.both_ways import fleet_of
+from agent.alerting.foreign import ForeignAlerts
+from agent.collect.pages import TargetOptions
+from agent.collect.scrapers import Target
+from rules import episodes, slices
+from rules.episodes import Episode
+from rules.foreign_alerts import AFTERMATH_SECONDS, Fleet, ForeignAlert, explained, placed
+from rules.verdicts import Certainty, Status, Subject, Verdict
+
+T = 1_790_000_000.0
+
+
+def alert(name: str = "ApiLatencyHigh", after: float = 0.0, ended: float | None = None, **labels: str) -> ForeignAlert:
+    return ForeignAlert(
+        name=name,
+        labels=tuple(sorted({"alertname": name, **labels}.items())),
+        summary="",
+        started_at=T + after,
+        ended_at=None if ended is None else T + ended,
+        heard_at=T + after,
+    )
+
+
+def target(tier: str, replica: str, url: str) -> Target:
+    return Target(tier=tier, replica=replica, pool="mixed", options=TargetOptions(url=url), engine=None)
+
+
+TARGETS = (
+    target("a", "a0", "http://10.0.3.17:8000/metrics"),
+    target("a", "a1", "http://10.0.3.17:8001/metrics"),
+    target("b", "b0", "http://vllm-0.llm.svc:8000/metrics"),
+)
+FLEET = fleet_of(TARGETS, {"c": slices.view("c", None)}, [("a", "llama"), ("b", "qwen"), ("c", "qwen")])
+
+
+@pytest.mark.parametrize(
+    ("labels", "tier", "replica"),
+    [
+        ({"tier": "a"}, "a", None),
+        ({"tier": "c"}, "c", None),
+        ({"tier": "gold"}, None, None),
+        ({"instance": "10.0.3.17:8001"}, "a", "a1"),
+        ({"instance": "10.0.3.17"}, "a", None),
+        ({"tier": "a", "replica": "a0"}, "a", "a0"),
+        ({"tier": "b", "instance": "10.0.3.17:8001"}, "b", None),
+        ({"pod": "vllm-0"}, "b", "b0"),
+        ({"model_name": "llama"}, "a", None),
+        ({"model_name": "qwen"}, None, None),
+        ({"model": "llama", "instance": "elsewhere:1"}, "a", None),
+        ({}, None, None),
+    ],
+)
+def test_an_alert_goes_to_the_tier_that_it_names_by_label_replica_or_model(
+    labels: dict[str, str], tier: str | None, replica: str | None
+) -> None:
+    found = placed(alert(**labels), FLEET)
+    assert (found.tier, found.replica) == (tier, replica)
+
+
+def episode(
+    after: float = -360.0,
+    ended: float | None = None,
+    rule: str = "KvCacheCascade",
+    replica: str | None = "a0",
+    status: Status = CRITICAL,
+    certainty: Certainty = CERTAIN,
+    **more: Any,
+) -> Episode:
+    def made(t: float, said: Status) -> Verdict:
+        return replace(answer(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
+
+    standing, _ = episodes.advance(None, made(after, status))
+    if ended is None:
+        assert standing.episode is not None
+        return standing.episode
+    _, over = episodes.advance(standing, made(ended, OK))
+    return next(one for one in over if isinstance(one, Episode))
+
+
+def sentence(one: ForeignAlert, *found: Episode, after: float = 60.0) -> str | None:
+    done = explained(one, found, T + after)
+    return done.diagnosis.sentence if done.diagnosis else None
+
+
+HERE = replace(alert(), tier="a", replica="a0")
+
+
+def test_a_latency_alert_is_told_which_episode_began_before_it() -> None:
+    said = sentence(HERE, episode(stage=3))
+    assert said == "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "words"),
+    [
+        (-40, None, "began 40 seconds earlier"),
+        (0, None, "began at the same time"),
+        (45, None, "began 45 seconds later"),
+        (-7200, -60, "began 2 hours earlier and ended 1 minute before it"),
+        (-2000, -AFTERMATH_SECONDS, "began 33 minutes earlier and ended 15 minutes before it"),
+        (-2000, -AFTERMATH_SECONDS - 1, None),
+        (61, None, None),
+    ],
+)
+def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
+    began: float, ended: float | None, words: str | None
+) -> None:
+    said = sentence(HERE, episode(began, ended))
+    assert (said is None) if words is None else str(said).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("one", "found"),
+    [
+        (replace(HERE, tier=None), episode()),
+        (replace(HERE, tier="b"), episode()),
+        (replace(HERE, replica="a1"), episode()),
+        (replace(HERE, name="DiskAlmostFull"), episode()),
+        (HERE, episode(rule="TelemetryStale", status=WARNING)),
+    ],
+)
+def test_elsewhere_or_of_another_kind_nothing_explains(one: ForeignAlert, found: Episode) -> None:
+    assert sentence(one, found) is None
+
+
+def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None:
+    likely = episode(certainty=LIKELY, rule="LoadBeyondBenchmark", replica=None)
+    mild = episode(rule="KvEviction", replica=None, status=WARNING)
+    worst = episode(stage=4)
+    assert "stage 4" in str(sentence(HERE, likely, mild, worst))
+    assert "KV cache evictions, began" in str(sentence(HERE, likely, mild))
+    assert "Load beyond what the benchmark measured (likely), began" in str(sentence(HERE, likely))
+    assert explained(HERE, [likely], T).diagnosis.certain is False  # type: ignore[union-attr]
+
+
+def test_an_explanation_stays_when_its_episode_is_forgotten() -> None:
+    done = explained(HERE, [episode()], T)
+    assert explained(done, [], T + 9000) == done
+
+
+def test_another_alert_about_errors_is_explained_by_what_makes_errors() -> None:
+    down = episode(rule="TargetDown", status=WARNING)
+    assert str(sentence(replace(HERE, name="HighErrorRate"), down)).startswith("this error alert: Target down of a0")
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.foreign = ForeignAlerts()
+
+    def turn(self, *arrived: ForeignAlert, after: float = 0.0, found: Sequence[Episode] = ()) -> int:
+        return len(self.foreign.turn(arrived, found, T + after, lambda: FLEET))
+
+    @property
+    def one(self) -> ForeignAlert:
+        (found,) = self.foreign.alerts
+        return found
+
+
+def test_an_alert_that_is_told_again_is_one_alert() -> None:
+    seen = Memory()
+    assert seen.turn(alert(tier="a")) == 1
+    assert seen.turn(replace(alert(tier="a"), heard_at=T + 60), after=60) == 0
+    assert seen.one.tier == "a"
+    assert seen.turn(alert(tier="a", ended=90.0), after=100) == 1
+    assert seen.one.ended_at == T + 90
+
+
+def test_an_explanation_that_comes_later_is_a_change() -> None:
+    seen = Memory()
+    seen.turn(alert(instance="10.0.3.17:8000"))
+    assert seen.turn(after=30, found=[episode(20)]) == 1
+    assert seen.turn(after=45, found=[episode(20)]) == 0
+    assert seen.one.diagnosis is not None
+
+
+def test_one_that_is_heard_of_no_more_ends_when_it_was_last_heard_of() -> None:
+    seen = Memory()
+    seen.turn(alert())
+    assert seen.turn(after=memory.SILENT_SECONDS) == 0
+    (gone,) = seen.foreign.turn((), (), T + memory.SILENT_SECONDS + 1, lambda: FLEET)
+    assert gone.ended_at == T
+    assert seen.foreign.alerts == ()
+
+
+def test_one_that_ended_is_forgotten_after_a_day() -> None:
+    seen = Memory()
+    seen.turn(alert(ended=10.0), after=10)
+    seen.turn(after=10 + memory.KEPT_SECONDS)
+    assert len(seen.foreign.alerts) == 1
+    seen.turn(after=11 + memory.KEPT_SECONDS)
+    assert seen.foreign.alerts == ()
+
+
+def test_of_a_storm_only_so_many_are_remembered_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MOST", 3)
+    seen = Memory()
+    seen.turn(*(alert(number=str(n)) for n in range(5)))
+    assert (len(seen.foreign.alerts), seen.foreign.left_out) == (3, 2)
+
+
+def test_after_a_restart_one_that_fires_counts_as_just_heard_of() -> None:
+    seen = Memory()
+    seen.foreign.resume([alert(after=-9 * 86400.0), alert("Other", ended=5.0)], T)
+    assert seen.turn(after=1) == 0
+    assert [one.ended_at for one in seen.foreign.alerts] == [None, T + 5]
+
+
+def test_a_fleet_without_replicas_has_no_alerts() -> None:
+    assert placed(alert(tier="a"), Fleet(tiers=frozenset(), replicas={})).tier is None

@@ -1,0 +1,398 @@
+"""The webhook: what an Alertmanager sends is taken, what is hostile is refused cheaply and changes nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import ask, configuration, further, health, metric, running, wait_for, write
+from engine_server import engines
+from status_samples import agent_status
+
+from agent.alerting import payload
+from agent.alerting.payload import BadPayload, read
+from agent.alerting.receiver import BURST, PER_SECOND, Receiver, TokenBucket
+from agent.daemon import Daemon
+from agent.errors import BadConfig
+from agent.history.store import Store
+from agent.web import WebServer
+from agent.web_config import WEBHOOK, WEBHOOK_BYTES, WebOptions
+from agent.web_credentials import Gate, token_gate
+from exporters.alertmanager import timestamp
+
+NOW = 1_790_000_000.0
+TOKEN = "a-token-of-the-webhook"
+JSON = "application/json"
+
+ALERT: dict[str, Any] = {
+    "status": "firing",
+    "labels": {"alertname": "QueueBacklog", "instance": "127.0.0.1:19100", "severity": "page", "tier": "gold"},
+    "annotations": {"runbook_url": "https://example.invalid/rb/queue", "summary": "m1 has 9 waiting"},
+    "startsAt": "2026-09-21T14:10:26.258Z",
+    "endsAt": "0001-01-01T00:00:00Z",
+    "generatorURL": "http://vm:19090/graph?g0.expr=x",
+    "fingerprint": "bf3d56da31f37e90",
+}
+
+
+def message(*alerts: Any, **changes: Any) -> dict[str, Any]:
+    """As Alertmanager 0.25 sends it."""
+    usual = {
+        "receiver": "hook",
+        "status": "firing",
+        "alerts": list(alerts or [ALERT]),
+        "groupLabels": {"alertname": "QueueBacklog"},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "http://vm:19093",
+        "version": "4",
+        "groupKey": '{}:{alertname="QueueBacklog"}',
+        "truncatedAlerts": 0,
+    }
+    return usual | changes
+
+
+def body(*alerts: Any, **changes: Any) -> bytes:
+    return json.dumps(message(*alerts, **changes)).encode()
+
+
+def test_a_message_of_alertmanager_is_read() -> None:
+    (found,), own = read(body(), NOW)
+    assert own == 0
+    assert (found.name, found.summary) == ("QueueBacklog", "m1 has 9 waiting")
+    assert dict(found.labels) == ALERT["labels"]
+    assert found.started_at == pytest.approx(1_789_999_826.258)
+    assert found.ended_at is None
+    resolved = ALERT | {"status": "resolved", "endsAt": "2026-09-21T14:11:26.258Z"}
+    (over,), _ = read(body(resolved), NOW)
+    assert over.ended_at == pytest.approx(found.started_at + 60)
+    assert over.identity == found.identity
+
+
+def test_what_we_sent_ourselves_is_dropped() -> None:
+    ours = ALERT | {"labels": {"alertname": "KvCacheCascade", "source": "sizewatch"}}
+    found, own = read(body(ours, ALERT, ours), NOW)
+    assert ([one.name for one in found], own) == (["QueueBacklog"], 2)
+
+
+@pytest.mark.parametrize("starts", ["0001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "1900-01-01T00:00:00+00:00"])
+def test_a_start_that_cannot_be_is_the_arrival(starts: str) -> None:
+    (found,), _ = read(body(ALERT | {"startsAt": starts}), NOW)
+    assert found.started_at == NOW
+
+
+def test_an_end_before_the_start_is_the_start() -> None:
+    (found,), _ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
+    assert found.ended_at == found.started_at
+
+
+def test_what_is_shown_is_one_printable_line_of_a_bounded_length() -> None:
+    strange = {"summary": "a\n\x1b[31mb\ud800" + "x" * 5000}
+    (found,), _ = read(body(ALERT | {"annotations": strange}), NOW)
+    assert found.summary.startswith("a [31mb?xxx")
+    assert len(found.summary) == payload.LONGEST_SUMMARY
+
+
+WRONG: tuple[tuple[bytes, str], ...] = (
+    (b"", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+    (b"[]", "must be an object"),
+    (b"null", "must be an object"),
+    (b'{"version": ' + b"9" * 5000 + b"}", "not JSON"),
+    (b"[" * 10_000 + b"]" * 10_000, "nested too deeply"),
+    (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "nested too deeply"),
+    (b"[" * 30_000, "more than 20000 parts"),
+    (body(version="3"), 'version must be "4"'),
+    (body(version=4), 'version must be "4"'),
+    (body(alerts={}), "alerts must be a list"),
+    (body(alerts=None), "alerts must be a list"),
+    (body(*[{}] * 1001), "alerts must be a list of at most 1000"),
+    (body("x"), "alerts[0] must be an object"),
+    (body(ALERT, ALERT | {"status": "maybe"}), "alerts[1].status must be"),
+    (body(ALERT | {"status": ["firing"]}), "alerts[0].status must be"),
+    (body(ALERT | {"labels": []}), "alerts[0].labels must be an object"),
+    (body(ALERT | {"labels": {"alertname": 5}}), "alerts[0].labels.alertname must be a text"),
+    (body(ALERT | {"labels": {"tier": "x"}}), "alerts[0].labels.alertname must be a name"),
+    (body(ALERT | {"labels": {"alertname": "x" * 201}}), "alerts[0].labels.alertname must be a name"),
+    (body(ALERT | {"labels": {"alertname": "x", "b": "y" * 1001}}), "is longer than 1000"),
+    (body(ALERT | {"labels": {"alertname": "x", "a-b": "y"}}), "holds a key that is no label name"),
+    (body(ALERT | {"labels": {f"l{n}": "x" for n in range(65)}}), "of at most 64 texts"),
+    (body(ALERT | {"annotations": {"summary": {"deep": 1}}}), "alerts[0].annotations.summary must be a text"),
+    (body(ALERT | {"startsAt": 1_790_000_000}), "alerts[0].startsAt must be a time"),
+    (body(ALERT | {"startsAt": "yesterday"}), "alerts[0].startsAt must be a time"),
+    (body(ALERT | {"startsAt": "2026-09-21T14:10:26"}), "alerts[0].startsAt must be a time"),
+    (body(ALERT | {"status": "resolved", "endsAt": None}), "alerts[0].endsAt must be a time"),
+)
+
+
+@pytest.mark.parametrize(("wrong", "why"), WRONG, ids=[why for _, why in WRONG])
+def test_a_body_that_is_not_sound_is_not_used_at_all(wrong: bytes, why: str) -> None:
+    with pytest.raises(BadPayload) as found:
+        read(wrong, NOW)
+    assert why in str(found.value)
+
+
+def test_a_hostile_body_costs_little_time_and_memory() -> None:
+    hostile = (
+        b"[" * (WEBHOOK_BYTES // 2),
+        b'{"version":"4","alerts":[' + b"[]," * (WEBHOOK_BYTES // 4) + b"[]]}",
+        b'{"version":"4","alerts":"' + b"x" * (WEBHOOK_BYTES - 100) + b'"}',
+        b"9" * WEBHOOK_BYTES,
+    )
+    for each in hostile:
+        tracemalloc.start()
+        begin = time.process_time()
+        with pytest.raises(BadPayload):
+            read(each, NOW)
+        seconds = time.process_time() - begin
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert seconds < 0.2
+        assert most < 6 * WEBHOOK_BYTES
+
+
+def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:
+    now = [0.0]
+    bucket = TokenBucket(10, 5, lambda: now[0])
+    assert [bucket.take() for _ in range(6)] == [True] * 5 + [False]
+    now[0] = 0.25
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    now[0] = 100.0
+    assert sum(bucket.take() for _ in range(50)) == 5
+
+
+def test_a_receiver_without_credentials_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="anybody"):
+        Receiver(Gate())
+
+
+def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.alerting.receiver.MOST_WAITING", 3)
+    receiver = Receiver(Gate((TOKEN,)))
+    assert receiver.take(body(*[ALERT] * 5)) is None
+    assert len(receiver.waiting()) == 3
+    assert receiver.waiting() == ()
+    assert receiver.health().left_out == 2
+
+
+def test_what_comes_while_the_configuration_changes_reaches_the_new_one() -> None:
+    before, after = Receiver(Gate((TOKEN,))), Receiver(Gate((TOKEN,)))
+    first, second, third = (body(ALERT | {"labels": {"alertname": name}}) for name in ("First", "Second", "Third"))
+    assert before.take(first) is None
+    assert after.take(second) is None
+    after.take_over(before)
+    assert before.take(third) is None
+    assert [one.name for one in after.waiting()] == ["First", "Second", "Third"]
+    assert before.waiting() == ()
+    assert after.health().taken == 3
+
+
+@contextmanager
+def serving() -> Iterator[tuple[WebServer, Receiver]]:
+    status = agent_status()
+    server, receiver = WebServer(WebOptions(port=0), lambda: status), Receiver(Gate((TOKEN,)))
+    server.receive(receiver)
+    server.start()
+    try:
+        yield server, receiver
+    finally:
+        server.stop()
+
+
+def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK, **headers: str) -> tuple[int, str]:
+    """Status and text of one message; the answer may come before all of it was sent."""
+    login = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("POST", path, data, {"Content-Type": JSON, **login, **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def raw(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(data)
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def test_a_message_with_the_token_waits_for_the_next_turn() -> None:
+    with serving() as (server, receiver):
+        assert post(server.port, body()) == (200, "ok\n")
+        assert [one.name for one in receiver.waiting()] == ["QueueBacklog"]
+
+
+def test_everything_else_is_refused_and_changes_nothing() -> None:
+    with serving() as (server, receiver):
+        port, sound = server.port, body()
+        assert post(port, sound, token=None)[0] == 401
+        assert post(port, sound, token="wrong-token-of-16-chars")[0] == 401
+        assert post(port, b"x" * 50_000, token=None)[0] == 401
+        assert post(port, sound, **{"Content-Type": "text/plain"})[0] == 415
+        assert post(port, sound, **{"Content-Encoding": "gzip"})[0] == 415
+        assert post(port, b"{}")[0] == 400
+        head = b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"
+        begin = head % (WEBHOOK.encode(), TOKEN.encode())
+        assert raw(port, begin + b"Content-Length: %d\r\n\r\n" % (10 * 2**20)).startswith(b"HTTP/1.1 413")
+        assert raw(port, begin + b"\r\n").startswith(b"HTTP/1.1 411")
+        assert raw(port, begin + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n").startswith(b"HTTP/1.1 411")
+        assert raw(port, begin.replace(b"POST", b"GET", 1) + b"\r\n").startswith(b"HTTP/1.1 405")
+        assert receiver.waiting() == ()
+        assert receiver.health().taken == 0
+        assert receiver.health().refused == {"credentials": 3, "content_type": 2, "payload": 1, "length": 2}
+
+
+def test_a_refusal_says_what_it_wants() -> None:
+    with serving() as (server, _):
+        answer = raw(server.port, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % WEBHOOK.encode())
+        assert b'WWW-Authenticate: Bearer realm="sizewatch"' in answer
+        assert TOKEN.encode() not in answer
+
+
+def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_path: Path) -> None:
+    (tmp_path / "readers").write_text("a-token-of-the-readers")
+    status = agent_status()
+    server = WebServer(WebOptions(port=0, bearer_token_file=str(tmp_path / "readers")), lambda: status)
+    server.receive(Receiver(Gate((TOKEN,))))
+    server.start()
+    try:
+        assert post(server.port, body())[0] == 200
+        assert post(server.port, body(), token="a-token-of-the-readers")[0] == 401
+        page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % TOKEN.encode()
+        assert raw(server.port, page).startswith(b"HTTP/1.1 401")
+    finally:
+        server.stop()
+
+
+def test_without_a_receiver_there_is_no_webhook() -> None:
+    with serving() as (server, _):
+        server.receive(None)
+        assert post(server.port, body())[0] == 405
+        assert raw(server.port, b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % WEBHOOK.encode()).startswith(b"HTTP/1.1 404")
+
+
+def test_a_flood_is_answered_with_429_and_a_flood_without_a_token_does_not_shut_the_door() -> None:
+    with serving() as (server, receiver):
+        begin = time.monotonic()
+        assert {post(server.port, body(), token=None)[0] for _ in range(300)} == {401}
+        assert post(server.port, body())[0] == 200
+        answers = [post(server.port, body())[0] for _ in range(400)]
+        allowed = BURST + PER_SECOND * (time.monotonic() - begin) + 1
+        assert set(answers) == {200, 429}
+        assert answers.count(200) <= allowed
+        assert len(receiver.waiting()) == answers.count(200) + 1
+
+
+def test_token_files_are_checked(tmp_path: Path) -> None:
+    key = "alerting.receiver.bearer_token_file"
+    with pytest.raises(BadConfig, match=f"{key}: .*missing cannot be read"):
+        token_gate(key, str(tmp_path / "missing"))
+    (tmp_path / "token").write_text("short\n")
+    with pytest.raises(BadConfig, match=f"{key}: .*token:1: a token of fewer than 16"):
+        token_gate(key, str(tmp_path / "token"))
+
+
+@contextmanager
+def receiving(folder: Path) -> Iterator[Daemon]:
+    (folder / "token").write_text(TOKEN)
+    alerting = {"receiver": {"bearer_token_file": "token"}}
+    with engines() as served, running(write(folder, configuration(served, alerting=alerting))) as daemon:
+        yield daemon
+
+
+def port_of(daemon: Daemon) -> int:
+    assert daemon.web is not None
+    return daemon.web.port
+
+
+def foreign(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(ask(daemon, "api/status"))["foreign_alerts"]
+    return found
+
+
+BEGAN = time.time() - 60
+THEIRS = ALERT | {"labels": {"alertname": "ApiLatencyHigh", "tier": "cpu-small"}, "startsAt": timestamp(BEGAN)}
+
+
+def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_restart(tmp_path: Path) -> None:
+    with receiving(tmp_path) as daemon:
+        assert post(port_of(daemon), body(THEIRS, ALERT))[0] == 200
+        assert wait_for(lambda: len(foreign(daemon)) == 2)
+        assert [(one["name"], one["tier"]) for one in foreign(daemon)] == [
+            ("QueueBacklog", None),
+            ("ApiLatencyHigh", "cpu-small"),
+        ]
+        assert metric(daemon, "sizewatch_foreign_alerts") == 1
+        assert metric(daemon, "sizewatch_webhook_requests_total") == 1
+        further(daemon)
+    with receiving(tmp_path) as daemon:
+        assert [one["name"] for one in foreign(daemon)] == ["QueueBacklog", "ApiLatencyHigh"]
+        assert post(port_of(daemon), body(THEIRS | {"status": "resolved", "endsAt": timestamp(BEGAN + 30)}))[0] == 200
+        assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
+        further(daemon)
+        assert daemon.counts.errors == 0
+    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        kept = reader.foreign_alerts(0.0)
+    assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
+
+
+def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
+    with receiving(tmp_path) as daemon:
+        port = port_of(daemon)
+        for wrong, _ in WRONG:
+            assert post(port, wrong)[0] == 400
+        assert {post(port, body(THEIRS), token=None)[0] for _ in range(200)} == {401}
+        further(daemon)
+        told = health(daemon)
+        assert told["webhook"] == {
+            "taken": 0,
+            "refused": {"payload": len(WRONG), "credentials": 200},
+            "own": 0,
+            "left_out": 0,
+        }
+        assert (told["turn_errors"], told["web_errors"]) == (0, 0)
+        assert foreign(daemon) == []
+    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        assert reader.foreign_alerts(0.0) == ()
+
+
+def test_a_reload_takes_a_new_token_and_switches_the_webhook_off_and_on(tmp_path: Path) -> None:
+    with receiving(tmp_path) as daemon:
+        path = tmp_path / "sizewatch.yaml"
+        assert post(port_of(daemon), body(THEIRS))[0] == 200
+        (tmp_path / "token").write_text("another-token-of-the-webhook")
+        reload(daemon)
+        assert post(port_of(daemon), body())[0] == 401
+        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 200
+        assert wait_for(lambda: len(foreign(daemon)) == 2)
+        assert health(daemon)["webhook"]["taken"] == 2
+        with_receiver = path.read_text()
+        path.write_text(with_receiver.replace("bearer_token_file: token", "bearer_token_file: missing"))
+        daemon.ask_reload()
+        assert wait_for(lambda: "missing cannot be read" in str(health(daemon)["config_trouble"]))
+        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 200
+        path.write_text(
+            with_receiver.replace("alerting:", "alerting: {}\nx-alerting:").partition("x-alerting:")[0]
+            + rest(with_receiver)
+        )
+        reload(daemon)
+        assert post(port_of(daemon), body(), token="another-token-of-the-webhook")[0] == 405
+
+
+def rest(text: str) -> str:
+    """What follows the part `alerting` of a configuration."""
+    lines = text.partition("alerting:\n")[2].splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if not line.startswith(" "))
+    return "".join(lines[first:])
+
+
+def reload(daemon: Daemon) -> None:
+    before = daemon.counts.reloads
+    daemon.ask_reload()
+    assert wait_for(lambda: daemon.counts.reloads > before), daemon.counts
