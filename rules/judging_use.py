@@ -1,0 +1,178 @@
+"""Capacity that is used: no headroom left, and what a GPU-hour yields from week to week (guide 9.3).
+
+Owns these two judgements. Costs are reckoned by `rules.money`, periods are added by `rules.periods`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rules import money, periods, windows
+from rules.judging import SEPARATE, Case, persists
+from rules.signals import Gap, Missing, Reading
+from rules.verdicts import Answer, Certainty, Status
+from rules.windows import MINUTE_SECONDS, Window
+from rules.wording import number
+
+DAY_SECONDS = 86_400.0
+
+
+def judge_headroom(case: Case) -> Answer:
+    """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week."""
+    apart = periods.not_mixed(case)
+    if apart is not None:
+        return apart
+    each = periods.sums(case)
+    weekly = case.period_seconds > MINUTE_SECONDS
+    judged = _busiest(case, each) if weekly else each
+    used = periods.reading(case, judged)
+    if isinstance(used, Missing) or used.value is None:
+        text = used.text if isinstance(used, Missing) else ""
+        return case.unknown(
+            used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, text or "fleet utilisation is not known"
+        )
+    limit = case.limit("above")
+    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(each)} min"
+    sentence = f"fleet utilisation {number(used.value, 'ratio')} {when}"
+    last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
+    lasting = persists(last, [periods.value(case, (one,)) for one in judged], lambda value: value > limit)
+    if used.value <= limit or not lasting:
+        return _answer(case, used, Status.OK, True, f"{sentence}: up to {limit * 100:g}% leaves headroom")
+    return _answer(
+        case, used, Status.WARNING, periods.covered(judged), f"{sentence}{_one_more(case, judged, used.value)}"
+    )
+
+
+def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
+    """The share of the hours that the row names, at least as many as must show a finding, in their order."""
+    known = [(periods.value(case, (hour,)), hour) for hour in hours]
+    ordered = sorted((pair for pair in known if pair[0] is not None), key=lambda pair: pair[0] or 0.0, reverse=True)
+    most = max(SEPARATE, math.floor(case.limit("busiest_hours") * len(hours)))
+    return tuple(sorted((hour for _, hour in ordered[:most]), key=lambda hour: hour.start))
+
+
+def _busiest_of_late(case: Case) -> float | None:
+    """The fullest hour of the last quarter of the time: a peak that does not come any more is over."""
+    late = case.periods(case.last_quarter(case.slices))
+    known = [periods.value(case, [one.window for one in group]) for group in late]
+    return max((one for one in known if one is not None), default=None)
+
+
+def _minutes(each: Sequence[Window]) -> str:
+    return f"{math.fsum(one.span for one in each) / MINUTE_SECONDS:.0f}"
+
+
+def _one_more(case: Case, judged: Sequence[Window], utilization: float) -> str:
+    """What one replica more brings and costs."""
+    replicas = periods.ready(judged)
+    after = number(utilization * replicas / (replicas + 1), "ratio")
+    text = f": one replica beside the {replicas:.1f} that were ready brings it to {after}"
+    return text if case.view.plan is None else f"{text} and costs {money.a_day(1, money.price_of(case.view.plan))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yield:
+    """What some hours yielded: traffic (requests a second of the tier), tokens per GPU-hour and per request, requests a
+    second of one replica.
+    """
+
+    traffic: float
+    tokens_per_gpu_hour: float
+    tokens_per_request: float
+    requests_per_replica: float
+
+
+def judge_falling(case: Case) -> Answer:
+    """Tokens per GPU-hour of this week against the week before, while traffic grew (guide 9.3: "flat or declining as
+    traffic grows, something is saturating").
+
+    Whole weeks are compared, so that each has every weekday once. Certain only if single days show it too, each against
+    the same weekday.
+    """
+    found = periods.reading(case, periods.sums(case))
+    if isinstance(found, Missing):
+        return case.unknown(found.gap, found.text or "tokens per GPU-hour are not known")
+    middle = case.now - case.rule.window_seconds / 2
+    hours = periods.sums(case)
+    before, after = (
+        _yield(case, [hour for hour in hours if (_middle(hour) < middle) == earlier]) for earlier in (True, False)
+    )
+    if before is None or after is None:
+        return case.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
+    days = _days(case, hours)
+    falling = sum(1 for day in days if _falls(case, *day))
+    seen = _reading(after.tokens_per_gpu_hour, found.n)
+    sentence = _compared(before, after)
+    if not _falls(case, before, after):
+        return _answer(case, seen, Status.OK, True, sentence, before)
+    certain = falling >= case.limit("days") and periods.covered(hours)
+    return _answer(case, seen, Status.WARNING, certain, f"{sentence}; on {falling} of {len(days)} days", before)
+
+
+def _yield(case: Case, hours: Sequence[Window]) -> Yield | None:
+    if not hours:
+        return None
+    total = windows.add(hours)
+    requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
+    made = periods.value(case, hours)
+    if requests <= 0 or tokens <= 0 or made is None:
+        return None
+    return Yield(
+        traffic=requests / math.fsum(hour.span for hour in hours),
+        tokens_per_gpu_hour=made,
+        tokens_per_request=tokens / requests,
+        requests_per_replica=requests / total.covered_seconds,
+    )
+
+
+def _days(case: Case, hours: Sequence[Window]) -> list[tuple[Yield, Yield]]:
+    """Each day of the later half with the day half the window before it, where both had traffic."""
+    half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
+    grouped: dict[int, list[Window]] = {}
+    for hour in hours:
+        grouped.setdefault(math.floor((case.now - _middle(hour)) / DAY_SECONDS), []).append(hour)
+    pairs = [(_yield(case, grouped.get(day + half, [])), _yield(case, grouped.get(day, []))) for day in range(half)]
+    return [(before, after) for before, after in pairs if before is not None and after is not None]
+
+
+def _middle(hour: Window) -> float:
+    return (hour.start + hour.end) / 2
+
+
+def _falls(case: Case, before: Yield, after: Yield) -> bool:
+    grown = after.traffic >= before.traffic * (1 + case.limit("growth"))
+    return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - case.limit("fall"))
+
+
+def _compared(before: Yield, after: Yield) -> str:
+    """What moved: tokens per GPU-hour are requests per replica x tokens per request."""
+    return (
+        f"tokens per GPU-hour {number(after.tokens_per_gpu_hour, 'count')} this week, "
+        f"{number(before.tokens_per_gpu_hour, 'count')} the week before, "
+        f"while traffic went {_change(before.traffic, after.traffic)}: "
+        f"requests per replica {_change(before.requests_per_replica, after.requests_per_replica)}, "
+        f"tokens per request {_change(before.tokens_per_request, after.tokens_per_request)}"
+    )
+
+
+def _change(before: float, after: float) -> str:
+    """In per cent with its sign, or that there is none to speak of."""
+    text = f"{after / before - 1:+.1%}"
+    return "unchanged" if text in ("+0.0%", "-0.0%") else text
+
+
+def _reading(value: float, n: float) -> Reading:
+    return Reading(value=value, low=value, high=value, n=n)
+
+
+def _answer(
+    case: Case, seen: Reading, status: Status, certain: bool, sentence: str, before: Yield | None = None
+) -> Answer:
+    if before is not None:
+        expected = Reading(value=None, low=before.tokens_per_gpu_hour * (1 - case.limit("fall")), high=None, n=seen.n)
+    else:
+        expected = Reading(value=None, low=0.0, high=case.limit("above"), n=seen.n)
+    certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
+    return case.verdict(status, certainty, seen, expected, sentence)

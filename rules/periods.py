@@ -1,0 +1,81 @@
+"""Days of production hour by hour (a short hold: minute by minute): what the rules about the fleet's use share.
+
+Owns the sum of each period, the fullest of them, and how many replicas were ready. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rules import windows
+from rules.judging import Case
+from rules.readings import FULL_COVERAGE, read
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.verdicts import Unknown
+from rules.windows import Window
+
+
+def sums(case: Case) -> tuple[Window, ...]:
+    """One window for each period of the case, oldest first."""
+    return tuple(windows.add(one.window for one in group) for group in case.periods(case.slices))
+
+
+def in_last_quarter(case: Case) -> tuple[Window, ...]:
+    """The windows of the last quarter of the hold."""
+    return tuple(one.window for one in case.last_quarter(case.slices))
+
+
+def reading(case: Case, several: Sequence[Window], signal: str = "") -> SignalValue:
+    """A signal (else the rule's own) over the sum of windows; no traffic where there is none of them."""
+    if not several:
+        return Missing(gap=Gap.NO_TRAFFIC)
+    return read(BY_NAME[signal or case.rule.signal], windows.add(several), case.view.basis)
+
+
+def value(case: Case, several: Sequence[Window], signal: str = "") -> float | None:
+    """The same as a number, None where it is not known."""
+    found = reading(case, several, signal)
+    return found.value if isinstance(found, Reading) else None
+
+
+def nearest_rank(values: Sequence[float], q: float) -> float:
+    """The quantile q (0-1) of what periods had, by nearest rank ceil(q n) (DESIGN, words). Raises ValueError on none."""
+    if not values:
+        raise ValueError("no periods")
+    return sorted(values)[max(0, math.ceil(round(q * len(values), 9)) - 1)]
+
+
+def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
+    """Quantile q of the hourly means, and of the hourly maxima, of a gauge; None where no hour has it."""
+    gauges = [w.gauges[family] for w in several if family in w.gauges and w.gauges[family].seconds > 0]
+    if not gauges:
+        return None
+    return nearest_rank([g.integral / g.seconds for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
+
+
+def seen_seconds(period: Window, longest: float) -> float:
+    """Of a period at most so long: the seconds in which the tier was seen, as far as its replicas were covered."""
+    return min(period.span, longest) * period.coverage
+
+
+def ready(several: Sequence[Window]) -> float:
+    """Mean number of replicas that were seen: covered replica-seconds by the seconds of the periods."""
+    seconds = math.fsum(w.span for w in several)
+    return math.fsum(w.covered_seconds for w in several) / seconds if seconds > 0 else 0.0
+
+
+def covered(several: Sequence[Window]) -> bool:
+    """Whether enough of the replicas was seen in these periods to speak for all of them; they need not be neighbours."""
+    due = math.fsum(w.due_seconds for w in several)
+    return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
+
+
+def not_mixed(case: Case) -> Unknown | None:
+    """Why fleet utilisation means nothing for a tier whose pools are served apart: usable rps is a whole replica's."""
+    plan = case.view.plan
+    if plan is None or plan.pools == ("mixed",):
+        return None
+    return case.unknown(
+        Gap.NOT_IN_PLAN, "the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart"
+    )

@@ -1,0 +1,79 @@
+"""Hours of a small tier for the tests of rules over days: two replicas by default, of a plan that can take 6 rps each.
+
+A replica is one GPU at 2.5 USD an hour, so a replica-day costs 60 USD. The plan never scales below one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import judging_samples
+from judging_samples import START, gauge
+
+from rules import watch_long
+from rules.slices import Slice, TierView, place
+from rules.verdicts import Answer, Unknown, Verdict
+from rules.windows import Window
+
+HOUR = 3600.0
+USABLE_RPS = 6.0
+FLEET = {"fleet": {"instances": 4, "minimum_warm": 1}, "cost": {"gpu_hour_price": 2.5, "currency": "USD"}}
+
+
+def view(*changes: Mapping[str, Any], **parts: Any) -> TierView:
+    """The view of the tier with its price and its minimum warm count."""
+    return judging_samples.view(*changes, **{**FLEET, **parts})
+
+
+def hour(number: float, used: float = 0.5, replicas: float = 2, **more: Any) -> Window:
+    """The hour `number` hours after START at so much of the usable rate, all replicas together.
+
+    `kv` and `kv_most` (mean and highest level), `waiting`, `gpu`, `tokens` (a request) and `covered` (share) by keyword; None
+    leaves the family out. Other keywords replace the window's own fields.
+    """
+    seen = {"kv": 0.3, "kv_most": 0.5, "waiting": 0.0, "gpu": 0.3, "tokens": 100.0, "covered": 1.0} | more
+    due = replicas * HOUR
+    seconds = due * seen.pop("covered")
+    finished = used * USABLE_RPS * seconds
+    tokens, gpu, kv, most, waiting = (seen.pop(name) for name in ("tokens", "gpu", "kv", "kv_most", "waiting"))
+    counters = {"requests_finished": finished, "generation_tokens": tokens * finished, **seen.pop("counters", {})}
+    if gpu is not None:
+        counters |= {"gpu_busy_seconds": gpu * seconds, "gpu_busy_covered_seconds": seconds}
+    gauges = {"requests_running": gauge(2.0, seconds=seconds), **seen.pop("gauges", {})}
+    if kv is not None:
+        gauges["kv_utilization"] = gauge(kv, 0.0, max(kv, most), seconds=seconds)
+    if waiting is not None:
+        gauges["requests_waiting"] = gauge(waiting, 0.0, waiting, seconds=seconds)
+    start = START + HOUR * number
+    span = {"start": start, "end": start + HOUR, "expected_seconds": due, "covered_seconds": seconds}
+    return Window(**{**span, "counters": counters, "gauges": gauges, **seen})
+
+
+def hours(count: int, make: Callable[[int], Window] = hour, first: int = 0) -> list[Window]:
+    """So many hours, made by their number."""
+    return [make(number) for number in range(first, first + count)]
+
+
+def slices(several: Iterable[Window]) -> list[Slice]:
+    return [place(one, None, None) for one in several]
+
+
+def answered(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Answer:
+    """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
+    at = max(one.end for one in several) if now is None else now
+    return next(a for a in watch_long.long_answers(view, slices(several), at) if a.rule == rule)
+
+
+def verdict(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Verdict:
+    """The same where it must be a verdict."""
+    found = answered(rule, view, several, now)
+    assert isinstance(found, Verdict), found
+    return found
+
+
+def unknown(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Unknown:
+    """The same where it must be unknown."""
+    found = answered(rule, view, several, now)
+    assert isinstance(found, Unknown), found
+    return found

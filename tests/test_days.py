@@ -1,0 +1,222 @@
+"""Simulated weeks in a real history, judged by the daemon's upkeep: what rules over days find there, and what stays of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import PLAN, ask, configuration, further, running, wait_for, write
+from days_samples import USABLE_RPS, hour
+from engine_server import engines
+
+from agent.assembly import Assembly, assemble
+from agent.config import Loaded, load
+from agent.config_files import load_plan
+from agent.daemon import Daemon
+from agent.history import days
+from agent.history.booking import Booking
+from agent.history.keeping import Keeping
+from agent.history.store import Store
+from rules import slices, watch_long
+from rules.plan import plan_version
+from rules.signals import Gap
+from rules.verdicts import Answer, Status, Subject, Unknown, Verdict
+
+WEEK = 168
+PLANNED = load_plan(PLAN).tiers["cpu-small"]
+VIEW = slices.view("cpu-small", PLANNED)
+VERSION = plan_version(PLANNED)
+NOW = hour(WEEK).start + 45.0
+"""Shortly after the end of the first week."""
+
+TRAP = ("UtilizationTrap", Subject(tier="cpu-small"))
+
+
+def booked(
+    path: Path, used: float, count: int = WEEK, *, first: int = 0, version: str = VERSION, replicas: int = 4
+) -> None:
+    """Hours of the tier's plan in the history, at so much of its usable rate, each replica's on its own."""
+    share = used * (VIEW.basis.usable_rps or 0.0) / USABLE_RPS
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    every = [
+        Booking(tier="cpu-small", plan_version=version, slice=slices.place(one, VIEW.curve, f"r{n}"))
+        for one in (hour(number, used=share, replicas=1, kv=0.3) for number in range(first, first + count))
+        for n in range(replicas)
+    ]
+    with Store(path) as store:
+        store.book(every)
+
+
+def asked(path: Path, now: float = NOW, version: str = VERSION) -> dict[str, Answer]:
+    """What upkeep tells of the tier."""
+    keeping = Keeping(lambda: Store(path, busy_timeout_seconds=0.05))
+    with closing(keeping):
+        answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": version}, now)
+        return {answer.rule: answer for answer in answers}
+
+
+@pytest.fixture(name="path")
+def history_path(tmp_path: Path) -> Path:
+    return tmp_path / "sizewatch-data" / "history.db"
+
+
+def status(answer: Answer) -> Status:
+    assert isinstance(answer, Verdict), answer
+    return answer.status
+
+
+def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_percent_is_none(tmp_path: Path) -> None:
+    for used, found in ((0.2, Status.WARNING), (0.39, Status.WARNING), (0.41, Status.OK)):
+        path = tmp_path / f"{used}.db"
+        booked(path, used)
+        trap = asked(path)["UtilizationTrap"]
+        assert status(trap) is found
+        assert isinstance(trap, Verdict)
+        assert f"fleet utilisation {used:.1%} over 7.0 days" in trap.sentence
+
+
+def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:
+    booked(path, 0.2, 156, first=12)
+    trap = asked(path)["UtilizationTrap"]
+    assert isinstance(trap, Unknown)
+    assert trap.text == "156 of 168 hours seen, the first of them is not yet so old"
+
+
+def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path) -> None:
+    booked(path, 0.2, 100, version="before")
+    booked(path, 0.2, 68, first=100)
+    answers = asked(path)
+    trap, cache = answers["UtilizationTrap"], answers["KvCacheUnderused"]
+    assert isinstance(trap, Unknown)
+    assert trap.text.startswith("68 of 168 hours seen")
+    assert status(cache) is Status.WARNING
+
+
+def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) -> None:
+    booked(path, 0.2)
+    with Store.open_reader(path) as reader:
+        answers = {a.rule: a for a in days.answers(reader, VIEW, VERSION, NOW)}
+    trap = answers["UtilizationTrap"]
+    assert isinstance(trap, Verdict)
+    assert "of 4.0 replicas" in trap.sentence
+
+
+def test_a_history_that_cannot_be_read_makes_the_rules_over_days_unknown_with_the_reason(path: Path) -> None:
+    booked(path, 0.2, 2)
+    keeping = Keeping(lambda: Store(path, busy_timeout_seconds=0.05))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE hours SET body = x'00'")
+        other.commit()
+    answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": VERSION}, NOW - 166 * 3600)
+    keeping.close()
+    assert [a.rule for a in answers] == [rule.name for rule in watch_long.LONG]
+    assert {a.reason for a in answers if isinstance(a, Unknown)} == {Gap.STALE}
+    assert keeping.trouble is not None
+    assert all(keeping.trouble in a.text for a in answers if isinstance(a, Unknown))
+
+
+def at_work(began: float) -> Callable[[], float]:
+    """A clock that was NOW when the test began."""
+    return lambda: NOW + time.monotonic() - began
+
+
+@contextmanager
+def watching(folder: Path, **keys: Any) -> Iterator[tuple[Daemon, Path]]:
+    """A daemon whose clock stands at NOW, and its configuration."""
+    clock = at_work(time.monotonic())
+
+    def then(loaded: Loaded, before: Assembly | None) -> Assembly:
+        return assemble(loaded, before, clock=clock)
+
+    with engines() as served:
+        path = write(folder, configuration(served, **keys))
+        with running(path, assemble=then, clock=clock) as daemon:
+            yield daemon, path
+
+
+def told(daemon: Daemon) -> dict[str, Any]:
+    """What the daemon's page for programs says of the trap."""
+    (tier,) = json.loads(ask(daemon, "api/status"))["tiers"]
+    (found,) = [one for one in tier["verdicts"] if one["rule"] == "UtilizationTrap"]
+    return dict(found)
+
+
+def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_keeps_the_episode(
+    tmp_path: Path, path: Path
+) -> None:
+    booked(path, 0.2)
+    with watching(tmp_path) as (daemon, _):
+        assert told(daemon)["status"] == "warning"
+        lines = ask(daemon, "metrics").decode().splitlines()
+        (exported,) = [one for one in lines if one.startswith("sizewatch_verdict{") and "UtilizationTrap" in one]
+        assert exported.endswith(" 1.0")
+        assert b"UtilizationTrap" in ask(daemon)
+        assert "UtilizationTrap" in {key.rule for key in daemon.turns.watcher.alerts}
+        further(daemon, 3)
+        assert told(daemon)["status"] == "warning", "it stands between two hours"
+        assert wait_for(lambda: kept(path))
+    (episode,) = kept(path)
+    assert (episode.subject, episode.ended_at) == (TRAP[1], None)
+
+
+def kept(path: Path) -> list[Any]:
+    with Store.open_reader(path) as reader:
+        return [one for one in reader.episodes(0.0) if one.rule == "UtilizationTrap"]
+
+
+def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_without_ending_the_episode(
+    tmp_path: Path, path: Path
+) -> None:
+    booked(path, 0.2)
+    with watching(tmp_path) as (daemon, config):
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 1)
+        further(daemon)
+        standing = daemon.turns.watcher.standings[TRAP]
+        assert status(standing.answer) is Status.WARNING
+        began = standing.episode.started_at if standing.episode else None
+        changed = PLAN.read_text(encoding="utf-8").replace("gpu_hour_price: 1.0", "gpu_hour_price: 2.0")
+        assert changed != PLAN.read_text(encoding="utf-8")
+        (tmp_path / "other.yaml").write_text(changed, encoding="utf-8")
+        config.write_text(config.read_text(encoding="utf-8").replace(str(PLAN), "other.yaml"), encoding="utf-8")
+        daemon.ask_reload()
+        assert wait_for(lambda: daemon.counts.reloads == 2)
+        further(daemon)
+        after = daemon.turns.watcher.standings[TRAP]
+        assert isinstance(after.answer, Unknown)
+        assert after.episode is not None
+        assert after.episode.started_at == began
+
+
+def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
+    booked(path, 0.2)
+    with engines() as served:
+        parts = assemble(load(write(tmp_path, configuration(served))), clock=lambda: NOW)
+        parts.turns.turn()
+        assert parts.turns.watcher.standings[TRAP].episode is not None
+        booked(path, 0.7, 80, first=WEEK)
+        parts.upkeep(NOW + 80 * 3600)
+        parts.turns.turn()
+        standing = parts.turns.watcher.standings[TRAP]
+        assert (status(standing.answer), standing.episode) == (Status.OK, None)
+        parts.close(NOW)
+
+
+def test_a_node_without_a_history_says_once_that_it_keeps_none(tmp_path: Path) -> None:
+    with engines() as served:
+        config = write(tmp_path, configuration(served, role="node"))
+        parts = assemble(load(config), clock=lambda: NOW)
+        parts.turns.turn()
+        standing = parts.turns.watcher.standings[TRAP]
+        assert isinstance(standing.answer, Unknown)
+        assert (standing.answer.reason, standing.answer.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")
+        assert not parts.turns.watcher._news
+        parts.upkeep(NOW + 3600)
+        assert not parts.turns.watcher._news
+        parts.close(NOW)

@@ -1,0 +1,207 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from days_samples import hour, hours, unknown, verdict, view
+from judging_samples import tier
+
+from rules import slices
+from rules.signals import Gap
+from rules.verdicts import Certainty, Status
+from rules.windows import Window
+
+WEEK = 168
+
+
+def trap(count: int = WEEK, **each: Any) -> list[Window]:
+    return hours(count, lambda n: hour(n, **{"used": 0.2, "replicas": 4, **each}))
+
+
+def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_insurance_apart() -> None:
+    found = verdict("UtilizationTrap", view(), trap())
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "fleet utilisation 20.0% over 7.0 days and the KV cache is 30.0% full in its fullest hours: "
+        "1.7 of 4.0 replicas are not needed at 60%, 100 USD a day; "
+        "the minimum warm count is insurance, 1.0 replicas, 60.0 USD a day more"
+    )
+    assert [action.text.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
+
+
+def test_six_and_a_half_days_are_not_yet_a_trap() -> None:
+    found = unknown("UtilizationTrap", view(), trap(156))
+    assert (found.reason, found.text) == (
+        Gap.TOO_FEW_REQUESTS,
+        "156 of 168 hours seen, the first of them is not yet so old",
+    )
+    assert unknown("UtilizationTrap", view(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
+
+
+def test_at_forty_one_percent_there_is_no_trap_and_at_thirty_nine_there_is() -> None:
+    assert verdict("UtilizationTrap", view(), trap(used=0.41)).status is Status.OK
+    assert verdict("UtilizationTrap", view(), trap(used=0.39)).status is Status.WARNING
+
+
+def test_a_limit_of_the_configuration_takes_the_place_of_the_guides() -> None:
+    lower = replace(view(), limits={"UtilizationTrap": {"below": 0.1}})
+    assert verdict("UtilizationTrap", lower, trap()).status is Status.OK
+
+
+def test_tokens_count_where_they_use_more_of_the_capacity_than_requests() -> None:
+    lengths = {"prompt_tokens": {"p50": 100}, "generation_tokens": {"p50": 100}}
+    long = trap(counters={"prompt_tokens": 0.2 * 6 * 4 * 3600 * 500})
+    assert verdict("UtilizationTrap", view(workload=lengths), long).status is Status.OK
+    assert verdict("UtilizationTrap", view(), long).status is Status.WARNING
+
+
+def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> None:
+    def full(number: int, of: int) -> Window:
+        return hour(number, used=0.2, replicas=4, kv=0.8 if number % 20 < of else 0.1)
+
+    found = verdict("UtilizationTrap", view(), hours(WEEK, lambda n: full(n, of=2)))
+    assert found.status is Status.OK
+    assert found.sentence.endswith("memory sets the size of this fleet, not load")
+    assert verdict("UtilizationTrap", view(), trap(kv=0.74)).status is Status.WARNING
+    assert verdict("UtilizationTrap", view(), trap(kv=0.75)).status is Status.OK
+    assert verdict("UtilizationTrap", view(), trap(kv=0.3, kv_most=0.95)).status is Status.WARNING, (
+        "means, not instants"
+    )
+    few = hours(WEEK, lambda n: hour(n, used=0.2, replicas=4, kv=0.8 if n < 8 else 0.1))
+    assert verdict("UtilizationTrap", view(), few).status is Status.WARNING, "one hour of twenty says nothing"
+
+
+def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_not_asked() -> None:
+    found = unknown("UtilizationTrap", view(), trap(kv=None))
+    assert found.reason is Gap.NOT_EXPOSED
+    assert "fleet utilisation 20.0% over 7.0 days, but nothing says" in found.text
+    assert verdict("UtilizationTrap", view(), trap(kv=None, used=0.5)).status is Status.OK
+
+
+def test_what_idles_only_as_insurance_is_no_trap() -> None:
+    fleet = {"instances": 4, "minimum_warm": 3}
+    found = verdict("UtilizationTrap", view(fleet=fleet), trap())
+    assert found.status is Status.OK
+    assert found.sentence.endswith(
+        "all of it kept warm on purpose: the minimum warm count is insurance, 2.7 replicas, 160 USD a day"
+    )
+
+
+def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
+    unpriced = slices.view("t", tier(fleet={"instances": 4}))
+    found = verdict("UtilizationTrap", unpriced, trap())
+    assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64.0 GPU-hours a day")
+
+
+def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
+    ended = hours(WEEK, lambda n: hour(n, used=0.2 if n < 130 else 0.5, replicas=4))
+    assert verdict("UtilizationTrap", view(), ended).certainty is Certainty.LIKELY
+    assert verdict("UtilizationTrap", view(), trap()).certainty is Certainty.CERTAIN
+    thin = hours(WEEK, lambda n: hour(n, used=0.2, replicas=4, covered=0.5 if n % 9 == 0 else 0.9))
+    assert unknown("UtilizationTrap", view(), thin).reason is Gap.TOO_FEW_REQUESTS
+
+
+def test_a_tier_without_a_curve_or_with_pools_apart_has_no_fleet_utilisation() -> None:
+    bare = unknown("UtilizationTrap", slices.view("t", None), trap())
+    assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
+    apart = unknown("UtilizationTrap", view(pools=["prefill", "decode"]), trap())
+    assert apart.reason is Gap.NOT_IN_PLAN
+    assert "prefill and decode apart" in apart.text
+
+
+def test_a_fleet_that_served_nothing_at_all_is_in_the_trap() -> None:
+    assert verdict("UtilizationTrap", view(), trap(used=0.0)).status is Status.WARNING
+
+
+def quiet(count: int = 24, **each: Any) -> list[Window]:
+    return hours(count, lambda n: hour(n, **{"used": 0.2, "replicas": 4, **each}))
+
+
+def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> None:
+    found = verdict("QueueAlwaysEmpty", view(), quiet())
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "no request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
+        "1.0 of 4.0 replicas are not needed at 60%, 60.0 USD a day even then"
+    )
+
+
+@pytest.mark.parametrize(
+    ("each", "status"),
+    [
+        ({"waiting": 0.05}, Status.WARNING),
+        ({"waiting": 0.06}, Status.OK),
+        ({"gpu": 0.39}, Status.WARNING),
+        ({"gpu": 0.41}, Status.OK),
+    ],
+)
+def test_a_queue_or_busy_gpus_are_no_oversized_fleet(each: dict[str, Any], status: Status) -> None:
+    assert verdict("QueueAlwaysEmpty", view(), quiet(**each)).status is status
+
+
+def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
+    found = verdict("QueueAlwaysEmpty", view(fleet={"instances": 4, "minimum_warm": 2}), quiet())
+    assert found.status is Status.OK
+    assert "kept warm on purpose: the minimum warm count is insurance, 2.0 replicas, 120 USD a day" in found.sentence
+
+
+def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
+    busy = hours(24, lambda n: hour(n, used=0.2, gpu=0.9 if n in (9, 15) else 0.05))
+    assert verdict("QueueAlwaysEmpty", view(), busy).status is Status.OK
+    queued = hours(24, lambda n: hour(n, used=0.2, waiting=3.0 if n in (9, 15) else 0.0))
+    assert verdict("QueueAlwaysEmpty", view(), queued).status is Status.OK
+
+
+def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
+    assert unknown("QueueAlwaysEmpty", view(), quiet(23)).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown("QueueAlwaysEmpty", view(), quiet(used=0.0)).reason is Gap.NO_TRAFFIC
+    assert unknown("QueueAlwaysEmpty", view(), quiet(waiting=None)).reason is Gap.NOT_EXPOSED
+    none_read = unknown("QueueAlwaysEmpty", view(), quiet(gpu=None))
+    assert (none_read.reason, none_read.text) == (Gap.NOT_EXPOSED, "no GPU utilisation is read")
+
+
+def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
+    def polled(number: int) -> Window:
+        one = hour(number, used=0.2, gpu=None, replicas=4)
+        level = replace(one.gauges["requests_running"], integral=0.3 * one.covered_seconds)
+        return replace(
+            one, gauges={**one.gauges, "gpu_utilization_sampled": level}, sampled=frozenset({"gpu_utilization_sampled"})
+        )
+
+    found = verdict("QueueAlwaysEmpty", view(), hours(24, polled))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+
+
+def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
+    found = verdict("QueueAlwaysEmpty", slices.view("t", None), quiet())
+    assert found.sentence.endswith("2.0 of 4.0 replicas are not needed at 60% even then")
+
+
+@pytest.mark.parametrize(("most", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (0.95, Status.OK)])
+def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
+    found = verdict("KvCacheUnderused", view(), trap(kv_most=most))
+    assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
+    assert f"reaches {most:.1%} in its fullest hours (30.0% on average)" in found.sentence
+
+
+def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
+    def spiky(number: int, every: int) -> Window:
+        return hour(number, kv_most=0.9 if number % every == 0 else 0.2)
+
+    assert verdict("KvCacheUnderused", view(), hours(WEEK, lambda n: spiky(n, 8))).status is Status.OK
+    assert verdict("KvCacheUnderused", view(), hours(WEEK, lambda n: spiky(n, 40))).status is Status.WARNING
+
+
+def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
+    cached = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 30.0})
+    found = verdict("KvCacheUnderused", view(), cached)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    assert "30.0% of prompt tokens are found in it" in found.sentence
+    few = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 9.0})
+    assert verdict("KvCacheUnderused", view(), few).certainty is Certainty.CERTAIN
+
+
+def test_an_underused_cache_is_known_after_a_week_with_traffic_where_its_level_is_shown() -> None:
+    assert unknown("KvCacheUnderused", view(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
+    hidden = unknown("KvCacheUnderused", view(), trap(kv=None))
+    assert (hidden.reason, hidden.text) == (Gap.NOT_EXPOSED, "the engine does not show how full its KV cache is")
+    assert unknown("KvCacheUnderused", view(), trap(used=0.0)).reason is Gap.NO_TRAFFIC

@@ -1,0 +1,179 @@
+from dataclasses import replace
+from typing import Any
+
+import judging_samples
+import pytest
+from days_samples import hour, hours, slices, unknown, verdict, view
+from judging_samples import minute
+
+from rules import watch_long
+from rules.judging_use import DAY_SECONDS
+from rules.signals import Gap
+from rules.slices import view as view_of
+from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.windows import Window
+
+WEEK, TWO_WEEKS = 168, 336
+
+
+def live(rps: float, count: int = 15, **more: Any) -> list[Window]:
+    return judging_samples.each(count, lambda n: minute(n, rps=rps, **more))
+
+
+def headroom(several: list[Window]) -> Verdict:
+    return judging_samples.verdict("NoHeadroom", view(), {"a": several, "b": several})
+
+
+def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_more_replica_has_a_price() -> None:
+    found = headroom(live(5.7))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60.0 USD a day"
+    )
+    assert found.actions[0].text == "Add a replica of this tier"
+
+
+@pytest.mark.parametrize(("rps", "status"), [(5.38, Status.OK), (5.42, Status.WARNING), (7.0, Status.WARNING)])
+def test_up_to_ninety_percent_there_is_headroom(rps: float, status: Status) -> None:
+    assert headroom(live(rps)).status is status
+
+
+def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
+    short = judging_samples.unknown("NoHeadroom", view(), live(5.7, 9))
+    assert (short.reason, short.text) == (Gap.TOO_FEW_REQUESTS, "540 s seen, 600 s are needed")
+    assert judging_samples.verdict("NoHeadroom", view(), live(5.7, 10)).status is Status.WARNING
+
+
+def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() -> None:
+    over = [*judging_samples.each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
+    assert headroom(over).status is Status.OK
+    filling = judging_samples.each(15, lambda n: minute(n, rps=5.7 if n > 10 else 3.0))
+    assert headroom(filling).status is Status.OK, "the hold has not passed"
+    burst = judging_samples.each(15, lambda n: minute(n, rps=40.0 if n in (13, 14) else 3.0))
+    assert headroom(burst).status is Status.OK
+
+
+def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
+    bare = judging_samples.unknown("NoHeadroom", view_of("t", None), live(5.7))
+    assert bare.reason is Gap.NOT_IN_PLAN
+    unpriced = judging_samples.verdict("NoHeadroom", judging_samples.view(), live(5.7))
+    assert unpriced.sentence.endswith(
+        "one replica beside the 1.0 that were ready brings it to 47.5% and costs 24.0 GPU-hours a day"
+    )
+    apart = judging_samples.unknown("NoHeadroom", view(pools=["prefill", "decode"]), live(5.7))
+    assert apart.reason is Gap.NOT_IN_PLAN
+
+
+def peaks(until: int = WEEK, high: float = 0.95) -> list[Window]:
+    """Two full hours every day, the last day on which they come being that of hour `until`."""
+    return hours(WEEK, lambda n: hour(n, used=high if n % 24 in (10, 11) and n < until else 0.3))
+
+
+def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -> None:
+    found = verdict("NoHeadroom", view(), peaks())
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence.startswith(
+        "fleet utilisation 95.0% in the busiest 8 of 168 hours: one replica beside the 2.0"
+    )
+    assert verdict("NoHeadroom", view(), peaks(high=0.89)).status is Status.OK
+
+
+def test_full_hours_of_a_week_end_with_the_days_in_which_they_do_not_come_any_more() -> None:
+    assert verdict("NoHeadroom", view(), peaks(until=130)).status is Status.OK
+    twice = hours(WEEK, lambda n: hour(n, used=2.0 if n > 165 else 0.3))
+    assert verdict("NoHeadroom", view(), twice).status is Status.OK, "two hours are not three"
+
+
+def told(*answers: Answer) -> watch_long.Told:
+    return {(answer.rule, answer.subject): answer for answer in answers}
+
+
+def test_between_two_peaks_the_week_speaks_and_in_a_peak_the_minutes() -> None:
+    weekly = verdict("NoHeadroom", view(), peaks())
+    calm, full = headroom(live(3.0)), headroom(live(5.7))
+    assert watch_long.beside(calm, told(weekly)) == replace(weekly, t=calm.t)
+    assert watch_long.beside(full, told(weekly)) is full
+    healthy = verdict("NoHeadroom", view(), peaks(until=0))
+    assert watch_long.beside(calm, told(healthy)) is calm
+    silent = Unknown(t=calm.t, rule="NoHeadroom", subject=calm.subject, reason=Gap.NO_TRAFFIC)
+    assert watch_long.beside(silent, told(healthy)) is silent
+    assert watch_long.beside(calm, {}) is calm
+
+
+def weeks(used: float = 0.36, **later: Any) -> list[Window]:
+    """Two weeks; the second with more of the traffic, and what is given by keyword."""
+    return hours(TWO_WEEKS, lambda n: hour(n, **({"used": 0.3} if n < WEEK else {"used": used, **later})))
+
+
+def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_moved() -> None:
+    found = verdict("TokensPerGpuHourFalling", view(), weeks(used=0.24, replicas=3))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "tokens per GPU-hour 518,400 this week, 648,000 the week before, while traffic went +20.0%: "
+        "requests per replica -20.0%, tokens per request unchanged; on 7 of 7 days"
+    )
+
+
+def test_shorter_answers_are_named_as_what_moved() -> None:
+    found = verdict("TokensPerGpuHourFalling", view(), weeks(tokens=60.0))
+    assert found.status is Status.WARNING
+    assert "requests per replica +20.0%, tokens per request -40.0%" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("used", "tokens", "status"),
+    [
+        (0.36, 76.0, Status.OK),
+        (0.36, 74.0, Status.WARNING),
+        (0.314, 80.0, Status.OK),
+        (0.316, 80.0, Status.WARNING),
+        (0.2, 50.0, Status.OK),
+    ],
+)
+def test_it_takes_a_fall_of_a_tenth_and_traffic_that_grows(used: float, tokens: float, status: Status) -> None:
+    assert verdict("TokensPerGpuHourFalling", view(), weeks(used=used, tokens=tokens)).status is status
+
+
+def test_two_bad_days_make_it_likely_and_three_certain() -> None:
+    def bad(days: int) -> list[Window]:
+        return hours(
+            TWO_WEEKS,
+            lambda n: hour(n, used=0.3 if n < WEEK else 0.33, tokens=10.0 if n >= TWO_WEEKS - 24 * days else 100.0),
+        )
+
+    found = verdict("TokensPerGpuHourFalling", view(), bad(2))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    assert found.sentence.endswith("on 2 of 7 days")
+    assert verdict("TokensPerGpuHourFalling", view(), bad(3)).certainty is Certainty.CERTAIN
+
+
+@pytest.mark.parametrize("day", range(7))
+def test_week_ends_with_many_replicas_and_little_traffic_make_no_fall(day: int) -> None:
+    """Whatever weekday it is: both weeks hold each of them once."""
+
+    def week_end(number: int) -> Window:
+        quiet = (number // 24 + day) % 7 >= 5
+        growth = 1.0 if number < WEEK else 1.1
+        return hour(number, used=0.1 * growth if quiet else 0.3 * growth, replicas=6 if quiet else 4)
+
+    assert verdict("TokensPerGpuHourFalling", view(), hours(TWO_WEEKS, week_end)).status is Status.OK
+
+
+def test_two_weeks_with_traffic_and_the_gpus_of_a_replica_are_needed() -> None:
+    assert unknown("TokensPerGpuHourFalling", view(), weeks()[1:]).reason is Gap.TOO_FEW_REQUESTS
+    silent = hours(TWO_WEEKS, lambda n: hour(n, used=0.0 if n < WEEK else 0.3))
+    assert unknown("TokensPerGpuHourFalling", view(), silent).reason is Gap.NO_TRAFFIC
+    bare = unknown("TokensPerGpuHourFalling", view_of("t", None), weeks())
+    assert bare.reason is Gap.NOT_IN_PLAN
+
+
+def test_days_are_counted_back_from_the_last_full_hour_at_any_hour_of_the_day() -> None:
+    several = weeks(used=0.24, replicas=3)
+    for late in (0.0, 600.0, 3599.0):
+        now = several[-1].end + late
+        found = next(
+            a for a in watch_long.long_answers(view(), slices(several), now) if a.rule == "TokensPerGpuHourFalling"
+        )
+        assert isinstance(found, Verdict)
+        assert (found.status, found.t) == (Status.WARNING, now)
+    assert DAY_SECONDS == 24 * 3600

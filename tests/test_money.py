@@ -1,0 +1,54 @@
+import pytest
+from judging_samples import tier
+
+from rules import money
+from rules.money import Price
+
+
+def test_a_replica_of_four_gpus_takes_ninety_six_gpu_hours_a_day_busy_or_not() -> None:
+    assert money.gpu_hours_a_day(1, 4) == 96
+    assert money.gpu_hours_a_day(0, 4) == 0
+
+
+def test_ten_replicas_at_thirty_percent_of_a_target_of_sixty_are_five_too_many() -> None:
+    assert money.spare_replicas(10, 0.3, 0.6) == pytest.approx(5)
+    assert money.spare_replicas(10, 0.6, 0.6) == 0
+    assert money.spare_replicas(10, 0.9, 0.6) == 0, "nothing is spare above the target"
+    assert money.spare_replicas(10, 0.0, 0.6) == 10
+
+
+def test_spare_replicas_that_are_kept_warm_on_purpose_are_insurance_and_no_waste() -> None:
+    found = money.idle(10, 0.3, 0.6, minimum_warm=2)
+    assert (found.spare, found.insured, found.wasted) == pytest.approx((5, 2, 3))
+    small = money.idle(2, 0.3, 0.6, minimum_warm=2)
+    assert (small.insured, small.wasted) == pytest.approx((1, 0))
+
+
+def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
+    price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
+    assert money.a_day(1, price) == "240 EUR a day"
+    assert money.a_day(5.1234, price) == "1,230 EUR a day"
+    assert money.a_day(0.01, price) == "2.40 EUR a day"
+    assert money.a_day(5 / 12 * (1 - 1e-12), price) == "100 EUR a day", "what rounds to a hundred is written as one"
+    assert money.a_day(0, price) == "0 EUR a day"
+
+
+def test_without_a_price_it_is_told_in_gpu_hours() -> None:
+    assert money.a_day(1.5, Price(gpus_per_replica=4)) == "144 GPU-hours a day"
+
+
+def test_the_price_is_the_plans() -> None:
+    assert money.price_of(tier()) == Price(gpus_per_replica=1)
+    priced = tier(cost={"gpu_hour_price": 3.0, "currency": "CHF"}, gpu={"product": "A", "per_replica": 8})
+    assert money.price_of(priced) == Price(gpus_per_replica=8, gpu_hour_price=3.0, currency="CHF")
+
+
+@pytest.mark.parametrize("wrong", [(-1.0, 0.3, 0.6), (1.0, -0.3, 0.6), (1.0, 0.3, 0.0)])
+def test_what_cannot_be_is_refused(wrong: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="cannot be"):
+        money.spare_replicas(*wrong)
+
+
+def test_replicas_without_gpus_take_no_gpu_hours() -> None:
+    with pytest.raises(ValueError, match="no GPU-hours"):
+        money.gpu_hours_a_day(1, 0)

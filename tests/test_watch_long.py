@@ -1,0 +1,162 @@
+from dataclasses import replace
+
+import pytest
+from days_samples import answered, hour, hours, slices, unknown, verdict, view
+from judging_samples import START, seen
+from recorded import folder
+
+from agent.cycle import Watcher
+from agent.recording import load
+from agent.replay import replay
+from rules import watch, watch_long
+from rules.catalogue import RULES
+from rules.judgements import BY_SLICES
+from rules.signals import Gap
+from rules.slices import Slice, place
+from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
+
+DAY, WEEK = 24, 168
+TIER = Subject(tier="t")
+
+
+def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
+    live, long = {rule.name for rule in watch.LIVE}, {rule.name for rule in watch_long.LONG}
+    assert live | long == {rule.name for rule in RULES if rule.way in BY_SLICES}
+    assert not live & long
+    assert live >= watch_long.ALSO_WEEKLY
+    assert watch.LONGEST <= watch.LIVE_SECONDS
+
+
+def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
+    answers = watch_long.long_answers(view(), (), START)
+    assert [a.rule for a in answers] == [rule.name for rule in watch_long.ASKED]
+    assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in answers)
+    assert "0 of 168 hours seen, 152 are needed" in {a.text for a in answers if isinstance(a, Unknown)}
+
+
+def test_hours_that_are_seen_are_counted_in_words() -> None:
+    found = unknown("UtilizationTrap", view(), hours(31))
+    assert found.text == "31 of 168 hours seen, 152 are needed"
+
+
+def test_an_hour_counts_as_far_as_it_was_seen() -> None:
+    half = hours(WEEK, lambda n: hour(n, covered=0.5 if n < 40 else 1.0))
+    assert unknown("UtilizationTrap", view(), half).text == "148 of 168 hours seen, 152 are needed"
+
+
+def test_a_few_hours_without_the_agent_do_not_begin_the_week_anew() -> None:
+    gaps = [one for number, one in enumerate(hours(WEEK)) if number not in (30, 31, 90, 150)]
+    assert verdict("UtilizationTrap", view(), gaps).status is Status.OK
+
+
+def test_the_hour_under_way_does_not_count() -> None:
+    several = hours(WEEK + 1)
+    under_way = several[-1].end - 60
+    assert verdict("UtilizationTrap", view(), several[:-1]).t == several[-2].end
+    found = verdict("UtilizationTrap", view(), [*several[:-1], replace(several[-1], counters={})], under_way)
+    assert (found.t, found.status) == (under_way, Status.OK)
+    assert unknown("UtilizationTrap", view(), several[1:], under_way).text.startswith("167 of 168")
+
+
+def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_watched_before() -> None:
+    several = hours(WEEK + 3)
+    missed = [*several[:2], *several[4:]]
+    assert verdict("UtilizationTrap", view(), missed).status is Status.OK
+    assert isinstance(answered("UtilizationTrap", view(), several[4:]), Unknown)
+
+
+def test_load_bins_of_an_hour_are_one_hour() -> None:
+    several = hours(WEEK)
+    parts = [replace(place(one, None, None), bin=bin) for one in several for bin in (0, 2)]
+    whole = watch_long.hour_sums(parts)
+    assert len(whole) == WEEK
+    assert whole[0].window.counters["requests_finished"] == 2 * several[0].counters["requests_finished"]
+    assert watch_long.hour_sums(whole) == whole
+
+
+def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
+    one = place(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
+    (slim,) = watch_long.hour_sums([one])
+    assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters)
+
+
+def test_only_hours_under_the_present_plan_count_for_what_rests_on_its_curve() -> None:
+    every = slices(hours(WEEK))
+    answers = {a.rule: a for a in watch_long.long_answers(view(), every, hour(WEEK).start, every[100:])}
+    trap = answers["UtilizationTrap"]
+    assert isinstance(trap, Unknown)
+    assert trap.text == "68 of 168 hours seen, 152 are needed"
+    assert isinstance(answers["KvCacheUnderused"], Verdict)
+
+
+def trap() -> list[Slice]:
+    return slices(hours(WEEK, lambda n: hour(n, used=0.1)))
+
+
+NOW = hour(WEEK).start
+
+
+def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
+    watcher = Watcher({"t": view()})
+    watcher.told(watch_long.long_answers(view(), trap(), NOW))
+    assert not watcher.standings
+    for seconds in (0, 15, 30):
+        watcher.turn(NOW + seconds)
+        standing = watcher.standings["UtilizationTrap", TIER]
+        assert standing.episode is not None
+        assert standing.episode.started_at == NOW
+        assert [key.rule for key in watcher.alerts] == ["KvCacheUnderused", "UtilizationTrap"]
+    watcher.told(watch_long.long_answers(view(), slices(hours(WEEK)), NOW))
+    (ended, _) = watcher.turn(NOW + 3600)
+    assert "UtilizationTrap" in {one.rule for one in ended}
+
+
+def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
+    watcher = Watcher({"t": view()})
+    watcher.told(watch_long.long_answers(view(), trap(), NOW))
+    watcher.turn(NOW)
+    watcher.told(watch_long.long_answers(view(), trap(), NOW, ()))
+    assert not [one for one in watcher.turn(NOW + 15)[0] if one.rule == "UtilizationTrap"]
+    standing = watcher.standings["UtilizationTrap", TIER]
+    assert standing.episode is not None
+    assert isinstance(standing.answer, Unknown)
+
+
+def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_does_not_watch() -> None:
+    before, after = Watcher({"t": view()}), Watcher({"t": view()})
+    for tier in ("t", "gone"):
+        before.no_page(tier, "a", NOW)
+        before.no_page(tier, "a", NOW + 15)
+    before.told(watch_long.long_answers(view(), trap(), NOW))
+    before.told(watch_long.long_answers(replace(view(), tier="gone"), trap(), NOW))
+    after.take_over(before, {("t", "a")})
+    after.turn(NOW + 30)
+    assert ("UtilizationTrap", TIER) in after.standings
+    assert ("UtilizationTrap", Subject(tier="gone")) not in after.standings
+    last = Watcher({"t": view()})
+    last.take_over(after, {("t", "a")})
+    assert last.standings["UtilizationTrap", TIER].episode is not None
+    assert ("NoHeadroom", TIER) in last._told
+
+
+def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:
+    answers = watch_long.unanswered(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
+    assert [a.rule for a in answers] == [rule.name for rule in watch_long.LONG]
+    assert {(a.reason, a.text) for a in answers if isinstance(a, Unknown)} == {
+        (Gap.NOT_EXPOSED, "this agent keeps no history")
+    }
+
+
+def test_a_replay_lists_the_rules_over_days_as_not_judged_in_the_same_words() -> None:
+    found = replay(load(folder("steady"))[0], None)
+    told = [s for s in found.standings if s.answer.rule in {rule.name for rule in watch_long.LONG}]
+    assert len(told) == len(watch_long.LONG)
+    assert len({s.unknown.text for s in told if s.unknown}) == 1
+
+
+@pytest.mark.parametrize("certainty", list(Certainty))
+def test_an_answer_over_a_week_keeps_its_certainty_beside_a_live_one(certainty: Certainty) -> None:
+    weekly = verdict("NoHeadroom", view(), hours(WEEK, lambda n: hour(n, used=0.95)))
+    sure = replace(weekly, certainty=certainty)
+    quiet = replace(weekly, t=weekly.t + 900, status=Status.OK)
+    assert watch_long.beside(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)
