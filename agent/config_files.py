@@ -106,6 +106,8 @@ def _yaml(name: str, text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = _QUOTED.sub("something", error.problem or error.context or "it cannot be parsed")
+        if isinstance(error, yaml.composer.ComposerError) and "another document" in reason:
+            return _unreadable(name, "holds several documents (---); one is expected", mark.line + 1 if mark else None)
         return _unreadable(name, f"is not YAML: {reason}", mark.line + 1 if mark else None)
     except yaml.reader.ReaderError as error:
         return _unreadable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")

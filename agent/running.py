@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from agent.collect.nvml import NvmlReader
 from agent.collect.pages import JSON, PageFetcher, TargetOptions
 from agent.collect.reader import PageReader
-from agent.errors import ScrapeError
+from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.table import Engine
 from rules.gpu_readout import GpuReadout
 from rules.snapshots import Snapshot
@@ -73,7 +73,8 @@ def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
         answer = json.loads(_fetched(replace(options, url=url), JSON))
         cards = [card for card in answer["data"] if isinstance(card, dict)]
     except ScrapeError as error:
-        remarks.append(f"its model card was not read: {error.text}")
+        gone = error.kind is ScrapeFailure.HTTP_STATUS
+        remarks.append("it has no /v1/models" if gone else f"model card not read: {error.text}")
         return {}
     except (ValueError, KeyError, TypeError, RecursionError):
         remarks.append(f"its model card was not read: {url} is not the list of models of an OpenAI-compatible server")
@@ -104,7 +105,7 @@ def differences(running: tuple[Running, ...]) -> Iterator[str]:
         {
             "engine": f"{one.engine.name} {one.engine.generation}",
             "model": one.model,
-            "context length": str(one.context_tokens),
+            "context length": str(one.context_tokens or ""),
             **{fact: one.page.facts.get(fact, "") for fact in FACTS},
         }
         for one in running
@@ -112,4 +113,5 @@ def differences(running: tuple[Running, ...]) -> Iterator[str]:
     for name in told[0]:
         values = dict.fromkeys(each[name] for each in told)
         if len(values) > 1:
-            yield f"{name} differs between the replicas: {', '.join(values)}; a tier is one configuration"
+            each_told = ", ".join(value or "not told" for value in values)
+            yield f"{name} differs between the replicas: {each_told}; a tier is one configuration"

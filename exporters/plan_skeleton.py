@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from exporters.plan_yaml import scalar
 from rules.lifetime import since_start
 from rules.readings import read
 from rules.signals import BY_NAME, Reading
@@ -47,8 +48,13 @@ def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:
     """The whole file. `when` and `source` are words for its first line."""
     lines = [HEAD.format(when=when, source=source)]
     for tier in tiers:
-        lines += [f"  {tier.name}:", *(f"    {line}".rstrip() for line in _tier(tier))]
+        lines += [f"  {scalar(tier.name)}:", *(f"    {_one_line(line)}".rstrip() for line in _tier(tier))]
     return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """What a page says may hold a line end, which must not end a comment."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _tier(tier: TierFacts) -> Iterator[str]:

@@ -117,6 +117,7 @@ CONFIG = {"endpoint": {"model_names": ["llama"]}}
             32.0,
         ),
         ({"phases": [{"name": "warmup", "concurrency": 4}]}, {}, None, None, 4.95),
+        ({"phases": {"warmup": {}, "profiling": {"concurrency": 32}}}, {}, "closed", None, 32.0),
         ({}, {"variation_values": {"phases.profiling.concurrency": 40}}, "closed", None, 40.0),
         ({}, {"variation_values": {"phases.profiling.rate": 10.0}}, "open", 10.0, 4.95),
         ({"phases": [{"name": "profiling", "type": "fixed_schedule"}]}, {}, None, None, 4.95),

@@ -149,6 +149,11 @@ def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(tmp_path: Path)
     assert refusal(large) == "is larger than 256 MiB; export it without single requests"
 
 
+def test_what_has_no_size_and_no_end_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_BYTES", 3 << 20)
+    assert refusal(Path("/dev/zero")) == "is larger than 3 MiB; export it without single requests"
+
+
 def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
     text = json.dumps(SAMPLES["vllm-bench"])
     found = read_results(written(tmp_path, f"\ufeff\n{text}\n\n{text}\n"))

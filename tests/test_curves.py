@@ -315,21 +315,6 @@ def test_another_model_than_the_tiers_is_said() -> None:
     assert "the tier serves" not in texts(found, tier(found.curve))
 
 
-@pytest.mark.parametrize(
-    ("planned", "said"),
-    [
-        (None, "answered 80% of the benchmark's prompt tokens, and the tier has no workload.prefix_hit_ratio"),
-        (0.2, "workload.prefix_hit_ratio expects 20%"),
-        (0.75, None),
-    ],
-)
-def test_a_prefix_cache_that_answered_for_the_server_is_said(planned: float | None, said: str | None) -> None:
-    found = curve_of([load("a", prefix_hit_ratio=0.8), load("b", 5.0, prefix_hit_ratio=0.8)])
-    workload = {"prefix_hit_ratio": planned} if planned is not None else None
-    text = texts(found, tier(found.curve, workload=workload))
-    assert (said in text) if said else ("prefix cache answered" not in text)
-
-
 def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
     found = curve_of([load("a"), load("b", 5.0)])
     assert "speculative_acceptance" not in texts(found, tier(found.curve))

@@ -96,6 +96,22 @@ def test_what_a_page_does_not_tell_says_why(capsys: pytest.CaptureFixture[str]) 
     assert "one page tells no change" in said["arrival_rps"]
 
 
+@pytest.mark.parametrize(
+    ("page", "signal", "starts"),
+    [
+        ("vllm-0.11.0.prom", "adapter_evictions_per_second", "vLLM 0.11: "),
+        ("vllm-0.11.0.prom", "prefix_reuse_ratio", "vLLM 0.11 does not have it"),
+        ("sglang-0.4.6.prom", "eviction_rate", "SGLang 0.4.6: retractions are counted from 0.5.7 on"),
+        ("made-tgi.prom", "eviction_rate", "TGI does not preempt"),
+    ],
+)
+def test_what_is_not_exposed_names_the_engine_and_its_release(
+    capsys: pytest.CaptureFixture[str], page: str, signal: str, starts: str
+) -> None:
+    found = as_json(capsys, str(PAGES / page))["signals"][signal]
+    assert (found["gap"], found["text"][: len(starts)]) == ("not_exposed", starts)
+
+
 def test_values_are_since_the_process_started(capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(capsys, str(PAGES / "steady_after_load.prom"))
     value = found["signals"]["ttft_p99_seconds"]

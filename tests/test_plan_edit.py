@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,22 @@ def test_a_tier_without_a_curve_gets_one_at_its_end(tmp_path: Path) -> None:
 def test_comments_of_people_that_go_with_the_curve_are_told(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     first = edited(path, "big")
-    assert first.lost_comments == ("measured on a Friday",)
+    assert first.lost_comments == ("with eight clients", "measured on a Friday", "the last one")
+    path.write_text(first.text)
+    assert edited(path, "big", OTHER).lost_comments == ()
+
+
+def test_a_sign_in_a_name_is_no_comment_and_one_after_braces_is(tmp_path: Path) -> None:
+    start, end = PLAN.index("    curve:"), PLAN.index("\n    # about the promise")
+    braces = '    curve: {source: ["r #1.json"], points: [{completed_rps: 3}]}  # by hand'
+    assert edited(plan_in(tmp_path, PLAN[:start] + braces + PLAN[end:]), "big").lost_comments == ("by hand",)
+
+
+def test_our_own_comment_is_known_where_a_narrow_column_breaks_it(tmp_path: Path) -> None:
+    wide = re.sub(r"(?m)^ +", lambda found: 4 * found[0], PLAN)
+    path = plan_in(tmp_path, wide)
+    first = with_curve(open_plan(path), "big", CURVE, head=[WRITTEN])
+    assert WRITTEN not in first.text
     path.write_text(first.text)
     assert edited(path, "big", OTHER).lost_comments == ()
 

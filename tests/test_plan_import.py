@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +107,8 @@ def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None
 def test_telemetry_finds_that_the_prefix_cache_answered(tmp_path: Path, capsys: Captured) -> None:
     plan = plan_with(tmp_path)
     assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
-    assert "the prefix cache answered 80% of the benchmark's prompt tokens" in capsys.readouterr().err
+    told = "".join(capsys.readouterr())
+    assert told.count("found up to 80% of its prompt tokens in the prefix cache") == 1
     curve = load_plan(plan).tiers["t"].curve
     assert curve is not None
     # vllm:prefix_cache_hits_total goes from 2304 to 21952 over the first rate, queries from 24661 to 49304, and so on:
@@ -267,6 +271,7 @@ def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Capt
         (["--into", str(PLANS / "cpu-small.yaml"), "--tier", "x"], "has no tier x; it has cpu-small"),
         (["--into", str(PLANS / "ten-mistakes.yaml")], "ten-mistakes.yaml"),
         (["--telemetry", "nowhere"], "nowhere: is neither a folder of saved pages, nor a recording"),
+        (["--telemetry", ""], "--telemetry: is empty: give a folder, a recording or the address"),
         (["--telemetry", str(PLANS)], "has neither recording.yaml nor pages saved before and after"),
     ],
 )
@@ -276,6 +281,18 @@ def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) 
     assert out == ""
     assert said in err
     assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_path: Path, form: str) -> None:
+    odd = os.fsencode(tmp_path) + b"/bench_\xff.json"
+    with open(odd, "wb") as file:
+        file.write(Path(CLOSED[0]).read_bytes())
+    # The standard error of a process, unlike that of these tests, takes such names.
+    words = [sys.executable, "-m", "agent", "plan", "import", "--format", form, os.fsdecode(odd)]
+    done = subprocess.run(words, capture_output=True, cwd=Path(__file__).parent.parent, check=False)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["curve"]["source"] == ["bench_?.json"]
 
 
 def test_the_same_file_twice_is_read_once_and_said(capsys: Captured) -> None:

@@ -131,6 +131,32 @@ def test_a_model_name_that_yaml_would_misread_is_quoted(capsys: pytest.CaptureFi
         assert yaml.safe_load(text)["tiers"]["t"]["model"] == name
 
 
+@pytest.mark.parametrize("name", ["null", "123", "1e3", "2026-11-20", "off"])
+def test_a_tier_that_is_named_after_such_a_model_keeps_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    (tmp_path / "page").write_text(page.replace("small-llama", name), "utf-8")
+    with engine(page=str(tmp_path / "page")) as url:
+        text = skeleton(capsys, url)
+    assert list(yaml.safe_load(text)["tiers"]) == [name]
+
+
+def test_a_line_end_in_what_a_page_says_ends_no_comment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
+    (tmp_path / "page").write_text(page.replace('cache_dtype="auto"', 'cache_dtype="fp8\\n    engine: x"'), "utf-8")
+    with engine(page=str(tmp_path / "page")) as one, engine() as two:
+        text = skeleton(capsys, one, two)
+    assert "the KV cache is fp8     engine: x" in text
+    assert yaml.safe_load(text)["tiers"]["small-llama"]["engine"] == "vllm"
+
+
+def test_a_context_length_that_one_replica_does_not_tell_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine() as one, engine(card=None) as two:
+        text = skeleton(capsys, one, two)
+    assert "# context length differs between the replicas: 2048, not told; a tier is one configuration" in text
+
+
 def test_replicas_that_are_not_alike_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
     (tmp_path / "page").write_text(page.replace("small-llama", "other"), "utf-8")

@@ -11,6 +11,7 @@ from exporters.engines_text import engines_json, engines_text, matrix
 from rules.engines.registry import ENGINES
 from rules.engines.support import Support, engine_signals, exposures, number
 from rules.engines.table import Engine, Row
+from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.families import BY_NAME, Kind
 from rules.signals import BY_NAME as SIGNALS
@@ -58,6 +59,12 @@ def test_what_is_missing_has_its_reason_from_the_table() -> None:
     assert found["completed_rps"].why == ""
     line = next(text for text in engines_text([engine]).splitlines() if text.startswith("eviction_rate"))
     assert line.split("  ")[-1] == "Toy never preempts"
+
+
+def test_the_reason_is_the_family_that_never_comes_and_not_one_that_is_still_to_come() -> None:
+    """Goodput needs TTFT, which V0 prints from the first request on, and TPOT, which it never prints."""
+    goodput = next(found for found in exposures(VLLM_V0) if found.signal == "goodput_rps")
+    assert "no time per output token" in goodput.why
 
 
 def test_a_start_that_the_page_times_is_a_cold_start() -> None:

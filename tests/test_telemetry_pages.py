@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_samples import BENCH, run, saved
 
+from agent.benchmarks.formats import read_results
 from agent.benchmarks.telemetry import open_telemetry
 from agent.errors import BadBenchmark
+
+TOKENS = {"r3": 12996, "r4.5": 13059, "r6": 12964, "r8": 13534}
+"""`total_output_tokens` of the open sweep's files; of each of the cached sweep's it is 13289."""
 
 
 def counted(page: Path, name: str) -> float:
@@ -64,6 +68,16 @@ def test_every_concurrency_of_the_closed_sweep_has_its_two_pages(tag: str) -> No
     found = open_telemetry(str(BENCH / "vllm-cpu")).during(saved("vllm-cpu", tag))
     assert 0.02 < found.values["prefix_hit_ratio"] < 0.1
     assert not any("requests" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("tag", ["r3", "r4.5", "r6", "r8"])
+def test_pages_of_another_sweep_with_as_many_requests_show_in_the_tokens(tag: str) -> None:
+    cached = open_telemetry(str(BENCH / "vllm-cpu-cached"))
+    (other,) = read_results(BENCH / "vllm-cpu-open" / f"bench_{tag}.json")
+    (own,) = read_results(BENCH / "vllm-cpu-cached" / f"bench_{tag}.json")
+    said = f"the engine generated 13289 tokens in this run, the result file has {TOKENS[tag]}: make sure"
+    assert any(remark.startswith(said) for remark in cached.during(other).remarks)
+    assert not any("tokens in this run" in remark for remark in cached.during(own).remarks)
 
 
 def test_a_run_without_a_page_of_its_tag_gets_nothing_and_the_name_it_lacks() -> None:

@@ -218,6 +218,7 @@ def test_without_prefix_caching_its_rate_of_minus_one_is_no_rate() -> None:
     assert "prefix_hit_gauge" not in page.gauges
     assert page.gauges["kv_utilization"] == 0.395
     assert isinstance(read_all(windows.between(page, of(off, START + 15)))["prefix_hit_ratio"], Missing)
+    assert "-1 without prefix caching" in dict(VLLM_V0.not_exposed)["prefix_hit_tokens"]
 
 
 def test_a_server_that_finished_nothing_yet_says_zero_and_not_nothing() -> None:

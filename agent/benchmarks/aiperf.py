@@ -133,8 +133,10 @@ def _load(part: Part) -> tuple[Loop | None, float | None, float | None, tuple[st
 
 
 def _profiling(part: Part) -> Part | None:
-    """The phase that was measured; warm-up phases beside it were not."""
+    """The phase that was measured, of a list or by its name; warm-up phases beside it were not."""
     config = part.part("input_config")
+    if config and isinstance(config.get("phases"), dict):
+        return config.part("phases", "profiling")
     phases = tuple(config.parts("phases")) if config else ()
     return next((phase for phase in phases if "profiling" in (phase.text("name"), phase.text("kind"))), None)
 

@@ -16,9 +16,6 @@ from rules.plan import Point, TierPlan, TokenQuantiles
 LENGTH_GAP = 0.25
 """Lengths further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
 
-PREFIX_GAP = 0.1
-"""A prefix cache that answered so much more, or less, of the prompts than the plan expects was not production's."""
-
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """What a client cannot see (and speculative_acceptance, asked for only where the tier speculates)."""
@@ -115,21 +112,6 @@ def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
             yield f"{text}, workload.{kind}_tokens.p50 is {planned.p50:.4g}: its traffic was not the planned one"
 
 
-def _other_prefix(imported: Imported, tier: TierPlan) -> Iterator[str]:
-    ratios = [load.point.prefix_hit_ratio for load in imported.loads if load.point.prefix_hit_ratio is not None]
-    planned = tier.workload.prefix_hit_ratio if tier.workload else None
-    if not ratios:
-        return
-    low, high = min(ratios), max(ratios)
-    span = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
-    text = f"the prefix cache answered {span} of the benchmark's prompt tokens"
-    if planned is None and high > PREFIX_GAP:
-        text = f"{text}, and the tier has no workload.prefix_hit_ratio: where production's prompts repeat less"
-        yield f"{text}, its TTFT will be higher and its capacity lower than this curve says"
-    elif planned is not None and max(abs(low - planned), abs(high - planned)) > PREFIX_GAP:
-        yield f"{text}, workload.prefix_hit_ratio expects {planned:.0%}: TTFT and capacity are those of other prompts"
-
-
 def _no_acceptance(imported: Imported, tier: TierPlan) -> Iterator[str]:
     if tier.speculation and all(load.point.speculative_acceptance is None for load in imported.loads):
         yield f"the tier speculates and no file tells speculative_acceptance; left out: {HOW_TO_ADD}"
@@ -149,6 +131,5 @@ ABOUT_CURVE: tuple[Callable[[Imported], Iterator[str]], ...] = (
 ABOUT_TIER: tuple[Callable[[Imported, TierPlan], Iterator[str]], ...] = (
     _other_model,
     _other_lengths,
-    _other_prefix,
     _no_acceptance,
 )

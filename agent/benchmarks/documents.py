@@ -44,10 +44,12 @@ def decoded(path: Path) -> tuple[Part, ...]:
 
 def _text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
+        # Not its size: a pipe and a device have none.
+        with path.open("rb") as file:
+            body = file.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
             raise BadBenchmark(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
-        text = path.read_text(encoding="utf-8-sig")
+        text = body.decode("utf-8-sig")
     except FileNotFoundError:
         raise BadBenchmark(path, "there is no such file") from None
     except OSError as error:

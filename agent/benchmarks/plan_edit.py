@@ -98,15 +98,17 @@ def with_curve(
     `head` and `notes` are comments on the curve and above its points. Raises BadPlan where the text cannot be edited
     safely, or where what comes out is no valid plan.
     """
+    lost: tuple[str, ...] = ()
     if plan.path.suffix.lower() == ".json":
-        text, dropped = _as_json(plan, tier, curve), ""
+        text = _as_json(plan, tier, curve)
     else:
-        text, dropped = _as_yaml(plan, tier, curve, head, notes)
+        text, lost = _as_yaml(plan, tier, curve, head, notes)
         _same_but_curve(plan, tier, curve, text)
     return Edited(
         text=text,
         plan=_validated(plan, tier, text),
-        lost_comments=() if WRITTEN in dropped else _comments_of(dropped),
+        # In a narrow column it stands on two lines.
+        lost_comments=() if WRITTEN in " ".join(lost) else lost,
     )
 
 
@@ -176,8 +178,8 @@ def curve_data(curve: BenchmarkCurve) -> dict[str, Any]:
 
 def _as_yaml(
     plan: PlanFile, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
-) -> tuple[str, str]:
-    """The new text, and the piece of the old one that it replaces."""
+) -> tuple[str, tuple[str, ...]]:
+    """The new text, and the comments in the piece of the old one that it replaces."""
     root = yaml.compose(plan.text, yaml.SafeLoader)
     _, tiers = _entry(plan, root, "tiers", "the plan")
     name, mapping = _entry(plan, tiers, tier, "tiers")
@@ -197,9 +199,9 @@ def _as_yaml(
             limit = following.start_mark.index if following is not None else mapping.end_mark.index
             end = _end(plan, place, at.end_mark.index, limit)
             start = at.start_mark.index
-            return plan.text[:start] + block + plan.text[end:], plan.text[start:end]
+            return plan.text[:start] + block + plan.text[end:], _comments(plan.text, start, end)
     end = _end(plan, place, keys[-1].end_mark.index, mapping.end_mark.index)
-    return plan.text[:end] + _line_end(plan.text) + " " * margin + block + plan.text[end:], ""
+    return plan.text[:end] + _line_end(plan.text) + " " * margin + block + plan.text[end:], ()
 
 
 def _entry(plan: PlanFile, node: Any, name: str, place: str) -> tuple[Any, Any]:
@@ -265,9 +267,15 @@ def _unsafe(plan: PlanFile, place: str, why: str) -> BadPlan:
     return BadPlan((f"{plan.path}: {place} {why}, so the text cannot be edited safely; {BY_HAND}",))
 
 
-def _comments_of(text: str) -> tuple[str, ...]:
-    tokens = (line.strip() for line in text.splitlines())
-    return tuple(line.lstrip("# ") for line in tokens if line.startswith("#"))
+def _comments(text: str, start: int, end: int) -> tuple[str, ...]:
+    """The comments between two places, those behind a value too: what stands between two tokens is blank or a comment."""
+    found: list[str] = []
+    last = start
+    for token in yaml.scan(text, yaml.SafeLoader):
+        between = text[last : min(token.start_mark.index, end)]
+        found += [line.strip().lstrip("# ") for line in between.splitlines() if line.strip().startswith("#")]
+        last = max(last, token.end_mark.index)
+    return tuple(found)
 
 
 def _line_end(text: str) -> str:

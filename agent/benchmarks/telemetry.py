@@ -32,6 +32,8 @@ def open_telemetry(
     matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. The files hold a token and
     a CA for a server.
     """
+    if not place.strip():
+        raise BadBenchmark("--telemetry", "is empty: give a folder, a recording or the address of a Prometheus server")
     if "://" in place:
         return PrometheusTelemetry(PrometheusApi(place, bearer_token_file, ca_file), engine, selector)
     folder = Path(place)

@@ -54,6 +54,9 @@ FAMILIES = frozenset(
 SAME_REQUESTS = 0.02
 """Up to this share more or fewer requests than the tool counted is its warm-up; beyond it is said."""
 
+SAME_TOKENS = 0.01
+"""vLLM's bench and its engine agree to the token; beyond this share the difference is said."""
+
 OTHER_TRAFFIC = 0.2
 """Beyond this share what the engine counted is not this run."""
 
@@ -124,7 +127,7 @@ def found(measured: Measured, seen: Seen) -> TelemetryFound:
     if not usable:
         return TelemetryFound(remarks=remarks)
     values: dict[str, float] = {}
-    told = list(remarks)
+    told = [*remarks, *_other_tokens(measured, seen)]
     for name in FIELDS:
         answer = _of_the_run(name, seen)
         if isinstance(answer, float):
@@ -159,6 +162,22 @@ def _same_requests(measured: Measured, seen: Seen) -> tuple[bool, tuple[str, ...
     if differs > OTHER_TRAFFIC * asked + edges:
         return False, (f"{text}: its telemetry is not of this run alone, and nothing was taken from it",)
     return True, (f"{text} (warm-up requests, or scrapes that do not meet its ends)",)
+
+
+def _other_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
+    """Another run of as many requests shows in the tokens alone, such as pages of another sweep with the same names.
+
+    Said and no reason to refuse: some tools count tokens with a tokenizer of their own.
+    """
+    mean, asked, finished = measured.generation_tokens.mean, measured.point.requests, seen.window.counters.get(FINISHED)
+    generated = seen.window.counters.get(GENERATED)
+    # Where the requests differ, so do the tokens.
+    if mean is None or generated is None or asked is None or finished not in (None, asked):
+        return ()
+    if abs(generated - mean * asked) <= SAME_TOKENS * mean * asked:
+        return ()
+    text = f"the engine generated {generated:.0f} tokens in this run, the result file has {mean * asked:.0f}"
+    return (f"{text}: make sure that its telemetry is of this run",)
 
 
 def _of_the_run(name: str, seen: Seen) -> float | str:

@@ -108,8 +108,8 @@ class PageFetcher:
     """The page of one target, over one kept connection. For one thread at a time.
 
     With `accept` another kind of answer is asked for and returned unchecked, to the same limits: what it is must be the
-    caller's care. The files that the options name are read at the first fetch and again when they change, so a rotated token is in
-    use without a restart. Nothing read from them gets into a message or a repr.
+    caller's care. The files that the options name are read at the first fetch and again when they change, so a rotated
+    token is in use without a restart. Nothing read from them gets into a message or a repr.
 
     The request is prepared once and given to the session's adapter: `Session.send` would read the body of a redirect
     without limit and store cookies. CPU of one fetch of a 54 kB page over loopback, by time.process_time (Python 3.11,

@@ -44,7 +44,7 @@ def _why_no_rate(page: Snapshot, live: bool) -> str:
 
 
 def _named(signal: Signal, value: SignalValue, engine: Engine, page: Snapshot, why_no_rate: str) -> SignalValue:
-    """Where there is no value: by what it is not exposed, and why where the table knows."""
+    """Where there is no value: which release of the engine does not expose it, and why where the table knows."""
     if not isinstance(value, Missing):
         needs_time = why_no_rate and signal.unit in RATES
         return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
@@ -56,5 +56,8 @@ def _named(signal: Signal, value: SignalValue, engine: Engine, page: Snapshot, w
         return replace(value, text="one page tells no change")
     told_why = dict(engine.not_exposed)
     why = next((told_why[family] for family in signal.families if family in told_why), "")
-    title = f"{engine.title} {page.facts.get('engine_versions', '')}".strip()
-    return replace(value, text=why or f"{title} does not have it, or it is not switched on")
+    release = page.facts.get("engine_versions", "")
+    title = f"{engine.title} {release}".strip()
+    if not why:
+        return replace(value, text=f"{title} does not have it, or it is not switched on")
+    return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)

@@ -140,7 +140,9 @@ def _names(sources: Sequence[str], folder: Path) -> dict[str, str]:
     """How the files are called in the plan: by their path from its folder where it is near, else by name alone."""
     short = {source: _near(Path(source), folder) for source in dict.fromkeys(sources)}
     names = list(short.values())
-    return {source: name if names.count(name) == 1 else Path(source).as_posix() for source, name in short.items()}
+    called = {source: name if names.count(name) == 1 else Path(source).as_posix() for source, name in short.items()}
+    # The bytes of a file's name need not be text; a plan's are.
+    return {source: name.encode("utf-8", "replace").decode() for source, name in called.items()}
 
 
 def _near(source: Path, folder: Path) -> str:

@@ -95,6 +95,9 @@ def _why(engine: Engine, signal: Signal, missing: list[Missing]) -> str:
         return ""
     told = dict(engine.not_exposed)
     needed = [f for family in signal.families for f in (IN_SYSTEM if family == NET_CHANGE else (family,))]
+    # A family that no release prints is why, before one that is only absent until its first event.
+    printed = {row.family for row in engine.rows}
+    needed.sort(key=lambda family: family in printed)
     return next((told[family] for family in needed if family in told), missing[-1].text)
 
 

@@ -166,7 +166,9 @@ ROWS: tuple[Row, ...] = (
     ),
 )
 
-_NO_COUNTERS = "vLLM V0 has a gauge of the hit rate since its start and no counters"
+_NO_COUNTERS = (
+    "vLLM V0 counts no prefix hits, and its gauge of the hit rate is -1 without prefix caching and absent before 0.6.6"
+)
 _SUM_OF_SUMS = (
     "vLLM V0 adds its running totals to these counters again and again (vLLM PR 15415): their increase says nothing"
 )
