@@ -6,11 +6,12 @@ feeds it live pages, the replay recorded ones, and both get the same judgement.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rules import alert_state, episodes, slices, watch, windows
+from rules import alert_state, episodes, slices, watch, watch_long, windows
 from rules.alert_state import AlertKey, AlertState
+from rules.budget import Budget
 from rules.episodes import Ended, Standing
 from rules.judging import Tier
 from rules.signals import Gap
@@ -45,6 +46,8 @@ class Watcher:
         self._closed: list[Closed] = []
         self._due: set[str] = set()
         self._left: dict[tuple[str, Subject], Standing] = {}
+        self._told: dict[tuple[str, Subject], Answer] = {}
+        self._news: tuple[Answer, ...] = ()
 
     def view(self, tier: str) -> TierView:
         """The tier's view; a tier that no plan names is watched without one."""
@@ -70,14 +73,28 @@ class Watcher:
         if replica.gpu_problem != text:
             self.replicas[tier, name] = replace(replica, gpu_problem=text)
 
+    def budget_known(self, tier: str, budget: Budget) -> None:
+        """What an earlier run saw of a tier's error budget, in place of what this one has."""
+        self.minutes[tier] = replace(self.minutes.get(tier, Minutes()), budget=budget)
+
+    def told(self, answers: Iterable[Answer]) -> None:
+        """What the history says of days (`rules.watch_long`): judged with the next turn, standing until told anew."""
+        fresh = tuple(answers)
+        self._told |= {(answer.rule, answer.subject): answer for answer in fresh}
+        self._news = (*self._news, *watch_long.alone(fresh))
+
     def turn(self, now: float) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
         """Judges at `now`: what ended with this turn, and the minutes that were closed since the last."""
         answers: list[Answer] = []
         for replica in self.replicas.values():
             answers.extend(self._of_scrapes(replica, now))
+        answers.extend(self._of_tiers(now))
         fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
         for tier in sorted(self._due):
-            answers.extend(watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet))
+            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet)
+            answers.extend(watch_long.beside(answer, self._told) for answer in live)
+        answers.extend(self._news)
+        self._news = ()
         self._due.clear()
         self.alerts = alert_state.advance(self.alerts, answers, now, self._left)
         gone = [one for standing in self._left.values() for one in episodes.end(standing, now)]
@@ -103,6 +120,8 @@ class Watcher:
         for tier in tiers & set(before.minutes):
             self.minutes[tier] = watch.placed_anew(before.minutes[tier], self.view(tier))
         self.standings = {k: v for k, v in before.standings.items() if _watched(k[1], keys, tiers)}
+        self._told = {k: v for k, v in before._told.items() if k[1].tier in tiers} | self._told
+        self._news = (*(answer for answer in before._news if answer.subject.tier in tiers), *self._news)
         self.alerts = dict(before.alerts)
         self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
 
@@ -113,6 +132,15 @@ class Watcher:
             minutes = self.minutes.get(replica.tier, Minutes())
             recent = watch.recent(minutes, replica, view, now)
         return watch.replica_answers(replica, view, now, recent)
+
+    def _of_tiers(self, now: float) -> Iterator[Answer]:
+        """Of each tier as a whole; what no longer can be judged is seen with the turn after it."""
+        tiers: dict[str, list[Replica]] = {}
+        for replica in self.replicas.values():
+            tiers.setdefault(replica.tier, []).append(replica)
+        for tier, replicas in sorted(tiers.items()):
+            standings = [each for (_, subject), each in self.standings.items() if subject.tier == tier]
+            yield from watch.whole_tier_answers(replicas, standings, self.view(tier), now)
 
     def _replica(self, tier: str, name: str) -> Replica:
         return self.replicas.get((tier, name)) or Replica(tier=tier, name=name)

@@ -23,13 +23,14 @@ from agent.errors import BadRecording
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTarget:
-    """One target of a recording; `path` is its file of scrapes."""
+    """One target of a recording; `path` is its file of scrapes, `pool` the part of its tier it belongs to."""
 
     path: Path
     tier: str
     replica: str
     engine: str | None
     engine_version: str | None
+    pool: str = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def _target(folder: Path, entry: Any) -> RecordedTarget | str:
         replica=entry["replica"],
         engine=_text(entry, "engine"),
         engine_version=_text(entry, "engine_version"),
+        pool=_text(entry, "pool") or "mixed",
     )
 
 

@@ -14,14 +14,17 @@ from agent.collect.reader import PageReader
 from agent.cycle import Watcher
 from agent.errors import ScrapeError
 from agent.recording import Recording, Scrape, scrapes
-from rules import windows
+from rules import watch_long, windows
 from rules.engines.registry import itl_comparable
 from rules.episodes import Ended, Standing
 from rules.plan import Plan
+from rules.signals import Gap
 from rules.slices import TierView, view
 from rules.windows import Window
 
 DEFAULT_STEP_SECONDS = 60.0
+
+DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,10 @@ def replay(
             grid.book(target.tier, target.replica, window, start)
         ended.extend(watcher.turn(scrape.t)[0])
     watcher.flush()
-    ended.extend(watcher.turn(end)[0] if not math.isnan(end) else ())
+    if not math.isnan(end):
+        for tier in watcher.views.values():
+            watcher.told(watch_long.unanswered(tier, end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED))
+        ended.extend(watcher.turn(end)[0])
     return Replayed(
         name=recording.name,
         start=start,
@@ -94,7 +100,9 @@ def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
     views = {}
     for target in recording.targets:
         tier = plan.tiers.get(target.tier) if plan else None
-        views[target.tier] = view(target.tier, tier, itl_comparable(target.engine or (tier.engine if tier else None)))
+        comparable = itl_comparable(target.engine or (tier.engine if tier else None))
+        pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
+        views[target.tier] = view(target.tier, tier, comparable, pools=pools)
     return views
 
 

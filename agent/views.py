@@ -16,7 +16,8 @@ def views_of(loaded: Loaded) -> dict[str, TierView]:
     for name in sorted(planned.keys() | engines.keys()):
         tier = planned.get(name)
         engine = engines.get(name) or (tier.engine if tier else None)
-        views[name] = view(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name))
+        pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
+        views[name] = view(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools)
     return views
 
 

@@ -24,12 +24,13 @@ WAYS: Mapping[Way, str] = {
     Way.DRIFT: "lengths and shape of the traffic against the plan's",
     Way.REPRESENTATIVE: "time in the system against the benchmark's at equal load",
     Way.GUARDRAIL: "the gateway's limits in the plan against what is seen",
-    Way.PRECISION: "the plan's number formats against what the GPU can do and what production shows",
+    Way.PRECISION: "the plan's number formats against what the planned GPU computes in hardware",
     Way.COLD_START: "measured starts against the planned lead",
     Way.ECONOMICS: "what speculation yields against what it costs",
+    Way.HELD_BACK: "requests held back for adapters against the objective",
     Way.BURN: "the share of requests outside the objective, over several windows at once",
-    Way.SHAPE: "the tail of a latency against its median",
-    Way.LONG: "days of production, by hours",
+    Way.SHAPE: "the tail of a latency against what was promised, and against its median",
+    Way.LONG: "how the fleet is used, hour by hour (in a hold of minutes: minute by minute)",
     Way.TREND: "the end of that time against its beginning",
     Way.REPLICAS: "the replicas of the tier against each other",
     Way.TIERS: "the tiers of one model against each other",
@@ -38,6 +39,7 @@ WAYS: Mapping[Way, str] = {
     Way.CASCADE: "a state machine that follows every scrape",
     Way.DOWN: "scrapes in a row that failed",
     Way.STALE: "time for which a page was served and did not move",
+    Way.UNKNOWN: "the time since each rule that can judge the tier last could",
 }
 
 LOUDNESS: Mapping[Loudness, str] = {
@@ -73,15 +75,18 @@ def block(rule: Rule) -> str:
 
 def _how(rule: Rule) -> str:
     about = "each tier" if rule.scope is Scope.TIER else "each replica"
-    over = (
-        f"over the last {span(rule.window_seconds)}, once {span(rule.minimum_seconds)} of them were seen"
-        if rule.window_seconds
-        else "at every scrape"
-    )
     return (
-        f"Judged for {about}, {over}: {WAYS[rule.way]}. Signal `{rule.signal}`. "
+        f"Judged for {about}, {_over(rule)}: {WAYS[rule.way]}. Signal `{rule.signal}`. "
         f"Loudness `{rule.loudness.value}`: {LOUDNESS[rule.loudness]}."
     )
+
+
+def _over(rule: Rule) -> str:
+    if rule.way is Way.BURN:
+        return "over the windows below, each pair once its short one was seen"
+    if not rule.window_seconds:
+        return "at every scrape"
+    return f"over the last {span(rule.window_seconds)}, once {span(rule.minimum_seconds)} of them were seen"
 
 
 def _row(rule: Rule, name: str, threshold: Threshold) -> str:

@@ -7,7 +7,19 @@ and its runbook heading: a public contract. The order is that of answers and of 
 
 from __future__ import annotations
 
-from rules import catalogue_benchmark, catalogue_cache, catalogue_hardware, catalogue_memory, catalogue_targets
+from rules import (
+    catalogue_benchmark,
+    catalogue_cache,
+    catalogue_configuration,
+    catalogue_fleet,
+    catalogue_guardrails,
+    catalogue_hardware,
+    catalogue_latency,
+    catalogue_memory,
+    catalogue_routing,
+    catalogue_targets,
+    catalogue_workload,
+)
 from rules.rule import Loudness, Rule, Scope, Threshold, Way
 from rules.rule_names import NAMES
 
@@ -16,9 +28,15 @@ __all__ = ["BY_NAME", "RULES", "Loudness", "Rule", "Scope", "Threshold", "Way"]
 SUBJECTS = (
     catalogue_benchmark,
     catalogue_cache,
+    catalogue_configuration,
+    catalogue_fleet,
+    catalogue_guardrails,
     catalogue_hardware,
+    catalogue_latency,
     catalogue_memory,
+    catalogue_routing,
     catalogue_targets,
+    catalogue_workload,
 )
 """The modules that hold the rows."""
 

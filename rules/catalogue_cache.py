@@ -104,6 +104,7 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="prefix_hit_ratio",
         unit="ratio",
+        family="prefix_hit_ratio",
         needs="workload.prefix_hit_ratio",
         condition=Condition.SERVING,
         about="Prompt tokens found in the prefix cache",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.catalogue import BY_NAME, Way
-from rules.scene import Finding, Scene
+from rules.scene import LATENCY, Finding, Scene
 from rules.slices import Slice, TierView
 from rules.suspects import SUSPECTS
 from rules.verdicts import FIRING, Cause, Certainty, Verdict
@@ -18,6 +18,11 @@ from rules.verdicts import FIRING, Cause, Certainty, Verdict
 MACHINE = (
     "nothing in load, queue, lengths or cache explains it: the machine is slower than the one that was measured "
     "(neighbours, clocks, throttling)"
+)
+
+UNMEASURED = (
+    "nothing that is known explains it: the machine is slow (neighbours, clocks, throttling), or more was promised than it "
+    "can do; without a benchmark nothing tells"
 )
 
 
@@ -38,9 +43,10 @@ def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdic
     unknown = tuple(
         f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text
     )
-    if not causes and rule.way is Way.TAIL:
+    if not causes and rule.way in LATENCY:
         excluded = tuple(found.text for _, found in findings if found.supported is False and found.text)
-        causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(MACHINE, *excluded))]
+        text = MACHINE if view.curve is not None else UNMEASURED
+        causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(text, *excluded))]
     if not causes:
         return verdict
     causes[0] = replace(causes[0], against=unknown)

@@ -48,11 +48,13 @@ class UnknownSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where one rule stands for one subject: its latest answer, the open episode, the open unknown span."""
+    """Where one rule stands for one subject: its latest answer, the open episode, the open unknown span, and when it
+    last could judge (unix seconds, None if it never could)."""
 
     answer: Answer
     episode: Episode | None = None
     unknown: UnknownSpan | None = None
+    judged_at: float | None = None
 
 
 Ended = Episode | UnknownSpan
@@ -63,16 +65,17 @@ def advance(previous: Standing | None, answer: Answer) -> tuple[Standing, tuple[
     episode = previous.episode if previous else None
     unknown = previous.unknown if previous else None
     if isinstance(answer, Unknown):
-        return _not_known(answer, episode, unknown)
+        standing, spans = _not_known(answer, episode, unknown)
+        return replace(standing, judged_at=previous.judged_at if previous else None), spans
     ended: list[Ended] = []
     if unknown is not None:
         ended.append(replace(unknown, ended_at=answer.t))
     if answer.status in FIRING:
-        return Standing(answer=answer, episode=_extend(episode, answer)), tuple(ended)
+        return Standing(answer=answer, episode=_extend(episode, answer), judged_at=answer.t), tuple(ended)
     if episode is not None:
         last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
         ended.append(replace(episode, ended_at=answer.t, transitions=(*episode.transitions, last)))
-    return Standing(answer=answer), tuple(ended)
+    return Standing(answer=answer, judged_at=answer.t), tuple(ended)
 
 
 def end(standing: Standing, t: float) -> tuple[Ended, ...]:

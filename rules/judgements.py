@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from rules.budget import Budget
 from rules.catalogue import Rule, Way
 from rules.judging import Case, Tier
+from rules.judging_adapters import judge_adapters
 from rules.judging_bands import judge_band
+from rules.judging_burn import judge_burn
+from rules.judging_cold_start import judge_cold_start
+from rules.judging_drift import judge_drift
+from rules.judging_economics import judge_economics
 from rules.judging_events import judge_event_ratio, judge_excess
 from rules.judging_faults import judge_faults
+from rules.judging_guardrails import judge_guardrail
 from rules.judging_load import judge_beyond
+from rules.judging_long import judge_long
 from rules.judging_means import judge_mean
+from rules.judging_pools import judge_pools
+from rules.judging_precision import judge_precision
+from rules.judging_replicas import judge_replicas
+from rules.judging_representative import judge_representative
+from rules.judging_shape import judge_shape
 from rules.judging_tails import judge_tail
+from rules.judging_tiers import judge_tiers
+from rules.judging_trend import judge_trend
 from rules.slices import Slice, TierView
 from rules.verdicts import Answer
 from rules.windows import MINUTE_SECONDS
@@ -27,7 +42,21 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.EVENT_RATIO: judge_event_ratio,
     Way.BEYOND: judge_beyond,
     Way.BAND: judge_band,
+    Way.LONG: judge_long,
+    Way.BURN: judge_burn,
+    Way.SHAPE: judge_shape,
+    Way.TREND: judge_trend,
+    Way.REPLICAS: judge_replicas,
+    Way.TIERS: judge_tiers,
+    Way.POOLS: judge_pools,
     Way.FAULTS: judge_faults,
+    Way.DRIFT: judge_drift,
+    Way.REPRESENTATIVE: judge_representative,
+    Way.GUARDRAIL: judge_guardrail,
+    Way.PRECISION: judge_precision,
+    Way.COLD_START: judge_cold_start,
+    Way.ECONOMICS: judge_economics,
+    Way.HELD_BACK: judge_adapters,
 }
 
 BY_SLICES = frozenset(_WAYS)
@@ -41,7 +70,16 @@ def judge(
     now: float,
     period_seconds: float = MINUTE_SECONDS,
     fleet: Mapping[str, Tier] | None = None,
+    budget: Budget | None = None,
 ) -> Answer:
     """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period."""
-    case = Case(rule=rule, view=view, slices=tuple(slices), now=now, period_seconds=period_seconds, fleet=fleet or {})
+    case = Case(
+        rule=rule,
+        view=view,
+        slices=tuple(slices),
+        now=now,
+        period_seconds=period_seconds,
+        fleet=fleet or {},
+        budget=budget or Budget(),
+    )
     return _WAYS[rule.way](case)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rules import backlog, windows
+from rules.budget import Budget
 from rules.catalogue import Rule
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
@@ -41,6 +42,7 @@ class Case:
     """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most.
 
     `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
+    `budget` is what burn rates are computed from: it reaches further back than the slices.
     """
 
     rule: Rule
@@ -49,6 +51,7 @@ class Case:
     now: float
     period_seconds: float
     fleet: Mapping[str, Tier] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def subject(self) -> Subject:

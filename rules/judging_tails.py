@@ -60,7 +60,7 @@ def judge_tail(case: Case) -> Answer:
     if tail.requests < case.limit("minimum_requests"):
         return case.too_few(tail.requests, case.limit("minimum_requests"))
     allowed = case.limit("allowed_share")
-    if not _beyond_chance(tail.slow, tail.n, tail.requests, allowed, LIKELY_CONFIDENCE):
+    if not beyond_chance(tail.slow, tail.n, tail.requests, allowed, LIKELY_CONFIDENCE):
         return _verdict(
             found, tail, Status.OK, Certainty.CERTAIN, ", which may be chance" if tail.share > allowed else ""
         )
@@ -118,7 +118,7 @@ def _independent(case: Case, one: BinSum, n: float) -> float:
     return n if case.rule.per_request else min(n, one.counter("requests_finished"))
 
 
-def _beyond_chance(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
+def beyond_chance(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
     """Whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`, in independent requests.
 
     Asked the short way: whether so many slow ones would be too rare a chance if the share were just what is allowed.
@@ -132,7 +132,7 @@ def _surely(tail: Tail, allowed: float) -> bool:
     """By the well-measured bins alone, and only if they hold most of the traffic (DESIGN 3.3)."""
     if tail.sure_n < tail.n / 2:
         return False
-    return _beyond_chance(tail.surely, tail.sure_n, tail.sure_requests, allowed, CONFIDENCE)
+    return beyond_chance(tail.surely, tail.sure_n, tail.sure_requests, allowed, CONFIDENCE)
 
 
 def _why_no_tail(of: Comparable) -> Unknown:

@@ -23,6 +23,7 @@ class Way(StrEnum):
     PRECISION = "precision"  # a format that the GPU has no hardware path for, a speed-up that is not there
     COLD_START = "cold_start"  # measured start against the planned lead
     ECONOMICS = "economics"  # whether speculation pays
+    HELD_BACK = "held_back"  # requests that wait for an adapter
     BURN = "burn"  # error budget of an objective spent too fast
     SHAPE = "shape"  # the tail against the median
     LONG = "long"  # days, by hours
@@ -33,6 +34,7 @@ class Way(StrEnum):
     FAULTS = "faults"  # events that should not happen at all
     DOWN = "down"  # scrapes that fail
     STALE = "stale"  # pages that are served and do not move
+    UNKNOWN = "unknown"  # rules that could judge and no longer can
 
 
 class Condition(StrEnum):

@@ -14,10 +14,16 @@ from rules.plan import Workload
 from rules.slices import Slice, TierView
 from rules.windows import Window
 
-LATENCY = frozenset({Way.TAIL})
-PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND})
-EITHER = LATENCY | PRESSURE
-HITS = frozenset({Way.SHORTFALL})
+USERS = frozenset({Way.BURN, Way.SHAPE})
+"""A latency above what users were promised, whatever the load."""
+
+LATENCY = frozenset({Way.TAIL}) | USERS
+SLOW = LATENCY | frozenset({Way.REPRESENTATIVE})
+"""A latency above the benchmark's, in the tail or as a whole."""
+
+PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND, Way.TREND})
+EITHER = SLOW | PRESSURE
+HITS = frozenset({Way.SHORTFALL, Way.BAND})
 OF_ONE_FAMILY = LATENCY | HITS
 """Ways of judging whose rules are about one family; a suspect says which of them it can explain."""
 
@@ -63,6 +69,8 @@ READ = frozenset(
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "adapters_running"),
         *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
+        *("ttft_seconds", "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),
+        *("gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"),
     }
 )
 """The families that suspects read of the sum."""

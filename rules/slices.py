@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rules import histograms
 from rules.curve import Curve, operating_point
@@ -22,7 +22,8 @@ from rules.windows import Window
 class TierView:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
-    `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule.
+    `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule, `pools`
+    says which pool a replica belongs to (mixed, prefill, decode), where that is known.
     """
 
     tier: str
@@ -31,6 +32,7 @@ class TierView:
     basis: Basis
     itl_comparable: bool = True
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pools: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(
@@ -38,15 +40,23 @@ def view(
     plan: TierPlan | None,
     itl_comparable: bool = True,
     limits: Mapping[str, Mapping[str, float]] | None = None,
+    pools: Mapping[str, str] | None = None,
 ) -> TierView:
     """The view of a tier from its plan."""
-    if plan is None:
-        return TierView(
-            tier=tier, plan=None, curve=None, basis=Basis(), itl_comparable=itl_comparable, limits=limits or {}
-        )
-    point = operating_point(plan)
-    return TierView(
+    known = TierView(
         tier=tier,
+        plan=None,
+        curve=None,
+        basis=Basis(),
+        itl_comparable=itl_comparable,
+        limits=limits or {},
+        pools=pools or {},
+    )
+    if plan is None:
+        return known
+    point = operating_point(plan)
+    return replace(
+        known,
         plan=plan,
         curve=Curve.from_plan(plan),
         basis=Basis(
@@ -57,8 +67,6 @@ def view(
             usable_rps=point.usable_rps if point else None,
             planned_tokens_per_request=_planned_tokens(plan),
         ),
-        itl_comparable=itl_comparable,
-        limits=limits or {},
     )
 
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rules import histograms, windows
+from rules import first_token, histograms, routing, throttling, windows
 from rules.catalogue import Way
 from rules.curve import CERTAIN_REQUESTS
 from rules.histograms import Share
 from rules.readings import level, ratio, read, replica_rate
-from rules.scene import EITHER, HITS, LATENCY, OF_ONE_FAMILY, PREFIX_HITS, PRESSURE, Finding, Scene, Suspect
+from rules.scene import (
+    EITHER,
+    HITS,
+    LATENCY,
+    OF_ONE_FAMILY,
+    PREFIX_HITS,
+    PRESSURE,
+    SLOW,
+    USERS,
+    Finding,
+    Scene,
+    Suspect,
+)
 from rules.signals import BY_NAME, Missing
 from rules.slices import Slice
 from rules.windows import Window
@@ -139,6 +151,8 @@ def _held_back(scene: Scene) -> Finding:
 
 
 def _expected_seconds(scene: Scene) -> float:
+    if scene.rule.way in USERS:
+        return scene.view.basis.ttft_slo_seconds or 0.0
     curve = scene.view.curve
     values = [getattr(p, scene.rule.metric, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)
@@ -193,18 +207,6 @@ def _more_load(scene: Scene) -> Finding:
     return Finding(supported=False, text=f"not more load than planned ({text})")
 
 
-def _queue(scene: Scene) -> Finding:
-    waiting = level(scene.total, "requests_waiting_capacity")
-    if isinstance(waiting, Missing):
-        waiting = level(scene.total, "requests_waiting")
-    if isinstance(waiting, Missing):
-        return Finding(supported=None, text="the queue is not known")
-    text = f"{waiting.value or 0.0:.2g} requests waiting a replica on average"
-    if (waiting.value or 0.0) > 0.5:
-        return Finding(supported=True, text=f"queueing: {text}")
-    return Finding(supported=False, text=f"no queue ({text})")
-
-
 def _benchmark(scene: Scene) -> Finding:
     """A closed loop starts with a burst and has no arrivals of its own; few requests make no P99 (PEERS 3.2, traps 10, 11)."""
     curve = scene.view.curve
@@ -222,6 +224,7 @@ def _benchmark(scene: Scene) -> Finding:
 
 SUSPECTS: tuple[Suspect, ...] = (
     Suspect(cause="evictions", ways=HITS, families=PREFIX_HITS, examine=_evictions),
+    Suspect(cause="routing", ways=OF_ONE_FAMILY, families=(*PREFIX_HITS, "ttft_seconds"), examine=routing.examine),
     Suspect(cause="prefix hits", ways=EITHER, examine=_hits),
     Suspect(
         cause="benchmark",
@@ -229,7 +232,7 @@ SUSPECTS: tuple[Suspect, ...] = (
         families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
         examine=_repeated,
     ),
-    Suspect(cause="adapters held back", ways=LATENCY, families=("ttft_seconds",), examine=_held_back),
+    Suspect(cause="adapters held back", ways=SLOW, families=("ttft_seconds",), examine=_held_back),
     Suspect(
         cause="prompt lengths", ways=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
     ),
@@ -238,10 +241,12 @@ SUSPECTS: tuple[Suspect, ...] = (
         ways=EITHER,
         examine=_longer("generation_tokens_per_request", "output", "generation_tokens"),
     ),
-    Suspect(cause="adapters", ways=LATENCY, examine=_adapters),
-    Suspect(cause="speculation", ways=LATENCY, examine=_speculation),
-    Suspect(cause="more load", ways=PRESSURE, examine=_more_load),
-    Suspect(cause="evictions", ways=LATENCY, examine=_evictions),
-    Suspect(cause="queueing", ways=LATENCY, families=("ttft_seconds",), examine=_queue),
-    Suspect(cause="benchmark", ways=LATENCY, examine=_benchmark),
+    Suspect(cause="adapters", ways=SLOW, examine=_adapters),
+    Suspect(cause="speculation", ways=SLOW, examine=_speculation),
+    Suspect(cause="throttling", ways=LATENCY, examine=throttling.examine),
+    Suspect(cause="more load", ways=PRESSURE | USERS, examine=_more_load),
+    Suspect(cause="evictions", ways=SLOW, examine=_evictions),
+    Suspect(cause="queueing", ways=SLOW, families=("ttft_seconds",), examine=first_token.queueing),
+    Suspect(cause="prefill", ways=USERS, families=("ttft_seconds",), examine=first_token.prefill),
+    Suspect(cause="benchmark", ways=SLOW, examine=_benchmark),
 )

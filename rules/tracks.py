@@ -20,11 +20,13 @@ BRIDGE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since."""
+    """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since, the first of
+    them at `silent_since`."""
 
     last: Snapshot | None = None
     seen: float | None = None
     misses: int = 0
+    silent_since: float | None = None
 
 
 def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
@@ -59,6 +61,7 @@ def failed(track: Track, t: float, reason: Gap = Gap.SCRAPE_FAILED) -> tuple[Tra
     """
     misses = track.misses + 1
     if track.seen is not None and t <= track.seen:
-        return Track(last=None, seen=t, misses=misses), None
+        return Track(last=None, seen=t, misses=misses, silent_since=t), None
     window = None if track.seen is None else windows.gap(track.seen, t, reason)
-    return replace(track, seen=t, misses=misses), window
+    since = t if track.silent_since is None else track.silent_since
+    return replace(track, seen=t, misses=misses, silent_since=since), window

@@ -7,9 +7,10 @@ this and on `rules.replicas`, so that they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from rules import backlog, causes, slices, windows
+from rules import backlog, budget, causes, slices, windows
+from rules.budget import Budget
 from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
 from rules.judging import Tier
@@ -18,6 +19,7 @@ from rules.scrape_answers import replica_answers
 from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.verdicts import Answer, Subject, Unknown, Verdict
+from rules.whole_tier import whole_tier_answers
 from rules.windows import Window
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "recent",
     "replica_answers",
     "tier_answers",
+    "whole_tier_answers",
 ]
 
 LIVE_SECONDS = 3600.0
@@ -40,6 +43,12 @@ LIVE_SECONDS = 3600.0
 LIVE = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_seconds <= LIVE_SECONDS)
 
 LONGEST = max(rule.window_seconds for rule in LIVE)
+
+RECENT_SECONDS = 960.0
+"""Older minutes keep of their histograms only LENGTHS: rules that look back further read no latencies, and these are most
+of a minute's memory (a node agent's 64 MiB, DESIGN 5)."""
+
+LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
 
 ACROSS = frozenset({Way.TIERS})
 """The ways that look at other tiers too."""
@@ -50,16 +59,36 @@ EXPLAINED_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minutes:
-    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look."""
+    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; and its error budget."""
 
     slices: tuple[Slice, ...] = ()
+    budget: Budget = field(default_factory=Budget)
 
 
 def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView) -> Minutes:
     """With one more closed minute of one replica, last; what is older than any rule looks back is dropped."""
-    keep = tuple(s for s in minutes.slices if s.window.end > minute.end - LONGEST - windows.MINUTE_SECONDS)
+    keep = tuple(
+        _aged(s, minute.end) for s in minutes.slices if s.window.end > minute.end - LONGEST - windows.MINUTE_SECONDS
+    )
     before = next((s for s in reversed(keep) if s.replica == replica), None)
-    return Minutes(slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)))
+    return Minutes(
+        slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)),
+        budget=budget.booked(_budget(minutes, view), minute),
+    )
+
+
+def _aged(one: Slice, now: float) -> Slice:
+    """The slice without what nobody asks of it any more."""
+    if one.window.end > now - RECENT_SECONDS or one.window.histograms.keys() <= LENGTHS:
+        return one
+    kept = {family: parts for family, parts in one.window.histograms.items() if family in LENGTHS}
+    return replace(one, window=replace(one.window, histograms=kept))
+
+
+def _budget(minutes: Minutes, view: TierView) -> Budget:
+    """The budget so far, if it was counted against the tier's present objectives."""
+    anew = budget.empty(view)
+    return minutes.budget if minutes.budget.objectives == anew.objectives else anew
 
 
 def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
@@ -67,7 +96,8 @@ def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
     anew = Minutes()
     for one in minutes.slices:
         anew = closed_minute(anew, one.window, one.replica or "", view)
-    return anew
+    same = minutes.budget.objectives == budget.empty(view).objectives
+    return replace(anew, budget=minutes.budget) if same else anew
 
 
 def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tuple[Slice, ...]:
@@ -85,11 +115,11 @@ def tier_answers(
 
     `fleet` are the minutes of all tiers, for rules that compare them.
     """
-    return tuple(_judged(rule, minutes.slices, view, now, fleet or {}) for rule in LIVE)
+    return tuple(_judged(rule, minutes, view, now, fleet or {}) for rule in LIVE)
 
 
-def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float, fleet: Mapping[str, Tier]) -> Answer:
-    hold = _hold(all_slices, rule, now)
+def _judged(rule: Rule, minutes: Minutes, view: TierView, now: float, fleet: Mapping[str, Tier]) -> Answer:
+    hold = _hold(minutes.slices, rule, now)
     seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
     if seconds < rule.minimum_seconds:
         return Unknown(
@@ -102,7 +132,7 @@ def _judged(rule: Rule, all_slices: Sequence[Slice], view: TierView, now: float,
     others = None
     if rule.way in ACROSS:
         others = {name: Tier(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()}
-    answer = judge(rule, view, hold, now, fleet=others)
+    answer = judge(rule, view, hold, now, fleet=others, budget=minutes.budget)
     return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer
 
 

@@ -10,6 +10,7 @@ from rules.rule_names import NAMES
 from rules.scrape_answers import replica_answers
 from rules.signals import BY_NAME as SIGNALS
 from rules.slices import view
+from rules.whole_tier import whole_tier_answers
 
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
@@ -43,10 +44,13 @@ def test_a_rule_says_what_it_means_and_what_to_do(rule: Rule) -> None:
     assert all(action[0].isupper() or action[0] == "`" for action in rule.actions)
 
 
+OF_REPLICAS = {answer.rule for answer in replica_answers(Replica(tier="t", name="a"), view("t", None), 0.0)}
+OF_TIERS = {answer.rule for answer in whole_tier_answers((), (), view("t", None), 0.0)}
+
+
 @every
 def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
-    of_scrapes = {answer.rule for answer in replica_answers(Replica(tier="t", name="a"), view("t", None), 0.0)}
-    assert (rule.way in BY_SLICES) != (rule.name in of_scrapes)
+    assert [rule.way in BY_SLICES, rule.name in OF_REPLICAS, rule.name in OF_TIERS].count(True) == 1
 
 
 def test_every_way_is_used_by_a_rule() -> None:
@@ -68,12 +72,16 @@ def test_what_a_rule_reads_exists(rule: Rule) -> None:
 def test_a_rule_over_windows_judges_from_a_part_of_them_on(rule: Rule) -> None:
     over_windows = rule.way in BY_SLICES
     assert (0 < rule.minimum_seconds < rule.window_seconds) == over_windows
-    assert (rule.scope is Scope.TIER) == over_windows
+    assert (rule.scope is Scope.TIER) == (rule.name not in OF_REPLICAS)
+
+
+PAGES = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "TierDown")
+"""DESIGN 3.10: an objective that burns, a cascade, a whole tier down."""
 
 
 @every
 def test_only_what_users_feel_pages(rule: Rule) -> None:
-    assert (rule.loudness is Loudness.PAGE) == (rule.name == "KvCacheCascade")
+    assert (rule.loudness is Loudness.PAGE) == (rule.name in PAGES)
 
 
 def test_the_guides_numbers() -> None:

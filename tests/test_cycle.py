@@ -68,7 +68,8 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
     watcher = Watcher({"t": view()})
     watched(watcher, end=45)
-    assert {rule for rule, _ in watcher.standings} == {"KvCacheCascade", "TargetDown", "TelemetryStale"}
+    of_scrapes = {"KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
+    assert {rule for rule, _ in watcher.standings} == of_scrapes
     watched(watcher, start=60, end=75)
     assert ("TtftDivergence", TIER) in watcher.standings
     assert watcher.standings["TtftDivergence", TIER].answer.t == START + 75
@@ -107,7 +108,8 @@ def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
     assert standing(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
     ended = watched(watcher, start=120, end=135)
     assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Episode)] == [
-        ("TargetDown", START + 105, START + 120)
+        ("TargetDown", START + 105, START + 120),
+        ("TierDown", START + 105, START + 120),
     ]
     spans = [e for e in ended if isinstance(e, UnknownSpan) and e.rule == "TelemetryStale"]
     assert [(s.reason, s.started_at, s.ended_at) for s in spans] == [(Gap.SCRAPE_FAILED, START + 75, START + 120)]

@@ -256,4 +256,4 @@ def test_the_version_of_a_tier_changes_with_every_number() -> None:
 
 
 def test_versions_stay_what_history_remembers() -> None:
-    assert plan_version(parse_plan(load("cpu-small")).tiers["cpu-small"]) == "c157f37de31d"
+    assert plan_version(parse_plan(load("guide-h100")).tiers["h100-llama70b-fp8"]) == "95723ee66d83"

@@ -255,5 +255,5 @@ def test_an_error_in_the_recording_is_what_a_target_that_is_down_says(tmp_path: 
     last = json.loads(good[-1])["t"]
     failed = [json.dumps({"t": last + 5 * n, "error": "ConnectionRefusedError"}).encode() + b"\n" for n in (1, 2, 3)]
     recording, _ = load(folder_of(tmp_path, a=packed([*good, *failed])))
-    (down,) = [s.episode for s in replay(recording, None).standings if s.episode]
+    down = next(s.episode for s in replay(recording, None).standings if s.episode and s.answer.rule == "TargetDown")
     assert down.worst.sentence == "No usable metrics page in the last 3 scrapes (15 s): ConnectionRefusedError"

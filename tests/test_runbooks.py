@@ -9,6 +9,7 @@ import pytest
 from exporters import runbook_blocks
 from exporters.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookProblem, block, filled
 from rules.catalogue import BY_NAME, RULES, Loudness, Rule, Threshold, Way
+from rules.scene import LATENCY
 from rules.suspects import SUSPECTS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "runbooks.md").read_text(encoding="utf-8")
@@ -82,7 +83,7 @@ def test_the_text_by_hand_repeats_no_threshold(rule: Rule) -> None:
 def test_a_runbook_speaks_of_every_suspect_that_its_rule_can_name(rule: Rule) -> None:
     causes = sections()[rule.name].split("**Causes, likeliest first**")[1].split("**Safe to do**")[0]
     possible = [suspect.cause for suspect in SUSPECTS if suspect.explains(rule)]
-    possible += ["slower machine"] if rule.way is Way.TAIL else []
+    possible += ["slower machine"] if rule.way in LATENCY else []
     assert set(re.findall(r"\*([a-z ]+)\*", causes)) == set(possible)
 
 

@@ -11,11 +11,18 @@ from rules.sizing import (
     fleet_size,
     kv_cache_bytes,
     littles_ceiling_rps,
+    safe_queue_depth,
 )
 
 
 def test_48_requests_of_two_seconds_are_a_ceiling_of_24_rps() -> None:
     assert littles_ceiling_rps(48, 2) == 24
+
+
+def test_two_seconds_at_50_rps_are_100_queued_requests() -> None:
+    assert safe_queue_depth(2, 50) == 100
+    with pytest.raises(ValueError, match="arrival_rps must be"):
+        safe_queue_depth(2, 0)
 
 
 def test_the_guides_fleet_is_10_instances_and_52_gpus() -> None:

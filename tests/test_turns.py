@@ -290,8 +290,10 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
     assert [line.partition(":")[0] for line in said] == [
         "t/r0 gives no usable page",
         "TargetDown of t/r0 is warning (certain)",
+        "TierDown of t is warning (certain)",
         "t/r0 gives pages again",
         "TargetDown of t/r0 is over",
+        "TierDown of t is over",
     ]
 
 

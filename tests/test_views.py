@@ -36,6 +36,14 @@ def test_thresholds_of_the_configuration_are_in_the_view_of_their_tier(tmp_path:
     assert views["cpu-small"].limits == limits
 
 
+def test_the_pool_of_each_target_is_in_the_view_of_its_tier(tmp_path: Path) -> None:
+    several = [TARGET, {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}]
+    other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
+    views = views_of(loaded(tmp_path, targets=[*several, other]))
+    assert views["cpu-small"].pools == {"127.0.0.1:8000": "mixed", "b": "mixed"}
+    assert views["new"].pools == {"n": "prefill"}
+
+
 def test_versions_are_those_of_the_planned_tiers_alone(tmp_path: Path) -> None:
     found = versions_of(loaded(tmp_path, targets=[{**TARGET, "tier": "new"}]))
     assert found == {"cpu-small": plan_version(PLAN.tiers["cpu-small"])}

@@ -1,20 +1,11 @@
-from judging_samples import START, each, minute, minutes, view
+from judging_samples import START, each, minute, minutes, seen, view
 
 from rules import watch
-from rules.catalogue import RULES
+from rules.catalogue import BY_NAME, Way
 from rules.slices import view as view_of
 from rules.verdicts import Status, Unknown, Verdict
 
-TIER_RULES = [
-    "TtftDivergence",
-    "TpotDivergence",
-    "ItlDivergence",
-    "GpuUtilizationShortfall",
-    "PrefixHitDivergence",
-    "EvictionDivergence",
-    "LoadBeyondBenchmark",
-    "KvEviction",
-]
+TIER_RULES = [rule.name for rule in watch.LIVE]
 
 
 def test_the_daemons_names_stand_together() -> None:
@@ -27,10 +18,10 @@ def test_a_closed_minute_is_placed_and_comes_last() -> None:
 
 
 def test_only_what_a_rule_still_looks_back_to_is_kept() -> None:
-    booked = minutes(view(), {"a": each(40, minute), "b": each(40, minute)})
-    assert max(rule.window_seconds for rule in RULES) == watch.LONGEST == 900
-    assert len(booked.slices) == 2 * 16
-    assert booked.slices[0].window.start == START + 24 * 60
+    booked = minutes(view(), {"a": each(70, minute), "b": each(70, minute)})
+    assert max(rule.window_seconds for rule in watch.LIVE) == watch.LONGEST == 3600
+    assert len(booked.slices) == 2 * 61
+    assert booked.slices[0].window.start == START + 9 * 60
 
 
 def test_every_rule_over_load_bins_answers() -> None:
@@ -41,7 +32,7 @@ def test_every_rule_over_load_bins_answers() -> None:
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
     answers = watch.tier_answers(watch.Minutes(), view(), START)
     assert [a.text for a in answers if isinstance(a, Unknown)] == [
-        f"0 s seen, {60 if rule == 'KvEviction' else 180} s are needed" for rule in TIER_RULES
+        f"0 s seen, {BY_NAME[rule].minimum_seconds:.0f} s are needed" for rule in TIER_RULES
     ]
 
 
@@ -60,3 +51,22 @@ def test_another_plan_places_the_same_minutes_anew() -> None:
     assert [s.bin for s in watch.placed_anew(booked, higher).slices] == [1, 2]
     bare = watch.placed_anew(booked, view_of("t", None))
     assert [(s.bin, s.replica, s.outside) for s in bare.slices] == [(None, "a", ""), (None, "a", "")]
+
+
+def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
+    of = view()
+    lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
+    kept = watch.Minutes()
+    for number in range(20):
+        kept = watch.closed_minute(kept, minute(number, histograms=lengths), "a", of)
+    old, new = kept.slices[0], kept.slices[-1]
+    assert set(old.window.histograms) == watch.LENGTHS
+    assert {"ttft_seconds", *watch.LENGTHS} <= set(new.window.histograms)
+    assert old.window.counters == minute(0).counters
+    assert len(kept.slices) == 20
+
+
+def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None:
+    for rule in watch.LIVE:
+        if rule.family.endswith("_seconds") or rule.signal.endswith("_seconds"):
+            assert rule.window_seconds <= watch.RECENT_SECONDS or rule.way is Way.COLD_START, rule.name

@@ -1,0 +1,237 @@
+"""The catalogue's rows about what users wait for, and the queue and GPUs behind it (guide 8.1, 9.3), with all thresholds.
+
+Owns these rows, and which levers fit which shape of a latency. What a row is stands in `rules.rule`. A new one is a row
+here, its runbook section, and its tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from rules.catalogue_benchmark import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.rule import Loudness, Rule, Scope, Threshold, Way
+
+HOLD_SECONDS = 900.0
+MINIMUM_SECONDS = 180.0
+
+
+class Shape(StrEnum):
+    """What of a latency is slow."""
+
+    TAIL = "tail"
+    EVERYTHING = "everything"
+    EITHER = "either"
+    KNEE = "knee"  # the load, not the requests
+
+
+_SEE = "Look at the causes below in order; a cause with evidence comes before more hardware"
+_TTFT_TAIL = (
+    _SEE,
+    "If requests queue: add replicas, or spread the load evenly over those there are",
+    "If prefill takes the time: chunked prefill, so that a long prompt does not hold up the short ones",
+    "For a large fleet whose TTFT and ITL cannot both be met: prefill and decode on replicas of their own",
+)
+_TTFT_EVERYTHING = (
+    _SEE,
+    "Add replicas of this tier: it is smaller than its traffic",
+    "If the workload is not the benchmark's any more, go back to step 1: measure it and benchmark with it",
+)
+_TPOT_TAIL = (
+    _SEE,
+    "Chunked prefill with a smaller --max-num-batched-tokens: a prefill step then holds up decoding for less time",
+    "For a large fleet: prefill and decode on replicas of their own",
+)
+_TPOT_EVERYTHING = (
+    _SEE,
+    "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
+    "If it is slow with a small batch too, the GPUs are too weak for decoding: another tier, or a quantised model",
+)
+_KNEE = (
+    "Add replicas of this tier, or shed load at the gateway: each further request costs all of them",
+    "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
+)
+_KNEE_TAIL = (
+    "Do not add replicas for it: the load is within what they can take",
+    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one replica",
+    "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
+)
+
+
+def _once(*several: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(action for actions in several for action in actions))
+
+
+LEVERS: Mapping[str, Mapping[Shape, tuple[str, ...]]] = {
+    "TtftTail": {
+        Shape.TAIL: _TTFT_TAIL,
+        Shape.EVERYTHING: _TTFT_EVERYTHING,
+        Shape.EITHER: _once(_TTFT_TAIL, _TTFT_EVERYTHING),
+    },
+    "TpotTail": {
+        Shape.TAIL: _TPOT_TAIL,
+        Shape.EVERYTHING: _TPOT_EVERYTHING,
+        Shape.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
+    },
+    "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL},
+}
+"""By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
+
+_LADDER = "SRE workbook ch. 5, table 5-8"
+_RUNGS = (
+    ("page_fast", 14.4, 3600.0, 300.0, "2 % of a month's budget in an hour"),
+    ("page_slow", 6.0, 21_600.0, 1800.0, "5 % in six hours"),
+    ("ticket_fast", 3.0, 86_400.0, 7200.0, "10 % in a day"),
+    ("ticket_slow", 1.0, 259_200.0, 21_600.0, "10 % in three days"),
+)
+
+
+def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
+    ladder = {}
+    for rung, burn, long, short, why in _RUNGS:
+        ladder[f"{rung}_burn"] = Threshold(value=burn, unit="times", source=f"{_LADDER}: {why}")
+        ladder[f"{rung}_long_seconds"] = Threshold(value=long, unit="seconds", source=_LADDER)
+        ladder[f"{rung}_short_seconds"] = Threshold(value=short, unit="seconds", source=f"{_LADDER}: 1/12 of the long")
+    return Rule(
+        name=name,
+        way=Way.BURN,
+        scope=Scope.TIER,
+        loudness=Loudness.PAGE,
+        window_seconds=HOLD_SECONDS,
+        minimum_seconds=60.0,
+        thresholds={
+            **ladder,
+            "allowed_share": ALLOWED_SLOW,
+            "minimum_requests": Threshold(
+                value=50, unit="requests", source="in either window: of fewer the fast page is a handful of requests"
+            ),
+        },
+        signal=f"{stem}_p99_seconds",
+        unit="ratio",
+        family=f"{stem}_seconds",
+        metric=f"{stem}_p99_seconds",
+        needs=f"slo.{stem}_p99_seconds",
+        about=f"requests slower than the {stem.upper()} objective",
+        title=title,
+        meaning="More requests than the objective allows are slower than promised, and the month's error budget is being "
+        "spent faster than it lasts: users feel it.",
+        actions=actions,
+    )
+
+
+def _tail(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
+    return Rule(
+        name=name,
+        way=Way.SHAPE,
+        scope=Scope.TIER,
+        loudness=Loudness.TICKET,
+        window_seconds=HOLD_SECONDS,
+        minimum_seconds=MINIMUM_SECONDS,
+        thresholds={
+            "allowed_share": ALLOWED_SLOW,
+            "median_share": Threshold(value=0.5, unit="ratio", source="a median within the objective allows half"),
+            "minimum_requests": MINIMUM_REQUESTS,
+        },
+        signal=f"{stem}_p99_seconds",
+        unit="seconds",
+        family=f"{stem}_seconds",
+        metric=f"{stem}_p99_seconds",
+        needs=f"slo.{stem}_p99_seconds",
+        about=f"{stem.upper()} P99",
+        title=title,
+        meaning="Requests are slower than promised. Whether only the tail is, or everything, tells causes and levers apart.",
+        actions=actions,
+    )
+
+
+ROWS: tuple[Rule, ...] = (
+    Rule(
+        name="GpuSaturated",
+        way=Way.TREND,
+        scope=Scope.TIER,
+        loudness=Loudness.TICKET,
+        window_seconds=HOLD_SECONDS,
+        minimum_seconds=MINIMUM_SECONDS,
+        thresholds={
+            "pegged": Threshold(
+                value=0.95, unit="ratio", source="guide 9.3: pegged at 100 %, less what sums round off"
+            ),
+            "rise": Threshold(value=1.3, unit="ratio", source="as step 13 (guide 9.1): 30 % more is a difference"),
+            "minimum_requests": Threshold(
+                value=30, unit="requests", source="in the first and in the last third: of fewer chance decides"
+            ),
+        },
+        signal="gpu_utilization",
+        unit="ratio",
+        family="ttft_seconds",
+        metric="ttft_p99_seconds",
+        title="GPUs pegged while TTFT rises",
+        meaning="The GPUs have no time left and requests wait longer and longer for their first token. Pegged with a stable "
+        "TTFT is healthy: the hardware is used.",
+        actions=(
+            "Chunked prefill, or prefill and decode on replicas of their own: prefill is what saturates",
+            "Add replicas of this tier if the load stays",
+            "A quantised model needs less time for the same prompts",
+        ),
+    ),
+    Rule(
+        name="QueueGrowing",
+        way=Way.TREND,
+        scope=Scope.TIER,
+        loudness=Loudness.TICKET,
+        window_seconds=HOLD_SECONDS,
+        minimum_seconds=MINIMUM_SECONDS,
+        thresholds={
+            "waiting": Threshold(value=1, unit="requests", source="one always waits: below it there is no queue"),
+            "share": Threshold(
+                value=0.02,
+                unit="ratio",
+                source="measured: a full batch's arrivals and completions differ by 1-3 % a minute",
+            ),
+        },
+        signal="requests_waiting",
+        unit="requests",
+        family="requests_waiting",
+        title="Queue growing",
+        meaning="More requests arrive than finish, and the queue grows steadily: the fleet is undersized for its present "
+        "traffic, and every further request waits longer than the one before.",
+        actions=(
+            "Add replicas of this tier: only more completions, or fewer arrivals, end it",
+            "Shed load at the gateway at the circuit breaker's depth until they are there",
+            "If one replica alone queues, look at the routing",
+        ),
+    ),
+    Rule(
+        name="PastTheKnee",
+        way=Way.SHAPE,
+        scope=Scope.TIER,
+        loudness=Loudness.TICKET,
+        window_seconds=HOLD_SECONDS,
+        minimum_seconds=MINIMUM_SECONDS,
+        thresholds={
+            "ratio": Threshold(
+                value=10, unit="times", source="inference guide: P99/P50 above 10 is a tail problem; 8.1: the knee"
+            ),
+            "allowed_share": ALLOWED_SLOW,
+            "minimum_requests": MINIMUM_REQUESTS,
+        },
+        signal="ttft_p99_seconds",
+        unit="times",
+        family="ttft_seconds",
+        metric="ttft_p99_seconds",
+        about="TTFT P99 by P50",
+        title="Past the knee: P99 leaves P50",
+        meaning="The slowest first tokens have left the median behind. Above the load that a replica can take that is the "
+        "knee of its curve; below it a tail of its own.",
+        actions=(
+            "See in the sentence whether it is the load or a tail of its own: the levers differ",
+            *_once(_KNEE, _KNEE_TAIL),
+        ),
+    ),
+    _burn(
+        "TtftSloBurn", "ttft", "TTFT objective burning", _once(_TTFT_TAIL[:2], _TTFT_EVERYTHING[1:2], _TTFT_TAIL[2:])
+    ),
+    _burn("TpotSloBurn", "tpot", "TPOT objective burning", _once(_TPOT_TAIL, _TPOT_EVERYTHING[1:])),
+    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything", _once(_TTFT_TAIL, _TTFT_EVERYTHING)),
+    _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything", _once(_TPOT_TAIL, _TPOT_EVERYTHING)),
+)

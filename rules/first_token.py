@@ -1,0 +1,86 @@
+"""What a late first token waited for: the queue, or prefill, by the engine's own histograms of both.
+
+Owns these two suspects of `rules.suspects`. A histogram tells of each part on its own: a request that spent more than the
+limit in the queue alone was late whatever prefill took, so the bucket edges prove it.
+"""
+
+from __future__ import annotations
+
+from rules import histograms
+from rules.histograms import Share
+from rules.readings import level
+from rules.scene import USERS, Finding, Scene
+from rules.signals import Missing
+from rules.wording import number
+
+MOST = 0.5
+"""The part of the late requests that proves what holds them up."""
+
+NOTICEABLE = 0.05
+"""Below this part of them it is excluded (the guide's 5 % for evictions, as for the other suspects)."""
+
+FAMILY = "ttft_seconds"
+
+
+def queueing(scene: Scene) -> Finding:
+    """Late requests that waited in the queue for longer than the limit; without that histogram the mean queue."""
+    found = _late(scene, "queue_seconds")
+    return _by_gauge(scene) if found is None else _judged(found, "queueing", "in the queue", _waiting(scene))
+
+
+def prefill(scene: Scene) -> Finding:
+    """Late requests whose prefill alone took longer than the limit."""
+    found = _late(scene, "prefill_seconds")
+    if found is None:
+        return Finding(supported=None, text="how long prefill takes is not exposed")
+    return _judged(found, "prefill", "in prefill", "")
+
+
+def _late(scene: Scene, family: str) -> tuple[Share, Share, float] | None:
+    """First tokens later than the limit, those whose part `family` alone took longer, and the limit in seconds."""
+    first, parts, limit = scene.total.histograms.get(FAMILY), scene.total.histograms.get(family), _limit(scene)
+    if scene.rule.way not in USERS or not first or not parts or not limit:
+        return None
+    late = histograms.above(first, limit)
+    return (late, histograms.above(parts, limit), limit) if late.best > 0 else None
+
+
+def _limit(scene: Scene) -> float | None:
+    """What the rule calls late (seconds): so many times the median, or the objective."""
+    if "ratio" not in scene.rule.thresholds:
+        return scene.view.basis.ttft_slo_seconds
+    median = histograms.quantile(scene.total.histograms.get(FAMILY, ()), 0.5)
+    if median is None or median.high is None:
+        return None
+    return scene.rule.limit("ratio", scene.view.limits) * median.high
+
+
+def _judged(found: tuple[Share, Share, float], cause: str, where: str, more: str) -> Finding:
+    late, part, limit = found
+    text = f"{part.best:.0f} requests spent more than {number(limit, 'seconds')} {where} alone; {late.best:.0f} were late{more}"
+    if part.best > NOTICEABLE * late.best:
+        return Finding(supported=True, proven=part.low > MOST * late.best, text=f"{cause}: {text}")
+    return Finding(supported=False, text=f"not {cause}: {text}")
+
+
+def _waiting(scene: Scene) -> str:
+    waiting = _level(scene)
+    return "" if waiting is None else f", {waiting:.2g} waiting a replica on average"
+
+
+def _level(scene: Scene) -> float | None:
+    for family in ("requests_waiting_capacity", "requests_waiting"):
+        found = level(scene.total, family)
+        if not isinstance(found, Missing):
+            return found.value or 0.0
+    return None
+
+
+def _by_gauge(scene: Scene) -> Finding:
+    waiting = _level(scene)
+    if waiting is None:
+        return Finding(supported=None, text="the queue is not known")
+    text = f"{waiting:.2g} requests waiting a replica on average"
+    if waiting > MOST:
+        return Finding(supported=True, text=f"queueing: {text}")
+    return Finding(supported=False, text=f"no queue ({text})")

@@ -1,0 +1,178 @@
+"""Burn rates: how fast an objective's error budget is spent, over pairs of a long and a short window.
+
+Owns the arithmetic of the SRE workbook's ladder (ch. 5, "Multiwindow, Multi-Burn-Rate Alerts") and its sentence. Every
+number of the ladder stands in the catalogue; what was seen is counted by `rules.budget`.
+
+A burn rate is the share of slow requests by the share that is allowed: 1 spends a month's budget in just a month. The
+long window says that a part of the budget worth waking somebody for is gone, the short one that it still is going. An
+agent that has just started has seen only a part of the long window. Then the budget that was seen to be spent decides: the
+unseen part is taken as equally busy and free of slow requests. So 10 minutes of which every request was slow are 16.7 x
+over the hour, and wake somebody; 10 minutes at 20 x are 3.3 x of the hour's 14.4 x, and are told as likely until enough is
+spent. With the history's minutes read back after a restart the unseen part is the restart itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from rules import budget
+from rules.bounds import CONFIDENCE
+from rules.budget import Tally
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, why
+from rules.judging_bands import planned
+from rules.judging_tails import beyond_chance
+from rules.readings import FULL_COVERAGE
+from rules.signals import Gap, Reading
+from rules.verdicts import Answer, Certainty, Status
+from rules.wording import number
+
+PERIOD_SECONDS = 30 * 86_400.0
+"""The time that a budget is for: the workbook's 30 days, from which its burn rates follow (14.4 x 1 h is 2 %)."""
+
+RUNGS: tuple[tuple[str, Status], ...] = (
+    ("page_fast", Status.CRITICAL),
+    ("page_slow", Status.CRITICAL),
+    ("ticket_fast", Status.WARNING),
+    ("ticket_slow", Status.WARNING),
+)
+"""By the stem of their thresholds' names, the fastest first."""
+
+ENOUGH_TRIALS = 100_000.0
+"""Of more requests chance is asked as if they were so many: that understates the evidence, and is quick."""
+
+
+class State(IntEnum):
+    """What one rung comes to, the weakest first."""
+
+    UNSEEN = 0  # too little of the long window
+    CALM = 1
+    BLIND = 2  # the long window burns, and the short one has too few requests to say whether it still does
+    LIKELY = 3
+    CERTAIN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One pair of windows (seconds), the burn rate that it allows, and what was counted in both."""
+
+    status: Status
+    burn: float
+    long_seconds: float
+    short_seconds: float
+    long: Tally
+    short: Tally
+    state: State
+
+
+def judge_burn(case: Case) -> Answer:
+    """The loudest rung that fires, certain ones first; ok where none does and none that burnt is silent."""
+    objective = planned(case, case.rule.needs)
+    if not isinstance(objective, float | int):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
+    rungs = [_rung(case, name, status) for name, status in RUNGS]
+    firing = [rung for rung in rungs if rung.state >= State.LIKELY]
+    if firing:
+        loudest = max(firing, key=lambda rung: rung.state)
+        certainty = Certainty.CERTAIN if loudest.state is State.CERTAIN else Certainty.LIKELY
+        return _verdict(case, loudest, loudest.status, certainty, float(objective))
+    blind = next((rung for rung in rungs if rung.state is State.BLIND), None)
+    if blind is not None:
+        return case.too_few(blind.short.n, case.limit("minimum_requests"), f" in the last {span(blind.short_seconds)}")
+    calm = next((rung for rung in rungs if rung.state is State.CALM), None)
+    if calm is not None:
+        return _verdict(case, calm, Status.OK, Certainty.CERTAIN, float(objective))
+    return _nothing(case, rungs[0])
+
+
+def _rung(case: Case, name: str, status: Status) -> Rung:
+    long_seconds, short_seconds = case.limit(f"{name}_long_seconds"), case.limit(f"{name}_short_seconds")
+    rung = Rung(
+        status=status,
+        burn=case.limit(f"{name}_burn"),
+        long_seconds=long_seconds,
+        short_seconds=short_seconds,
+        long=budget.tally(case.budget, case.rule.family, case.now - long_seconds, case.now),
+        short=budget.tally(case.budget, case.rule.family, case.now - short_seconds, case.now),
+        state=State.UNSEEN,
+    )
+    return replace(rung, state=_state(case, rung))
+
+
+def _state(case: Case, rung: Rung) -> State:
+    limit, needed = rung.burn * case.limit("allowed_share"), case.limit("minimum_requests")
+    long, short = rung.long, rung.short
+    if long.seconds < FULL_COVERAGE * rung.short_seconds or long.n < needed:
+        return State.UNSEEN
+    if not _beyond_chance(long.best, long.n, limit, LIKELY_CONFIDENCE):
+        return State.CALM
+    if short.n < needed:
+        return State.BLIND
+    if short.best <= limit * short.n:
+        return State.CALM
+    surely = short.low > limit * short.n and _beyond_chance(long.low, long.n, limit * _unseen(rung), CONFIDENCE)
+    separate = sum(1 for share in long.shares if share > limit) >= SEPARATE
+    return State.CERTAIN if surely and separate else State.LIKELY
+
+
+def _unseen(rung: Rung) -> float:
+    """By how much the share of the seen part must be larger, if nothing was slow in the part that was not seen."""
+    known = rung.long.seconds / rung.long_seconds
+    return 1.0 if known >= FULL_COVERAGE else 1.0 / known
+
+
+def _beyond_chance(slow: float, n: float, limit: float, confidence: float) -> bool:
+    return limit < 1 and beyond_chance(slow, n, min(n, ENOUGH_TRIALS), limit, confidence)
+
+
+def _nothing(case: Case, first: Rung) -> Answer:
+    """Why no rung could be judged."""
+    family = case.rule.family
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if not any(family in one.window.histograms for one in case.slices):
+        return case.unknown(why(case.slices, family), f"{family} is not there")
+    if first.long.n <= 0:
+        return case.unknown(Gap.NO_TRAFFIC, f"no requests in the last {span(first.long_seconds)}")
+    needed = FULL_COVERAGE * first.short_seconds
+    if first.long.seconds < needed:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, f"{first.long.seconds:.0f} s seen, {needed:.0f} s are needed")
+    return case.too_few(first.long.n, case.limit("minimum_requests"), f" in the last {span(first.long_seconds)}")
+
+
+def _verdict(case: Case, rung: Rung, status: Status, certainty: Certainty, objective: float) -> Answer:
+    n, allowed = rung.long.n, case.limit("allowed_share")
+    observed = Reading(value=rung.long.best / n, low=rung.long.low / n, high=rung.long.high / n, n=n)
+    expected = Reading(value=None, low=0.0, high=allowed, n=n)
+    word = case.rule.family.partition("_")[0].upper()
+    sentence = (
+        f"{rung.long.best / n:.1%} of {n:,.0f} requests in the last {span(rung.long_seconds)} had a {word} above the "
+        f"{number(objective, 'seconds')} promised to {1 - allowed:.0%} of them{_burning(rung, status, allowed)}"
+    )
+    return case.verdict(status, certainty, observed, expected, f"{sentence}{_seen(rung)}")
+
+
+def _burning(rung: Rung, status: Status, allowed: float) -> str:
+    if status is Status.OK:
+        still = rung.short.best / rung.short.n if rung.short.n > 0 else 0.0
+        over = rung.long.best > rung.burn * allowed * rung.long.n
+        return f"; in the last {span(rung.short_seconds)} {still:.1%}" if over else ""
+    rate = rung.long.best / rung.long.n / allowed
+    spent = rate * rung.long.seconds / PERIOD_SECONDS
+    return (
+        f", and {rung.short.best / rung.short.n:.1%} of {rung.short.n:,.0f} in the last {span(rung.short_seconds)}: "
+        f"the error budget burns {rate:.3g} times as fast as it may ({rung.burn:g} is the limit here), "
+        f"{spent:.1%} of a month's was spent"
+    )
+
+
+def _seen(rung: Rung) -> str:
+    if rung.long.seconds >= FULL_COVERAGE * rung.long_seconds:
+        return ""
+    return f"; of that time {span(rung.long.seconds)} were seen"
+
+
+def span(seconds: float) -> str:
+    """A window's length in its largest unit: "5 min", "6 h", "3 d"."""
+    size, unit = next((s, u) for s, u in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s")) if seconds >= s)
+    return f"{seconds / size if size else seconds:.3g} {unit}"

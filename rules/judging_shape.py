@@ -1,0 +1,195 @@
+"""Shapes: whether only the tail of a latency is slow or everything, for they have different levers (guide 8.1, 9.3).
+
+Owns the two questions about a shape: the tail against what was promised, and the tail against the median. Both ask how
+many requests are slower than a limit, so bounds are the buckets' edges. Levers and thresholds stand in the catalogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rules import histograms, windows
+from rules.bounds import CONFIDENCE
+from rules.catalogue_latency import LEVERS, Shape
+from rules.histograms import Histogram, Quantile, Share
+from rules.judging import LIKELY_CONFIDENCE, Case, persists, why
+from rules.judging_bands import planned
+from rules.judging_tails import beyond_chance
+from rules.readings import replica_rate
+from rules.signals import Gap, Reading
+from rules.slices import Slice
+from rules.verdicts import Action, Answer, Certainty, Status, Unknown, Verdict
+from rules.wording import number, quantity
+
+WORDS: dict[str, dict[Shape, str]] = {
+    "ttft_seconds": {
+        Shape.TAIL: "only the tail is slow: a queue, or long prompts before others, hold up some of them",
+        Shape.EVERYTHING: "everything is slow: the tier is undersized, or its workload is not the benchmark's any more",
+        Shape.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+    },
+    "tpot_seconds": {
+        Shape.TAIL: "only the tail is slow: prefill of other requests comes between their tokens",
+        Shape.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
+        Shape.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The latency of a case: all its requests, with their median and P99."""
+
+    parts: tuple[Histogram, ...]
+    p50: Quantile
+    p99: Quantile
+
+    @property
+    def n(self) -> float:
+        return self.p50.n
+
+
+def judge_shape(case: Case) -> Answer:
+    """Against the median where the rule has a `ratio`, else against what the plan promises."""
+    return judge_knee(case) if "ratio" in case.rule.thresholds else judge_promise(case)
+
+
+def judge_promise(case: Case) -> Answer:
+    """More requests than a P99 allows are slower than promised: is it the tail only, or everything?"""
+    promised = planned(case, case.rule.needs)
+    if not isinstance(promised, float | int):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
+    seen = _seen(case)
+    if isinstance(seen, Unknown):
+        return seen
+    certainty = _slower(case, float(promised), float(promised))
+    if isinstance(certainty, Unknown):
+        return certainty
+    share = histograms.above(seen.parts, float(promised))
+    sentence = f"{_both(case, seen)}, {number(promised, 'seconds')} is promised for the first: {_count(case, share)}"
+    expected = Reading(value=None, low=0.0, high=float(promised), n=seen.n)
+    if certainty is None:
+        return case.verdict(Status.OK, Certainty.CERTAIN, _reading(seen.p99), expected, sentence)
+    shape = _shape(share, case.limit("median_share"))
+    status = Status.CRITICAL if shape is Shape.EVERYTHING else Status.WARNING
+    sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
+    return _with_levers(case.verdict(status, certainty, _reading(seen.p99), expected, sentence), shape)
+
+
+def judge_knee(case: Case) -> Answer:
+    """P99 has left P50 behind: past the knee where the load is above what a replica can take, else a tail of its own.
+
+    Well past the knee the median follows and the two are close again: there it is past it by the load and the promise.
+    """
+    seen = _seen(case)
+    if isinstance(seen, Unknown):
+        return seen
+    ratio, median = case.limit("ratio"), seen.p50
+    if median.high is None:
+        return case.unknown(Gap.NOT_EXPOSED, f"half of the requests took more than {number(median.low, 'seconds')}")
+    certainty = _slower(case, ratio * (median.value or median.high), ratio * median.high)
+    load, over = _load(case)
+    promised = case.view.basis.ttft_slo_seconds
+    if certainty is None and over and promised is not None:
+        certainty = _slower(case, promised, promised)
+    if isinstance(certainty, Unknown):
+        return certainty
+    sentence = f"{_both(case, seen)}; {load}"
+    observed, expected = _times(seen), Reading(value=None, low=1.0, high=ratio, n=seen.n)
+    if certainty is None:
+        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy"
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text)
+    shape = Shape.KNEE if over else Shape.TAIL
+    told = "past the knee: more load than a replica can take" if over else f"a tail above {ratio:g} x P50, not the load"
+    return _with_levers(case.verdict(Status.WARNING, certainty, observed, expected, f"{sentence}: {told}"), shape)
+
+
+def _seen(case: Case) -> Seen | Unknown:
+    family, needed = case.rule.family, case.limit("minimum_requests")
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if not any(family in one.window.histograms for one in case.slices):
+        return case.unknown(why(case.slices, family), f"{family} is not there")
+    parts = _parts(case, case.slices)
+    n = math.fsum(part.n for part in parts)
+    if 0 < n < needed:
+        return case.too_few(n, needed)
+    p50, p99 = histograms.quantile(parts, 0.5), histograms.quantile(parts, 0.99)
+    if p50 is None or p99 is None:
+        return case.unknown(Gap.NO_TRAFFIC, "no requests in this time")
+    return Seen(parts=parts, p50=p50, p99=p99)
+
+
+def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:
+    return histograms.add(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
+
+
+def _slower(case: Case, likely: float, sure: float) -> Certainty | Unknown | None:
+    """Whether more requests than allowed are slower than these limits (seconds), lastingly; None where not."""
+    allowed, needed = case.limit("allowed_share"), case.limit("minimum_requests") / 4
+    whole = histograms.above(_parts(case, case.slices), likely)
+    if not beyond_chance(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):
+        return None
+    last = histograms.above(_parts(case, case.last_quarter(case.slices)), likely)
+    if last.n < needed:
+        return case.too_few(last.n, needed, " in the last quarter of the time")
+    each = [histograms.above(_parts(case, group), likely) for group in case.periods(case.slices)]
+    if not persists(last, each, lambda part: part.best > allowed * part.n):
+        return None
+    surely = histograms.above(_parts(case, case.slices), sure)
+    proven = beyond_chance(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
+    return Certainty.CERTAIN if proven else Certainty.LIKELY
+
+
+def _shape(share: Share, median: float) -> Shape:
+    if share.high <= median * share.n:
+        return Shape.TAIL
+    return Shape.EVERYTHING if share.low > median * share.n else Shape.EITHER
+
+
+def _load(case: Case) -> tuple[str, bool]:
+    """What arrives at a replica against what it can take, in words, and whether it is more, to the last."""
+    usable = case.view.basis.usable_rps
+    now, last = _arriving(case.slices), _arriving(case.last_quarter(case.slices))
+    if usable is None or now is None:
+        return "what load a replica can take is not known", False
+    text = f"{number(now, 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
+    return text, now > usable and (last or 0.0) > usable
+
+
+def _arriving(slices: Sequence[Slice]) -> float | None:
+    whole = windows.add(one.window for one in slices)
+    finished = replica_rate(whole, "requests_finished")
+    if finished is None:
+        return None
+    return max(0.0, finished + (replica_rate(whole, windows.NET_CHANGE) or 0.0))
+
+
+def _both(case: Case, seen: Seen) -> str:
+    word = case.rule.family.partition("_")[0].upper()
+    return (
+        f"{word} P99 {quantity(_reading(seen.p99), 'seconds')} and P50 {quantity(_reading(seen.p50), 'seconds')} "
+        f"of {seen.n:,.0f} requests"
+    )
+
+
+def _count(case: Case, share: Share) -> str:
+    return f"{share.best / share.n:.1%} are slower, {case.limit('allowed_share'):.0%} may be"
+
+
+def _reading(found: Quantile) -> Reading:
+    return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
+
+
+def _times(seen: Seen) -> Reading:
+    """P99 as so many times P50, between the bounds of both."""
+    value = None if seen.p99.value is None or not seen.p50.value else seen.p99.value / seen.p50.value
+    low = seen.p99.low / seen.p50.high if seen.p50.high else None
+    high = None if seen.p99.high is None or seen.p50.low <= 0 else seen.p99.high / seen.p50.low
+    return Reading(value=value, low=low, high=high, n=seen.n)
+
+
+def _with_levers(verdict: Verdict, shape: Shape) -> Verdict:
+    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][shape])
+    return replace(verdict, actions=actions)

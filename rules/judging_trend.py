@@ -1,0 +1,206 @@
+"""Trends: the end of the hold against its beginning: a queue that grows, a first token that comes later (guide 9.3).
+
+Owns what growing and rising mean, replica by replica: a busy one must not hide among idle ones. Whether a queue grew is
+`rules.backlog`'s; nothing here needs a plan. Thresholds stand in the catalogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from rules import backlog, histograms, windows
+from rules.bounds import CONFIDENCE
+from rules.histograms import Histogram
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, why
+from rules.judging_tails import beyond_chance
+from rules.readings import read
+from rules.signals import BY_NAME, Gap, Missing, Reading
+from rules.slices import Slice
+from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.wording import number
+
+Z = NormalDist().inv_cdf(CONFIDENCE)
+
+MEASURED = frozenset({"gpu_busy_seconds", "gpu_gr_engine_active", "gpu_gfx_active"})
+"""Utilisation over time; a plain poll says nothing of the time between two polls (METRICS trap 15)."""
+
+QUANTILES = (0.5, 0.99)
+"""What may rise: the median first, for fewer requests prove it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A replica's queue over the hold: waiting in its last third, requests more than finished, how many finished."""
+
+    replica: str | None
+    waiting: float
+    more: float
+    finished: float
+    text: str
+
+    @property
+    def surely(self) -> bool:
+        """Beyond what arrivals and completions of the same rate come apart by chance (variance: their sum)."""
+        return self.more > Z * math.sqrt(2 * self.finished + self.more)
+
+
+def judge_trend(case: Case) -> Answer:
+    """Of GPUs where the rule says when they are pegged, else of the queue."""
+    return judge_saturated(case) if "pegged" in case.rule.thresholds else judge_queue(case)
+
+
+def judge_queue(case: Case) -> Answer:
+    """A queue grew over the whole hold on some replica, while more requests arrived than finished."""
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    replicas = _by_replica(case.slices)
+    last = {name: _waiting(case.last_quarter(group)) for name, group in replicas.items()}
+    if all(value is None for value in last.values()):
+        return case.unknown(why(case.slices, "requests_waiting"), "how many requests wait is not known")
+    most = max(value for value in last.values() if value is not None)
+    expected = Reading(value=None, low=0.0, high=case.limit("waiting"), n=float(len(replicas)))
+    grown = [one for name, group in replicas.items() if (one := _queue(case, name, group)) is not None]
+    if not grown:
+        sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
+        observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+    worst = max(grown, key=lambda one: (one.surely, one.waiting))
+    lasting = len(case.periods(replicas[worst.replica])) >= 2 * SEPARATE
+    sentence = (
+        f"{_who(case, worst.replica, len(grown), len(replicas))}: {worst.text} on average; {worst.finished:,.0f} finished "
+        f"in this time, {worst.finished + worst.more:,.0f} arrived"
+    )
+    observed = Reading(value=worst.waiting, low=worst.waiting, high=worst.waiting, n=worst.finished)
+    certainty = Certainty.CERTAIN if worst.surely and lasting else Certainty.LIKELY
+    return case.verdict(Status.WARNING, certainty, observed, expected, sentence)
+
+
+def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | None:
+    text = backlog.grown(slices, case.now)
+    waiting = _waiting(_third(case, slices, last=True))
+    whole = windows.add(one.window for one in slices)
+    finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
+    if not text or waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
+        return None
+    return Queue(replica=name, waiting=waiting, more=more, finished=finished, text=text)
+
+
+def _waiting(slices: Sequence[Slice]) -> float | None:
+    gauges = [gauge for one in slices if (gauge := backlog.waiting(one.window)) is not None]
+    seconds = math.fsum(gauge.seconds for gauge in gauges)
+    return math.fsum(gauge.integral for gauge in gauges) / seconds if seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """A replica whose GPUs are pegged: how busy, and how its TTFT rose (None where it did not)."""
+
+    replica: str | None
+    busy: Reading
+    polled: bool
+    rise: str
+    surely: bool
+
+
+def judge_saturated(case: Case) -> Answer:
+    """GPUs pegged over the hold and at its end: saturated where TTFT rises meanwhile, healthy where it is stable."""
+    if not case.slices:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    replicas = _by_replica(case.slices)
+    readings = {name: _busy(group) for name, group in replicas.items()}
+    known = {name: found for name, found in readings.items() if isinstance(found, Reading)}
+    if not known:
+        missing = next(found for found in readings.values() if isinstance(found, Missing))
+        return case.unknown(missing.gap, missing.text or "GPU utilisation is not known")
+    pegged = [name for name, found in known.items() if _pegged(case, found, replicas[name])]
+    busiest = max(known.values(), key=lambda found: found.value or 0.0)
+    expected = Reading(value=None, low=0.0, high=case.limit("pegged"), n=busiest.n)
+    if not pegged:
+        sentence = (
+            f"GPUs are busy {number(busiest.value or 0.0, 'ratio')} of the time on the busiest replica: not pegged"
+        )
+        return case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
+    found = [_rising(case, name, known[name], replicas[name]) for name in pegged]
+    rising = [one for one in found if isinstance(one, Busy) and one.rise]
+    unknown = next((one for one in found if isinstance(one, Unknown)), None)
+    if not rising:
+        if unknown is not None:
+            return unknown
+        sentence = f"GPUs pegged at {number(busiest.value or 0.0, 'ratio')} with stable TTFT: prefill-bound and healthy"
+        return case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
+    worst = max(rising, key=lambda one: one.surely)
+    sentence = (
+        f"{_who(case, worst.replica, len(rising), len(replicas))}: GPUs pegged at "
+        f"{number(worst.busy.value or 0.0, 'ratio')}, and {worst.rise}: saturated"
+    )
+    certainty = Certainty.CERTAIN if worst.surely and not worst.polled else Certainty.LIKELY
+    return case.verdict(Status.WARNING, certainty, worst.busy, expected, sentence)
+
+
+def _busy(slices: Sequence[Slice]) -> Reading | Missing:
+    return read(BY_NAME["gpu_utilization"], windows.add(one.window for one in slices))
+
+
+def _pegged(case: Case, whole: Reading, slices: Sequence[Slice]) -> bool:
+    """Over the hold, in its last quarter, and in three separate minutes."""
+    limit = case.limit("pegged")
+    parts = [_busy(group) for group in (case.last_quarter(slices), *case.periods(slices)) if group]
+    over = [isinstance(part, Reading) and (part.value or 0.0) >= limit for part in parts]
+    return (whole.value or 0.0) >= limit and over[0] and sum(over[1:]) >= SEPARATE
+
+
+def _rising(case: Case, name: str | None, busy: Reading, slices: Sequence[Slice]) -> Busy | Unknown:
+    first, last = (_parts(case, _third(case, slices, last=end)) for end in (False, True))
+    needed = case.limit("minimum_requests")
+    for parts, where in ((first, " in the first third of the time"), (last, " in the last third of the time")):
+        n = math.fsum(part.n for part in parts)
+        if n < needed:
+            return case.too_few(n, needed, f"{where} of a replica with pegged GPUs")
+    polled = not any(MEASURED & {*one.window.counters, *one.window.gauges} for one in slices)
+    rises = [_rise(case, first, last, q) for q in QUANTILES]
+    rise, surely = max(rises, key=lambda found: (bool(found[0]), found[1]))
+    return Busy(replica=name, busy=busy, polled=polled, rise=rise, surely=surely)
+
+
+def _rise(case: Case, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float) -> tuple[str, bool]:
+    """How a quantile of TTFT rose from the first third to the last, "" where it did not, and whether that is certain.
+
+    Likely: the best estimate rose by the factor, and more requests than the quantile leaves are above it. Certain: the same
+    of the upper edge of the earlier bucket, which the later requests surely exceed, beyond chance.
+    """
+    before, after = histograms.quantile(first, q), histograms.quantile(last, q)
+    factor = case.limit("rise")
+    if before is None or after is None or before.high is None or before.value is None:
+        return "", False
+    over = histograms.above(last, factor * before.value)
+    if not beyond_chance(over.best, over.n, over.n, 1 - q, LIKELY_CONFIDENCE):
+        return "", False
+    sure = histograms.above(last, factor * before.high)
+    surely = beyond_chance(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
+    now = f"above {number(after.low, 'seconds')}" if after.value is None else number(after.value, "seconds")
+    return f"TTFT P{q * 100:g} rose from {number(before.value, 'seconds')} to {now}", surely
+
+
+def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:
+    return histograms.add(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
+
+
+def _third(case: Case, slices: Sequence[Slice], *, last: bool) -> tuple[Slice, ...]:
+    """The slices whose middle is in the first, or the last, third of the hold."""
+    start = min((one.window.start for one in slices), default=case.now)
+    third = (case.now - start) / 3
+    middles = ((one, (one.window.start + one.window.end) / 2) for one in slices)
+    return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
+
+
+def _by_replica(slices: Sequence[Slice]) -> dict[str | None, tuple[Slice, ...]]:
+    names = dict.fromkeys(one.replica for one in slices)
+    return {name: tuple(one for one in slices if one.replica == name) for name in names}
+
+
+def _who(case: Case, replica: str | None, count: int, of: int) -> str:
+    name = replica or case.view.tier
+    return f"{name} ({count} of {of} replicas)" if of > 1 else name

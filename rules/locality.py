@@ -1,0 +1,216 @@
+"""Whether requests of one prefix still reach the replica that holds it (guide 7.2: routing destroys locality).
+
+Owns what tells a broken routing from changed prompts, over the minutes of a tier's replicas: every replica loses hits at
+once, the fleet's rate falls to about that of one replica divided by their number, prompts are as long as before, nothing
+is evicted, and requests are spread evenly. It knows no rule; `rules.judging_replicas` and `rules.suspects` ask it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rules import dispersion, histograms
+from rules.slices import Slice
+from rules.windows import minute_of
+
+HIT, QUERIED, FINISHED = "prefix_hit_tokens", "prefix_queried_tokens", "requests_finished"
+PROMPTS, PREEMPTIONS = "prompt_tokens_per_request", "preemptions"
+
+MINUTES = 3
+"""Separate minutes that are the present, and that the best of the past is summed over (DESIGN 3.3)."""
+
+Minute = tuple[Slice, ...]
+"""The slices of one minute, a replica each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The thresholds of PrefixRoutingBroken; their sources stand in the catalogue."""
+
+    points: float
+    near: float
+    spread: float
+    length_change: float
+    eviction_rate: float
+    warm_up_seconds: float
+    minimum_requests: float
+    chance: float
+    evened: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The hit rate that one replica has (0-1) and who says so; `minutes` are those it was seen in, none from a plan."""
+
+    rate: float
+    words: str
+    minutes: tuple[Minute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """The last minutes of the warm replicas that serve, and what they are compared with."""
+
+    minutes: tuple[Minute, ...]
+    replicas: tuple[str, ...]
+    reference: Reference | None
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        return tuple(one for minute in self.minutes for one in minute)
+
+    @property
+    def rate(self) -> float:
+        return hit_rate(self.slices) or 0.0
+
+    @property
+    def requests(self) -> float:
+        return total(self.slices, FINISHED)
+
+
+def total(slices: Sequence[Slice], family: str) -> float:
+    """The increase of a counter over slices."""
+    return math.fsum(one.window.counters.get(family, 0.0) for one in slices)
+
+
+def hit_rate(slices: Sequence[Slice]) -> float | None:
+    """Prompt tokens found in the prefix cache per token asked for (0-1); None where none was asked for."""
+    asked = total(slices, QUERIED)
+    return total(slices, HIT) / asked if asked > 0 else None
+
+
+def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: Limits) -> Present:
+    """What is compared; `planned` is the hit rate of plan or benchmark and whose it is. Replicas that are new or began
+    anew are left out until their caches can be warm: a cold cache is no broken routing."""
+    warm = [one for one in _warm(slices, limits.warm_up_seconds) if one.window.counters.get(QUERIED, 0.0) > 0]
+    newest = sorted({minute_of(one.window) for one in slices})[-MINUTES:]
+    now = _by_minute([one for one in warm if minute_of(one.window) in newest])
+    past = _by_minute([one for one in warm if minute_of(one.window) not in newest])
+    return Present(
+        minutes=now,
+        replicas=tuple(sorted({one.replica or "" for minute in now for one in minute})),
+        reference=_reference(past, planned, limits),
+    )
+
+
+def _warm(slices: Sequence[Slice], warm_up_seconds: float) -> list[Slice]:
+    covered = [one for one in slices if one.window.covered_seconds > 0]
+    begin = min((minute_of(one.window) for one in covered), default=0.0)
+    cold_from: dict[str | None, float] = {}
+    for one in sorted(covered, key=lambda one: one.window.start):
+        late = one.replica not in cold_from and minute_of(one.window) > begin
+        if late or one.window.counters.get("restarts", 0.0) > 0:
+            cold_from[one.replica] = one.window.start
+        cold_from.setdefault(one.replica, -math.inf)
+    return [one for one in covered if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds]
+
+
+def _by_minute(slices: Sequence[Slice]) -> tuple[Minute, ...]:
+    ordered = sorted(slices, key=lambda one: minute_of(one.window))
+    return tuple(tuple(group) for _, group in groupby(ordered, key=lambda one: minute_of(one.window)))
+
+
+def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: Limits) -> Reference | None:
+    """The better of the past's best minutes and of what the plan says."""
+    stretches = [past[place : place + MINUTES] for place in range(max(1, len(past) - MINUTES + 1))] if past else []
+    seen = [
+        Reference(rate=rate, words="before", minutes=stretch)
+        for stretch in stretches
+        if (flat := tuple(one for minute in stretch for one in minute))
+        and total(flat, FINISHED) >= limits.minimum_requests
+        and (rate := hit_rate(flat)) is not None
+    ]
+    if planned is not None:
+        seen.append(Reference(rate=planned[0], words=planned[1]))
+    return max(seen, key=lambda one: one.rate, default=None)
+
+
+def lost(found: Present, limits: Limits) -> bool:
+    """Whether hits are lost now, in each of the last minutes on its own."""
+    return found.reference is not None and all(
+        (hit_rate(minute) or 0.0) <= found.reference.rate - limits.points for minute in found.minutes
+    )
+
+
+def keepers(found: Present, limits: Limits) -> tuple[str, ...]:
+    """Replicas whose own rate has not fallen."""
+    floor = (found.reference.rate if found.reference else 0.0) - limits.points
+    return tuple(
+        name
+        for name in found.replicas
+        if (hit_rate([one for one in found.slices if one.replica == name]) or 0.0) > floor
+    )
+
+
+def expected_rate(found: Present) -> float:
+    """What is left of the reference when any replica may get any prefix: its share by the number of replicas (guide 7.2)."""
+    return (found.reference.rate if found.reference else 1.0) / max(1, len(found.replicas))
+
+
+def near(found: Present, limits: Limits) -> bool:
+    """Whether the present rate is about that; caches that hold several prefixes keep some more, full ones less."""
+    expected = expected_rate(found)
+    return expected / limits.near <= found.rate <= expected * limits.near
+
+
+def shares(found: Present) -> tuple[float, ...]:
+    """Finished requests of each replica, in the order of the replicas."""
+    return _requests_by(found.slices, found.replicas)
+
+
+def spread_evenly(found: Present, limits: Limits) -> bool:
+    """Whether no replica has many more or fewer requests than the mean of all."""
+    counts = shares(found)
+    mean = math.fsum(counts) / len(counts)
+    return all(mean / limits.spread <= count <= mean * limits.spread for count in counts)
+
+
+def spread_changed(found: Present, limits: Limits) -> bool:
+    """Whether requests are surely given out in another way than when the hits were there.
+
+    Either dealt out in turn, more evenly than requests that choose their replica by prefix can be by chance, and not so
+    before; or in other shares than before, and more evenly.
+    """
+    if found.reference is None or not found.reference.minutes:
+        return False
+    past = tuple(one for minute in found.reference.minutes for one in minute)
+    before, now = (_even(minutes, found.replicas) for minutes in (found.reference.minutes, found.minutes))
+    if now.below <= limits.chance < before.below:
+        return True
+    then, since = _requests_by(past, found.replicas), shares(found)
+    moved = dispersion.between(then, since).above <= limits.chance
+    return moved and _unevenness(since) <= _unevenness(then) - limits.evened
+
+
+def _unevenness(counts: Sequence[float]) -> float:
+    """The coefficient of variation (0 where all are equal): comparable between counts of different sums."""
+    return math.sqrt(dispersion.against_equal([counts]).statistic / max(1.0, math.fsum(counts)))
+
+
+def _even(minutes: Sequence[Minute], replicas: Sequence[str]) -> dispersion.ChiSquare:
+    return dispersion.against_equal(_requests_by(minute, replicas) for minute in minutes)
+
+
+def _requests_by(slices: Sequence[Slice], replicas: Sequence[str]) -> tuple[float, ...]:
+    return tuple(total([one for one in slices if one.replica == name], FINISHED) for name in replicas)
+
+
+def mean_prompt(slices: Sequence[Slice]) -> float | None:
+    """Mean prompt tokens a request, None where the engine does not say."""
+    parts = histograms.add(part for one in slices for part in one.window.histograms.get(PROMPTS, ()))
+    return histograms.mean(parts)
+
+
+def lengths_change(found: Present) -> float | None:
+    """Mean prompt length now to that of the minutes compared with; None where one of them is not known."""
+    past = [one for minute in found.reference.minutes for one in minute] if found.reference else []
+    then, now = mean_prompt(past), mean_prompt(found.slices)
+    return now / then if then and now else None
+
+
+def evictions(found: Present) -> float:
+    """Preemptions a finished request in the last minutes."""
+    return total(found.slices, PREEMPTIONS) / max(1.0, found.requests)

@@ -1,0 +1,179 @@
+import math
+import re
+import time
+from pathlib import Path
+
+import pytest
+from daemon_runs import PLAN, configuration, write
+from engine_server import engines
+from judging_samples import START, each, minute, minutes, view
+from making import snapshot
+
+from agent.assembly import assemble
+from agent.config import load
+from agent.cycle import Closed, Watcher
+from agent.history.booking import Booking
+from agent.history.keeping import Keeping
+from agent.history.store import Store
+from agent.history.troubles import Trouble, trouble
+from rules import budget, slices, watch
+from rules.budget import Budget
+from rules.plan import plan_version
+from rules.slices import TierView
+from rules.windows import Window
+
+DAY, HOUR = 86_400.0, 3600.0
+PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.52}
+TTFT, TPOT = "ttft_seconds", "tpot_seconds"
+
+
+def tier() -> TierView:
+    return view(slo=PROMISED)
+
+
+def of(several: list[Window], seen: TierView | None = None) -> Budget:
+    booked = budget.empty(seen or tier())
+    for one in several:
+        booked = budget.booked(booked, one)
+    return booked
+
+
+def whole(kept: Budget, family: str = TTFT, back: float = 3 * DAY, now: float = START + HOUR) -> budget.Tally:
+    return budget.tally(kept, family, now - back, now)
+
+
+def test_each_objective_counts_its_own_slow_requests() -> None:
+    kept = of(each(3, lambda n: minute(n, slow=18)))
+    found = whole(kept)
+    assert (found.n, found.low, found.best, found.high, found.seconds) == (540, 54, 54, 54, 180)
+    assert found.shares == (0.1, 0.1, 0.1)
+    assert whole(kept, TPOT).best == 0
+    with pytest.raises(ValueError):
+        whole(kept, "itl_seconds")
+
+
+def test_an_objective_inside_a_bucket_leaves_bounds() -> None:
+    kept = of([minute(0, slow=18)], view(slo={"ttft_p99_seconds": 0.3}))
+    found = whole(kept)
+    assert (found.low, found.high) == (0, 18)
+    assert 0 < found.best < 18
+
+
+def test_without_an_objective_nothing_is_slow_and_nothing_is_counted() -> None:
+    found = whole(of([minute(0, slow=18)], view()), TPOT)
+    assert (found.n, found.best) == (0, 0)
+
+
+def test_replicas_of_a_minute_are_counted_together_and_their_time_once() -> None:
+    kept = of([minute(0, slow=18), minute(0, slow=0), minute(1)])
+    found = whole(kept)
+    assert (found.n, found.best, found.seconds) == (540, 18, 120)
+
+
+def test_a_minute_that_comes_late_takes_its_place() -> None:
+    late, ordered = of([minute(0), minute(2), minute(1, slow=9)]), of([minute(0), minute(1, slow=9), minute(2)])
+    assert late.fine == ordered.fine
+
+
+def test_a_minute_without_the_histograms_is_not_seen() -> None:
+    empty = minute(0, histograms={})
+    empty = Window(start=empty.start, end=empty.end, expected_seconds=60, covered_seconds=60)
+    assert whole(of([empty])).seconds == 0
+
+
+def test_only_what_lies_in_the_window_is_told() -> None:
+    kept = of(each(10, lambda n: minute(n, slow=n)))
+    assert budget.tally(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
+    assert budget.tally(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
+
+
+def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is_lost_on_the_way() -> None:
+    kept = of(each(4 * 24 * 60, lambda n: minute(n, slow=1.8)))
+    now = START + 4 * DAY
+    assert 8 * (len(kept.fine) + len(kept.coarse)) < 200_000
+    assert kept.coarse[0] >= now - 3 * DAY - 600
+    found = whole(kept, now=now)
+    assert found.n == pytest.approx(3 * 1440 * 180, rel=0.002)
+    assert found.best / found.n == pytest.approx(0.01)
+    assert found.seconds == pytest.approx(3 * DAY, rel=0.002)
+    recent = whole(kept, back=HOUR, now=now)
+    assert (recent.n, recent.seconds, len(recent.shares)) == (60 * 180, HOUR, 60)
+
+
+def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
+    before = of([minute(0)])
+    rows = before.fine[:]
+    budget.booked(before, minute(0, slow=5))
+    assert before.fine == rows
+
+
+def test_what_was_counted_against_another_promise_is_forgotten() -> None:
+    seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
+    assert whole(seen.budget).best == 90
+    stricter = view(slo={"ttft_p99_seconds": 0.05})
+    assert whole(watch.placed_anew(seen, stricter).budget).best == 5 * 180
+    assert watch.placed_anew(seen, tier()).budget is seen.budget
+
+
+def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> None:
+    keeping = Keeping(lambda: Store(tmp_path / "h.db"))
+    before, now, curve = budget.empty(tier()), START + 5 * HOUR, tier().curve
+    closed: list[Closed] = []
+    for number in range(300):
+        for replica in ("a", "b"):
+            one = minute(number, slow=18 if number < 60 else 0)
+            before = budget.booked(before, one)
+            closed.append(Closed(tier="t", replica=replica, slice=slices.place(one, curve, replica)))
+    keeping.turn(closed, {}, (), ())
+    found = keeping.budget(tier(), now)
+    keeping.close()
+    assert found is not None
+    for back in (300.0, 1800.0, HOUR, 2 * HOUR, 6 * HOUR, 3 * DAY):
+        assert whole(found, back=back, now=now).n == whole(before, back=back, now=now).n, back
+        assert whole(found, back=back, now=now).best == whole(before, back=back, now=now).best, back
+    assert math.isclose(whole(found, now=now).seconds, 5 * HOUR)
+
+
+def test_a_budget_that_is_known_goes_on_with_the_minutes_that_follow() -> None:
+    watcher = Watcher({"t": tier()})
+    watcher.budget_known("t", of(each(10, lambda n: minute(n, slow=18))))
+    for scrape in range(9):
+        watcher.page("t", "a", snapshot(START + 600 + 15 * scrape))
+    watcher.turn(START + 720)
+    assert whole(watcher.minutes["t"].budget).best == 180
+
+
+def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_before(tmp_path: Path) -> None:
+    """An earlier run booked ten minutes of 29 requests in 0.4 s each: 2 s are promised, then 0.26 s."""
+    now = time.time() // 60 * 60
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN.read_text(encoding="utf-8"), encoding="utf-8")
+    with engines() as served:
+        path = write(tmp_path, {**configuration(served), "plan": "plan.yaml"})
+        loaded = load(path)
+        (planned,) = loaded.plan.tiers.values() if loaded.plan else ()
+        file = Path(str(loaded.config.history_path))
+        file.parent.mkdir(mode=0o700)
+        shift = (now - START) / 60 - 11
+        made = (slices.place(minute(n + shift, slow=29), None, "r0") for n in range(10))
+        with Store(file) as store:
+            store.book([Booking(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
+        parts = assemble(loaded, clock=lambda: now)
+        found = whole(parts.turns.watcher.minutes["cpu-small"].budget, now=now)
+        assert (found.n, found.best) == (1800, 0)
+        plan.write_text(re.sub("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 0.26", plan.read_text()), encoding="utf-8")
+        stricter = assemble(load(path), parts, clock=lambda: now)
+        stricter.take_over(parts, now)
+        found = whole(stricter.turns.watcher.minutes["cpu-small"].budget, now=now)
+        assert (found.n, found.best) == (1800, 290)
+        stricter.close(now)
+
+
+def test_of_a_history_that_cannot_be_read_nothing_is_known(tmp_path: Path) -> None:
+    def locked() -> Store:
+        raise trouble(Trouble.LOCKED, tmp_path, "locked")
+
+    keeping = Keeping(locked)
+    assert keeping.budget(tier(), START) is None
+    assert keeping.trouble is not None
+    keeping.close()

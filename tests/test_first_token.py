@@ -1,0 +1,166 @@
+"""What late first tokens waited for: 180 requests a minute, 0.26 s promised, 20 of them late."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import each, gauge, minute, seen, verdict, view
+
+from rules.slices import TierView
+from rules.verdicts import Cause, Certainty, Verdict
+from rules.windows import Window
+
+BURN, TAIL, KNEE = "TtftSloBurn", "TtftTail", "PastTheKnee"
+EVERY = pytest.mark.parametrize("rule", [BURN, TAIL])
+
+
+def tier(**more: Any) -> TierView:
+    return view(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
+
+
+def late(number: int, queue: float | None = None, prefill: float | None = None, **more: Any) -> Window:
+    """A minute with 40 late first tokens; `queue` and `prefill` of all requests took longer than the promise alone."""
+    made = minute(number, slow=40, **more)
+    parts = {"queue_seconds": queue, "prefill_seconds": prefill}
+    known: Mapping[str, Any] = {name: seen({0.4: n, 0.01: 180 - n}) for name, n in parts.items() if n is not None}
+    return replace(made, histograms={**made.histograms, **known})
+
+
+def found(rule: str, by: TierView | None = None, **parts: Any) -> Verdict:
+    return verdict(rule, by or tier(), each(20, lambda n: late(n, **parts)))
+
+
+def cause(made: Verdict, name: str) -> Cause | None:
+    return next((one for one in made.causes if one.cause == name), None)
+
+
+@EVERY
+def test_requests_that_waited_too_long_in_the_queue_alone_prove_queueing(rule: str) -> None:
+    made = found(rule, queue=38.0, prefill=0.0, waiting=2.0, in_system=5.0)
+    queueing = cause(made, "queueing")
+    assert queueing is not None
+    assert queueing.certainty is Certainty.CERTAIN
+    assert "requests spent more than 260 ms in the queue alone" in queueing.evidence[0]
+    assert queueing.evidence[0].endswith(", 2 waiting a replica on average")
+    assert cause(made, "prefill") is None
+
+
+@EVERY
+def test_requests_whose_prefill_alone_took_too_long_prove_prefill(rule: str) -> None:
+    made = found(rule, queue=0.0, prefill=30.0)
+    prefill = cause(made, "prefill")
+    assert prefill is not None
+    assert prefill.certainty is Certainty.CERTAIN
+    assert cause(made, "queueing") is None
+
+
+@EVERY
+def test_a_part_of_the_late_ones_makes_it_likely(rule: str) -> None:
+    made = found(rule, queue=10.0, prefill=10.0)
+    for name in ("queueing", "prefill"):
+        one = cause(made, name)
+        assert one is not None
+        assert one.certainty is Certainty.LIKELY
+
+
+@EVERY
+def test_just_below_what_is_noticeable_it_is_excluded(rule: str) -> None:
+    made = found(rule, queue=1.9, prefill=1.9)
+    assert cause(made, "queueing") is None
+    assert cause(made, "prefill") is None
+    assert cause(found(rule, queue=2.1, prefill=0.0), "queueing") is not None
+
+
+def test_what_is_excluded_is_evidence_for_the_machine() -> None:
+    made = found(TAIL, queue=0.0, prefill=0.0)
+    machine = cause(made, "slower machine")
+    assert machine is not None
+    assert any(
+        "not queueing: 0 requests spent more than 260 ms in the queue alone; 600 were late" in text
+        for text in machine.evidence
+    )
+    assert any(text.startswith("not prefill: ") for text in machine.evidence)
+
+
+def test_without_the_histograms_the_gauge_tells_the_queue_and_prefill_cannot_be_excluded() -> None:
+    made = found(TAIL, waiting=2.0, in_system=5.0)
+    queueing = cause(made, "queueing")
+    assert queueing is not None
+    assert queueing.certainty is Certainty.LIKELY
+    assert queueing.evidence == ("queueing: 2 requests waiting a replica on average",)
+    assert "cannot be excluded: how long prefill takes is not exposed" in made.causes[0].against
+
+
+def test_requests_held_back_are_measured_against_the_promise() -> None:
+    held = {"requests_waiting_deferred": gauge(0.06)}
+    made = verdict(TAIL, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, gauges=held)))
+    assert cause(made, "adapters held back") is not None
+    less = {"requests_waiting_deferred": gauge(0.03)}
+    made = verdict(TAIL, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, gauges=less)))
+    assert cause(made, "adapters held back") is None
+
+
+def test_against_the_median_late_is_what_is_so_many_times_it() -> None:
+    def bimodal(number: int) -> Window:
+        made = minute(number)
+        parts = {"ttft_seconds": seen({0.04: 170, 0.9: 10}), "prefill_seconds": seen({0.01: 170, 0.9: 10})}
+        return replace(made, histograms={**made.histograms, **parts, "queue_seconds": seen({0.01: 180})})
+
+    made = verdict(KNEE, tier(), each(10, bimodal))
+    prefill = cause(made, "prefill")
+    assert prefill is not None
+    assert "more than 500 ms in prefill alone; 100 were late" in prefill.evidence[0]
+
+
+THROTTLED = {
+    "gpu_throttled_power_seconds": 0.0,
+    "gpu_throttled_thermal_seconds": 0.0,
+    "gpu_throttled_hardware_seconds": 0.0,
+    "gpu_throttled_covered_seconds": 60.0,
+}
+
+
+def throttled(**seconds: float) -> Verdict:
+    counters = {**THROTTLED, **{f"gpu_throttled_{what}_seconds": value for what, value in seconds.items()}}
+    return verdict(TAIL, tier(), each(20, lambda n: late(n, queue=0.0, prefill=0.0, counters=counters)))
+
+
+@pytest.mark.parametrize(
+    ("what", "word", "certainty"),
+    [
+        ("thermal", "heat", Certainty.CERTAIN),
+        ("hardware", "the board", Certainty.CERTAIN),
+        ("power", "the power limit", Certainty.LIKELY),
+    ],
+)
+def test_clocks_that_are_held_down_are_a_cause(what: str, word: str, certainty: Certainty) -> None:
+    one = cause(throttled(**{what: 12.0}), "throttling")
+    assert one is not None
+    assert one.certainty is certainty
+    assert one.evidence == (f"throttling: clocks were held down by {word} 20% of the time",)
+    assert cause(throttled(**{what: 2.9}), "throttling") is None
+
+
+def test_what_proves_throttling_is_told_before_the_power_limit() -> None:
+    one = cause(throttled(power=50.0, thermal=6.0), "throttling")
+    assert one is not None
+    assert "by heat 10%" in one.evidence[0]
+
+
+def test_free_clocks_are_excluded_and_unknown_ones_are_listed() -> None:
+    machine = cause(throttled(power=1.2), "slower machine")
+    assert machine is not None
+    assert "clocks were not held down (2% of the time at most)" in machine.evidence
+    assert "cannot be excluded: GPU throttling is not known" in found(TAIL, queue=0.0).causes[0].against
+
+
+def test_more_load_than_usable_is_a_cause_of_a_broken_promise() -> None:
+    usable = tier().basis.usable_rps
+    assert usable is not None
+    made = verdict(TAIL, tier(), each(20, lambda n: minute(n, rps=usable * 1.2, slow=40)))
+    one = cause(made, "more load")
+    assert one is not None
+    assert one.certainty is Certainty.CERTAIN
+    less = verdict(TAIL, tier(), each(20, lambda n: minute(n, rps=usable * 0.9, slow=40)))
+    assert cause(less, "more load") is None

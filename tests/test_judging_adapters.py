@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from judging_samples import each, gauge, minute, unknown, verdict, view
+
+from rules.catalogue import BY_NAME
+from rules.judgements import judge
+from rules.signals import Gap
+from rules.slices import view as bare
+from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.windows import Window
+
+RULE = "AdapterCachePressure"
+TWO_FIT = view(lora={"max_adapters": 2})
+UNCOUNTED = "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"
+
+
+def serving(number: int, held: float | None = 0.0, running: float = 1.0, waiting: float = 0.0, **more: Any) -> Window:
+    """A minute with so many requests held back on average; 3 requests a second finish, so 0.6 held are 0.2 s each."""
+    gauges = {"adapters_running": gauge(running), "adapters_waiting": gauge(waiting)}
+    if held is not None:
+        gauges["requests_waiting_deferred"] = gauge(held)
+    return minute(number, gauges=gauges, **more)
+
+
+def said(found: Verdict) -> tuple[Status, Certainty]:
+    return found.status, found.certainty
+
+
+def test_requests_held_back_for_a_tenth_of_the_objective_are_pressure() -> None:
+    found = verdict(RULE, TWO_FIT, each(6, lambda n: serving(n, held=0.61, running=2.0)))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "Requests are held back for adapter slots: 203 ms each on average, up to 200 ms is healthy; "
+        "at most 2 adapters ran at once, 2 fit. How often adapters are loaded is not exposed"
+    )
+    assert found.actions[0].text.startswith("Give adapters more places")
+
+
+def test_less_than_that_is_not_known_to_be_healthy_for_nobody_counts_loads() -> None:
+    found = unknown(RULE, TWO_FIT, each(6, lambda n: serving(n, held=0.6)))
+    assert found.reason is Gap.NOT_EXPOSED
+    assert found.text == f"requests were held back for 200 ms each, up to 200 ms is healthy: {UNCOUNTED}"
+
+
+def test_the_limit_follows_the_objective_and_stands_without_a_plan() -> None:
+    slow = view(slo={"ttft_p99_seconds": 4.0})
+    assert isinstance(unknown(RULE, slow, each(6, lambda n: serving(n, held=1.1))), Unknown)
+    assert verdict(RULE, slow, each(6, lambda n: serving(n, held=1.3))).status is Status.WARNING
+    assert verdict(RULE, bare("t", None), each(6, lambda n: serving(n, held=0.61))).status is Status.WARNING
+
+
+def test_a_jam_of_two_minutes_and_one_that_is_over_are_no_finding() -> None:
+    assert isinstance(unknown(RULE, TWO_FIT, each(6, lambda n: serving(n, held=9.0 if n >= 4 else 0.0))), Unknown)
+    assert isinstance(unknown(RULE, TWO_FIT, each(8, lambda n: serving(n, held=9.0 if n < 6 else 0.0))), Unknown)
+    lasting = verdict(RULE, TWO_FIT, each(6, lambda n: serving(n, held=9.0 if n >= 3 else 0.0)))
+    assert lasting.status is Status.WARNING
+
+
+def test_with_a_kv_connector_requests_may_be_held_back_for_blocks_too() -> None:
+    loading = each(6, lambda n: serving(n, held=0.61, counters={"external_prefix_queried_tokens": 5.0}))
+    found = verdict(RULE, TWO_FIT, loading)
+    assert said(found) == (Status.WARNING, Certainty.LIKELY)
+    assert found.sentence.startswith("Requests are held back for adapter slots or KV loads")
+    silent = each(6, lambda n: serving(n, held=0.61, counters={"external_prefix_queried_tokens": 0.0}))
+    assert verdict(RULE, TWO_FIT, silent).certainty is Certainty.CERTAIN
+
+
+def test_without_held_back_requests_as_many_adapters_as_fit_and_others_waiting_are_likely_pressure() -> None:
+    full = each(6, lambda n: serving(n, held=None, running=2.0, waiting=0.6))
+    found = verdict(RULE, TWO_FIT, full)
+    assert said(found) == (Status.WARNING, Certainty.LIKELY)
+    assert found.sentence == (
+        "2 adapters ran at once where 2 fit, and requests of 0.6 adapters were waiting on average. "
+        "How often adapters are loaded is not exposed"
+    )
+    for tier, made in (
+        (view(lora={"max_adapters": 3}), full),
+        (view(), full),
+        (TWO_FIT, each(6, lambda n: serving(n, held=None, running=2.0, waiting=0.5))),
+        (TWO_FIT, each(6, lambda n: serving(n, held=None, running=2.0, waiting=0.9 if n >= 4 else 0.0))),
+    ):
+        told = unknown(RULE, tier, made)
+        assert told.reason is Gap.NOT_EXPOSED
+        assert told.text == (
+            f"whether requests are held back for adapters is not told, and no more adapters ran than fit: {UNCOUNTED}"
+        )
+
+
+def test_an_engine_that_does_not_tell_its_adapters_is_named() -> None:
+    found = unknown(RULE, TWO_FIT, each(6, minute))
+    assert (found.reason, found.text) == (
+        Gap.NOT_EXPOSED,
+        f"vLLM tells of no LoRA adapters: it serves none, or does not say ({UNCOUNTED})",
+    )
+    sglang = view(engine="sglang")
+    assert unknown(RULE, sglang, each(6, minute)).text.startswith(
+        "SGLang tells of no LoRA adapters: it serves none, or does not say (SGLang counts no "
+    )
+    assert unknown(RULE, bare("t", None), each(6, minute)).text.startswith("the engine tells of no LoRA adapters")
+
+
+def test_adapters_that_nobody_uses_are_no_traffic() -> None:
+    found = unknown(RULE, TWO_FIT, each(6, lambda n: serving(n, running=0.0)))
+    assert (found.reason, found.text) == (Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
+
+
+def test_the_rule_waits_for_its_minimum_of_time_and_requests() -> None:
+    assert unknown(RULE, TWO_FIT, each(2, lambda n: serving(n, held=5.0))).text == "120 s seen, 180 s are needed"
+    few = unknown(RULE, TWO_FIT, each(4, lambda n: serving(n, held=5.0, rps=0.4)))
+    assert few.text == "96 requests, 100 are needed"
+    never = judge(BY_NAME[RULE], TWO_FIT, (), now=0.0)
+    assert isinstance(never, Unknown)
+    assert never.reason is Gap.SCRAPE_FAILED
+
+
+def test_the_tier_is_judged_over_all_its_replicas() -> None:
+    jammed = each(6, lambda n: serving(n, held=0.9))
+    free = [replace(w, gauges={**w.gauges, "requests_waiting_deferred": gauge(0.0)}) for w in jammed]
+    assert isinstance(unknown(RULE, TWO_FIT, {"a": jammed, "b": free}), Unknown)
+    assert verdict(RULE, TWO_FIT, {"a": jammed, "b": jammed}).status is Status.WARNING

@@ -1,0 +1,232 @@
+"""Burn rates by hand: 180 requests a minute, 1 % of which may be slower than the promised 0.26 s."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import FAST, SLOW, START, each, minute, seen, unknown, verdict, view
+
+from rules import budget, slices, watch
+from rules.budget import Budget
+from rules.catalogue import BY_NAME
+from rules.judging_burn import PERIOD_SECONDS, RUNGS, span
+from rules.signals import Gap
+from rules.slices import Slice, TierView
+from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.windows import Window
+
+TTFT, TPOT = "TtftSloBurn", "TpotSloBurn"
+PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+HOUR = 3600.0
+HOURLY = 180.0 * 60
+
+
+def tier(**more: Any) -> TierView:
+    return view(slo=PROMISED, **more)
+
+
+def hours(shares: Mapping[int, float], count: int = 72) -> list[Slice]:
+    """So many hours before START; `shares` says of which of them (1 the latest) how much was slow."""
+    made = []
+    for back in range(count, 0, -1):
+        slow = HOURLY * shares.get(back, 0.0)
+        latencies = seen({SLOW: slow, FAST: HOURLY - slow})
+        window = Window(
+            start=START - back * HOUR,
+            end=START - back * HOUR + HOUR,
+            expected_seconds=HOUR,
+            covered_seconds=HOUR,
+            histograms={"ttft_seconds": latencies, "tpot_seconds": latencies},
+        )
+        made.append(slices.place(window, None, None))
+    return made
+
+
+def answered(
+    rule: str, several: list[Window], past: list[Slice] | None = None, seen_by: TierView | None = None
+) -> Answer:
+    """What the rule says after these minutes, with the past of three days from the history."""
+    by = seen_by or tier()
+    kept = watch.Minutes(budget=budget.refilled(by, past or [], []))
+    for one in several:
+        kept = watch.closed_minute(kept, one, "a", by)
+    now = several[-1].end
+    return next(a for a in watch.tier_answers(kept, by, now) if a.rule == rule)
+
+
+def told(rule: str, several: list[Window], past: list[Slice] | None = None, **more: Any) -> Verdict:
+    found = answered(rule, several, past, **more)
+    assert isinstance(found, Verdict), found
+    return found
+
+
+def hour(share: float, calm_from: int = 60) -> list[Window]:
+    return each(60, lambda n: minute(n, slow=180 * share if n < calm_from else 0.0))
+
+
+LADDER = [
+    ("page_fast", {}, 0.16, 0.10, Status.CRITICAL, "14.4 is the limit"),
+    ("page_slow", dict.fromkeys(range(1, 6), 0.07), 0.07, None, Status.CRITICAL, "6 is the limit"),
+    ("ticket_fast", dict.fromkeys(range(1, 24), 0.035), 0.035, None, Status.WARNING, "3 is the limit"),
+    ("ticket_slow", dict.fromkeys(range(1, 72), 0.012), 0.012, None, Status.WARNING, "1 is the limit"),
+]
+
+
+@pytest.mark.parametrize(("rung", "past", "share", "below", "status", "limit"), LADDER, ids=[row[0] for row in LADDER])
+@pytest.mark.parametrize("rule", [TTFT, TPOT])
+def test_each_rung_fires_and_does_not_just_below(
+    rule: str, rung: str, past: dict[int, float], share: float, below: float | None, status: Status, limit: str
+) -> None:
+    found = told(rule, hour(share), hours(past))
+    assert (found.status, found.certainty) == (status, CERTAIN)
+    assert limit in found.sentence
+    assert len(found.actions) == len(BY_NAME[rule].actions)
+    less = 0.8 if below is None else below / share
+    calm = told(rule, hour(share * less), hours({back: part * less for back, part in past.items()}))
+    assert (calm.status, calm.certainty) == (Status.OK, CERTAIN)
+
+
+def test_the_sentence_tells_rate_and_spent_budget() -> None:
+    found = told(TTFT, hour(0.18), hours({}))
+    assert found.sentence.startswith(
+        "18.0% of 10,800 requests in the last 1 h had a TTFT above the 260 ms promised to 99% of them, and 18.0% of 900 in "
+        "the last 5 min: the error budget burns 18 times as fast as it may (14.4 is the limit here), 2.5% of a month's was "
+        "spent"
+    )
+    assert "were seen" not in found.sentence
+    assert found.observed.value == pytest.approx(0.18)  # type: ignore[union-attr]
+
+
+def test_a_burn_that_is_over_ends_within_the_short_window() -> None:
+    assert told(TTFT, hour(0.3, calm_from=58), hours({})).status is Status.CRITICAL
+    over = told(TTFT, hour(0.2, calm_from=55), hours({}))
+    assert over.status is Status.OK
+    assert over.sentence.endswith("; in the last 5 min 0.0%")
+
+
+def test_silence_is_no_recovery() -> None:
+    """The last hour burnt, and of its last five minutes there are thirty requests."""
+    several = each(60, lambda n: minute(n, slow=54) if n < 55 else minute(n, rps=0.1))
+    found = answered(TTFT, several, hours({}))
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 5 min, 50 are needed")
+
+
+@pytest.mark.parametrize(("count", "certainty"), [(8, LIKELY), (9, CERTAIN)])
+def test_after_a_fresh_start_the_budget_that_was_seen_spent_decides(count: int, certainty: Certainty) -> None:
+    """14.4 x 60 min is what the hour may spend; all slow burns 100 a minute, so 8.64 minutes spend that much."""
+    found = told(TTFT, each(count, lambda n: minute(n, slow=180)))
+    assert (found.status, found.certainty) == (Status.CRITICAL, certainty)
+    assert f"; of that time {count} min were seen" in found.sentence
+
+
+def test_a_restart_of_the_agent_costs_no_page() -> None:
+    """Twenty minutes at 20 x: too little by themselves, enough with the forty before them."""
+    several = each(20, lambda n: minute(n, slow=36))
+    assert told(TTFT, several).certainty is LIKELY
+    before = [slices.place(minute(n, slow=36), None, "a") for n in range(-40, 0)]
+    kept = watch.Minutes(budget=budget.refilled(tier(), hours({})[:-1], before))
+    for one in several:
+        kept = watch.closed_minute(kept, one, "a", tier())
+    (found,) = (a for a in watch.tier_answers(kept, tier(), START + 1200) if a.rule == TTFT)
+    assert isinstance(found, Verdict)
+    assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
+
+
+def test_nothing_is_said_before_the_short_window_was_seen() -> None:
+    found = unknown(TTFT, tier(), each(4, lambda n: minute(n, slow=180)))
+    assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "240 s seen, 270 s are needed")
+    assert verdict(TTFT, tier(), each(5, lambda n: minute(n, slow=180))).status is Status.CRITICAL
+
+
+@pytest.mark.parametrize(("bursts", "certainty"), [(2, LIKELY), (3, CERTAIN)])
+def test_one_burst_is_one_event(bursts: int, certainty: Certainty) -> None:
+    several = each(60, lambda n: minute(n, rps=60.0, slow=3600) if n >= 60 - bursts else minute(n))
+    assert told(TTFT, several, hours({})).certainty is certainty
+
+
+def test_a_promise_inside_a_bucket_is_only_likely_broken() -> None:
+    within = view(slo={"ttft_p99_seconds": 0.3})
+    found = told(TTFT, hour(0.5), hours({}), seen_by=within)
+    assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
+
+
+def test_few_requests_are_chance() -> None:
+    """Two slow ones of eleven a minute over the hour's end: more than allowed, and no proof."""
+    several = each(60, lambda n: minute(n, rps=11 / 60, slow=2.0 if n > 35 else 1.0))
+    found = told(TTFT, several)
+    assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
+
+
+def test_a_certain_ticket_is_told_before_a_page_that_is_not_sure() -> None:
+    """A day at 5 %, and two minutes with most of its last hour's requests, all slow: those may be one event."""
+    several = each(60, lambda n: minute(n, rps=60.0, slow=3600) if n > 57 else minute(n, slow=9))
+    found = told(TTFT, several, hours(dict.fromkeys(range(1, 24), 0.05)))
+    assert (found.status, found.certainty) == (Status.WARNING, CERTAIN)
+    assert told(TTFT, several, hours({})).certainty is LIKELY
+
+
+def test_what_is_barely_above_the_limit_is_likely_and_of_few_requests_it_is_chance() -> None:
+    """15 % of 10,800 is two standard deviations above 14.4 %; 9 of 60 is none."""
+    found = told(TTFT, hour(0.15), hours({}))
+    assert (found.status, found.certainty) == (Status.CRITICAL, LIKELY)
+    alone = tier(limits={TTFT: {"page_slow_burn": 90.0, "ticket_fast_burn": 90.0, "ticket_slow_burn": 90.0}})
+    few = each(60, lambda n: minute(n, rps=1 / 60, slow=1.0 if n % 20 > 16 else 0.0))
+    own = tier(limits={TTFT: {**alone.limits[TTFT], "minimum_requests": 5.0}})
+    assert told(TTFT, few, seen_by=own).status is Status.OK
+
+
+def test_a_tier_can_have_its_own_ladder() -> None:
+    strict = tier(limits={TTFT: {"page_fast_burn": 8.0}})
+    assert told(TTFT, hour(0.10), hours({}), seen_by=strict).status is Status.CRITICAL
+
+
+def test_why_nothing_can_be_said() -> None:
+    def reason(several: list[Window], by: TierView | None = None) -> tuple[Gap, str]:
+        found = answered(TTFT, several, seen_by=by)
+        assert isinstance(found, Unknown)
+        return found.reason, found.text
+
+    bare = [replace(one, histograms={}) for one in each(10, minute)]
+    assert reason(bare) == (Gap.NOT_EXPOSED, "ttft_seconds is not there")
+    idle = each(10, lambda n: minute(n, rps=0.0))
+    assert reason(idle) == (Gap.NO_TRAFFIC, "no requests in the last 1 h")
+    few = each(10, lambda n: minute(n, rps=0.05))
+    assert reason(few) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 1 h, 50 are needed")
+    planless = answered(TTFT, each(10, minute), seen_by=slices.view("t", None))
+    assert isinstance(planless, Unknown)
+    assert planless.reason is Gap.NOT_IN_PLAN
+    missing = answered(TPOT, each(10, minute), seen_by=view())
+    assert isinstance(missing, Unknown)
+    assert missing.text == "the plan has no slo.tpot_p99_seconds"
+
+
+def test_a_healthy_tier_is_ok() -> None:
+    found = told(TTFT, hour(0.005), hours({}))
+    assert found.sentence == (
+        "0.5% of 10,800 requests in the last 1 h had a TTFT above the 260 ms promised to 99% of them"
+    )
+
+
+@pytest.mark.parametrize("rule", [TTFT, TPOT])
+def test_the_ladder_spends_what_the_workbook_says(rule: str) -> None:
+    """2, 5, 10 and 10 % of 30 days' budget in the long window, and a short one of its twelfth part."""
+    values = {name: threshold.value for name, threshold in BY_NAME[rule].thresholds.items()}
+    spent = []
+    for name, _ in RUNGS:
+        long, short = values[f"{name}_long_seconds"], values[f"{name}_short_seconds"]
+        assert short == long / 12
+        spent.append(round(values[f"{name}_burn"] * long / PERIOD_SECONDS, 6))
+    assert spent == [0.02, 0.05, 0.1, 0.1]
+    assert max(values[f"{name}_long_seconds"] for name, _ in RUNGS) == budget.KEPT_SECONDS
+
+
+def test_an_empty_budget_belongs_to_no_tier() -> None:
+    assert Budget().objectives == (None, None)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(300, "5 min"), (5400, "1.5 h"), (259_200, "3 d"), (40, "40 s")])
+def test_windows_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text

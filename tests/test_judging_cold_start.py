@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+from judging_samples import each, gauge, minute, unknown, verdict, view
+
+from rules.catalogue import BY_NAME
+from rules.judgements import judge
+from rules.signals import Gap, Reading
+from rules.slices import view as bare
+from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.windows import Window
+
+RULE = "ColdStartLate"
+PLANNED = view(cold_start_seconds=40)
+
+
+def started(number: int, *seconds: float, **more: Any) -> Window:
+    """A minute in which the replica started so often."""
+    counters = {"cold_starts": float(len(seconds)), "cold_start_seconds": sum(seconds), "restarts": float(len(seconds))}
+    return minute(number, counters=counters, **more)
+
+
+def hour(starts: dict[int, tuple[float, ...]]) -> list[Window]:
+    return each(6, lambda n: started(n, *starts[n]) if n in starts else minute(n))
+
+
+def said(found: Verdict) -> tuple[Status, Certainty]:
+    return found.status, found.certainty
+
+
+def test_a_start_within_the_planned_lead_is_fine() -> None:
+    found = verdict(RULE, PLANNED, hour({1: (40.0,)}))
+    assert said(found) == (Status.OK, Certainty.CERTAIN)
+    assert found.sentence == "1 start took 40 s from process start to ready; 40 s are planned"
+
+
+def test_one_start_beyond_the_planned_lead_is_late_for_it_was_measured() -> None:
+    found = verdict(RULE, PLANNED, hour({1: (40.1,)}))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == "1 of 1 start took longer than the planned 40 s: a 40.1 s from process start to ready"
+    assert found.observed == Reading(value=40.1, low=40.1, high=None, n=1.0)
+    assert found.actions[0].text.startswith("Raise cold_start_seconds")
+
+
+def test_a_quick_start_hides_no_late_one() -> None:
+    found = verdict(RULE, PLANNED, hour({1: (50.0,), 4: (20.0,)}))
+    assert found.status is Status.WARNING
+    assert found.sentence.startswith("1 of 2 starts took longer")
+    assert found.sentence.endswith("a 50 s from process start to ready (mean 35 s)")
+    fine = verdict(RULE, PLANNED, hour({1: (30.0,), 4: (20.0,)}))
+    assert fine.sentence == "2 starts took at most 30 s from process start to ready; 40 s are planned"
+
+
+def test_the_late_replica_is_named() -> None:
+    replicas = {"a": hour({1: (30.0,)}), "b": hour({2: (60.0,)})}
+    assert ": b 60 s from process start" in verdict(RULE, PLANNED, replicas).sentence
+
+
+def test_a_late_start_is_forgotten_after_an_hour() -> None:
+    late = [started(0, 60.0), *each(61, lambda n: minute(n + 1))]
+    assert unknown(RULE, PLANNED, late).reason is Gap.NO_TRAFFIC
+    assert verdict(RULE, PLANNED, late[:59]).status is Status.WARNING
+
+
+def test_no_restart_and_a_restart_that_nobody_timed_are_told_apart() -> None:
+    none = unknown(RULE, PLANNED, each(6, minute))
+    assert (none.reason, none.text) == (Gap.NO_TRAFFIC, "no restart was seen")
+    untimed = each(6, lambda n: minute(n, counters={"restarts": 1.0} if n in (1, 2) else {}))
+    found = unknown(RULE, PLANNED, untimed)
+    assert found.reason is Gap.NOT_EXPOSED
+    assert found.text == "2 restarts were seen, and the page does not tell when the engine was ready"
+
+
+def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
+    for seconds, wanted in ((39.0, (Status.OK, Certainty.LIKELY)), (41.0, (Status.WARNING, Certainty.CERTAIN))):
+        made = each(6, lambda n, s=seconds: minute(n, gauges={"engine_startup_seconds": gauge(s)}))
+        found = verdict(RULE, PLANNED, made)
+        assert said(found) == wanted, seconds
+        assert (found.observed.value, found.observed.low) == (None, seconds)  # type: ignore[union-attr]
+    assert found.sentence == (
+        "a says that its own start took 41 s; what came before it is not counted, and 40 s are planned for all of it"
+    )
+
+
+def test_without_a_planned_lead_what_was_measured_is_told() -> None:
+    assert unknown(RULE, bare("t", None), hour({})).text == "the plan has no cold_start_seconds"
+    found = unknown(RULE, view(), hour({1: (50.0,)}))
+    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no cold_start_seconds; 50 s were measured")
+
+
+def test_before_its_minimum_and_without_any_replica_it_says_so() -> None:
+    assert unknown(RULE, PLANNED, [started(0, 60.0, seconds=59.0)]).text == "59 s seen, 60 s are needed"
+    never = judge(BY_NAME[RULE], PLANNED, (), now=0.0)
+    assert isinstance(never, Unknown)
+    assert never.reason is Gap.SCRAPE_FAILED

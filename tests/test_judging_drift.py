@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import each, minute, unknown, verdict, view
+from length_samples import sized, usual
+
+from rules.catalogue import BY_NAME
+from rules.judgements import judge
+from rules.lengths import OUTPUTS, PROMPTS
+from rules.signals import Gap
+from rules.slices import TierView, place
+from rules.verdicts import Certainty, Status, Verdict
+from rules.windows import Window
+
+DRIFT, OUTPUT = "WorkloadDrift", "OutputLengthDrift"
+QUANTILES = {"p50": 90, "p95": 160, "p99": 190}
+AS_PLANNED = {"prompt_tokens": QUANTILES, "generation_tokens": QUANTILES}
+
+
+def planned(**changes: Any) -> TierView:
+    return view(workload={**AS_PLANNED, **changes})
+
+
+def said(found: Verdict) -> tuple[Status, Certainty]:
+    return found.status, found.certainty
+
+
+def day(prompts: Mapping[float, float], outputs: Mapping[float, float], count: int = 6) -> list[Window]:
+    return each(count, lambda n: sized(n, prompts, outputs))
+
+
+def test_traffic_in_the_planned_buckets_is_not_away_from_the_plan() -> None:
+    """The buckets hold the planned lengths; they are too wide to say that nothing moved: ok, and no more than likely."""
+    found = verdict(DRIFT, planned(), day(usual(), usual()))
+    assert said(found) == (Status.OK, Certainty.LIKELY)
+    assert found.sentence == (
+        "Prompts P95 100 to 200 tokens, 160 tokens in the plan; outputs P95 100 to 200 tokens, 160 tokens in the plan"
+    )
+    assert found.actions == ()
+
+
+def test_buckets_as_narrow_as_the_allowed_factor_prove_that_nothing_moved() -> None:
+    same = {"p50": None, "p95": 180, "p99": None}
+    narrow = {"prompt_tokens": same, "generation_tokens": same}
+    made = [replace(w, histograms={PROMPTS: _grid(), OUTPUTS: _grid()}) for w in each(6, minute)]
+    assert said(verdict(DRIFT, view(workload=narrow), made)) == (Status.OK, Certainty.CERTAIN)
+
+
+def _grid() -> Any:
+    from judging_samples import seen
+
+    return seen({180.0: 180.0}, (160.0, 200.0, float("inf")))
+
+
+def test_longer_prompts_are_told_with_their_factor_and_what_the_traffic_becomes() -> None:
+    found = verdict(DRIFT, planned(archetype="chat"), day(usual(long=20), usual()))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "Prompts are at least 1.2x as long as planned (P95 200 to 500 tokens, 160 tokens in the plan): "
+        "the traffic moves from chat towards rag"
+    )
+    assert (found.observed.low, found.expected.value) == (200.0, 160)  # type: ignore[union-attr]
+    assert found.actions[0].text.startswith("Go back to step 1")
+
+
+def test_longer_outputs_and_both_are_named_and_move_to_their_archetype() -> None:
+    outputs = verdict(DRIFT, planned(archetype="chat"), day(usual(), usual(long=20)))
+    assert outputs.sentence.startswith("Outputs are at least 1.2x as long")
+    assert outputs.sentence.endswith("from chat towards code")
+    both = verdict(DRIFT, planned(archetype="chat"), day(usual(long=20), usual(long=20)))
+    assert "and outputs are at least" in both.sentence
+    assert both.sentence.endswith("towards agentic")
+    assert "towards" not in verdict(DRIFT, planned(archetype="code"), day(usual(), usual(long=20))).sentence
+
+
+def test_shorter_requests_are_a_drift_too() -> None:
+    short = {15.0: 180.0}
+    found = verdict(DRIFT, planned(), day(usual(), short))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "Outputs are at most 0.12x as long as planned (P95 10 to 20 tokens, 160 tokens in the plan)"
+    )
+
+
+def test_the_factor_is_met_by_the_low_edge_of_the_bucket_and_by_nothing_less() -> None:
+    """P95 is in (200, 500]: surely 1.2x of 166 tokens, not surely of 167."""
+    just, below = ({"prompt_tokens": {"p95": p95}} for p95 in (166, 167))
+    made = day(usual(long=20), usual())
+    assert verdict(DRIFT, view(workload=just), made).status is Status.WARNING
+    assert verdict(DRIFT, view(workload=below), made).status is Status.OK
+
+
+def test_shorter_is_met_by_the_high_edge_of_the_bucket_and_by_nothing_more() -> None:
+    """P50 is in (50, 100]: surely below 121 / 1.2, not below 119 / 1.2."""
+    made = day({80.0: 180.0}, usual())
+    for p50, status in ((121, Status.WARNING), (119, Status.OK)):
+        assert verdict(DRIFT, view(workload={"prompt_tokens": {"p50": p50}}), made).status is status
+
+
+def test_as_many_long_requests_as_the_quantile_leaves_are_no_drift() -> None:
+    assert verdict(DRIFT, planned(prompt_tokens={"p95": 160}), day(usual(long=9), usual())).status is Status.OK
+
+
+def test_a_few_more_may_be_chance_and_more_are_likely_before_they_are_certain() -> None:
+    # 1080 requests, 54 expected above a P95: 72 are 2.5 standard deviations more, 84 are 4.2.
+    for long, wanted in (
+        (10, (Status.OK, Certainty.LIKELY)),
+        (12, (Status.WARNING, Certainty.LIKELY)),
+        (14, (Status.WARNING, Certainty.CERTAIN)),
+    ):
+        made = day(usual(long=long), usual())
+        assert said(verdict(DRIFT, planned(prompt_tokens={"p95": 160}), made)) == wanted, long
+
+
+def test_a_burst_of_long_requests_is_no_drift() -> None:
+    burst = each(6, lambda n: sized(n, usual(long=60 if n >= 4 else 0), usual()))
+    assert verdict(DRIFT, planned(), burst).status is Status.OK
+    lasting = each(6, lambda n: sized(n, usual(long=60 if n >= 3 else 0), usual()))
+    assert verdict(DRIFT, planned(), lasting).status is Status.WARNING
+
+
+def test_a_drift_that_is_over_is_over() -> None:
+    over = each(8, lambda n: sized(n, usual(long=60 if n < 6 else 0), usual()))
+    assert verdict(DRIFT, planned(), over).status is Status.OK
+
+
+def test_the_rule_waits_for_its_minimum_of_time_and_of_requests() -> None:
+    assert unknown(DRIFT, planned(), day(usual(long=60), usual(), count=2)).text == "120 s seen, 180 s are needed"
+    few = day(usual(long=16, n=33), usual(n=33), count=3)
+    assert unknown(DRIFT, planned(), few).text == "99 requests, 100 are needed"
+    assert verdict(DRIFT, planned(), day(usual(long=30, n=64), usual(), count=3)).status is Status.WARNING
+
+
+def test_a_plan_without_lengths_says_so() -> None:
+    from rules.slices import view as bare
+
+    made = day(usual(), usual())
+    for tier, words in (
+        (bare("t", None), "the plan has no workload"),
+        (view(), "the plan has no workload"),
+        (view(workload={"archetype": "chat"}), "the plan's workload has no prompt_tokens or generation_tokens"),
+    ):
+        found = unknown(DRIFT, tier, made)
+        assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, words)
+    other = view(workload={"prompt_tokens": {"p95": 100}})
+    found = unknown(OUTPUT, other, made)
+    assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan's workload has no generation_tokens")
+
+
+def test_an_engine_without_length_histograms_and_one_without_traffic_say_so() -> None:
+    found = unknown(DRIFT, planned(), each(6, minute))
+    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "no lengths of prompts or outputs were seen")
+    idle = unknown(DRIFT, planned(), each(6, lambda n: sized(n, {}, {}, rps=0.0)))
+    assert idle.reason is Gap.NO_TRAFFIC
+
+
+def test_no_replica_ever_seen_is_unknown() -> None:
+    found = judge(BY_NAME[DRIFT], planned(), (), now=0.0)
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no replica of the tier has been seen")  # type: ignore[union-attr]
+
+
+def test_more_requests_than_the_planned_peak_are_a_drift() -> None:
+    busy = view(workload={"requests_per_second": {"average": 1.0, "peak": 2.4}})
+    found = verdict(DRIFT, busy, each(6, lambda n: minute(n, rps=3.0)))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.unit == "per_second"
+    assert found.sentence == "3 rps or more arrived in three minutes, the planned peak is 2.4 rps: 1.2x"
+    just = view(workload={"requests_per_second": {"peak": 2.5}})
+    assert verdict(DRIFT, just, each(6, lambda n: minute(n, rps=3.0))).status is Status.OK
+
+
+def test_a_peak_of_two_minutes_is_no_drift_and_arrivals_count_not_completions() -> None:
+    peak = view(workload={"requests_per_second": {"peak": 2.4}})
+    two = each(6, lambda n: minute(n, rps=6.0 if n in (2, 3) else 1.0))
+    assert verdict(DRIFT, peak, two).status is Status.OK
+    queued = each(6, lambda n: minute(n, rps=2.0, change=60.0 if n < 3 else 0.0))
+    assert verdict(DRIFT, peak, queued).status is Status.WARNING
+
+
+def test_the_peak_is_the_tiers_and_not_a_replicas() -> None:
+    peak = view(workload={"requests_per_second": {"peak": 2.4}})
+    replicas = {name: each(6, lambda n: minute(n, rps=1.5)) for name in ("a", "b")}
+    assert verdict(DRIFT, peak, replicas).status is Status.WARNING
+
+
+@pytest.mark.parametrize(("night", "status"), [(0.5, Status.WARNING), (2.0, Status.OK)])
+def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, status: Status) -> None:
+    """Six busy hours of 3 rps in 24; the planned ratio is 1.5."""
+    tier = view(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
+    hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
+    slices = tuple(place(hour, tier.curve, None) for hour in hours)
+    found = judge(BY_NAME[DRIFT], tier, slices, now=hours[-1].end, period_seconds=3600.0)
+    assert isinstance(found, Verdict)
+    assert found.status is status
+    assert ("peak to average" in found.sentence) is (status is Status.WARNING)
+
+
+def test_output_drift_judges_the_p99_upwards_alone() -> None:
+    long = verdict(OUTPUT, planned(), day(usual(), usual(long=10, length=900)))
+    assert said(long) == (Status.WARNING, Certainty.CERTAIN)
+    assert (
+        long.sentence
+        == "Outputs are at least 2.6x as long as planned (P99 500 to 1,000 tokens, 190 tokens in the plan)"
+    )
+    assert verdict(OUTPUT, planned(), day(usual(long=60, length=900), usual())).status is Status.OK
+    assert verdict(OUTPUT, planned(), day(usual(), {15.0: 180.0})).status is Status.OK
+
+
+def test_output_drift_begins_at_the_factor_and_needs_persistence_and_requests() -> None:
+    made = day(usual(), usual(long=10))
+    for p99, status in ((166, Status.WARNING), (167, Status.OK)):
+        assert verdict(OUTPUT, planned(generation_tokens={"p99": p99}), made).status is status
+    burst = each(6, lambda n: sized(n, usual(), usual(long=60 if n >= 4 else 0)))
+    assert verdict(OUTPUT, planned(generation_tokens={"p99": 160}), burst).status is Status.OK
+    few = day(usual(), usual(long=10, n=33), count=3)
+    assert unknown(OUTPUT, planned(), few).reason is Gap.TOO_FEW_REQUESTS
+    assert unknown(OUTPUT, planned(), day(usual(), usual(long=10), count=2)).text == "120 s seen, 180 s are needed"
+
+
+def test_output_drift_without_a_planned_p99_is_not_in_the_plan() -> None:
+    found = unknown(OUTPUT, planned(generation_tokens={"p50": 90}), day(usual(), usual()))
+    assert found.reason is Gap.NOT_IN_PLAN
+
+
+def test_a_factor_of_the_configuration_replaces_the_catalogues() -> None:
+    tier = view(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}})
+    assert verdict(DRIFT, tier, day(usual(long=20), usual())).status is Status.OK

@@ -1,0 +1,156 @@
+"""PdRatioOff: a prefill replica does 1000 prompt tokens a second, a decode replica 100 output tokens a second.
+
+Two of each are there. 1200 prompt and 120 output tokens a second want 1.2 of each; 1800 and 60 want 1.8 and 0.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from judging_samples import START, answered, each, minute, tier
+
+from rules.signals import Gap
+from rules.slices import TierView
+from rules.slices import view as view_of
+from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.windows import Window, gap
+
+RULE = "PdRatioOff"
+PLAN = tier(
+    pools=["prefill", "decode"], disaggregation={"prefill_tokens_per_second": 1000, "decode_tokens_per_second": 100}
+)
+POOLS = {"p0": "prefill", "p1": "prefill", "d0": "decode", "d1": "decode"}
+
+
+def tokens(number: int, prompt: float = 0.0, generated: float = 0.0) -> Window:
+    return minute(number, counters={"prompt_tokens": 60 * prompt, "generation_tokens": 60 * generated})
+
+
+def judged(
+    prompt: Callable[[int], float] | float,
+    generated: float,
+    count: int = 8,
+    view: TierView | None = None,
+    pools: dict[str, str] = POOLS,
+    **limits: float,
+) -> Answer:
+    """What it says when the two pools do so many tokens a second; each replica half of its pool's."""
+
+    def made(name: str) -> Callable[[int], Window]:
+        several = list(pools.values()).count(pools[name]) or 1
+
+        def of(number: int) -> Window:
+            asked = prompt(number) if callable(prompt) else prompt
+            prefill = pools[name] == "prefill"
+            # A decode replica counts the prompts it is handed, a prefill replica one output token a request.
+            return tokens(number, asked / several, 1.0 if prefill else generated / several)
+
+        return of
+
+    seen = view or view_of("t", PLAN, limits={RULE: limits}, pools=pools)
+    return answered(RULE, seen, {name: each(count, made(name)) for name in pools})
+
+
+def told(*args: object, **more: object) -> Verdict:
+    found = judged(*args, **more)  # type: ignore[arg-type]
+    assert isinstance(found, Verdict), found
+    return found
+
+
+def unknown(*args: object, **more: object) -> Unknown:
+    found = judged(*args, **more)  # type: ignore[arg-type]
+    assert isinstance(found, Unknown), found
+    return found
+
+
+def test_traffic_that_wants_three_prefill_replicas_to_one_finds_two_and_two_off() -> None:
+    found = told(1800.0, 60.0)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == (
+        "2 prefill and 2 decode replicas (P:D 1); 1,800 tokens/s of prompts and 60 tokens/s of output want P:D 3: "
+        "3 and 1 of the same replicas would fit; the prefill pool is short, 90% of it is used"
+    )
+    assert found.actions
+
+
+def test_traffic_that_wants_more_decode_names_the_decode_pool() -> None:
+    found = told(600.0, 180.0)
+    assert found.status is Status.WARNING
+    assert "1 and 3 of the same replicas would fit; the decode pool is short, 90% of it is used" in found.sentence
+
+
+def test_the_planned_ratio_is_fine() -> None:
+    found = told(1200.0, 120.0)
+    assert (found.status, found.actions) == (Status.OK, ())
+    assert "want P:D 1" in found.sentence
+
+
+def test_what_whole_replicas_cannot_do_better_is_fine() -> None:
+    """A wanted ratio of 1.6 is more than the factor away, and three and one would be farther."""
+    assert told(1440.0, 90.0).status is Status.OK
+    assert told(1800.0, 100.0).status is Status.OK
+
+
+@pytest.mark.parametrize(("factor", "status"), [(2.9, Status.WARNING), (3.1, Status.OK)])
+def test_the_ratio_must_be_off_by_the_factor(factor: float, status: Status) -> None:
+    assert told(1800.0, 60.0, factor=factor).status is status
+
+
+@pytest.mark.parametrize(("scale", "status"), [(0.45, Status.WARNING), (0.44, Status.OK)])
+def test_a_pool_with_little_to_do_is_not_short(scale: float, status: Status) -> None:
+    assert told(1800.0 * scale, 60.0 * scale).status is status
+
+
+def test_two_minutes_of_it_are_not_enough_and_what_is_over_is_over() -> None:
+    assert told(lambda n: 7000.0 if n >= 6 else 600.0, 60.0).status is Status.OK
+    assert told(lambda n: 7000.0 if n >= 5 else 600.0, 60.0).status is Status.WARNING
+    assert told(lambda n: 7000.0 if n < 5 else 600.0, 60.0).status is Status.OK
+
+
+def test_a_burst_that_hardly_moves_the_whole_time_is_no_reason_to_move_replicas() -> None:
+    assert told(lambda n: 2300.0 if n >= 27 else 600.0, 60.0, count=30).status is Status.OK
+    assert told(lambda n: 2300.0 if n >= 15 else 600.0, 60.0, count=30).status is Status.WARNING
+
+
+def test_before_its_minimum_it_says_nothing() -> None:
+    assert unknown(1800.0, 60.0, count=4).reason is Gap.TOO_FEW_REQUESTS
+
+
+def test_a_plan_without_disaggregation_is_not_judged() -> None:
+    for plan in (tier(), None):
+        found = unknown(1800.0, 60.0, view=view_of("t", plan, pools=POOLS))
+        assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no disaggregation")
+
+
+@pytest.mark.parametrize("missing", ["prefill", "decode"])
+def test_targets_without_pools_cannot_be_told_apart(missing: str) -> None:
+    pools = {name: "mixed" if pool == missing else pool for name, pool in POOLS.items()}
+    found = unknown(1800.0, 60.0, pools=pools)
+    assert found.reason is Gap.NOT_EXPOSED
+    assert found.text.startswith(f"no target is configured with `pool: {missing}`")
+
+
+def test_a_pool_that_was_not_seen_is_a_failed_scrape() -> None:
+    def down(number: int) -> Window:
+        return gap(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
+
+    seen = view_of("t", PLAN, pools=POOLS)
+    replicas = {name: each(8, down if name[0] == "d" else lambda n: tokens(n, 900.0)) for name in POOLS}
+    found = answered(RULE, seen, replicas)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "generation_tokens of the decode pool are not there")
+
+
+def test_without_tokens_there_is_no_ratio() -> None:
+    assert unknown(1800.0, 0.0).reason is Gap.NO_TRAFFIC
+    assert unknown(0.0, 60.0).reason is Gap.NO_TRAFFIC
+
+
+def test_a_replica_that_is_down_is_not_there() -> None:
+    pools = dict(POOLS)
+    replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in ("p0", "p1", "d0")}
+    replicas["d1"] = [gap(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
+    found = answered(RULE, view_of("t", PLAN, pools=pools), replicas)
+    assert isinstance(found, Verdict)
+    assert found.sentence.startswith("2 prefill and 1 decode replicas (P:D 2)")

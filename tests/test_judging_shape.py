@@ -1,0 +1,189 @@
+"""Shapes of a latency: 180 requests a minute, 0.26 s promised; edges at 0.05, 0.1, 0.15, 0.26, 0.52 and 1 s."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import each, minute, seen, unknown, verdict, view
+
+from rules import slices
+from rules.catalogue import BY_NAME
+from rules.catalogue_latency import LEVERS, Shape
+from rules.signals import Gap, Reading
+from rules.slices import TierView
+from rules.verdicts import Certainty, Status
+from rules.windows import Window
+
+PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}
+TAILS = pytest.mark.parametrize("rule", ["TtftTail", "TpotTail"])
+KNEE = "PastTheKnee"
+FINE = (0.01, 0.02, 0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
+
+
+def tier(**more: Any) -> TierView:
+    return view(slo=PROMISED, **more)
+
+
+def of(values: Mapping[float, float], number: int, **more: Any) -> Window:
+    """A minute with these latencies, by seconds how many."""
+    n = sum(values.values())
+    latencies = dict.fromkeys(("ttft_seconds", "tpot_seconds"), seen(values, FINE))
+    return replace(minute(number, rps=more.pop("rps", n / 60), **more), histograms=latencies)
+
+
+def levers(rule: str, shape: Shape) -> tuple[str, ...]:
+    return LEVERS[rule][shape]
+
+
+@TAILS
+def test_a_slow_tail_over_a_good_median_is_only_the_tail(rule: str) -> None:
+    found = verdict(rule, tier(), each(10, lambda n: minute(n, slow=5)))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert "only the tail is slow" in found.sentence
+    assert tuple(action.text for action in found.actions) == levers(rule, Shape.TAIL)
+
+
+@TAILS
+def test_a_slow_median_is_everything(rule: str) -> None:
+    found = verdict(rule, tier(), each(10, lambda n: minute(n, slow=100)))
+    assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
+    assert "everything is slow" in found.sentence
+    assert tuple(action.text for action in found.actions) == levers(rule, Shape.EVERYTHING)
+
+
+@TAILS
+@pytest.mark.parametrize("slow", [100, 170], ids=["by the best estimate within", "by the best estimate not"])
+def test_a_median_in_the_promises_own_bucket_leaves_it_open(rule: str, slow: int) -> None:
+    within = view(slo={"ttft_p99_seconds": 0.27, "tpot_p99_seconds": 0.27})
+    found = verdict(rule, within, each(10, lambda n: minute(n, slow=slow)))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    assert "perhaps everything" in found.sentence
+    assert tuple(action.text for action in found.actions) == levers(rule, Shape.EITHER)
+
+
+def test_the_levers_of_one_shape_are_not_those_of_the_other() -> None:
+    """More hardware does not cure a tail of prefill; chunked prefill does not cure a tier that is too small."""
+    assert not any("Chunked prefill" in text for text in levers("TpotTail", Shape.EVERYTHING))
+    assert not any("chunked prefill" in text for text in levers("TtftTail", Shape.EVERYTHING))
+    assert not any("--max-num-seqs" in text for text in levers("TpotTail", Shape.TAIL))
+    assert levers(KNEE, Shape.TAIL)[0].startswith("Do not add replicas")
+    assert all("Do not add" not in text for text in levers(KNEE, Shape.KNEE))
+    for rule, shapes in LEVERS.items():
+        assert {text for texts in shapes.values() for text in texts} <= set(BY_NAME[rule].actions)
+
+
+@TAILS
+def test_just_below_it_is_ok(rule: str) -> None:
+    """20 of 1,800 are more than 1 %, and what chance makes of 1 %; from 26 on it is none (95 %)."""
+    calm = verdict(rule, tier(), each(10, lambda n: minute(n, slow=2)))
+    assert (calm.status, calm.certainty, calm.actions) == (Status.OK, Certainty.CERTAIN, ())
+    assert "1.1% are slower, 1% may be" in calm.sentence
+    assert verdict(rule, tier(), each(10, lambda n: minute(n, slow=2.7))).status is Status.WARNING
+
+
+@TAILS
+def test_before_its_minimum_nothing_is_said(rule: str) -> None:
+    assert unknown(rule, tier(), each(2, lambda n: minute(n, slow=90))).reason is Gap.TOO_FEW_REQUESTS
+    assert verdict(rule, tier(), each(3, lambda n: minute(n, slow=90))).status is not Status.OK
+
+
+@TAILS
+def test_what_is_over_or_was_one_burst_does_not_fire(rule: str) -> None:
+    over = each(12, lambda n: minute(n, slow=20 if n < 8 else 0))
+    assert verdict(rule, tier(), over).status is Status.OK
+    burst = each(12, lambda n: minute(n, slow=60 if n > 9 else 0))
+    assert verdict(rule, tier(), burst).status is Status.OK
+
+
+@TAILS
+def test_silence_at_the_end_is_no_recovery(rule: str) -> None:
+    found = unknown(rule, tier(), each(12, lambda n: minute(n, slow=20) if n < 9 else minute(n, rps=0.1)))
+    assert (found.reason, found.text) == (
+        Gap.TOO_FEW_REQUESTS,
+        "18 requests in the last quarter of the time, 25 are needed",
+    )
+
+
+@pytest.mark.parametrize("rule", ["TtftTail", "TpotTail", KNEE])
+def test_why_nothing_can_be_said(rule: str) -> None:
+    assert unknown(rule, tier(), each(5, lambda n: minute(n, rps=0.0))).reason is Gap.NO_TRAFFIC
+    few = unknown(rule, tier(), each(5, lambda n: minute(n, rps=0.3)))
+    assert few.text == "90 requests, 100 are needed"
+    bare = unknown(rule, tier(), [replace(one, histograms={}) for one in each(5, minute)])
+    assert bare.reason is Gap.NOT_EXPOSED
+
+
+@TAILS
+def test_without_a_promise_there_is_nothing_to_break(rule: str) -> None:
+    planless = slices.view("t", None)
+    assert unknown(rule, planless, each(5, minute)).reason is Gap.NOT_IN_PLAN
+
+
+def test_a_tail_far_above_the_median_at_a_load_that_fits_is_a_tail_of_its_own() -> None:
+    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert "a tail above 10 x P50, not the load" in found.sentence
+    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.TAIL)
+    assert isinstance(found.observed, Reading)
+    assert (found.observed.low, found.observed.high) == (pytest.approx(10.4), pytest.approx(50.0))
+
+
+def test_a_ratio_that_only_the_best_estimate_shows_is_likely() -> None:
+    """P50 in (0.05, 0.1], near its lower edge: ten times that is 0.5 to 1 s, and the tail is in (0.52, 1]."""
+    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 88, 0.06: 84, 0.9: 8}, n)))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+
+
+def test_just_below_ten_it_is_ok() -> None:
+    found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 174, 0.2: 6}, n)))
+    assert found.status is Status.OK
+    assert found.sentence.endswith(": P99 within 10 x P50 is healthy")
+
+
+def test_above_the_usable_load_it_is_the_knee() -> None:
+    within = tier()
+    assert within.basis.usable_rps is not None
+    rps = within.basis.usable_rps * 1.2
+    n = 60 * rps
+    found = verdict(KNEE, within, each(10, lambda number: of({0.03: 0.96 * n, 0.9: 0.04 * n}, number, rps=rps)))
+    assert "past the knee: more load than a replica can take" in found.sentence
+    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.KNEE)
+    just_below = 0.95 * within.basis.usable_rps
+    calmer = verdict(KNEE, within, each(10, lambda k: of({0.03: 0.96 * n, 0.9: 0.04 * n}, k, rps=just_below)))
+    assert "not the load" in calmer.sentence
+
+
+def test_well_past_the_knee_the_median_has_followed() -> None:
+    within = tier()
+    rps = (within.basis.usable_rps or 0.0) * 1.2
+    followed = {0.4: 30 * rps, 0.9: 30 * rps}
+    found = verdict(KNEE, within, each(10, lambda n: of(followed, n, rps=rps)))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert "past the knee" in found.sentence
+    assert verdict(KNEE, within, each(10, lambda n: of(followed, n, rps=1.0))).status is Status.OK
+
+
+def test_what_arrives_counts_and_not_only_what_finishes() -> None:
+    within = tier()
+    usable = within.basis.usable_rps or 0.0
+    loaded = each(10, lambda n: of({0.03: 174, 0.9: 6}, n, rps=0.9 * usable, change=0.2 * usable * 60))
+    assert "past the knee" in verdict(KNEE, within, loaded).sentence
+
+
+def test_without_a_plan_the_ratio_is_judged_and_the_load_is_not_known() -> None:
+    found = verdict(KNEE, slices.view("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    assert found.status is Status.WARNING
+    assert "what load a replica can take is not known: a tail" in found.sentence
+
+
+def test_a_median_beyond_the_last_bucket_has_no_ratio() -> None:
+    found = unknown(KNEE, tier(), each(10, lambda n: of({0.03: 10, 2.0: 170}, n)))
+    assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "half of the requests took more than 1 s")
+
+
+def test_a_tail_is_over_or_a_burst_here_too() -> None:
+    over = each(12, lambda n: of({0.03: 174, 0.9: 6} if n < 8 else {0.03: 180}, n))
+    assert verdict(KNEE, tier(), over).status is Status.OK
+    short = each(2, lambda n: of({0.03: 90, 0.9: 90}, n))
+    assert unknown(KNEE, tier(), short).reason is Gap.TOO_FEW_REQUESTS

@@ -1,0 +1,254 @@
+"""MixedTierLoadBalancing: a fast tier of usable 6 rps a replica and a slow one of 2, by their plans, of one model.
+
+Requests follow the tiers where the fast one gets three times as many a replica; half way, by logarithm, is 1.73 times.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import recorded
+import yaml
+from judging_samples import START, each, minute, minutes, seen, tier
+
+from agent.recording import load
+from agent.replay import Replayed, replay
+from rules import watch
+from rules.episodes import Episode
+from rules.judging import Tier
+from rules.plan import parse_plan
+from rules.signals import Gap
+from rules.slices import TierView
+from rules.slices import view as view_of
+from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.windows import Window, gap
+
+RULE = "MixedTierLoadBalancing"
+
+
+def view(name: str, usable: float | None, model: str = "m", **limits: float) -> TierView:
+    parts = {"model": model, "gpu": {"product": "A", "per_replica": 1}, "engine": "vllm"}
+    whole: dict[str, Any] = {**parts, "slo": {"ttft_p99_seconds": 2.0}}
+    if usable is not None:
+        whole["operating_point"] = {"usable_rps": usable, "c_max": 8}
+    plan = parse_plan({"schema": 1, "tiers": {name: whole}}).tiers[name]
+    return view_of(name, plan, limits={RULE: limits} if limits else None)
+
+
+FAST, SLOW = view("fast", 6.0), view("slow", 2.0)
+
+
+def served(number: int, rps: float, seconds: float = 0.08, prompt: float = 100.0, out: float = 100.0) -> Window:
+    lengths = {"prompt_tokens_per_request": prompt, "generation_tokens_per_request": out}
+    histograms = dict.fromkeys(("ttft_seconds", "tpot_seconds"), seen({seconds: rps * 60}))
+    histograms |= {family: seen({value: rps * 60}, (1000.0, 10000.0)) for family, value in lengths.items()}
+    return minute(number, rps=rps, histograms=histograms)
+
+
+def judged(
+    fast: Callable[[int], Window],
+    slow: Callable[[int], Window],
+    *,
+    views: tuple[TierView, ...] = (FAST, SLOW),
+    replicas: int = 1,
+    count: int = 5,
+    about: int = 1,
+) -> Answer:
+    """What the rule says of one of the two tiers; the fast one has so many replicas alike."""
+    booked = {
+        views[0].tier: minutes(views[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
+        views[1].tier: minutes(views[1], {"s": each(count, slow)}),
+    }
+    fleet = {each_view.tier: Tier(view=each_view, slices=booked[each_view.tier].slices) for each_view in views}
+    own = views[about]
+    answers = watch.tier_answers(booked[own.tier], own, START + 60 * count, fleet)
+    return next(a for a in answers if a.rule == RULE)
+
+
+def told(*args: Any, **more: Any) -> Verdict:
+    found = judged(*args, **more)
+    assert isinstance(found, Verdict), found
+    return found
+
+
+def unknown(*args: Any, **more: Any) -> Unknown:
+    found = judged(*args, **more)
+    assert isinstance(found, Unknown), found
+    return found
+
+
+# --- it fires
+
+
+def test_an_equal_share_on_unequal_tiers_is_told_of_the_slower_one_which_sets_the_p99() -> None:
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4))
+    assert (found.status, found.certainty, found.subject.tier) == (Status.WARNING, Certainty.CERTAIN, "slow")
+    assert found.sentence == (
+        "A replica of slow gets 2 requests a second, one of fast 2, though usable are 2 and 6 by the plan: 100% of the "
+        "slowest 1 % of first tokens of m are on slow, which sets the P99 of all"
+    )
+    assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
+
+
+def test_the_faster_tier_is_fine_meanwhile() -> None:
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), about=0)
+    assert (found.status, found.sentence) == (
+        Status.OK,
+        "No tier of m is much faster than fast: usable are 6 and 2 by the plan (slow)",
+    )
+
+
+def test_shares_are_counted_by_replica_and_not_by_tier() -> None:
+    """A round robin over seven fast replicas and a slow one (guide 9.5) gives the slow tier an eighth."""
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), replicas=7).status is Status.WARNING
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 0.67), replicas=7).status is Status.OK
+
+
+@pytest.mark.parametrize(("rps", "status"), [(1.7, Status.WARNING), (1.76, Status.OK), (0.5, Status.WARNING)])
+def test_the_share_must_be_nearer_to_equal_than_to_what_the_tiers_can_take(rps: float, status: Status) -> None:
+    assert told(lambda n: served(n, rps), lambda n: served(n, 1.0)).status is status
+
+
+@pytest.mark.parametrize(("usable", "status"), [(2.61, Status.WARNING), (2.59, Status.OK)])
+def test_the_tiers_must_be_unequal(usable: float, status: Status) -> None:
+    views = (view("fast", usable), SLOW)
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=views).status is status
+
+
+@pytest.mark.parametrize("good", [2, 3, 4])
+def test_each_of_the_last_three_minutes_must_show_it(good: int) -> None:
+    assert told(lambda n: served(n, 3.0 if n == good else 1.0), lambda n: served(n, 1.0)).status is Status.OK
+
+
+def test_what_lies_before_the_last_three_minutes_is_over() -> None:
+    assert told(lambda n: served(n, 3.0 if n < 2 else 1.0), lambda n: served(n, 1.0)).status is Status.WARNING
+
+
+def test_the_limits_can_be_set_for_a_tier() -> None:
+    views = (FAST, view("slow", 2.0, unequal=3.1))
+    assert told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=views).status is Status.OK
+
+
+# --- how sure
+
+
+def test_operating_points_given_by_hand_count_as_measured_ends() -> None:
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0))
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert "P99" not in found.sentence
+
+
+def swept(name: str, top: float) -> TierView:
+    """A tier whose benchmark never broke the objective: its usable rps is a lower bound."""
+    changes = [{"completed_rps": top * part} for part in (0.3, 0.6, 1.0)]
+    return view_of(name, tier(*changes))
+
+
+def test_operating_points_that_are_lower_bounds_are_likely_unless_latency_proves_the_difference() -> None:
+    views = (swept("fast", 6.0), swept("slow", 2.0))
+    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0), views=views)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    found = told(lambda n: served(n, 1.0), lambda n: served(n, 1.0, seconds=0.4), views=views)
+    assert found.certainty is Certainty.CERTAIN
+
+
+def test_without_operating_points_measured_latency_tells_the_slower_tier() -> None:
+    views = (view("fast", None), view("slow", None))
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4), views=views)
+    assert found.status is Status.WARNING
+    assert "output tokens take 0.4 and 0.08 s on average" in found.sentence
+
+
+def test_a_tier_that_gets_far_more_may_be_slow_because_of_it() -> None:
+    views = (view("fast", None), view("slow", None))
+    assert told(lambda n: served(n, 1.0), lambda n: served(n, 4.0, seconds=0.4), views=views).status is Status.OK
+
+
+# --- what is no mistake
+
+
+@pytest.mark.parametrize(("prompt", "status"), [(140.0, Status.WARNING), (160.0, Status.OK), (60.0, Status.OK)])
+def test_requests_that_are_routed_by_their_length_are_what_the_guide_asks_for(prompt: float, status: Status) -> None:
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, prompt=prompt))
+    assert found.status is status
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, out=prompt))
+    assert found.status is status
+    assert status is Status.WARNING or found.sentence == "Requests are given to fast and slow by their lengths"
+
+
+def test_tiers_of_other_models_are_nobodys_business() -> None:
+    found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=(view("fast", 6.0, model="x"), SLOW))
+    assert (found.status, found.sentence) == (Status.OK, "No other tier of m is watched")
+
+
+# --- what cannot be known
+
+
+def test_without_a_plan_nobody_knows_the_model() -> None:
+    found = unknown(lambda n: served(n, 2.0), lambda n: served(n, 2.0), views=(FAST, view_of("slow", None)))
+    assert found.reason is Gap.NOT_IN_PLAN
+
+
+def test_few_requests_share_by_chance() -> None:
+    few = unknown(lambda n: served(n, 0.16), lambda n: served(n, 0.16))
+    assert few.reason is Gap.TOO_FEW_REQUESTS
+    assert told(lambda n: served(n, 0.17), lambda n: served(n, 0.17)).status is Status.WARNING
+
+
+def test_minutes_in_which_only_one_of_them_was_seen_do_not_count() -> None:
+    def seldom(number: int) -> Window:
+        at = START + 60 * number
+        return gap(at, at + 60, Gap.SCRAPE_FAILED) if number < 3 else served(number, 2.0)
+
+    assert unknown(seldom, lambda n: served(n, 2.0)).reason is Gap.TOO_FEW_REQUESTS
+
+
+def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
+    def bare(number: int) -> Window:
+        return minute(number, rps=2.0, histograms={"ttft_seconds": (), "tpot_seconds": ()})
+
+    found = unknown(bare, bare, views=(view("fast", None), view("slow", None)))
+    assert "nothing tells which is faster" in found.text
+
+
+def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
+    def down(number: int) -> Window:
+        return gap(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
+
+    assert unknown(lambda n: served(n, 2.0), down).reason is Gap.SCRAPE_FAILED
+
+
+# --- the recording: 80 and 20 of a hundred, then half and half
+
+
+@functools.cache
+def replayed() -> Replayed:
+    recording, problems = load(recorded.folder("mixed_tier"))
+    assert problems == ()
+    text = (recorded.PLANS / "mixed-tier.yaml").read_text(encoding="utf-8")
+    return replay(recording, parse_plan(yaml.safe_load(text)))
+
+
+SECOND_HALF = 1795204028.963
+
+
+def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_its_second() -> None:
+    found = {s.answer.subject.tier: s for s in replayed().standings if s.answer.rule == RULE}
+    slow = found["cpu-slow"]
+    assert isinstance(slow.answer, Verdict)
+    assert (slow.answer.status, slow.answer.certainty) == (Status.WARNING, Certainty.CERTAIN)
+    assert slow.episode is not None
+    assert slow.episode.started_at > SECOND_HALF
+    assert "100% of the slowest 1 % of first tokens of small-llama are on cpu-slow" in slow.answer.sentence
+    assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Episode)]
+    assert found["cpu-fast"].episode is None
+
+
+def test_by_the_clients_too_all_of_the_slowest_are_on_the_slow_tier() -> None:
+    second = [r for r in recorded.requests("mixed_tier") if float(r["t_start"]) >= SECOND_HALF and r["ttft"]]
+    slowest = sorted(second, key=lambda r: -float(r["ttft"]))[: max(1, len(second) // 100)]
+    assert {r["replica"] for r in slowest} == {"cpu-slow-0"}

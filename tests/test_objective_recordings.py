@@ -1,0 +1,76 @@
+"""What the rules about users' waiting say of real recordings, and of a burn that is followed scrape by scrape."""
+
+import pytest
+import recorded
+from judging_samples import EDGES, START, view
+from making import cumulative, snapshot
+
+from agent.config_files import load_plan
+from agent.cycle import Watcher
+from agent.recording import load
+from agent.replay import replay
+from rules.alert_state import AlertKey, Phase
+from rules.catalogue import Loudness
+from rules.episodes import Episode
+from rules.verdicts import Certainty, Status, Subject
+
+RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
+BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))
+
+
+def episodes(name: str) -> dict[str, Episode]:
+    recording, _ = load(recorded.folder(name))
+    done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
+    every = [e for e in done.ended if isinstance(e, Episode)]
+    found = [*every, *(s.episode for s in done.standings if s.episode is not None)]
+    return {e.rule: e for e in found if e.rule in RULES}
+
+
+@pytest.mark.parametrize("name", ["steady", "diurnal", "diurnal_quiet", "near_full_healthy", "kv_brim_healthy"])
+def test_healthy_traffic_breaks_no_promise(name: str) -> None:
+    assert episodes(name) == {}
+
+
+def test_a_cascade_is_told_as_a_broken_promise_with_its_causes_and_pages_by_its_own_rule_only() -> None:
+    """Five minutes of it spend less than a page's budget: the cascade's page came before, and this is likely."""
+    found = episodes("kv_cascade")
+    burn, tail = found["TtftSloBurn"].worst, found["TtftTail"].worst
+    assert (burn.status, burn.certainty) == (Status.CRITICAL, Certainty.LIKELY)
+    assert (tail.status, tail.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
+    for verdict in (burn, tail):
+        assert [cause.cause for cause in verdict.causes] == [
+            "prompt lengths",
+            "output lengths",
+            "evictions",
+            "queueing",
+        ]
+        assert "cannot be excluded: GPU throttling is not known" in verdict.causes[0].against
+
+
+def test_requests_held_back_for_adapters_are_the_first_cause_of_the_tail_in_lora() -> None:
+    worst = episodes("lora")["TtftTail"].worst
+    assert worst.status is Status.WARNING
+    assert worst.causes[0].cause == "adapters held back"
+
+
+def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
+    """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
+    watcher = Watcher({"t": view(slo={"ttft_p99_seconds": 0.26})})
+    seen: list[tuple[float, str]] = []
+    for seconds in range(0, 1260, 15):
+        slow = min(seconds, 720) * 3
+        latencies = cumulative([0.4] * slow + [0.08] * (seconds * 3 - slow), EDGES)
+        made = snapshot(
+            START + seconds, counters={"requests_finished": seconds * 3.0}, histograms={"ttft_seconds": latencies}
+        )
+        watcher.page("t", "a", made)
+        watcher.turn(START + seconds)
+        state = watcher.alerts.get(BURN)
+        told = "" if state is None else f"{state.phase.value} {state.loudness}"
+        if not seen or seen[-1][1] != told:
+            seen.append((seconds, told))
+    page = Loudness.PAGE.value
+    assert [told for _, told in seen] == ["", f"{Phase.FIRING.value} {page}", f"{Phase.RESOLVED.value} {page}"]
+    fired, resolved = seen[1][0], seen[2][0]
+    assert 9 * 60 <= fired <= 10 * 60 + 15
+    assert 12 * 60 < resolved <= 12 * 60 + 360
