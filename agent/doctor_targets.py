@@ -25,10 +25,14 @@ from rules.plan import TierPlan
 from rules.readings import read
 from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot
+from rules.step13 import ASKED
 from rules.windows import IN_SYSTEM, NET_CHANGE
 
 CLOCK_SECONDS = 5.0
 """A clock off by more makes start-up times and the order of events wrong by as much."""
+
+MISSED = ASKED | {"KvCacheCascade", "TtftSloBurn", "TpotSloBurn"}
+"""Rules that every tier with a plan should have; that others (LoRA, speculation, KV transfer) are not fed is often meant."""
 
 NEARLY = 0.5
 """A page that needs more than this share of its timeout or of its size limit will one day need more than all."""
@@ -100,7 +104,7 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     known, missing = _signals(snapshot)
     text = f"{engine.label}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
     yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
-    mute = [rule.name for rule in RULES if rule.signal in missing]
+    mute = [rule.name for rule in RULES if rule.signal in missing and rule.name in MISSED]
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)

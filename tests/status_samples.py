@@ -75,11 +75,11 @@ def window(end: float, seconds: float = 60.0, **traffic: float) -> Window:
     }
     counters = {
         "requests_finished": float(n),
-        "prompt_tokens": n * 1400.0,
-        "generation_tokens": n * 205.0,
+        "prompt_tokens": n * 900.0,
+        "generation_tokens": n * 180.0,
         "preemptions": float(round(n * t.get("evictions", 0.0))),
-        "prefix_queried_tokens": n * 1400.0,
-        "prefix_hit_tokens": round(n * 1400.0 * t["hits"]),
+        "prefix_queried_tokens": n * 900.0,
+        "prefix_hit_tokens": round(n * 900.0 * t["hits"]),
         "in_system_change": 0.0,
         "engine_steps": seconds * 60,
     }

@@ -335,8 +335,10 @@ def test_hits_that_only_the_benchmark_had_make_the_benchmark_the_first_suspect()
         cause="benchmark",
         certainty=Certainty.LIKELY,
         evidence=(
-            "the benchmark: 95% of its prompt tokens came from the prefix cache, and the plan's workload names none; "
-            "one seed for every rate repeats prompts",
+            (
+                "the benchmark: 95% of its prompt tokens came from the prefix cache, and the plan's workload names none; "
+                "one seed for every rate repeats prompts"
+            ),
         ),
     )
 

@@ -251,7 +251,9 @@ def expressions(page: str) -> list[str]:
 
 
 def promtool(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 def test_prometheus_takes_the_queries_of_the_runbooks_and_the_rules_of_the_installation(tmp_path: Path) -> None:

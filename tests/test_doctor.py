@@ -149,7 +149,11 @@ HTML, JSON = "text/html", "application/json"
         ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
         ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page", "correct the url"),
         ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON", "correct the url"),
-        ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, ", "correct the url or"),
+        (
+            {"body": b"up 1\n"},
+            "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, ",
+            "correct the url or",
+        ),
         ({"body": PAGE[:-3]}, "cut_off: ", "look at what stands between"),
         ({"body": b"x 1\ny\n"}, "syntax: ", "look at the page"),
     ],

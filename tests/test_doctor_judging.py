@@ -168,7 +168,7 @@ def test_rules_that_a_page_cannot_feed_are_named() -> None:
     old = (TESTS / "pages" / "vllm-0.8.5.prom").read_bytes()
     engine, mute, *_ = names(old, engine_version="0.8.5")
     assert engine.text.startswith("vLLM V1 (0.8.5 by the configuration, 0.8 by its names): ")
-    assert (mute.level, mute.text) == (Level.WARN, "TpotDivergence will say not_exposed")
+    assert (mute.level, mute.text) == (Level.WARN, "TpotDivergence, TpotSloBurn will say not_exposed")
 
 
 @pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from making import START, page_text, read
 
-from agent.errors import ScrapeError
 from rules import windows
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.readings import read_all
