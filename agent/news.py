@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from agent.cycle import Key
+from rules.catalogue import BY_NAME, Loudness
 from rules.episodes import Ended, Episode, Standing
 from rules.verdicts import Subject
 
@@ -58,4 +59,6 @@ def _tell(before: Episode | None, now: Episode) -> None:
     if same and before is not None and before.worst.status is worst.status and before.worst.stage == worst.stage:
         return
     said = (now.rule, now.subject, worst.status.value, worst.certainty.value, worst.sentence)
-    _log.warning("%s of %s is %s (%s): %s", *said)
+    rule = BY_NAME.get(now.rule)
+    loud = rule is None or rule.loudness is not Loudness.REPORT
+    _log.log(logging.WARNING if loud else logging.INFO, "%s of %s is %s (%s): %s", *said)

@@ -42,7 +42,24 @@ class Headline:
 
 
 def findings(tier: TierStatus) -> tuple[Finding, ...]:
-    """What fires in a tier, the worst first: severity, certainty, loudness, then the one that began first."""
+    """What fires in a tier, the worst first: severity, certainty, loudness, then the one that began first.
+
+    What is for the report only (DESIGN 3.10) is not among them: `remarks`.
+    """
+    return tuple(finding for finding in _every(tier) if not _for_report(finding))
+
+
+def remarks(tier: TierStatus) -> tuple[Finding, ...]:
+    """What fires and is for the report only: nobody need look at it now, and it spoils no tier's state."""
+    return tuple(finding for finding in _every(tier) if _for_report(finding))
+
+
+def _for_report(finding: Finding) -> bool:
+    rule = BY_NAME.get(finding.verdict.rule)
+    return rule is not None and rule.loudness is Loudness.REPORT
+
+
+def _every(tier: TierStatus) -> tuple[Finding, ...]:
     open_episodes = {(e.rule, e.subject): e for e in tier.episodes if e.ended_at is None}
     found = []
     for answer in tier.answers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from exporters.findings import findings, headline, state, unknowns
+from exporters.findings import findings, headline, remarks, state, unknowns
 from exporters.plan_against_now import Compared, compare
 from exporters.replay_json import episode_json, reading_json, verdict_json
 from exporters.status import (
@@ -69,7 +69,7 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         "verdicts": [
             verdict_json(one.verdict)
             | {"started_at": one.since, "silent": _unknown(one.silent) if one.silent else None}
-            for one in findings(tier)
+            for one in (*findings(tier), *remarks(tier))
         ],
         "unknowns": [_unknown(unknown) for unknown in unknowns(tier)],
         "numbers": [_number(one) for one in compare(tier)],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from exporters.findings import Finding, ended, findings, place, state, unknowns
+from exporters.findings import Finding, ended, findings, place, remarks, state, unknowns
 from exporters.status import TierStatus
 from exporters.status_replicas import replicas
 from exporters.status_signs import sign
@@ -63,12 +63,14 @@ def _gpu_facts(tier: TierStatus) -> list[str]:
 
 def _findings(tier: TierStatus, now: float) -> str:
     found = findings(tier)
+    lesser = "".join(f"<li>{_short(one, now)}</li>" for one in remarks(tier))
+    noted = _details(f"{len(remarks(tier))} for the report", f'<ul class="past">{lesser}</ul>') if lesser else ""
     if not found:
-        return ""
+        return noted
     shown = f'<ol class="findings">{"".join(_finding(one, now) for one in found[:FINDINGS_SHOWN])}</ol>'
     rest = "".join(f"<li>{_short(one, now)}</li>" for one in found[FINDINGS_SHOWN:])
     more = f"{len(found) - FINDINGS_SHOWN} more"
-    return shown + (_details(more, f'<ul class="past">{rest}</ul>') if rest else "")
+    return shown + (_details(more, f'<ul class="past">{rest}</ul>') if rest else "") + noted
 
 
 def _short(one: Finding, now: float) -> str:

@@ -24,7 +24,7 @@ from status_samples import (
     window,
 )
 
-from exporters.findings import findings, headline, state, unknowns
+from exporters.findings import findings, headline, remarks, state, unknowns
 from exporters.plan_against_now import ROWS, compare
 from exporters.status import AgentStatus, Health, TierStatus, TrendPoint
 from exporters.status_json import status_json
@@ -457,3 +457,18 @@ def test_a_number_that_is_none_becomes_null_in_json() -> None:
 def test_the_address_of_a_replica_stands_behind_its_name() -> None:
     tier = unplanned_tier(replicas=(replica("t", "r", url="http://r.t.svc:8000/metrics"),))
     assert 'title="http://r.t.svc:8000/metrics"' in render_page(with_tiers(tier)).decode()
+
+
+def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
+    tier = healthy()
+    low = next(a for a in tier.answers if a.rule == "GpuComputeLow")
+    assert isinstance(low, Verdict)
+    noted = replace(low, status=Status.WARNING, sentence="GPU utilisation while serving 7.7%")
+    quiet = replace(tier, answers=tuple(noted if a is low else a for a in tier.answers))
+    assert state(quiet) is Status.OK
+    assert findings(quiet) == ()
+    assert [one.verdict for one in remarks(quiet)] == [noted]
+    page = read(with_tiers(quiet))
+    assert "1 for the report" in page.text
+    assert noted.sentence in page.text
+    assert "quiet ✓ as planned" in page.text

@@ -1,6 +1,7 @@
 """What the demo says on the terminal while it runs: each finding as it is found, in full once, shorter when it is back.
 
-Owns the words and their layout. It reads the daemon's standings after each turn and writes lines; it judges nothing.
+Owns the words and their layout. What is for the report only is left to the status page. It reads the daemon's standings
+after each turn and writes lines; it judges nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.cascade import STAGES
+from rules.catalogue import BY_NAME, Loudness
 from rules.episodes import Episode, Standing
 from rules.verdicts import Certainty, Status, Subject, Verdict
 
@@ -71,7 +73,7 @@ class Narrator:
         for episode in ended:
             self._over(episode)
         for standing in standings:
-            if standing.episode is not None:
+            if standing.episode is not None and BY_NAME[standing.episode.rule].loudness is not Loudness.REPORT:
                 self._tell(standing.episode)
 
     def played(self, t: float, rounds: dict[str, int]) -> None:
