@@ -52,6 +52,9 @@ WHY_NOT: Mapping[Way, str] = {
     Way.REPLICAS: "compares the replicas of a tier with each other, before and after a change",
     Way.TIERS: "compares the tiers of a model; here each tier stands alone",
     Way.POOLS: "needs to know which replica prefills and which decodes",
+    Way.EXPERTS: "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
+    Way.DEMAND: "needs usable requests a second of a replica and the planned instances, and a forecast where there is one",
+    Way.FORECAST: "is about sizewatch's own forecast",
     Way.FAULTS: "is about GPUs, of which the engine says nothing",
     Way.UNKNOWN: "is about sizewatch's own judgements; EngineMetricsAbsent stands in for it",
 }

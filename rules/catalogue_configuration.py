@@ -11,6 +11,13 @@ from rules.rule import Loudness, Rule, Scope, Threshold, Way
 
 CAPABILITY = "compute capability"
 
+_LOSS = (
+    "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
+    "Check that the draft model belongs to this target model and to the present prompts",
+)
+SUSPICION = ("If acceptance is suspiciously perfect, look at some answers: loops accept everything",)
+"""Where all is accepted: shorter drafts, or none, would only slow it down."""
+
 
 def _since(value: float, text: str) -> Threshold:
     return Threshold(value=value, unit=CAPABILITY, source=text)
@@ -78,9 +85,8 @@ ROWS: tuple[Rule, ...] = (
         meaning="The tokens a round yields do not pay for its drafts, so decoding without speculation would be faster; or "
         "they are accepted so well that the text must repeat itself.",
         actions=(
-            "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
-            "Check that the draft model belongs to this target model and to the present prompts",
-            "If acceptance is suspiciously perfect, look at some answers: loops accept everything",
+            *_LOSS,
+            *SUSPICION,
         ),
     ),
     Rule(

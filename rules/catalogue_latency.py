@@ -51,10 +51,18 @@ _KNEE = (
     "Add replicas of this tier, or shed load at the gateway: each further request costs all of them",
     "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
 )
-_KNEE_TAIL = (
-    "Do not add replicas for it: the load is within what they can take",
+_SINGLED_OUT = (
     "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one replica",
     "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
+)
+_KNEE_TAIL = (
+    "Do not add replicas for it: the load is within what they can take",
+    *_SINGLED_OUT,
+)
+_KNEE_EITHER = (
+    "Benchmark the tier and put its curve into the plan: only then can a load past the knee be told from a tail of its own",
+    "Look whether the median and the queue grow with the load: if they do, add replicas or shed load at the gateway",
+    *_SINGLED_OUT,
 )
 
 
@@ -73,7 +81,7 @@ LEVERS: Mapping[str, Mapping[Shape, tuple[str, ...]]] = {
         Shape.EVERYTHING: _TPOT_EVERYTHING,
         Shape.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
     },
-    "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL},
+    "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL, Shape.EITHER: _KNEE_EITHER},
 }
 """By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
 
@@ -225,7 +233,7 @@ ROWS: tuple[Rule, ...] = (
         "knee of its curve; below it a tail of its own.",
         actions=(
             "See in the sentence whether it is the load or a tail of its own: the levers differ",
-            *_once(_KNEE, _KNEE_TAIL),
+            *_once(_KNEE, _KNEE_TAIL, _KNEE_EITHER),
         ),
     ),
     _burn(

@@ -126,4 +126,35 @@ ROWS: tuple[Rule, ...] = (
             "If lengths changed for good, put them into the plan's workload and derive both pools again",
         ),
     ),
+    Rule(
+        name="ExpertImbalance",
+        way=Way.EXPERTS,
+        scope=Scope.TIER,
+        loudness=Loudness.REPORT,
+        window_seconds=900,
+        minimum_seconds=180,
+        thresholds={
+            "below": Threshold(
+                value=0.33,
+                unit="ratio",
+                source="guide 5.4: at 3x the average traffic the group runs at one third of its throughput",
+            ),
+            "minimum_running": Threshold(
+                value=32,
+                unit="requests",
+                source="with 8 experts a token on 64 GPUs that is 4 tokens each; of fewer, chance alone is near one third",
+            ),
+        },
+        signal="expert_balance_ratio",
+        unit="ratio",
+        about="balance of experts (mean by busiest GPU)",
+        title="Experts unevenly used",
+        meaning="Tokens crowd on the experts of a few GPUs. All GPUs of the group wait for the busiest at every layer, so the "
+        "replica yields about this share of what its GPUs could do.",
+        actions=(
+            "Let the engine move and duplicate hot experts (SGLang --enable-eplb, --ep-num-redundant-experts), or more often",
+            "Measure which experts this workload uses before settling on an expert-parallel size, and keep that small",
+            "Where the engine has a capacity factor, keep it above 1: overflow costs quality without an error",
+        ),
+    ),
 )

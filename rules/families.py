@@ -74,6 +74,12 @@ FAMILIES: tuple[Family, ...] = (
         "external_prefix_cache_hit_tokens_total",
         "Tokens found in the KV connector's cache",
     ),
+    _counter(
+        "expert_balance_sum",
+        "expert_balance_sum_total",
+        "Mean by largest number of tokens of the GPUs that hold experts (1 is even), summed over passes",
+    ),
+    _counter("expert_balance_passes", "expert_balance_passes_total", "Forward passes that this was told of"),
     _counter("spec_drafts", "spec_drafts_total", "Speculation rounds"),
     _counter("spec_draft_tokens", "spec_draft_tokens_total", "Tokens drafted"),
     _counter("spec_accepted_tokens", "spec_accepted_tokens_total", "Drafted tokens accepted"),

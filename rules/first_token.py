@@ -57,10 +57,16 @@ def _limit(scene: Scene) -> float | None:
 
 def _judged(found: tuple[Share, Share, float], cause: str, where: str, more: str) -> Finding:
     late, part, limit = found
-    text = f"{part.best:.0f} requests spent more than {number(limit, 'seconds')} {where} alone; {late.best:.0f} were late{more}"
+    spent, were = _counted(part.best, "requests"), _counted(late.best, "were", "was")
+    text = f"{spent} spent more than {number(limit, 'seconds')} {where} alone; {were} late{more}"
     if part.best > NOTICEABLE * late.best:
         return Finding(supported=True, proven=part.low > MOST * late.best, text=f"{cause}: {text}")
     return Finding(supported=False, text=f"not {cause}: {text}")
+
+
+def _counted(count: float, several: str, one: str = "request") -> str:
+    text = f"{count:.0f}"
+    return f"{text} {one if text == '1' else several}"
 
 
 def _waiting(scene: Scene) -> str:

@@ -99,7 +99,7 @@ _SLOW = (
     ),
     *("PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure", "SpeculationUneconomic", "MixedTierLoadBalancing"),
     *("ColdStartLate", "OutputLengthDrift", "RunawayGeneration", "WorkloadDrift", "PdRatioOff", "GpuThrottling"),
-    *("GpuXid", "TierDown", "TargetDown"),
+    *("GpuXid", "TierDown", "TargetDown", "ExpertImbalance"),
 )
 _FAILS = ("TierDown", "TargetDown", "TelemetryStale", "GpuXid", "GpuEccErrors", "KvCacheCascade", "LoadBeyondBenchmark")
 

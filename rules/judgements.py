@@ -15,9 +15,11 @@ from rules.judging_adapters import judge_adapters
 from rules.judging_bands import judge_band
 from rules.judging_burn import judge_burn
 from rules.judging_cold_start import judge_cold_start
+from rules.judging_demand import judge_demand, judge_forecast
 from rules.judging_drift import judge_drift
 from rules.judging_economics import judge_economics
 from rules.judging_events import judge_event_ratio, judge_excess
+from rules.judging_experts import judge_experts
 from rules.judging_faults import judge_faults
 from rules.judging_guardrails import judge_guardrail
 from rules.judging_load import judge_beyond
@@ -31,6 +33,7 @@ from rules.judging_shape import judge_shape
 from rules.judging_tails import judge_tail
 from rules.judging_tiers import judge_tiers
 from rules.judging_trend import judge_trend
+from rules.projections import Projection
 from rules.slices import Slice, TierView
 from rules.verdicts import Answer
 from rules.windows import MINUTE_SECONDS
@@ -57,6 +60,9 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.COLD_START: judge_cold_start,
     Way.ECONOMICS: judge_economics,
     Way.HELD_BACK: judge_adapters,
+    Way.EXPERTS: judge_experts,
+    Way.DEMAND: judge_demand,
+    Way.FORECAST: judge_forecast,
 }
 
 BY_SLICES = frozenset(_WAYS)
@@ -71,6 +77,7 @@ def judge(
     period_seconds: float = MINUTE_SECONDS,
     fleet: Mapping[str, Tier] | None = None,
     budget: Budget | None = None,
+    projection: Projection | None = None,
 ) -> Answer:
     """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period."""
     case = Case(
@@ -81,5 +88,6 @@ def judge(
         period_seconds=period_seconds,
         fleet=fleet or {},
         budget=budget or Budget(),
+        projection=projection,
     )
     return _WAYS[rule.way](case)

@@ -16,6 +16,7 @@ from rules.budget import Budget
 from rules.catalogue import Rule
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
+from rules.projections import Projection
 from rules.signals import Gap, SignalValue
 from rules.slices import Slice, TierView
 from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
@@ -42,7 +43,8 @@ class Case:
     """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most.
 
     `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
-    `budget` is what burn rates are computed from: it reaches further back than the slices.
+    `budget` is what burn rates are computed from: it reaches further back than the slices. `projection` is the tier's forecast,
+    None while there is none.
     """
 
     rule: Rule
@@ -52,6 +54,7 @@ class Case:
     period_seconds: float
     fleet: Mapping[str, Tier] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    projection: Projection | None = None
 
     @property
     def subject(self) -> Subject:
@@ -68,7 +71,9 @@ class Case:
         return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
 
     def too_few(self, requests: float, needed: float, where: str = "") -> Unknown:
-        return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:.0f} requests{where}, {needed:.0f} are needed")
+        counted = self.rule.thresholds.get("minimum_requests")
+        what = counted.unit if counted is not None else "requests"
+        return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:.0f} {what}{where}, {needed:.0f} are needed")
 
     def verdict(
         self, status: Status, certainty: Certainty, observed: SignalValue, expected: SignalValue, sentence: str
@@ -104,6 +109,14 @@ class Case:
 
     def _period(self, one: Slice) -> float:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
+
+
+def planned(view: TierView, path: str) -> object:
+    """A part of the tier's plan by its dotted path; None where any of it is missing."""
+    part: object = view.plan
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part
 
 
 Part = TypeVar("Part")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import SEPARATE, Case, persists
+from rules.judging import SEPARATE, Case, persists, planned
 from rules.readings import read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
@@ -73,7 +73,7 @@ def judge_band(case: Case) -> Answer:
     counted = _counted(case, case.slices)
     found = _read(case, counted)
     if isinstance(found, Missing):
-        return case.unknown(found.gap, found.text or f"no {case.rule.about or case.rule.signal}")
+        return case.unknown(found.gap, found.text or f"{case.rule.signal} is not known")
     if "minimum_requests" in case.rule.thresholds and found.n < case.limit("minimum_requests"):
         return case.too_few(found.n, case.limit("minimum_requests"))
     limits = Limits.of(case)
@@ -84,11 +84,15 @@ def judge_band(case: Case) -> Answer:
         return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
     last = _value(case, case.last_quarter(counted))
     if last is None:
-        return case.unknown(Gap.NO_TRAFFIC, f"no {case.rule.about} in the last quarter of the time")
+        return case.unknown(Gap.NO_TRAFFIC, f"{case.rule.signal} is not known in the last quarter of the time")
     each = [value for group in case.periods(counted) if (value := _value(case, group)) is not None]
     outside = sum(limits.status(value) is not Status.OK for value in each)
-    if limits.status(last) is Status.OK or outside < LIKELY_PERIODS:
-        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits, "; not so at the end of that time")
+    if limits.status(last) is Status.OK:
+        return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits, "; back within that at the end of the time")
+    if outside < LIKELY_PERIODS:
+        return _verdict(
+            case, found, Status.OK, Certainty.CERTAIN, limits, f"; outside in at most one of its {case.periods_word}"
+        )
     if status is Status.CRITICAL and not persists(last, each, lambda value: limits.status(value) is Status.CRITICAL):
         status = Status.WARNING
     certainty = _certainty(case, counted, found, status, limits) if outside >= SEPARATE else Certainty.LIKELY
@@ -97,21 +101,13 @@ def judge_band(case: Case) -> Answer:
 
 def _cannot(case: Case) -> Unknown | None:
     """Why the rule does not apply: no plan for it, nothing seen, or no minute that counts."""
-    if case.rule.needs and not planned(case, case.rule.needs):
+    if case.rule.needs and not planned(case.view, case.rule.needs):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not _counted(case, case.slices):
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     return None
-
-
-def planned(case: Case, path: str) -> object:
-    """A part of the tier's plan by its dotted path; None where any of it is missing."""
-    part: object = case.view.plan
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    return part
 
 
 def _counted(case: Case, slices: Sequence[Slice]) -> tuple[Slice, ...]:
@@ -148,7 +144,7 @@ def _by_bounds(case: Case, found: Reading, limits: Limits) -> Answer:
     ends = [end for end in (found.low, found.high) if end is not None]
     if len(ends) == 2 and all(limits.status(end) is Status.OK for end in ends):
         return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
-    text = f"{case.rule.about} is only known to be {quantity(found, case.rule.unit)}"
+    text = f"{case.rule.about}: only known to be {quantity(found, case.rule.unit)}"
     return case.unknown(Gap.NOT_EXPOSED, text)
 
 

@@ -19,8 +19,7 @@ from enum import IntEnum
 from rules import budget
 from rules.bounds import CONFIDENCE
 from rules.budget import Tally
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, why
-from rules.judging_bands import planned
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, planned, why
 from rules.judging_tails import beyond_chance
 from rules.readings import FULL_COVERAGE
 from rules.signals import Gap, Reading
@@ -67,7 +66,7 @@ class Rung:
 
 def judge_burn(case: Case) -> Answer:
     """The loudest rung that fires, certain ones first; ok where none does and none that burnt is silent."""
-    objective = planned(case, case.rule.needs)
+    objective = planned(case.view, case.rule.needs)
     if not isinstance(objective, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     rungs = [_rung(case, name, status) for name, status in RUNGS]
@@ -162,7 +161,7 @@ def _burning(rung: Rung, status: Status, allowed: float) -> str:
     return (
         f", and {rung.short.best / rung.short.n:.1%} of {rung.short.n:,.0f} in the last {span(rung.short_seconds)}: "
         f"the error budget burns {rate:.3g} times as fast as it may ({rung.burn:g} is the limit here), "
-        f"{spent:.1%} of a month's was spent"
+        f"{spent:.1%} of a month's budget was spent"
     )
 
 

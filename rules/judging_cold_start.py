@@ -41,7 +41,7 @@ def judge_cold_start(case: Case) -> Answer:
     if restarts:
         text = f"{_times(restarts)}, and the page does not tell when the engine was ready"
         return case.unknown(Gap.NOT_EXPOSED, text)
-    return case.unknown(Gap.NO_TRAFFIC, "no restart was seen")
+    return case.unknown(Gap.NO_TRAFFIC, "no start was seen")
 
 
 def _starts(case: Case) -> tuple[Start, ...]:

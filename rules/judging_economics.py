@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules import windows
+from rules.catalogue_configuration import SUSPICION
 from rules.judging import Case, persists
 from rules.plan import Speculation
 from rules.readings import level, ratio, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Action, Answer, Certainty, Status
 from rules.windows import Window
 from rules.wording import number
 
@@ -181,4 +182,5 @@ def _suspicious(case: Case, accepted: Reading) -> Answer:
         f"{accepted.n:,.0f} rounds: suspiciously perfect, as repeated text is (a loop, one prompt again and again, a benchmark)"
     )
     expected = Reading(value=None, low=0.0, high=case.limit("perfect"), n=accepted.n)
-    return case.verdict(Status.WARNING, Certainty.LIKELY, accepted, expected, sentence)
+    found = case.verdict(Status.WARNING, Certainty.LIKELY, accepted, expected, sentence)
+    return replace(found, actions=tuple(Action(text=text, runbook=found.rule) for text in SUSPICION))

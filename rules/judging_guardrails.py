@@ -198,7 +198,9 @@ def _depth(case: Case, breaker: float, slo: float, most: float, now: float | Non
 def _band(case: Case, slo: float, rate: float) -> str:
     depth = safe_queue_depth(slo, rate)
     low, high = case.limit("low") * depth, case.limit("high") * depth
-    return f"{low:,.0f} to {high:,.0f} fit {number(slo, 'seconds')} at {number(rate, 'per_second')}"
+    least, most = f"{low:,.0f}", f"{high:,.0f}"
+    fitting = f"{least} fits" if least == most else f"{least} to {most} fit"
+    return f"{fitting} {number(slo, 'seconds')} at {number(rate, 'per_second')}"
 
 
 def _no_arrivals(case: Case) -> Unknown:

@@ -134,12 +134,16 @@ def _text(used: Missing | Reading) -> str:
 
 
 def _fine(case: Case, seen: Reading, sentence: str) -> Answer:
-    return case.verdict(Status.OK, Certainty.CERTAIN, seen, _expected(case), sentence)
+    return case.verdict(Status.OK, Certainty.CERTAIN, seen, _expected(case), _begun(sentence))
 
 
 def _found(case: Case, seen: Reading, sentence: str, certain: bool) -> Answer:
     certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, seen, _expected(case), sentence)
+    return case.verdict(Status.WARNING, certainty, seen, _expected(case), _begun(sentence))
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _expected(case: Case) -> Reading:

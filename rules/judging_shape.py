@@ -14,8 +14,7 @@ from rules import histograms, windows
 from rules.bounds import CONFIDENCE
 from rules.catalogue_latency import LEVERS, Shape
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import LIKELY_CONFIDENCE, Case, persists, why
-from rules.judging_bands import planned
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, why
 from rules.judging_tails import beyond_chance
 from rules.readings import replica_rate
 from rules.signals import Gap, Reading
@@ -34,6 +33,12 @@ WORDS: dict[str, dict[Shape, str]] = {
         Shape.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
         Shape.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
     },
+}
+
+KNEE_WORDS: dict[Shape, str] = {
+    Shape.KNEE: "past the knee: more load than a replica can take",
+    Shape.TAIL: "a tail above {ratio:g} x P50, not the load",
+    Shape.EITHER: "P99 is above {ratio:g} x P50, past the knee or a tail of its own",
 }
 
 
@@ -57,7 +62,7 @@ def judge_shape(case: Case) -> Answer:
 
 def judge_promise(case: Case) -> Answer:
     """More requests than a P99 allows are slower than promised: is it the tail only, or everything?"""
-    promised = planned(case, case.rule.needs)
+    promised = planned(case.view, case.rule.needs)
     if not isinstance(promised, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     seen = _seen(case)
@@ -70,7 +75,8 @@ def judge_promise(case: Case) -> Answer:
     sentence = f"{_both(case, seen)}, {number(promised, 'seconds')} is promised for the first: {_count(case, share)}"
     expected = Reading(value=None, low=0.0, high=float(promised), n=seen.n)
     if certainty is None:
-        return case.verdict(Status.OK, Certainty.CERTAIN, _reading(seen.p99), expected, sentence)
+        told = f"{sentence}{_excused(case, float(promised))}"
+        return case.verdict(Status.OK, Certainty.CERTAIN, _reading(seen.p99), expected, told)
     shape = _shape(share, case.limit("median_share"))
     status = Status.CRITICAL if shape is Shape.EVERYTHING else Status.WARNING
     sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
@@ -98,11 +104,12 @@ def judge_knee(case: Case) -> Answer:
     sentence = f"{_both(case, seen)}; {load}"
     observed, expected = _times(seen), Reading(value=None, low=1.0, high=ratio, n=seen.n)
     if certainty is None:
-        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy"
+        excuse = _excused(case, ratio * (median.value or median.high))
+        text = f"{sentence}: P99 within {ratio:g} x P50 is healthy{excuse}"
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text)
-    shape = Shape.KNEE if over else Shape.TAIL
-    told = "past the knee: more load than a replica can take" if over else f"a tail above {ratio:g} x P50, not the load"
-    return _with_levers(case.verdict(Status.WARNING, certainty, observed, expected, f"{sentence}: {told}"), shape)
+    shape = Shape.EITHER if over is None else Shape.KNEE if over else Shape.TAIL
+    told = f"{sentence}: {KNEE_WORDS[shape].format(ratio=ratio)}"
+    return _with_levers(case.verdict(Status.WARNING, certainty, observed, expected, told), shape)
 
 
 def _seen(case: Case) -> Seen | Unknown:
@@ -148,12 +155,12 @@ def _shape(share: Share, median: float) -> Shape:
     return Shape.EVERYTHING if share.low > median * share.n else Shape.EITHER
 
 
-def _load(case: Case) -> tuple[str, bool]:
-    """What arrives at a replica against what it can take, in words, and whether it is more, to the last."""
+def _load(case: Case) -> tuple[str, bool | None]:
+    """What arrives at a replica against what it can take, in words, and whether it is more, to the last; None: not known."""
     usable = case.view.basis.usable_rps
     now, last = _arriving(case.slices), _arriving(case.last_quarter(case.slices))
     if usable is None or now is None:
-        return "what load a replica can take is not known", False
+        return "what load a replica can take is not known" if usable is None else "what load arrives is not known", None
     text = f"{number(now, 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
     return text, now > usable and (last or 0.0) > usable
 
@@ -176,6 +183,19 @@ def _both(case: Case, seen: Seen) -> str:
 
 def _count(case: Case, share: Share) -> str:
     return f"{share.best / share.n:.1%} are slower, {case.limit('allowed_share'):.0%} may be"
+
+
+def _excused(case: Case, limit: float) -> str:
+    """Why more requests slower than `limit` (seconds) than allowed are no finding; empty where there are no more."""
+    allowed, slow = case.limit("allowed_share"), histograms.above(_parts(case, case.slices), limit)
+    if slow.best <= allowed * slow.n:
+        return ""
+    if not beyond_chance(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
+        return "; that may be chance"
+    late = histograms.above(_parts(case, case.last_quarter(case.slices)), limit)
+    if late.best <= allowed * late.n:
+        return "; not any more in the last quarter of the time"
+    return f"; in fewer than {SEPARATE} {case.periods_word}"
 
 
 def _reading(found: Quantile) -> Reading:

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from rules import money, periods, windows
 from rules.judging import SEPARATE, Case, persists
+from rules.readings import replica_rate
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
 from rules.windows import MINUTE_SECONDS, Window
 from rules.wording import number
 
 DAY_SECONDS = 86_400.0
+
+APART = 1.1
+"""Utilisation by tokens above that by requests by less than this is the same, said twice."""
 
 
 def judge_headroom(case: Case) -> Answer:
@@ -35,14 +39,13 @@ def judge_headroom(case: Case) -> Answer:
         )
     limit = case.limit("above")
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(each)} min"
-    sentence = f"fleet utilisation {number(used.value, 'ratio')} {when}"
+    sentence = f"Fleet utilisation {number(used.value, 'ratio')}{_by_tokens(case, judged, used.value)} {when}"
     last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
     lasting = persists(last, [periods.value(case, (one,)) for one in judged], lambda value: value > limit)
     if used.value <= limit or not lasting:
-        return _answer(case, used, Status.OK, True, f"{sentence}: up to {limit * 100:g}% leaves headroom")
-    return _answer(
-        case, used, Status.WARNING, periods.covered(judged), f"{sentence}{_one_more(case, judged, used.value)}"
-    )
+        told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
+        return _answer(case, used, Status.OK, True, told)
+    return _answer(case, used, Status.WARNING, periods.covered(judged), f"{sentence}{_more(case, judged, used.value)}")
 
 
 def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
@@ -64,12 +67,33 @@ def _minutes(each: Sequence[Window]) -> str:
     return f"{math.fsum(one.span for one in each) / MINUTE_SECONDS:.0f}"
 
 
-def _one_more(case: Case, judged: Sequence[Window], utilization: float) -> str:
-    """What one replica more brings and costs."""
+def _excused(case: Case, utilization: float, last: float | None) -> str:
+    """Why utilisation above the limit is no finding; empty where it is not above."""
+    limit = case.limit("above")
+    if utilization <= limit:
+        return ""
+    over = last is None or last <= limit
+    return (
+        "; not any more in the last quarter of the time" if over else f"; in fewer than {SEPARATE} {case.periods_word}"
+    )
+
+
+def _by_tokens(case: Case, judged: Sequence[Window], utilization: float) -> str:
+    """Where tokens fill the fleet and not requests: the other rules of load count requests."""
+    finished, usable = replica_rate(windows.add(judged), "requests_finished"), case.view.basis.usable_rps
+    if finished is None or not usable or utilization <= APART * finished / usable:
+        return ""
+    return f" by tokens ({number(finished / usable, 'ratio')} by requests)"
+
+
+def _more(case: Case, judged: Sequence[Window], utilization: float) -> str:
+    """What the replicas that bring it below the limit bring and cost; one at least."""
     replicas = periods.ready(judged)
-    after = number(utilization * replicas / (replicas + 1), "ratio")
-    text = f": one replica beside the {replicas:.1f} that were ready brings it to {after}"
-    return text if case.view.plan is None else f"{text} and costs {money.a_day(1, money.price_of(case.view.plan))}"
+    more = max(1, math.ceil(replicas * (utilization / case.limit("above") - 1)))
+    after = number(utilization * replicas / (replicas + more), "ratio")
+    which, bring, cost = ("one replica", "brings", "costs") if more == 1 else (f"{more} replicas", "bring", "cost")
+    text = f": {which} beside the {replicas:.1f} that were ready {bring} it to {after}"
+    return text if case.view.plan is None else f"{text} and {cost} {money.a_day(more, money.price_of(case.view.plan))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +173,7 @@ def _falls(case: Case, before: Yield, after: Yield) -> bool:
 def _compared(before: Yield, after: Yield) -> str:
     """What moved: tokens per GPU-hour are requests per replica x tokens per request."""
     return (
-        f"tokens per GPU-hour {number(after.tokens_per_gpu_hour, 'count')} this week, "
+        f"Tokens per GPU-hour {number(after.tokens_per_gpu_hour, 'count')} this week, "
         f"{number(before.tokens_per_gpu_hour, 'count')} the week before, "
         f"while traffic went {_change(before.traffic, after.traffic)}: "
         f"requests per replica {_change(before.requests_per_replica, after.requests_per_replica)}, "

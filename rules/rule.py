@@ -31,6 +31,9 @@ class Way(StrEnum):
     REPLICAS = "replicas"  # replicas of a tier against each other
     TIERS = "tiers"  # tiers of one model against each other
     POOLS = "pools"  # prefill against decode
+    EXPERTS = "experts"  # experts of a mixture against each other
+    DEMAND = "demand"  # what arrives, now and by the forecast, against the capacity of all replicas
+    FORECAST = "forecast"  # a forecast against what came
     FAULTS = "faults"  # events that should not happen at all
     DOWN = "down"  # scrapes that fail
     STALE = "stale"  # pages that are served and do not move

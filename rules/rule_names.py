@@ -14,6 +14,7 @@ NAMES: tuple[str, ...] = (
     *("TtftTail", "TpotTail", "PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic", "MixedTierLoadBalancing", "QuantizationMismatch"),
     *("ColdStartLate", "GuardrailMissing", "OutputLengthDrift", "RunawayGeneration", "QueueBreakerOff", "PdRatioOff"),
+    "ExpertImbalance",
     *("GpuXid", "GpuThrottling", "GpuEccErrors", "TierDown", "TargetDown", "TelemetryStale", "UnknownTooLong"),
     *("AgentDown", "ForecastDegraded", "DemandExceedsCapacity"),
 )

@@ -196,6 +196,13 @@ SIGNALS: tuple[Signal, ...] = (
         ("spec_accepted_tokens", "spec_drafts"),
         "Tokens a verification round yields, the bonus token included",
     ),
+    _row(
+        "expert_balance_ratio",
+        Unit.RATIO,
+        How.RATIO,
+        ("expert_balance_sum", "expert_balance_passes"),
+        "Mean by largest number of tokens of the GPUs that hold experts, mean over layers and forward passes (1 is even)",
+    ),
     _row("adapters_active", Unit.ADAPTERS, How.LEVEL, ("adapters_running",), "LoRA adapters with running requests"),
     _row(
         "adapter_evictions_per_second",

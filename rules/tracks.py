@@ -35,13 +35,20 @@ def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
     if track.seen is None or page.t <= track.seen:
         return after, None
     if track.last is None:
-        return after, windows.gap(track.seen, page.t, Gap.SCRAPE_FAILED)
+        return after, _first(track, track.seen, page)
     window = windows.between(track.last, page)
     if windows.EVERYTHING in window.gaps:
         return after, replace(window, start=track.seen, expected_seconds=page.t - track.seen)
     if page.t - track.last.t > BRIDGE_SECONDS:
         return after, windows.gap(track.seen, page.t, Gap.SCRAPE_FAILED)
     return after, window if track.misses == 0 else _late(window, track.seen)
+
+
+def _first(track: Track, seen: float, page: Snapshot) -> Window:
+    """The first page after failed scrapes only: a start, if the process became ready while it was waited for."""
+    gap = windows.gap(seen, page.t, Gap.SCRAPE_FAILED)
+    waited = track.silent_since is not None and page.ready_at is not None and page.ready_at > track.silent_since
+    return replace(gap, counters=windows.cold_start(page)) if waited else gap
 
 
 def _late(window: Window, seen: float) -> Window:

@@ -13,7 +13,8 @@ from rules import backlog, budget, causes, slices, windows
 from rules.budget import Budget
 from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
-from rules.judging import Tier
+from rules.judging import Tier, planned
+from rules.projections import Projection
 from rules.replicas import Replica, cascade_limits, no_page, page
 from rules.scrape_answers import replica_answers
 from rules.signals import Gap
@@ -109,30 +110,41 @@ def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tu
 
 
 def tier_answers(
-    minutes: Minutes, view: TierView, now: float, fleet: Mapping[str, Tier] | None = None
+    minutes: Minutes,
+    view: TierView,
+    now: float,
+    fleet: Mapping[str, Tier] | None = None,
+    projection: Projection | None = None,
 ) -> tuple[Answer, ...]:
     """What the rules over slices say about the tier at `now`; of a rule whose minimum has not passed: unknown.
 
-    `fleet` are the minutes of all tiers, for rules that compare them.
+    `fleet` are the minutes of all tiers, for rules that compare them; `projection` is the tier's forecast, where there is one.
     """
-    return tuple(_judged(rule, minutes, view, now, fleet or {}) for rule in LIVE)
+    return tuple(_judged(rule, minutes, view, now, fleet or {}, projection) for rule in LIVE)
 
 
-def _judged(rule: Rule, minutes: Minutes, view: TierView, now: float, fleet: Mapping[str, Tier]) -> Answer:
+def _judged(
+    rule: Rule,
+    minutes: Minutes,
+    view: TierView,
+    now: float,
+    fleet: Mapping[str, Tier],
+    projection: Projection | None,
+) -> Answer:
     hold = _hold(minutes.slices, rule, now)
     seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
+    subject = Subject(tier=view.tier)
+    if rule.needs and planned(view, rule.needs) is None:
+        # First of all: waiting does not put it into the plan.
+        text = f"the plan has no {rule.needs}"
+        return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
     if seconds < rule.minimum_seconds:
-        return Unknown(
-            t=now,
-            rule=rule.name,
-            subject=Subject(tier=view.tier),
-            reason=Gap.TOO_FEW_REQUESTS,
-            text=f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed",
-        )
+        text = f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed"
+        return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
     others = None
     if rule.way in ACROSS:
         others = {name: Tier(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()}
-    answer = judge(rule, view, hold, now, fleet=others, budget=minutes.budget)
+    answer = judge(rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection)
     return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer
 
 

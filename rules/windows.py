@@ -160,11 +160,14 @@ def restarted(earlier: Snapshot, later: Snapshot) -> bool:
 
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
-    window = gap(earlier.t, later.t, Gap.RESTARTED)
-    if later.started_at is None or later.ready_at is None or later.ready_at <= later.started_at:
-        return replace(window, counters={"restarts": 1.0})
-    cold_start = {"cold_starts": 1.0, "cold_start_seconds": later.ready_at - later.started_at}
-    return replace(window, counters={"restarts": 1.0, **cold_start})
+    return replace(gap(earlier.t, later.t, Gap.RESTARTED), counters={"restarts": 1.0, **cold_start(later)})
+
+
+def cold_start(page: Snapshot) -> dict[str, float]:
+    """The start of the page's process as counters; none where the page does not tell how long it took."""
+    if page.started_at is None or page.ready_at is None or page.ready_at <= page.started_at:
+        return {}
+    return {"cold_starts": 1.0, "cold_start_seconds": page.ready_at - page.started_at}
 
 
 def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[Histogram, ...]]:

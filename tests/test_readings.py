@@ -54,6 +54,8 @@ COUNTERS = {
     "prefix_queried_tokens": 6000.0,
     "prefix_hit_tokens": 4200.0,
     "spec_drafts": 1000.0,
+    "expert_balance_sum": 450.0,
+    "expert_balance_passes": 600.0,
     "spec_draft_tokens": 5000.0,
     "spec_accepted_tokens": 2689.28,
     "gpu_busy_seconds": 48.0,
@@ -152,6 +154,7 @@ BY_HAND: dict[str, Reading] = {
     "prefix_hit_ratio": exactly(0.7, 6000),
     "prefix_reuse_ratio": exactly(0.75, 6000),
     # 0.8 + 0.64 + 0.512 + 0.4096 + 0.32768 = 2.68928 (the guide's 3.69 with the bonus token)
+    "expert_balance_ratio": exactly(0.75, 600),
     "speculative_acceptance": Reading(value=0.8, low=2689.28 / 3689.28, high=1.0, n=1000),
     "tokens_per_round": exactly(3.68928, 1000),
     "adapters_active": Reading(value=2.0, low=1.0, high=3.0, n=4),

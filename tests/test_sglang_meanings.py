@@ -219,6 +219,23 @@ def test_the_page_tells_the_size_of_the_cache() -> None:
     }
 
 
+def balance(passes: float, total: float, forward_mode: str, **ranks: int) -> str:
+    """The summary as the engine prints it (metrics_collector.py 0.5.23); `ranks` besides the usual ones."""
+    more = "".join(f',{name}="{number}"' for name, number in ranks.items())
+    labels = f'engine_type="unified",forward_mode="{forward_mode}",model_name="tiny",{RANKS}{more}'
+    return f"sglang:eplb_balancedness_count{{{labels}}} {passes}\nsglang:eplb_balancedness_sum{{{labels}}} {total}\n"
+
+
+def test_the_balance_of_experts_is_the_sum_and_count_of_a_summary_over_all_forward_modes() -> None:
+    text = page_text(REAL)
+    assert "expert_balance_sum" not in read(text).counters
+    told = "# TYPE sglang:eplb_balancedness summary\n" + balance(40.0, 30.0, "decode") + balance(10.0, 9.0, "extend")
+    page = read(text + told)
+    assert (page.counters["expert_balance_sum"], page.counters["expert_balance_passes"]) == (39.0, 50.0)
+    opened = page_text("sglang-0.5.23.openmetrics.txt")
+    assert read(opened.replace("# EOF", told + "# EOF")).counters["expert_balance_passes"] == 50.0
+
+
 def test_loaded_adapters_are_not_running_ones() -> None:
     labels = f'{{engine_type="unified",model_name="tiny",{RANKS}}}'
     text = page_text(REAL) + f"# TYPE sglang:lora_pool_slots_used gauge\nsglang:lora_pool_slots_used{labels} 3.0\n"
@@ -233,9 +250,9 @@ def test_summaries_and_gauge_histograms_do_not_disturb() -> None:
     assert 'sglang:routing_key_running_req_count{engine_type="unified",gt="0",le="1"' in text
     labels = f'engine_type="unified",forward_mode="decode",model_name="tiny",{RANKS}'
     summary = (
-        "# TYPE sglang:eplb_balancedness summary\n"
-        f'sglang:eplb_balancedness{{{labels},quantile="0.5"}} 0.9\n'
-        f"sglang:eplb_balancedness_count{{{labels}}} 4.0\nsglang:eplb_balancedness_sum{{{labels}}} 3.5\n"
+        "# TYPE sglang:y summary\n"
+        f'sglang:y{{{labels},quantile="0.5"}} 0.9\n'
+        f"sglang:y_count{{{labels}}} 4.0\nsglang:y_sum{{{labels}}} 3.5\n"
     )
     grouped = (
         "# TYPE sglang:x gaugehistogram\n"

@@ -16,6 +16,9 @@ from rules.engines.table import Engine, Marker, Row
 from rules.families import Kind
 
 CREATED = "_created"
+SUMMARY = "summary"
+"""Has a sum and a count as a histogram has."""
+
 _UNTYPED = frozenset({"untyped", "unknown", ""})
 
 
@@ -57,7 +60,7 @@ def _spellings(engine: Engine, printed: str, type_: str) -> tuple[str, ...]:
 
 def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: tuple[str, ...]) -> FamilyUse:
     rows = [row for row in engine.rows if row.source in names]
-    typed = [row for row in rows if type_ in _UNTYPED or type_ == _type(row)]
+    typed = [row for row in rows if type_ in _UNTYPED or type_ == _type(row) or (row.part and type_ == SUMMARY)]
     typed += [row for row in engine.rows if any(_family_of(sample) in names or sample in names for sample in row.plus)]
     read = tuple(dict.fromkeys(row.family for row in typed if row in won))
     if read:

@@ -154,6 +154,7 @@ DYNAMO_FRONTEND = Engine(
         ),
         ("adapters_running", "Dynamo's frontend prints where adapters are placed, not which have requests"),
         ("adapter_evictions", "Dynamo's frontend prints the unloads of its last tick, not their number"),
+        ("expert_balance_sum", "Dynamo's frontend does not see the experts"),
     ),
     itl_is_per_token=True,
 )
@@ -242,6 +243,7 @@ DYNAMO_WORKER = Engine(
             *("prompt_tokens", "generation_tokens", "prompt_tokens_per_request", "generation_tokens_per_request"),
             *("requests_waiting", "preemptions", "prompt_tokens_computed", "spec_accepted_tokens", "spec_drafts"),
             *("adapters_running", "adapter_evictions", "kv_transfer_seconds", "kv_residency_seconds"),
+            "expert_balance_sum",
         )
     ),
 )

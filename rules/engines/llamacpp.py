@@ -120,6 +120,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("preemptions", "llama.cpp does not preempt: a slot keeps its cache until the request ends"),
     ("adapters_running", "llama.cpp does not tell which adapters are in use"),
     ("adapter_evictions", "llama.cpp keeps every adapter loaded"),
+    ("expert_balance_sum", "llama.cpp spreads no experts over GPUs by load, and prints nothing about them"),
     ("kv_transfer_seconds", "llama.cpp moves no KV blocks between instances"),
     ("kv_residency_seconds", "llama.cpp has no KV blocks with a life of their own"),
 )

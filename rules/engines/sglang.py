@@ -190,6 +190,15 @@ COUNTERS: tuple[Row, ...] = (
         "0.5.7",
         note="forward passes, with a CUDA graph or without; up to 0.5.10 decoding ones only",
     ),
+    _row(
+        C,
+        "expert_balance_sum",
+        "eplb_balancedness",
+        "0.5.7",
+        part="sum",
+        note="a summary; of each forward pass the mean over layers, GPUs' mean by largest count of tokens; where reported",
+    ),
+    _row(C, "expert_balance_passes", "eplb_balancedness", "0.5.7", part="count", note="appears with the first pass"),
 )
 
 HISTOGRAMS: tuple[Row, ...] = (

@@ -67,7 +67,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("sglang_storage_", "tiers of the KV cache beyond the GPU"),
     ("sglang_grammar_", "compiling of grammars"),
     ("sglang_num_grammar_", "compiling of grammars"),
-    ("sglang_eplb_", "balance of experts"),
+    ("sglang_eplb_", "experts by GPU and layer; their balance over all is used"),
     ("sglang_gpu_execution_seconds", "time in forward passes; the GPU is read itself"),
     ("sglang_forward_execution_seconds", "time in forward passes; the GPU is read itself"),
     ("sglang_gpu_overlap_wait_seconds", "time in forward passes; the GPU is read itself"),
@@ -98,6 +98,13 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("adapter_evictions", "SGLang counts no adapter loads or evictions"),
     ("adapters_running", "SGLang tells how many adapters are loaded, not which have requests"),
     ("decode_seconds", "SGLang does not time decoding by itself"),
+    *(
+        (
+            family,
+            "mixtures of experts from 0.5.7 on, once SGLang is told to export it (--expert-balancedness-report-mode)",
+        )
+        for family in ("expert_balance_sum", "expert_balance_passes")
+    ),
     ("kv_residency_seconds", "SGLang times evictions, not how long a block lived"),
     ("requests_failed", "SGLang counts requests and aborts, no other ends; its HTTP answers 5xx are counted"),
     ("requests_ended_by_length", "SGLang does not count why requests ended"),

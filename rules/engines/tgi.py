@@ -152,6 +152,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("spec_draft_tokens", "TGI counts accepted tokens, not drafted ones"),
     ("adapters_running", "TGI does not tell which adapters are in use"),
     ("adapter_evictions", "TGI loads its adapters at the start and keeps them"),
+    ("expert_balance_sum", "TGI prints nothing about experts"),
     ("kv_transfer_seconds", "TGI moves no KV blocks between instances"),
     ("kv_residency_seconds", "TGI does not follow the life of KV blocks"),
 )

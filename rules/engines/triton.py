@@ -118,6 +118,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("spec_drafts", "Triton's TensorRT-LLM backend prints nothing about drafts"),
     ("adapters_running", "Triton's TensorRT-LLM backend prints nothing about LoRA adapters"),
     ("adapter_evictions", "Triton's TensorRT-LLM backend prints nothing about LoRA adapters"),
+    ("expert_balance_sum", "Triton's TensorRT-LLM backend prints nothing about experts"),
     ("kv_transfer_seconds", "Triton's TensorRT-LLM backend prints the sum of KV transfer times, no distribution"),
     ("kv_residency_seconds", "Triton's TensorRT-LLM backend does not time how long a KV block lives"),
 )

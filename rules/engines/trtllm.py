@@ -177,6 +177,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("prompt_tokens_computed", "TensorRT-LLM does not count the prompt tokens that it computed"),
     ("adapters_running", "TensorRT-LLM prints nothing about LoRA adapters"),
     ("adapter_evictions", "TensorRT-LLM prints nothing about LoRA adapters"),
+    ("expert_balance_sum", "TensorRT-LLM prints nothing about experts"),
     ("cold_start_seconds", "trtllm-serve prints neither when its process started nor how long loading took"),
     ("kv_transfer_seconds", "trtllm-serve times no KV transfer; a Dynamo worker does"),
     ("kv_residency_seconds", "TensorRT-LLM does not time how long a KV block lives"),

@@ -59,7 +59,7 @@ TRTLLM_PLAIN = Engine(
             *("requests_running", "requests_waiting", "kv_utilization", "preemptions"),
             *("prefix_hit_tokens", "prefix_queried_tokens", "spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
             *("adapters_running", "adapter_evictions", "cold_start_seconds", "kv_transfer_seconds"),
-            "kv_residency_seconds",
+            *("kv_residency_seconds", "expert_balance_sum"),
         )
     ),
 )

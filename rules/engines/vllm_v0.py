@@ -177,6 +177,7 @@ _FROM_0_6 = "vLLM V0 has it from between 0.5.0 and 0.6.6 on, a histogram from it
 
 NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("adapter_evictions", "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"),
+    ("expert_balance_sum", "vLLM prints nothing about experts"),
     *((family, _NOT_YET) for family in ("ttft_seconds", "itl_seconds", "e2e_seconds")),
     *((family, _NOT_YET) for family in ("prompt_tokens_per_request", "generation_tokens_per_request")),
     *((family, _FROM_0_6) for family in ("queue_seconds", "prefill_seconds", "decode_seconds")),

@@ -255,5 +255,8 @@ VLLM_V1 = Engine(
         Marker(source="vllm_admission_rejections_total", since="0.32.0"),
     ),
     ignored=IGNORED,
-    not_exposed=(("adapter_evictions", "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"),),
+    not_exposed=(
+        ("adapter_evictions", "vLLM counts no adapter loads or evictions (open: PR 45820, PR 54830)"),
+        ("expert_balance_sum", "vLLM logs the balance of experts and prints none (open: PR 43715)"),
+    ),
 )
