@@ -199,6 +199,13 @@ def test_a_page_that_is_no_page_ends_with_2(capsys: pytest.CaptureFixture[str], 
     assert err
 
 
+def test_of_several_pages_the_one_that_is_no_page_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wrong = tmp_path / "rules.yaml"
+    wrong.write_text("groups: []\n", encoding="utf-8")
+    code, _, err = linted(capsys, "--page", VLLM_PAGE, "--page", str(wrong), str(rule_file(tmp_path, FULL)))
+    assert (code, err.startswith(f"sizewatch lint: {wrong}: is no metrics page: ")) == (2, True)
+
+
 def test_only_this_command_loads_the_parser_of_promql() -> None:
     script = """
 import sys

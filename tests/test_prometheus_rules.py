@@ -19,7 +19,7 @@ from status_samples import agent_status
 from exporters import names
 from exporters.itself_rules import ROWS as ITSELF
 from exporters.prometheus import render
-from exporters.prometheus_rules import CAUSES, KEEP, LEVELS, Level, alert_groups, hold_seconds, verdict_alert
+from exporters.prometheus_rules import CAUSES, KEEP, LEVELS, Level, alert_groups, hold_seconds, keep_seconds, verdict_alert
 from exporters.rule_files import Alert, duration, plain_groups
 from exporters.rule_words import SEVERITIES, UNITS, first_step
 from rules.catalogue import RULES, Loudness, Rule, Scope
@@ -115,7 +115,7 @@ def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path,
     told: dict[str, str] = {}
     values = []
     for rule, level in of(loudness):
-        hold, keep = hold_seconds(rule, loudness), KEEP[loudness]
+        hold, keep = hold_seconds(rule, loudness), keep_seconds(rule, loudness)
         steps = round((hold + 60) / 15)
         told |= verdict(rule, f"{SEVERITY[level.status]}x{steps} stale", f"1x{steps} stale")
         last = steps * 15
@@ -123,6 +123,14 @@ def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path,
         values += [(after(hold - 15), alert, 0.0), (after(hold), alert, 1.0), (after(last + keep - 15), alert, 1.0)]
         values.append((after(last + keep + 60), alert, 0.0))
     unit_test(tmp_path, ALERTS, [Case(series=told, values=values)])
+
+
+def test_the_ticket_beside_a_page_ends_before_it() -> None:
+    for rule in RULES:
+        if rule.loudness is Loudness.PAGE:
+            assert keep_seconds(rule, Loudness.TICKET) < keep_seconds(rule, Loudness.PAGE) == KEEP[Loudness.PAGE]
+        else:
+            assert keep_seconds(rule, rule.loudness) == KEEP[rule.loudness]
 
 
 @pytest.mark.parametrize("loudness", Loudness)

@@ -86,4 +86,7 @@ def _saved(name: str) -> Page:
         raise BadRecording(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
     if wrong := wrong_content(name, "", body[:100]):
         raise wrong
-    return read_page(name, body)
+    try:
+        return read_page(name, body)
+    except ScrapeError as error:
+        raise BadRecording(name, f"is no metrics page: {error}") from error

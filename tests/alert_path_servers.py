@@ -1,0 +1,115 @@
+"""A Prometheus on loopback that scrapes and alerts as an installation does, with the committed files sped up.
+
+Owns the speeding up (durations divided, not one other letter changed) and the start of that Prometheus. The Alertmanager
+behind it is `alertmanager_server`'s, whom it calls `mortal_alertmanager`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from daemon_runs import free_port, wait_for
+from tools import tool
+
+UNITS: Mapping[str, int] = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Milliseconds of the units that our files use."""
+
+RULE_TIMES = ("for", "keep_firing_for", "interval")
+ROUTE_TIMES = ("group_wait", "group_interval", "repeat_interval")
+
+
+def sped_up(text: str, keys: tuple[str, ...], speed: int) -> str:
+    """The text of a file with the durations of these keys divided by `speed`."""
+    found = re.compile(rf"^( *(?:{'|'.join(keys)}): )(.*)$", re.MULTILINE)
+    return found.sub(lambda line: line[1] + _milliseconds(_of(line[2]) // speed), text)
+
+
+def _of(duration: str) -> int:
+    """The milliseconds of one of our own durations: a number and a unit."""
+    return int(duration[:-1]) * UNITS[duration[-1]]
+
+
+def _milliseconds(count: int) -> str:
+    """As Prometheus and Alertmanager both read it; "0s" where there are none."""
+    parts = ((count // 1000, "s"), (count % 1000, "ms"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def receivers_at(sample: str, url: str) -> str:
+    """The sample configuration with one address for all its receivers; which of them called is in each message."""
+    changed, count = re.subn(r"https://[\w.-]+\.example/\w+", url, sample)
+    assert count == sample.count("- url: ")
+    return changed
+
+
+@contextmanager
+def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path) -> Iterator[str]:
+    """The address of a Prometheus that scrapes `target` every second and evaluates the files, until the end of the block."""
+    configuration = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(path.absolute()) for path in rule_files],
+        "alerting": {"alertmanagers": [_static(alertmanager.removeprefix("http://"))]},
+        "scrape_configs": [{"job_name": "sizewatch", **_static(target)}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    url = f"http://127.0.0.1:{free_port()}"
+    words = (
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        # The watchdog is first sent before an Alertmanager is known, and again after a minute by default.
+        "--rules.alert.resend-delay=2s",
+        "--log.level=warn",
+    )
+    with (folder / "prometheus.log").open("ab") as log:
+        process = subprocess.Popen([tool("prometheus"), *words], stdout=log, stderr=log)
+    try:
+        assert wait_for(lambda: _works(url), 30), (folder / "prometheus.log").read_text()
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _static(*targets: str) -> dict[str, Any]:
+    return {"static_configs": [{"targets": list(targets)}]}
+
+
+def _works(url: str) -> bool:
+    """Whether it has scraped and knows its Alertmanager, which it finds out seconds after it says that it is ready."""
+    try:
+        return bool(_get(f"{url}/api/v1/alertmanagers")["activeAlertmanagers"] and query(url, "up"))
+    except OSError:
+        return False
+
+
+def firing(url: str) -> list[dict[str, Any]]:
+    """What Prometheus alerts about now."""
+    found: list[dict[str, Any]] = _get(f"{url}/api/v1/alerts")["alerts"]
+    return [alert for alert in found if alert["state"] == "firing"]
+
+
+def query(url: str, promql: str) -> list[dict[str, Any]]:
+    """The result of an instant query."""
+    found: list[dict[str, Any]] = _get(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': promql})}")["result"]
+    return found
+
+
+def rule_troubles(url: str) -> list[str]:
+    """The last errors of rules that could not be evaluated."""
+    rules = (rule for group in _get(f"{url}/api/v1/rules")["groups"] for rule in group["rules"])
+    return [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule.get("lastError")]
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)["data"]
