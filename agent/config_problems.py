@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails
 
+from agent.config_thresholds import wrong_thresholds
 from agent.durations import parse_duration
 from exporters.alertmanager import OWN_LABELS
 from rules import plan_problems
@@ -249,7 +250,5 @@ def _rule_thresholds(path: Path, name: str, numbers: Mapping[str, Any]) -> Found
     for threshold in numbers:
         if threshold not in rule.thresholds:
             yield (*path, str(threshold)), unknown(str(threshold), tuple(rule.thresholds), f"a threshold of {name}")
-    limits = {key: numbers.get(key, row.value) for key, row in rule.thresholds.items()}
-    warning, critical = limits.get("warning"), limits.get("critical")
-    if isinstance(warning, int | float) and isinstance(critical, int | float) and warning > critical:
-        yield path, f"warning ({warning}) must not be above critical ({critical})"
+    for wrong, why in wrong_thresholds(rule, numbers):
+        yield (*path, wrong) if wrong else path, why

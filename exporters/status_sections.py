@@ -76,9 +76,8 @@ def _findings(tier: TierStatus, now: float) -> str:
 def _short(one: Finding, now: float) -> str:
     verdict = one.verdict
     since = f"since {clock(one.since, now)}: " if one.since is not None else ""
-    return (
-        f"{sign(verdict.status, verdict.status.value)} {escape(f'{since}{place(verdict.subject)}: {verdict.sentence}')}"
-    )
+    said = f"{since}{verdict.rule} in {place(verdict.subject)}: {verdict.sentence}"
+    return f"{sign(verdict.status, verdict.status.value)} {escape(said)}"
 
 
 def _finding(one: Finding, now: float) -> str:

@@ -13,10 +13,16 @@ from enum import StrEnum
 
 from rules.catalogue import BY_NAME, Loudness
 from rules.episodes import Episode, Transition
+from rules.signals import Gap
 from rules.verdicts import FIRING, Answer, Certainty, Status, Subject, Unknown, Verdict
 
 RESOLVED_KEPT_SECONDS = 900.0
 """A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""
+
+
+UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
+UNASKED_SECONDS = 900.0
+"""Well past a restart, whose first pages lack what appears with its first event."""
 
 
 class Phase(StrEnum):
@@ -56,19 +62,27 @@ def advance(
 ) -> dict[AlertKey, AlertState]:
     """The states at `now` (unix seconds). Answers that are missing or unknown leave their alert as it is.
 
+    But for a question that is no longer there to be asked: the plan has lost its part, or the engine prints no such thing
+    any more (speculation was switched off, as the runbook advises). After UNASKED_SECONDS of that its alert is resolved.
     `left` are the rules and subjects that are watched no more: their alerts are resolved, for no answer will come.
     """
     states = {
         key: _resolved(state, now) if (key.rule, key.subject) in left else state for key, state in previous.items()
     }
     for answer in answers:
-        if isinstance(answer, Unknown):
-            continue
         key = AlertKey(rule=answer.rule, subject=answer.subject)
+        if isinstance(answer, Unknown):
+            if key in states and _unasked(states[key], answer, now):
+                states[key] = _resolved(states[key], now)
+            continue
         state = _step(states.get(key), key, answer, now)
         if state is not None:
             states[key] = state
     return {key: state for key, state in states.items() if not _forgotten(state, now)}
+
+
+def _unasked(state: AlertState, answer: Unknown, now: float) -> bool:
+    return answer.reason in UNASKED and now - state.verdict.t > UNASKED_SECONDS
 
 
 def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float) -> AlertState | None:

@@ -32,13 +32,14 @@ def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdic
     `slices` are those of the hold; of them a comparison is explained by what lies on the curve, anything else by all.
     """
     rule = BY_NAME[verdict.rule]
-    if verdict.status not in FIRING:
+    suspects = [row for row in SUSPECTS if row.explains(rule)]
+    if verdict.status not in FIRING or not suspects:
         return verdict
     used = tuple(s for s in slices if s.bin is not None) if rule.way is Way.TAIL else tuple(slices)
     if not used:
         return verdict
     scene = Scene.of(rule, view, used)
-    findings = [(row.cause, row.examine(scene)) for row in SUSPECTS if row.explains(rule)]
+    findings = [(row.cause, row.examine(scene)) for row in suspects]
     causes = _supported(findings)
     unknown = tuple(
         f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text

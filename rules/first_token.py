@@ -38,14 +38,14 @@ def prefill(scene: Scene) -> Finding:
 
 def _late(scene: Scene, family: str) -> tuple[Share, Share, float] | None:
     """First tokens later than the limit, those whose part `family` alone took longer, and the limit in seconds."""
-    first, parts, limit = scene.total.histograms.get(FAMILY), scene.total.histograms.get(family), _limit(scene)
+    first, parts, limit = scene.total.histograms.get(FAMILY), scene.total.histograms.get(family), late_after(scene)
     if scene.rule.way not in USERS or not first or not parts or not limit:
         return None
     late = histograms.above(first, limit)
     return (late, histograms.above(parts, limit), limit) if late.best > 0 else None
 
 
-def _limit(scene: Scene) -> float | None:
+def late_after(scene: Scene) -> float | None:
     """What the rule calls late (seconds): so many times the median, or the objective."""
     if "ratio" not in scene.rule.thresholds:
         return scene.view.basis.ttft_slo_seconds

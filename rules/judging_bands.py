@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rules import windows
 from rules.judging import SEPARATE, Case, persists, planned
-from rules.readings import read
+from rules.readings import families_of, read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
 from rules.slices import Slice
@@ -115,7 +115,8 @@ def _counted(case: Case, slices: Sequence[Slice]) -> tuple[Slice, ...]:
 
 
 def _read(case: Case, slices: Sequence[Slice]) -> SignalValue:
-    return read(BY_NAME[case.rule.signal], windows.add(one.window for one in slices), case.view.basis)
+    signal = BY_NAME[case.rule.signal]
+    return read(signal, windows.add_of((one.window for one in slices), families_of(signal)), case.view.basis)
 
 
 def _value(case: Case, slices: Sequence[Slice]) -> float | None:

@@ -20,7 +20,7 @@ from rules.catalogue import BY_NAME
 from rules.curve import operating_point
 from rules.judging import LIKELY_CONFIDENCE, Case, persists
 from rules.projections import Projection
-from rules.readings import read
+from rules.readings import families_of, read
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
 from rules.slices import Slice
@@ -112,8 +112,9 @@ def _capacity(case: Case) -> Capacity | None:
 
 
 def _arrivals(slices: Sequence[Slice]) -> Arrivals | Missing:
-    total = windows.add(one.window for one in slices)
-    found = read(SIGNALS["arrival_rps"], total)
+    signal = SIGNALS["arrival_rps"]
+    total = windows.add_of((one.window for one in slices), families_of(signal))
+    found = read(signal, total)
     if isinstance(found, Missing):
         return found
     ready = total.covered_seconds / total.span if total.span > 0 else 0.0

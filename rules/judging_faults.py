@@ -21,8 +21,8 @@ def judge_faults(case: Case) -> Answer:
     """Whether any event was counted in the hold; certain, for events are counted one by one."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    total = windows.add(one.window for one in case.slices)
     family = case.rule.family
+    total = windows.add_of((one.window for one in case.slices), (family, BY_CODE.get(family, family)))
     if family not in total.counters:
         return case.unknown(total.why_missing(family), f"{case.rule.about}: not measured here")
     count = total.counters[family]

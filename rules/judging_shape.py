@@ -166,7 +166,7 @@ def _load(case: Case) -> tuple[str, bool | None]:
 
 
 def _arriving(slices: Sequence[Slice]) -> float | None:
-    whole = windows.add(one.window for one in slices)
+    whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished = replica_rate(whole, "requests_finished")
     if finished is None:
         return None

@@ -16,7 +16,7 @@ from rules.bounds import CONFIDENCE
 from rules.histograms import Histogram
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, why
 from rules.judging_tails import beyond_chance
-from rules.readings import read
+from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status, Unknown
@@ -81,7 +81,7 @@ def judge_queue(case: Case) -> Answer:
 def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | None:
     text = backlog.grown(slices, case.now)
     waiting = _waiting(_third(case, slices, last=True))
-    whole = windows.add(one.window for one in slices)
+    whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if not text or waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
@@ -141,7 +141,8 @@ def judge_saturated(case: Case) -> Answer:
 
 
 def _busy(slices: Sequence[Slice]) -> Reading | Missing:
-    return read(BY_NAME["gpu_utilization"], windows.add(one.window for one in slices))
+    signal = BY_NAME["gpu_utilization"]
+    return read(signal, windows.add_of((one.window for one in slices), families_of(signal)))
 
 
 def _pegged(case: Case, whole: Reading, slices: Sequence[Slice]) -> bool:

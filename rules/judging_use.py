@@ -28,7 +28,7 @@ def judge_headroom(case: Case) -> Answer:
     apart = periods.not_mixed(case)
     if apart is not None:
         return apart
-    each = periods.sums(case)
+    each = periods.sums(case, case.rule.signal)
     weekly = case.period_seconds > MINUTE_SECONDS
     judged = _busiest(case, each) if weekly else each
     used = periods.reading(case, judged)

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 
 from rules import windows
 from rules.judging import Case
-from rules.readings import FULL_COVERAGE, read
+from rules.readings import FULL_COVERAGE, families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts import Unknown
 from rules.windows import Window
 
 
-def sums(case: Case) -> tuple[Window, ...]:
-    """One window for each period of the case, oldest first."""
-    return tuple(windows.add(one.window for one in group) for group in case.periods(case.slices))
+def sums(case: Case, *signals: str) -> tuple[Window, ...]:
+    """One window for each period of the case, oldest first; with `signals` only as far as these are concerned."""
+    groups = [[one.window for one in group] for group in case.periods(case.slices)]
+    if not signals:
+        return tuple(windows.add(group) for group in groups)
+    families = frozenset(family for name in signals for family in families_of(BY_NAME[name]))
+    return tuple(windows.add_of(group, families) for group in groups)
 
 
 def in_last_quarter(case: Case) -> tuple[Window, ...]:
@@ -30,7 +34,8 @@ def reading(case: Case, several: Sequence[Window], signal: str = "") -> SignalVa
     """A signal (else the rule's own) over the sum of windows; no traffic where there is none of them."""
     if not several:
         return Missing(gap=Gap.NO_TRAFFIC)
-    return read(BY_NAME[signal or case.rule.signal], windows.add(several), case.view.basis)
+    wanted = BY_NAME[signal or case.rule.signal]
+    return read(wanted, windows.add_of(several, families_of(wanted)), case.view.basis)
 
 
 def value(case: Case, several: Sequence[Window], signal: str = "") -> float | None:

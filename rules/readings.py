@@ -11,15 +11,17 @@ from collections.abc import Callable
 from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
 from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.signals import SIGNALS, How, Signal, SignalValue
-from rules.token_times import bracketed
+from rules.token_times import BRACKETS, bracketed
 from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, total_level, total_rate
 from rules.windows import Window
 
 __all__ = [
+    "ALSO_READ",
     "FULL_COVERAGE",
     "GPU_UTILIZATION_KINDS",
     "NOTHING",
     "Basis",
+    "families_of",
     "gpu_utilization",
     "level",
     "ratio",
@@ -39,6 +41,23 @@ _WAYS: dict[How, Callable[[Signal, Window], SignalValue]] = {
     How.LEVEL: lambda signal, window: level(window, signal.families[0]),
     How.TOTAL_LEVEL: lambda signal, window: total_level(window, signal.families[0]),
 }
+
+
+ALSO_READ: dict[str, tuple[str, ...]] = {
+    "arrival_rps": ("requests_arrived", "requests_running"),
+    "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),
+    "tokens_per_round": ("spec_accept_length",),
+    "prefix_hit_ratio": ("prefix_hit_gauge",),
+    "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),
+    "gpu_power_watts": ("gpu_energy_covered_seconds",),
+}
+"""Families that a signal is read from where its own are not there."""
+
+
+def families_of(signal: Signal) -> frozenset[str]:
+    """All families that its reading may look at: the rest of a window does not change it."""
+    bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
+    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket))
 
 
 def read_all(window: Window, basis: Basis = NOTHING) -> dict[str, SignalValue]:

@@ -92,9 +92,10 @@ def _measured_hits(scene: Scene) -> float | None:
 
 def _hits_when_slow(scene: Scene) -> tuple[float | None, float | None]:
     """The hit rate in the replica-minutes slower than the hold is on the whole, and in the others: needs no planned hits."""
-    if scene.rule.way is not Way.TAIL:
+    late = first_token.late_after(scene) if scene.rule.way in USERS else None
+    if scene.rule.way is not Way.TAIL and (late is None or scene.rule.family != first_token.FAMILY):
         return None, None
-    counted = [(one.window, found) for one in scene.slices if (found := _slow(scene, one)) is not None]
+    counted = [(one.window, found) for one in scene.slices if (found := _slow(scene, one, late)) is not None]
     n = math.fsum(found.n for _, found in counted)
     if n <= 0:
         return None, None
@@ -103,8 +104,11 @@ def _hits_when_slow(scene: Scene) -> tuple[float | None, float | None]:
     return _hit_rate(slow), _hit_rate([window for window, found in counted if found.best <= usual * found.n])
 
 
-def _slow(scene: Scene, one: Slice) -> Share | None:
+def _slow(scene: Scene, one: Slice, late: float | None) -> Share | None:
+    """Requests slower than `late` (seconds), or without it than the benchmark allows at this load."""
     curve, parts = scene.view.curve, one.window.histograms.get(scene.rule.family)
+    if late is not None:
+        return histograms.above(parts, late) if parts else None
     if curve is None or one.bin is None or not parts:
         return None
     expected = curve.expectation(one.bin, scene.rule.metric, one.rps or 0.0, one.in_system)

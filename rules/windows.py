@@ -7,11 +7,12 @@ First, last and slope are not here: they belong to an ordered sequence of window
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rules import histograms
+from rules.families import stem
 from rules.histograms import Histogram
 from rules.signals import GAP_ORDER, Gap
 from rules.snapshots import Snapshot
@@ -211,6 +212,23 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
         else:
             gaps[family] = Gap.STALE if family in later.gauges else Gap.RESTARTED
     return gaps
+
+
+def add_of(windows: Iterable[Window], families: Container[str]) -> Window:
+    """The sum as far as some families are concerned (of one in parts, `family/part`, all parts): most rules read two of
+    forty, and a sum of all costs more than the judgement. Raises ValueError on none."""
+    return add(only(window, families) for window in windows)
+
+
+def only(window: Window, families: Container[str]) -> Window:
+    """The window as if nothing but these families had been looked at."""
+    return replace(
+        window,
+        counters={f: v for f, v in window.counters.items() if f in families or stem(f) in families},
+        histograms={f: parts for f, parts in window.histograms.items() if f in families},
+        gauges={f: gauge for f, gauge in window.gauges.items() if f in families},
+        short_seconds={f: seconds for f, seconds in window.short_seconds.items() if f in families},
+    )
 
 
 def add(windows: Iterable[Window]) -> Window:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from rules import episodes
-from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, Phase, advance, resumed
+from rules.alert_state import RESOLVED_KEPT_SECONDS, UNASKED_SECONDS, AlertKey, AlertState, Phase, advance, resumed
 from rules.episodes import Episode
 from rules.signals import Gap, Missing
 from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
@@ -51,6 +51,17 @@ def test_a_gap_or_a_doubt_is_no_recovery(made: list[Answer]) -> None:
     state = after((10, [answer(WARNING)]), (20, made))[KEY]
     assert (state.phase, state.since) == (Phase.FIRING, 10)
     assert state.verdict.certainty is CERTAIN
+
+
+@pytest.mark.parametrize("reason", [Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED])
+def test_a_question_that_is_not_there_any_more_ends_its_alert_after_a_while(reason: Gap) -> None:
+    """Speculation was switched off, as its runbook advises; a restart's first pages may lack it too, for a while."""
+    silent = Unknown(t=0, rule=KEY.rule, subject=SUBJECT, reason=reason)
+    fired = (10.0, [answer(WARNING, t=10.0)])
+    assert after(fired, (10 + UNASKED_SECONDS, [silent]))[KEY].phase is Phase.FIRING
+    over = after(fired, (11 + UNASKED_SECONDS, [silent]))[KEY]
+    assert (over.phase, over.resolved_at) == (Phase.RESOLVED, 11 + UNASKED_SECONDS)
+    assert after(fired, (5000, [GAP]))[KEY].phase is Phase.FIRING
 
 
 def test_ok_resolves_it_and_it_is_told_for_fifteen_minutes() -> None:

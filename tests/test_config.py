@@ -1,4 +1,5 @@
 import copy
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,22 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         (
             {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": 0.3}}}},
             "thresholds.cpu-small.KvEviction: warning (0.3) must not be above critical (0.2)",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"SpeculationAcceptanceLow": {"below": 0.4}}}},
+            "thresholds.cpu-small.SpeculationAcceptanceLow: critical_below (0.5) must not be above below (0.4)",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"TtftDivergence": {"factor": 0}}}},
+            "thresholds.cpu-small.TtftDivergence.factor: must be above 0",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"QueueAlwaysEmpty": {"fullest_hours": 5}}}},
+            "thresholds.cpu-small.QueueAlwaysEmpty.fullest_hours: is a share: must be at most 1, not 5",
+        ),
+        (
+            {**target(), "thresholds": {"cpu-small": {"TtftSloBurn": {"page_fast_burn": math.inf}}}},
+            "thresholds.cpu-small.TtftSloBurn.page_fast_burn: must be a finite number",
         ),
         (
             {**target(), "thresholds": {"cpu-small": {"KvEviction": {"warning": -1}}}},

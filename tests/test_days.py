@@ -78,7 +78,7 @@ def test_a_week_in_the_trap_is_found_in_the_history_and_a_week_at_forty_one_perc
         trap = asked(path)["UtilizationTrap"]
         assert status(trap) is found
         assert isinstance(trap, Verdict)
-        assert f"fleet utilisation {used:.1%} over 7.0 days" in trap.sentence
+        assert f"Fleet utilisation {used:.1%} over 7.0 days" in trap.sentence
 
 
 def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:

@@ -83,6 +83,12 @@ def test_what_is_excluded_is_evidence_for_the_machine() -> None:
     assert any(text.startswith("not prefill: ") for text in machine.evidence)
 
 
+def test_one_request_is_not_several() -> None:
+    made = each(20, lambda n: late(n, queue=1.0 if n == 19 else 0.0, prefill=0.0))
+    told = [text for one in verdict(TAIL, tier(), made).causes for text in (*one.evidence, *one.against)]
+    assert "not queueing: 1 request spent more than 260 ms in the queue alone; 600 were late" in " ".join(told)
+
+
 def test_without_the_histograms_the_gauge_tells_the_queue_and_prefill_cannot_be_excluded() -> None:
     made = found(TAIL, waiting=2.0, in_system=5.0)
     queueing = cause(made, "queueing")

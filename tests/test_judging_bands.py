@@ -142,7 +142,19 @@ def test_two_minutes_make_it_likely_and_three_certain() -> None:
 def test_what_was_outside_and_is_not_any_more_says_so() -> None:
     over = each(8, lambda n: of("KvCacheNearCeiling", 0.99 if n < 6 else 0.8, n))
     found = verdict("KvCacheNearCeiling", view(), over)
-    assert found.sentence == "KV cache in use 94.2%: up to 90.0% is healthy; not so at the end of that time"
+    assert found.sentence == "KV cache in use 94.2%: up to 90.0% is healthy; back within that at the end of the time"
+
+
+def test_what_is_outside_at_the_end_is_not_called_healthy_again() -> None:
+    full = each(5, lambda n: of("KvCacheNearCeiling", 1.0 if n == 4 else 0.89, n))
+    found = verdict("KvCacheNearCeiling", view(), full)
+    assert found.sentence == "KV cache in use 91.2%: up to 90.0% is healthy; outside in at most one of its minutes"
+
+
+def test_what_is_not_read_is_called_by_its_signal() -> None:
+    """What a reading is called in a sentence ("Half of the KV blocks are evicted within") makes none of its own."""
+    found = unknown("KvResidencyShort", view(), each(5, minute))
+    assert found.text == "kv_residency_p50_seconds is not known"
 
 
 def test_a_quantile_whose_bucket_reaches_into_the_band_is_likely() -> None:
@@ -178,7 +190,8 @@ def test_too_few_events_say_nothing() -> None:
     def few(number: int) -> Window:
         return minute(number, counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 0.0})
 
-    assert unknown("PrefixHitLow", WITH_HITS, each(5, few)).reason is Gap.TOO_FEW_REQUESTS
+    found = unknown("PrefixHitLow", WITH_HITS, each(5, few))
+    assert (found.reason, found.text.endswith(" tokens, 10000 are needed")) == (Gap.TOO_FEW_REQUESTS, True)
 
 
 # --- faults

@@ -92,8 +92,8 @@ def test_the_sentence_tells_rate_and_spent_budget() -> None:
     found = told(TTFT, hour(0.18), hours({}))
     assert found.sentence.startswith(
         "18.0% of 10,800 requests in the last 1 h had a TTFT above the 260 ms promised to 99% of them, and 18.0% of 900 in "
-        "the last 5 min: the error budget burns 18 times as fast as it may (14.4 is the limit here), 2.5% of a month's was "
-        "spent"
+        "the last 5 min: the error budget burns 18 times as fast as it may (14.4 is the limit here), 2.5% of a month's "
+        "budget was spent"
     )
     assert "were seen" not in found.sentence
     assert found.observed.value == pytest.approx(0.18)  # type: ignore[union-attr]

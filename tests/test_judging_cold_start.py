@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import recorded
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
+from agent.config_files import load_plan
+from agent.recording import load
+from agent.replay import replay
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
@@ -65,7 +69,7 @@ def test_a_late_start_is_forgotten_after_an_hour() -> None:
 
 def test_no_restart_and_a_restart_that_nobody_timed_are_told_apart() -> None:
     none = unknown(RULE, PLANNED, each(6, minute))
-    assert (none.reason, none.text) == (Gap.NO_TRAFFIC, "no restart was seen")
+    assert (none.reason, none.text) == (Gap.NO_TRAFFIC, "no start was seen")
     untimed = each(6, lambda n: minute(n, counters={"restarts": 1.0} if n in (1, 2) else {}))
     found = unknown(RULE, PLANNED, untimed)
     assert found.reason is Gap.NOT_EXPOSED
@@ -94,3 +98,12 @@ def test_before_its_minimum_and_without_any_replica_it_says_so() -> None:
     never = judge(BY_NAME[RULE], PLANNED, (), now=0.0)
     assert isinstance(never, Unknown)
     assert never.reason is Gap.SCRAPE_FAILED
+
+
+def test_a_new_replica_whose_target_was_waited_for_has_its_start_measured() -> None:
+    """A stopwatch beside the recording said 15.9 s; nineteen scrapes failed before."""
+    recording, _ = load(recorded.folder("scale_up_cold_cache"))
+    done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
+    (found,) = [one.answer for one in done.standings if one.answer.rule == RULE]
+    assert isinstance(found, Verdict)
+    assert found.sentence == "1 start took 15.6 s from process start to ready; 40 s are planned"

@@ -126,6 +126,7 @@ def test_perfect_acceptance_over_many_rounds_is_told_as_suspicious_and_needs_no_
             assert found.sentence.startswith(
                 "99.5% of the drafted tokens that were tried are accepted over 1,000 rounds: "
             )
+            assert [action.text for action in found.actions] == [BY_NAME[RULE].actions[-1]]
         else:
             assert unknown(RULE, view(), made).reason is Gap.NOT_IN_PLAN
 

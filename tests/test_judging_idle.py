@@ -21,7 +21,7 @@ def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_in
     found = verdict("UtilizationTrap", view(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "fleet utilisation 20.0% over 7.0 days and the KV cache is 30.0% full in its fullest hours: "
+        "Fleet utilisation 20.0% over 7.0 days and the KV cache is 30.0% full in its fullest hours: "
         "1.7 of 4.0 replicas are not needed at 60%, 100 USD a day; "
         "the minimum warm count is insurance, 1.0 replicas, 60.0 USD a day more"
     )
@@ -120,7 +120,7 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
     found = verdict("QueueAlwaysEmpty", view(), quiet())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "no request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
+        "No request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
         "1.0 of 4.0 replicas are not needed at 60%, 60.0 USD a day even then"
     )
 

@@ -78,7 +78,7 @@ def test_just_below_it_is_ok(rule: str) -> None:
     """20 of 1,800 are more than 1 %, and what chance makes of 1 %; from 26 on it is none (95 %)."""
     calm = verdict(rule, tier(), each(10, lambda n: minute(n, slow=2)))
     assert (calm.status, calm.certainty, calm.actions) == (Status.OK, Certainty.CERTAIN, ())
-    assert "1.1% are slower, 1% may be" in calm.sentence
+    assert calm.sentence.endswith("1.1% are slower, 1% may be; that may be chance")
     assert verdict(rule, tier(), each(10, lambda n: minute(n, slow=2.7))).status is Status.WARNING
 
 
@@ -90,10 +90,12 @@ def test_before_its_minimum_nothing_is_said(rule: str) -> None:
 
 @TAILS
 def test_what_is_over_or_was_one_burst_does_not_fire(rule: str) -> None:
-    over = each(12, lambda n: minute(n, slow=20 if n < 8 else 0))
-    assert verdict(rule, tier(), over).status is Status.OK
-    burst = each(12, lambda n: minute(n, slow=60 if n > 9 else 0))
-    assert verdict(rule, tier(), burst).status is Status.OK
+    over = verdict(rule, tier(), each(12, lambda n: minute(n, slow=20 if n < 8 else 0)))
+    assert over.status is Status.OK
+    assert over.sentence.endswith("are slower, 1% may be; not any more in the last quarter of the time")
+    burst = verdict(rule, tier(), each(12, lambda n: minute(n, slow=60 if n > 9 else 0)))
+    assert burst.status is Status.OK
+    assert burst.sentence.endswith("are slower, 1% may be; in fewer than 3 minutes")
 
 
 @TAILS
@@ -174,7 +176,13 @@ def test_what_arrives_counts_and_not_only_what_finishes() -> None:
 def test_without_a_plan_the_ratio_is_judged_and_the_load_is_not_known() -> None:
     found = verdict(KNEE, slices.view("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
     assert found.status is Status.WARNING
-    assert "what load a replica can take is not known: a tail" in found.sentence
+    assert "what load a replica can take is not known: P99 is above 10 x P50, past the knee or a tail" in found.sentence
+
+
+def test_where_the_load_is_not_known_nobody_is_told_that_it_is_within_what_replicas_take() -> None:
+    found = verdict(KNEE, slices.view("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.EITHER)
+    assert all("Do not add" not in action.text for action in found.actions)
 
 
 def test_a_median_beyond_the_last_bucket_has_no_ratio() -> None:
@@ -184,6 +192,8 @@ def test_a_median_beyond_the_last_bucket_has_no_ratio() -> None:
 
 def test_a_tail_is_over_or_a_burst_here_too() -> None:
     over = each(12, lambda n: of({0.03: 174, 0.9: 6} if n < 8 else {0.03: 180}, n))
-    assert verdict(KNEE, tier(), over).status is Status.OK
+    calm = verdict(KNEE, tier(), over)
+    assert calm.status is Status.OK
+    assert calm.sentence.endswith("P99 within 10 x P50 is healthy; not any more in the last quarter of the time")
     short = each(2, lambda n: of({0.03: 90, 0.9: 90}, n))
     assert unknown(KNEE, tier(), short).reason is Gap.TOO_FEW_REQUESTS

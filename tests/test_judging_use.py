@@ -28,7 +28,7 @@ def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_mo
     found = headroom(live(5.7))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60.0 USD a day"
+        "Fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60.0 USD a day"
     )
     assert found.actions[0].text == "Add a replica of this tier"
 
@@ -36,6 +36,21 @@ def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_mo
 @pytest.mark.parametrize(("rps", "status"), [(5.38, Status.OK), (5.42, Status.WARNING), (7.0, Status.WARNING)])
 def test_up_to_ninety_percent_there_is_headroom(rps: float, status: Status) -> None:
     assert headroom(live(rps)).status is status
+
+
+def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> None:
+    """18 rps of usable 6 on each of two replicas: one more would leave 200 %, five leave 85.7 %."""
+    found = headroom(live(18.0))
+    assert found.sentence == (
+        "Fleet utilisation 300.0% for 15 min: 5 replicas beside the 2.0 that were ready bring it to 85.7% and cost 300 USD a day"
+    )
+
+
+def test_a_fleet_that_tokens_fill_says_so_for_other_rules_count_requests() -> None:
+    workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 20}}
+    made = live(3.0, counters={"prompt_tokens": 180 * 170.0, "generation_tokens": 180 * 20.0})
+    found = judging_samples.verdict("NoHeadroom", view(workload=workload), made)
+    assert found.sentence.startswith("Fleet utilisation 95.0% by tokens (50.0% by requests) for 15 min: one replica")
 
 
 def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
@@ -47,6 +62,7 @@ def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
 def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() -> None:
     over = [*judging_samples.each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
     assert headroom(over).status is Status.OK
+    assert headroom(over).sentence.endswith("up to 90% leaves headroom; not any more in the last quarter of the time")
     filling = judging_samples.each(15, lambda n: minute(n, rps=5.7 if n > 10 else 3.0))
     assert headroom(filling).status is Status.OK, "the hold has not passed"
     burst = judging_samples.each(15, lambda n: minute(n, rps=40.0 if n in (13, 14) else 3.0))
@@ -73,7 +89,7 @@ def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -
     found = verdict("NoHeadroom", view(), peaks())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
-        "fleet utilisation 95.0% in the busiest 8 of 168 hours: one replica beside the 2.0"
+        "Fleet utilisation 95.0% in the busiest 8 of 168 hours: one replica beside the 2.0"
     )
     assert verdict("NoHeadroom", view(), peaks(high=0.89)).status is Status.OK
 
@@ -109,7 +125,7 @@ def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_move
     found = verdict("TokensPerGpuHourFalling", view(), weeks(used=0.24, replicas=3))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "tokens per GPU-hour 518,400 this week, 648,000 the week before, while traffic went +20.0%: "
+        "Tokens per GPU-hour 518,400 this week, 648,000 the week before, while traffic went +20.0%: "
         "requests per replica -20.0%, tokens per request unchanged; on 7 of 7 days"
     )
 

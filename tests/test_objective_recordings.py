@@ -53,6 +53,13 @@ def test_requests_held_back_for_adapters_are_the_first_cause_of_the_tail_in_lora
     assert worst.causes[0].cause == "adapters held back"
 
 
+def test_hits_that_were_lost_are_the_first_cause_of_the_tail_as_they_are_of_the_divergence() -> None:
+    """The plan names no hits: the slow minutes against the others tell, whatever limit made them slow."""
+    worst = episodes("prefix")["TtftTail"].worst
+    assert worst.causes[0].cause == "prefix hits"
+    assert worst.causes[0].evidence[0].startswith("prefix hits lost: 9% in the slow minutes, 84% in the others")
+
+
 def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
     """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
     watcher = Watcher({"t": view(slo={"ttft_p99_seconds": 0.26})})

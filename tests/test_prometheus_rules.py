@@ -19,7 +19,16 @@ from status_samples import agent_status
 from exporters import names
 from exporters.itself_rules import ROWS as ITSELF
 from exporters.prometheus import render
-from exporters.prometheus_rules import CAUSES, KEEP, LEVELS, Level, alert_groups, hold_seconds, keep_seconds, verdict_alert
+from exporters.prometheus_rules import (
+    CAUSES,
+    KEEP,
+    LEVELS,
+    Level,
+    alert_groups,
+    hold_seconds,
+    keep_seconds,
+    verdict_alert,
+)
 from exporters.rule_files import Alert, duration, plain_groups
 from exporters.rule_words import SEVERITIES, UNITS, first_step
 from rules.catalogue import RULES, Loudness, Rule, Scope

@@ -19,6 +19,7 @@ from rules.histograms import Histogram
 from rules.readings import (
     NOTHING,
     Basis,
+    families_of,
     gpu_utilization,
     read,
     read_all,
@@ -690,3 +691,30 @@ def test_a_total_of_gauges_that_were_stale_for_long_is_a_lower_bound() -> None:
     assert_close(value("requests_running", nearly), Reading(value=6.0, low=5.7, high=None, n=4))
     just = minute(gauges={"requests_running": gauge(6.0, 54.0)})
     assert_close(value("requests_running", just), Reading(value=6.0, low=5.4, high=None, n=4))
+
+
+ALTERNATIVES = {
+    "counters": {"requests_arrived": 120.0, "generation_seconds": 60.0},
+    "gauges": {
+        "prefix_hit_gauge": gauge(0.4),
+        "spec_accept_length": gauge(2.0),
+        "spec_steps": gauge(3.0),
+        "gpu_gfx_active": gauge(0.5),
+        "engine_startup_seconds": gauge(50.0),
+    },
+    "histograms": {"whole_per_token_seconds": (histogram([0.05] * 120),)},
+}
+"""What other engines and GPUs print in the place of what the minute has."""
+
+
+WHOLE = ("goodput_rps", "cold_start_seconds", "tpot_mean_seconds", "cost_per_million_tokens")
+"""Signals that no judgement reads over a sum of few families."""
+
+
+@pytest.mark.parametrize("signal", [s for s in SIGNALS if s.name not in WHOLE], ids=lambda signal: signal.name)
+def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
+    """Judgements add up only these; with all, and without each of its own so that another takes its place."""
+    for taken in (None, *signal.families):
+        gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
+        whole = minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})
+        assert value(signal.name, windows.only(whole, families_of(signal))) == value(signal.name, whole)

@@ -56,6 +56,21 @@ def test_a_failed_scrape_tells_its_reason() -> None:
     assert window.why_missing("requests_finished") is Gap.STALE
 
 
+def test_a_replica_that_became_ready_while_it_was_waited_for_has_a_measured_start() -> None:
+    """A new replica: its target is known before its process answers."""
+    ready = page(45, started_at=START + 12, ready_at=START + 40)
+    _, found = walk(-15.0, -30.0, ready)
+    assert found[-1].counters == {"cold_starts": 1.0, "cold_start_seconds": 28.0}
+    assert found[-1].gaps[EVERYTHING] is Gap.SCRAPE_FAILED
+
+
+def test_a_replica_that_was_ready_before_it_was_asked_for_has_not_started_now() -> None:
+    """After a restart of the agent, or of the network between: the process is old."""
+    old = page(45, started_at=START - 900, ready_at=START - 800)
+    assert walk(-15.0, -30.0, old)[1][-1].counters == {}
+    assert walk(-15.0, -30.0, page(45))[1][-1].counters == {}
+
+
 def test_counters_of_a_silence_are_booked_late_and_once() -> None:
     track, found = walk(page(0), page(15), -30.0, -45.0, page(60), page(75))
     late = found[3]
