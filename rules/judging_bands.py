@@ -22,6 +22,9 @@ from rules.wording import number, quantity
 LIKELY_PERIODS = 2
 """Separate minutes (hours) outside from which on a finding is likely; SEPARATE make it certain."""
 
+MOVED = 0.25
+"""Where the end of the hold differs by more from the whole, both numbers are told: the mean is of neither time."""
+
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll say nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
 
@@ -96,7 +99,9 @@ def judge_band(case: Case) -> Answer:
     if status is Status.CRITICAL and not persists(last, each, lambda value: limits.status(value) is Status.CRITICAL):
         status = Status.WARNING
     certainty = _certainty(case, counted, found, status, limits) if outside >= SEPARATE else Certainty.LIKELY
-    return _verdict(case, found, status, certainty, limits)
+    moved = abs(last - found.value) > MOVED * abs(found.value)
+    remark = f"; {number(last, case.rule.unit)} at the end of the time" if moved else ""
+    return _verdict(case, found, status, certainty, limits, remark)
 
 
 def _cannot(case: Case) -> Unknown | None:

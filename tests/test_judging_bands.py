@@ -180,6 +180,13 @@ def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
     assert found.sentence == "Prompt tokens found in the prefix cache 10.0%: 30.0% or more is healthy"
 
 
+def test_a_change_inside_the_hold_tells_both_numbers() -> None:
+    fallen = each(8, lambda n: of("SpeculationAcceptanceLow", 0.99 if n < 4 else 0.09, n))
+    found = verdict("SpeculationAcceptanceLow", view(), fallen)
+    assert found.sentence.startswith("Drafted tokens accepted, of those tried, 54.0%: 60.0% or more is healthy")
+    assert found.sentence.partition(". First suspect")[0].endswith("; 9.0% at the end of the time")
+
+
 def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
     strict: TierView = view(limits={"KvCacheNearCeiling": {"above": 0.5}})
     found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
