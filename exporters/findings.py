@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from exporters.status import AgentStatus, TierStatus
 from rules.catalogue import BY_NAME, Loudness
 from rules.episodes import Episode
+from rules.signals import Gap
 from rules.verdicts import FIRING, SEVERITY, Certainty, Status, Subject, Unknown, Verdict
+
+LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
+"""Reasons that stay until plan or engine change; the others pass, or somebody must look."""
 
 _LOUDNESS = {Loudness.PAGE.value: 2, Loudness.TICKET.value: 1, Loudness.REPORT.value: 0}
 
@@ -130,12 +134,15 @@ def place(subject: Subject) -> str:
 
 
 def _unanswered(status: AgentStatus) -> str:
-    number = sum(len(unknowns(tier)) for tier in status.tiers)
+    silent = [one for tier in status.tiers for one in unknowns(tier)]
+    lacking = sum(one.reason in LACKING for one in silent)
+    number = len(silent) - lacking
     without = [tier.name for tier in status.tiers if tier.view.plan is None]
     said = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
-    return " ".join(
-        [*said, f"{_count(number, 'question')} cannot be answered now." if number else "Every rule could judge."]
+    said.append(
+        f"{_count(number, 'question')} cannot be answered now." if number else "Every rule that can could judge."
     )
+    return " ".join([*said, *([f"{lacking} more need what plan or engine lacks."] if lacking else [])])
 
 
 def _count(number: int, noun: str) -> str:

@@ -105,10 +105,11 @@ def test_the_first_line_names_the_worst_of_the_whole_installation() -> None:
     fired = [one.verdict for tier in agent_status().tiers for one in findings(tier)]
     critical = sum(verdict.status is Status.CRITICAL for verdict in fired)
     warnings = len(fired) - critical
-    silent = sum(len(unknowns(tier)) for tier in agent_status().tiers)
+    silent = [one for tier in agent_status().tiers for one in unknowns(tier)]
+    lacking = sum(one.reason in (Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED) for one in silent)
     assert found.detail == (
         f"{critical} critical, {warnings} warnings in 2 of 3 tiers. mi300x-mixtral has no plan. "
-        f"{silent} questions cannot be answered now."
+        f"{len(silent) - lacking} questions cannot be answered now. {lacking} more need what plan or engine lacks."
     )
     page = read()
     assert f"Critical: {found.text}" in page.text
