@@ -46,10 +46,11 @@ LIVE = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_sec
 LONGEST = max(rule.window_seconds for rule in LIVE)
 
 RECENT_SECONDS = 960.0
-"""Older minutes keep of their histograms only LENGTHS: rules that look back further read no latencies, and these are most
-of a minute's memory (a node agent's 64 MiB, DESIGN 5)."""
+"""Older minutes keep of their histograms only LENGTHS and of their gauges only LEVELS: rules that look back further read
+no others, and these are most of a minute's memory (a node agent's 64 MiB, DESIGN 5)."""
 
 LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
+LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
 
 ACROSS = frozenset({Way.TIERS})
 """The ways that look at other tiers too."""
@@ -80,10 +81,13 @@ def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView
 
 def _aged(one: Slice, now: float) -> Slice:
     """The slice without what nobody asks of it any more."""
-    if one.window.end > now - RECENT_SECONDS or one.window.histograms.keys() <= LENGTHS:
+    window = one.window
+    slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= LEVELS
+    if window.end > now - RECENT_SECONDS or slim:
         return one
-    kept = {family: parts for family, parts in one.window.histograms.items() if family in LENGTHS}
-    return replace(one, window=replace(one.window, histograms=kept))
+    parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
+    gauges = {family: gauge for family, gauge in window.gauges.items() if family in LEVELS}
+    return replace(one, window=replace(window, histograms=parts, gauges=gauges))
 
 
 def _budget(minutes: Minutes, view: TierView) -> Budget:

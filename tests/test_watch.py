@@ -1,4 +1,4 @@
-from judging_samples import START, each, minute, minutes, seen, view
+from judging_samples import START, each, gauge, minute, minutes, seen, view
 
 from rules import watch
 from rules.catalogue import BY_NAME, Way
@@ -62,10 +62,13 @@ def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
     lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
     kept = watch.Minutes()
     for number in range(20):
-        kept = watch.closed_minute(kept, minute(number, histograms=lengths), "a", of)
+        levels = {"kv_utilization": gauge(0.5)}
+        kept = watch.closed_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
     old, new = kept.slices[0], kept.slices[-1]
     assert set(old.window.histograms) == watch.LENGTHS
+    assert set(old.window.gauges) == {"requests_running", "requests_waiting"}
     assert {"ttft_seconds", *watch.LENGTHS} <= set(new.window.histograms)
+    assert "kv_utilization" in new.window.gauges
     assert old.window.counters == minute(0).counters
     assert len(kept.slices) == 20
 
