@@ -8,7 +8,7 @@ the plan. Adapters that were paged in without anybody waiting leave no trace: th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rules import windows
 from rules.engines.registry import ENGINES
@@ -39,11 +39,15 @@ class Held:
     finished: float
 
 
+READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_deferred", "requests_finished", *LOADS})
+"""The families that are added up."""
+
+
 def judge_adapters(case: Case) -> Answer:
     """Held-back requests against the TTFT objective; else as many adapters running as fit, and others waiting."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    total = windows.add(_slim(one.window) for one in case.slices)
+    total = windows.add_of((one.window for one in case.slices), READ)
     served = level(total, "adapters_running")
     if isinstance(served, Missing):
         return case.unknown(
@@ -80,21 +84,10 @@ def _lasts(case: Case, exceeds: Callable[[Held], bool], found: Held) -> bool:
     return persists(_of(case.last_quarter(case.slices)), [_of(group) for group in case.periods(case.slices)], exceeds)
 
 
-def _slim(window: Window) -> Window:
-    """Only what is read is added up."""
-    names = ("adapters_running", "adapters_waiting", "requests_waiting_deferred")
-    return replace(
-        window,
-        counters={name: value for name, value in window.counters.items() if name in ("requests_finished", *LOADS)},
-        gauges={name: value for name, value in window.gauges.items() if name in names},
-        histograms={name: parts for name, parts in window.histograms.items() if name in LOADS},
-    )
-
-
 def _of(slices: Sequence[Slice]) -> Held | None:
     if not slices:
         return None
-    total = windows.add(_slim(one.window) for one in slices)
+    total = windows.add_of((one.window for one in slices), READ)
     return None if isinstance(level(total, "adapters_running"), Missing) else _held(total)
 
 

@@ -25,7 +25,7 @@ from rules.wording import number
 _FAMILIES = frozenset(
     {
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "requests_finished"),
-        *("spec_accept_length", "spec_steps", "requests_running"),
+        *("spec_accepted_at_position", "spec_accept_length", "spec_steps", "requests_running"),
     }
 )
 
@@ -101,17 +101,7 @@ def _judged(case: Case, planned: Speculation, found: Rounds, total: Window) -> A
 
 def _sum(slices: Sequence[Slice]) -> Window:
     """Only what speculation is read from is added up."""
-    return windows.add(_slim(one.window) for one in slices)
-
-
-def _slim(window: Window) -> Window:
-    return replace(
-        window,
-        counters={name: value for name, value in window.counters.items() if name in _FAMILIES or "position" in name},
-        gauges={name: value for name, value in window.gauges.items() if name in _FAMILIES},
-        histograms={},
-        short_seconds={name: value for name, value in window.short_seconds.items() if name in _FAMILIES},
-    )
+    return windows.add_of((one.window for one in slices), _FAMILIES)
 
 
 def _known(slices: Sequence[Slice], planned: Speculation) -> Rounds | None:

@@ -6,7 +6,7 @@ Owns these records and the sum of slices that suspects read. It examines nothing
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rules import windows
 from rules.catalogue import Rule, Way
@@ -56,7 +56,7 @@ class Scene:
     @classmethod
     def of(cls, rule: Rule, view: TierView, slices: tuple[Slice, ...]) -> Scene:
         """The scene over at least one slice; only what suspects read is added up."""
-        return cls(rule=rule, view=view, slices=slices, total=windows.add(_slim(s.window) for s in slices))
+        return cls(rule=rule, view=view, slices=slices, total=windows.add_of((s.window for s in slices), READ))
 
     @property
     def workload(self) -> Workload | None:
@@ -74,16 +74,6 @@ READ = frozenset(
     }
 )
 """The families that suspects read of the sum."""
-
-
-def _slim(window: Window) -> Window:
-    return replace(
-        window,
-        counters={family: value for family, value in window.counters.items() if family in READ},
-        histograms={family: parts for family, parts in window.histograms.items() if family in READ},
-        gauges={family: gauge for family, gauge in window.gauges.items() if family in READ},
-        short_seconds={family: seconds for family, seconds in window.short_seconds.items() if family in READ},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

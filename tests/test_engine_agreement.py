@@ -15,7 +15,7 @@ import pytest
 import yaml
 from engine_rules import written
 from judging_samples import START, answered, each, gauge, minute, seen, view
-from promtool import Case, firing, narrowed, unit_test
+from promtool import Case, differences, firing, narrowed
 
 from exporters.engine_rows import Z
 from exporters.engine_series import EDGES
@@ -62,15 +62,17 @@ def asked(rules: Path, rule: str) -> str:
     return f"({' or '.join(counts)}) > bool 0 or vector(0)"
 
 
-def agree(folder: Path, rules: Path, rule: str, when: str, cases: Mapping[str, tuple[dict[str, str], Answer]]) -> None:
-    """promtool and the judgement say the same of every case; and of both answers there are some."""
+def disagreements(
+    folder: Path, rules: Path, rule: str, when: str, cases: Mapping[str, tuple[dict[str, str], Answer]]
+) -> str:
+    """Where promtool and the judgement do not say the same of a case; of both answers there must be some."""
     expected = {name: certain(answer) for name, (_, answer) in cases.items()}
     assert set(expected.values()) == {True, False}
     ran = [
         Case(name=name, series=told, values=[(when, asked(rules, rule), float(expected[name]))])
         for name, (told, _) in cases.items()
     ]
-    unit_test(folder, narrowed(folder, rules, rule), ran)
+    return differences(folder, narrowed(folder, rules, rule), ran)
 
 
 EVICTIONS: Mapping[str, tuple[float, list[float]]] = {
@@ -98,7 +100,7 @@ def test_evictions_agree_with_the_judgement_at_and_around_each_limit(tmp_path: P
         windows = each(5, lambda n, rps=rps, events=events: minute(n, rps=rps, counters={"preemptions": events[n]}))
         told = {PREEMPTED: counted(events), FINISHED: counted([rps * 60] * 5)}
         cases[name] = (told, answered("KvEviction", view(), windows))
-    agree(tmp_path, rules, "KvEviction", "5m", cases)
+    assert not disagreements(tmp_path, rules, "KvEviction", "5m", cases)
 
 
 def test_the_bound_in_promql_is_never_bolder_than_the_exact_one() -> None:
@@ -133,14 +135,14 @@ def test_load_beyond_the_benchmark_agrees_with_the_judgement(tmp_path: Path, rul
             WAITING: level([1.0] * 15),
         }
         cases[name] = (told, answered("LoadBeyondBenchmark", view(), windows))
-    agree(tmp_path, rules, "LoadBeyondBenchmark", "15m", cases)
+    assert not disagreements(tmp_path, rules, "LoadBeyondBenchmark", "15m", cases)
 
 
 def test_one_overloaded_replica_of_two_is_found_and_named(tmp_path: Path, rules: Path) -> None:
     busy, idle = (FINISHED.replace("a:8000", name) for name in ("busy", "idle"))
     told = {busy: counted([420.0] * 20), idle: counted([60.0] * 20)}
     name = firing("LoadBeyondBenchmark", instance="busy")
-    unit_test(
+    assert not differences(
         tmp_path, rules, [Case(series=told, values=[("20m", name, 1), ("20m", firing("LoadBeyondBenchmark"), 1)])]
     )
 
@@ -154,7 +156,7 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
         (answer,) = [a for a in watch.replica_answers(one, view(), START) if a.rule == "TargetDown"]
         values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
-    unit_test(tmp_path, rules, [Case(series=up, values=values)])
+    assert not differences(tmp_path, rules, [Case(series=up, values=values)])
 
 
 def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path, rules: Path) -> None:
@@ -169,7 +171,7 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
         values.append((f"{300 + stood:.0f}s", asked(rules, "TelemetryStale"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     idle = {**moving, RUNNING: "0x60", KV: "0x60"}
-    unit_test(
+    assert not differences(
         tmp_path,
         rules,
         [Case(series=moving, values=values), Case(series=idle, values=[("12m", asked(rules, "TelemetryStale"), 0)])],
@@ -225,7 +227,7 @@ def test_the_objective_burns_where_the_judgement_is_certain_that_it_does(tmp_pat
     assert set(expected.values()) == {True, False}
     burns = asked(rules, "TtftSloBurn")
     ran = [Case(name=n, series=told, values=[("1h", burns, float(expected[n]))]) for n, (told, _) in cases.items()]
-    unit_test(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), ran, evaluated="1m")
+    assert not differences(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), ran, evaluated="1m")
 
 
 def test_what_was_not_seen_of_the_long_window_counts_as_free_of_slow_requests(tmp_path: Path, rules: Path) -> None:
@@ -237,7 +239,7 @@ def test_what_was_not_seen_of_the_long_window_counts_as_free_of_slow_requests(tm
         answer = answered("TtftSloBurn", view(), windows)
         cases.append(Case(series=ttft(short), values=[("10m", asked(rules, "TtftSloBurn"), float(certain(answer)))]))
         assert certain(answer) == (slow == 60)
-    unit_test(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), cases, evaluated="1m")
+    assert not differences(tmp_path, narrowed(tmp_path, rules, "TtftSloBurn"), cases, evaluated="1m")
 
 
 LEVELS_OF_KV: Mapping[str, list[float]] = {
@@ -255,7 +257,7 @@ def test_a_full_cache_agrees_with_the_judgement(tmp_path: Path, rules: Path) -> 
     for name, levels in LEVELS_OF_KV.items():
         windows = each(15, lambda n, levels=levels: minute(n, gauges={"kv_utilization": gauge(levels[n])}))
         cases[name] = ({KV: level(levels)}, answered("KvCacheNearCeiling", view(), windows))
-    agree(tmp_path, rules, "KvCacheNearCeiling", "15m", cases)
+    assert not disagreements(tmp_path, rules, "KvCacheNearCeiling", "15m", cases)
 
 
 HITS: Mapping[str, list[float]] = {
@@ -282,14 +284,14 @@ def test_low_prefix_hits_agree_with_the_judgement(tmp_path: Path, rules: Path, q
         }
         cases.append(Case(name=name, series=told, values=[("15m", asked(rules, "PrefixHitLow"), float(answers[name]))]))
     assert any(answers.values()) == (queried == 1000)
-    unit_test(tmp_path, narrowed(tmp_path, rules, "PrefixHitLow"), cases)
+    assert not differences(tmp_path, narrowed(tmp_path, rules, "PrefixHitLow"), cases)
 
 
 def test_a_tier_is_down_when_its_last_target_is(tmp_path: Path, rules: Path) -> None:
     ups = {f'up{{tier="t",instance="{name}"}}': values for name, values in (("a", "1x9 0x20"), ("b", "1x19 0x10"))}
     fire = firing("TierDown", severity="critical")
     values = [("240s", fire, 0.0), ("315s", fire, 0.0), ("330s", fire, 1.0)]
-    unit_test(tmp_path, rules, [Case(series=ups, values=values)])
+    assert not differences(tmp_path, rules, [Case(series=ups, values=values)])
 
 
 def test_a_burning_objective_says_what_was_seen_and_what_was_expected(tmp_path: Path, rules: Path) -> None:
@@ -300,6 +302,6 @@ def test_a_burning_objective_says_what_was_seen_and_what_was_expected(tmp_path: 
     text = rules.read_text(encoding="utf-8")
     assert "TTFT above 2.5 s, the bucket edge next to the 2 s promised; expected at most 1%" in text
     assert "TPOT above 0.1 s, the bucket edge next to the 0.08 s promised" in text
-    unit_test(
+    assert not differences(
         tmp_path, rules, [Case(series=ttft([(30, 0, 60)] * 60), values=[("1h", firing("TtftSloBurn", **labels), 1)])]
     )

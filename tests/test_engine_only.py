@@ -9,7 +9,7 @@ import pytest
 import yaml
 from engine_rules import SELECTOR, plan, written
 from promql_parser import parse
-from promtool import Case, check, firing, unit_test
+from promtool import Case, complaints, differences, firing
 
 from agent import cli
 from exporters.engine_only import Asked, engine_only_text
@@ -29,12 +29,12 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_promtool_finds_nothing_to_say_about_it(rules: Path) -> None:
-    check(rules)
+    assert not complaints(rules)
 
 
 def test_series_that_are_missing_are_told_instead_of_reading_as_health(tmp_path: Path, rules: Path) -> None:
     absent = firing("EngineMetricsAbsent", tier="t")
-    unit_test(
+    assert not differences(
         tmp_path,
         rules,
         [Case(series={UP: "1x60"}, values=[("9m45s", absent, 0), ("10m", f"({absent}) > bool 0", 1)])],
@@ -85,7 +85,7 @@ def test_the_edge_is_the_first_that_is_certainly_slow() -> None:
 @pytest.mark.parametrize("engine", sorted({engine.name for engine in ENGINES}))
 def test_every_engine_gives_a_file_that_promtool_accepts(tmp_path: Path, engine: str) -> None:
     file = written(tmp_path, engine=engine)
-    check(file)
+    assert not complaints(file)
     assert "- alert: TargetDown" in file.read_text(encoding="utf-8")
 
 
@@ -127,6 +127,6 @@ def test_the_command_prints_the_file_or_writes_it_where_it_is_told(
     out = tmp_path / "new" / "rules.yaml"
     assert cli.main(["render", "--engine-only", "--plan", real, "--out", str(out)]) == 0
     assert out.read_text(encoding="utf-8") == printed
-    check(out)
+    assert not complaints(out)
     assert 'model_name="small-llama"' in printed
     assert "TargetDown: `up` carries labels of the target only" in printed

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_server import prometheus
 from promql_parser import parse
-from promtool import Case, check, firing, unit_test
+from promtool import Case, complaints, differences, firing
 from status_samples import agent_status
 
 from exporters import names
@@ -85,7 +85,7 @@ def spoken(unit: str) -> str:
 
 
 def test_promtool_finds_nothing_to_say_about_the_rule_files() -> None:
-    check(ALERTS, RECORDING)
+    assert not complaints(ALERTS, RECORDING)
 
 
 def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_beside_it() -> None:
@@ -131,7 +131,7 @@ def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path,
         alert = count(rule, loudness)
         values += [(after(hold - 15), alert, 0.0), (after(hold), alert, 1.0), (after(last + keep - 15), alert, 1.0)]
         values.append((after(last + keep + 60), alert, 0.0))
-    unit_test(tmp_path, ALERTS, [Case(series=told, values=values)])
+    assert not differences(tmp_path, ALERTS, [Case(series=told, values=values)])
 
 
 def test_the_ticket_beside_a_page_ends_before_it() -> None:
@@ -151,7 +151,9 @@ def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, lo
         likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
         below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
     values = [(late, count(rule, loudness), 0.0) for rule, _ in of(loudness)]
-    unit_test(tmp_path, ALERTS, [Case(name="likely", series=likely, values=values), Case(series=below, values=values)])
+    assert not differences(
+        tmp_path, ALERTS, [Case(name="likely", series=likely, values=values), Case(series=below, values=values)]
+    )
 
 
 def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_pa
     both = {**verdict(rule, "1x200", "1x200", "a:1"), **verdict(rule, "1x200", "1x200", "b:1")}
     moved = {**verdict(rule, "1x40 stale", "1x40 stale", "a:1"), **verdict(rule, "_x42 1x200", "_x42 1x200", "b:1")}
     since = f'time() - ALERTS_FOR_STATE{{alertname="{rule.name}"}}'
-    unit_test(
+    assert not differences(
         tmp_path,
         ALERTS,
         [
@@ -184,7 +186,7 @@ def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_
         told |= series(rule, names.OBSERVED.name, "0.25x130")
         told |= series(rule, names.EXPECTED.name, "0.25x130", bound="upper")
         alerts.append(("30m", rule.name, [expected(rule, one) for one in LEVELS[rule.loudness] if reached(one, level)]))
-    unit_test(tmp_path, ALERTS, [Case(series=told, alerts=alerts)])
+    assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=alerts)])
 
 
 def reached(one: Level, level: Level) -> bool:
@@ -224,7 +226,7 @@ def test_what_is_not_known_is_said_in_words_and_leaves_no_hole(tmp_path: Path) -
         f"Next: {first_step(rule)}.\n{CAUSES}"
     )
     told = {**verdict(rule, "1x200"), **series(rule, names.OBSERVED.name, "2.5x200", bound="lower")}
-    unit_test(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
+    assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
 
 
 def test_no_alert_points_to_causes_that_it_does_not_show() -> None:

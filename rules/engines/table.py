@@ -89,6 +89,42 @@ class Row:
         return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 
+def row(
+    kind: Kind,
+    family: str,
+    source: str,
+    since: str,
+    until: str = "",
+    *,
+    across: Across = Across.SUM,
+    where: tuple[str, str] | None = None,
+    by: str = "",
+    part: str = "",
+    lazy: bool = False,
+    zero_with: str = "",
+    none: float | None = None,
+    factor_fact: str = "",
+    note: str = "",
+) -> Row:
+    """A row as tables write it: what every row has by place, the rest by name."""
+    return Row(
+        family=family,
+        source=source,
+        kind=kind,
+        across=across,
+        where=(where,) if where else (),
+        by=by,
+        part=part,
+        lazy=lazy,
+        zero_with=zero_with,
+        none=none,
+        factor_fact=factor_fact,
+        since=since,
+        until=until,
+        note=note,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
     """Families of the page that sizewatch leaves alone, and why: `prefix` matches the start of the mapped name."""

@@ -12,7 +12,7 @@ table reads it as 0.6.6 and those two times wrongly.
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Marker, Row
+from rules.engines.table import Across, Engine, Marker, Row, row
 from rules.engines.vllm_v0_ignored import IGNORED
 from rules.families import Kind
 
@@ -21,52 +21,21 @@ RUNNING = "vllm_num_requests_running"
 EVERY_FINISH = "vllm_request_success_total"
 
 
-def _row(
-    kind: Kind,
-    family: str,
-    source: str,
-    since: str,
-    *,
-    across: Across = Across.SUM,
-    where: tuple[str, str] | None = None,
-    by: str = "",
-    part: str = "",
-    lazy: bool = False,
-    zero_with: str = "",
-    none: float | None = None,
-    note: str = "",
-) -> Row:
-    return Row(
-        family=family,
-        source=source,
-        kind=kind,
-        across=across,
-        where=(where,) if where else (),
-        by=by,
-        part=part,
-        lazy=lazy,
-        zero_with=zero_with,
-        none=none,
-        since=since,
-        note=note,
-    )
-
-
 def _finished(family: str, reason: str) -> Row:
     note = "a reason appears with its first request, the counter with its first"
     where = ("finished_reason", reason)
-    return _row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
+    return row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
 
 
 def _http(family: str, status: str) -> Row:
     note = (
         "prometheus-fastapi-instrumentator, in vllm/entrypoints/openai/api_server.py: a status before its first answer"
     )
-    return _row(C, family, "http_requests_total", "0.6.6", where=("status", status), lazy=True, note=note)
+    return row(C, family, "http_requests_total", "0.6.6", where=("status", status), lazy=True, note=note)
 
 
 ROWS: tuple[Row, ...] = (
-    _row(
+    row(
         C,
         "requests_finished",
         EVERY_FINISH,
@@ -80,16 +49,16 @@ ROWS: tuple[Row, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    _row(
+    row(
         C,
         "prompt_tokens",
         "vllm_prompt_tokens_total",
         "0.5.0",
         note="cached tokens included, and tokens prefilled again after a preemption",
     ),
-    _row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
-    _row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
-    _row(
+    row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
+    row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
+    row(
         C,
         "engine_steps",
         "vllm_iteration_tokens_total",
@@ -97,40 +66,38 @@ ROWS: tuple[Row, ...] = (
         part="count",
         note="a histogram despite its name; the log of an idle server, every 10 s, counts and refreshes gauges too",
     ),
-    _row(
+    row(
         H,
         "ttft_seconds",
         "vllm_time_to_first_token_seconds",
         "0.5.0",
         note="edges end at 10 s; a request that was preempted and recomputed is observed again",
     ),
-    _row(
+    row(
         H,
         "itl_seconds",
         "vllm_time_per_output_token_seconds",
         "0.5.0",
         note="is ITL, one a decode step of a request; edges end at 2.5 s",
     ),
-    _row(
+    row(
         H,
         "e2e_seconds",
         "vllm_e2e_request_latency_seconds",
         "0.5.0",
         note="edges ended at 60 s, in 0.5 they began at 1 s",
     ),
-    _row(H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"),
-    _row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
-    _row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
-    _row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
-    _row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
-    _row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
-    _row(G, "requests_running", RUNNING, "0.5.0"),
-    _row(G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"),
-    _row(
-        G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MEAN, note="a ratio despite its name"
-    ),
-    _row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MAX),
-    _row(
+    row(H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"),
+    row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
+    row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
+    row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
+    row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
+    row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
+    row(G, "requests_running", RUNNING, "0.5.0"),
+    row(G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"),
+    row(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MEAN, note="a ratio despite its name"),
+    row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MAX),
+    row(
         G,
         "prefix_hit_gauge",
         "vllm_gpu_prefix_cache_hit_rate",
@@ -139,7 +106,7 @@ ROWS: tuple[Row, ...] = (
         none=-1.0,
         note="of blocks, averaged since the start, of the first pipeline stage's scheduler; -1 without prefix caching",
     ),
-    _row(
+    row(
         G,
         "spec_accept_rate",
         "vllm_spec_decode_draft_acceptance_rate",
@@ -147,7 +114,7 @@ ROWS: tuple[Row, ...] = (
         across=Across.MEAN,
         note="accepted / drafted since the start; only with speculation configured",
     ),
-    _row(
+    row(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
@@ -156,7 +123,7 @@ ROWS: tuple[Row, ...] = (
         by="running_lora_adapters",
         note="value is the time of the last update; old label sets never go away: only the newest series counts",
     ),
-    _row(
+    row(
         G,
         "adapters_waiting",
         "vllm_lora_requests_info",
