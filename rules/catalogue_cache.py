@@ -5,26 +5,18 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Condition, Loudness, Rule, Scope, Threshold, Way
-
-HOLD_SECONDS = 900.0
-MINIMUM_SECONDS = 180.0
+from rules.rule import Condition, Loudness, Rule, Threshold, band
 
 ROWS: tuple[Rule, ...] = (
-    Rule(
-        name="KvCacheNearCeiling",
-        way=Way.BAND,
-        scope=Scope.TIER,
+    band(
+        "KvCacheNearCeiling",
         loudness=Loudness.TICKET,
-        window_seconds=HOLD_SECONDS,
-        minimum_seconds=MINIMUM_SECONDS,
         thresholds={
             "above": Threshold(
                 value=0.90, unit="ratio", source="guide 9.3: 75-90 % is healthy, near 100 % is the ceiling"
             )
         },
         signal="kv_utilization",
-        unit="ratio",
         about="KV cache in use",
         title="KV cache near its ceiling",
         meaning="The KV cache is nearly full all the time: any burst, or one long prompt, begins to evict.",
@@ -34,13 +26,9 @@ ROWS: tuple[Rule, ...] = (
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
     ),
-    Rule(
-        name="KvResidencyShort",
-        way=Way.BAND,
-        scope=Scope.TIER,
+    band(
+        "KvResidencyShort",
         loudness=Loudness.REPORT,
-        window_seconds=HOLD_SECONDS,
-        minimum_seconds=MINIMUM_SECONDS,
         thresholds={
             "below": Threshold(
                 value=10,
@@ -61,13 +49,9 @@ ROWS: tuple[Rule, ...] = (
             "Protect prefixes that come back often with frequency-based eviction where the engine offers it",
         ),
     ),
-    Rule(
-        name="KvTransferSlow",
-        way=Way.BAND,
-        scope=Scope.TIER,
+    band(
+        "KvTransferSlow",
         loudness=Loudness.TICKET,
-        window_seconds=HOLD_SECONDS,
-        minimum_seconds=MINIMUM_SECONDS,
         thresholds={
             "above": Threshold(
                 value=0.5,
@@ -87,13 +71,9 @@ ROWS: tuple[Rule, ...] = (
             "Place prefill and decode instances nearer to each other, or send fewer bytes with an FP8 KV cache",
         ),
     ),
-    Rule(
-        name="PrefixHitLow",
-        way=Way.BAND,
-        scope=Scope.TIER,
+    band(
+        "PrefixHitLow",
         loudness=Loudness.TICKET,
-        window_seconds=HOLD_SECONDS,
-        minimum_seconds=MINIMUM_SECONDS,
         thresholds={
             "below": Threshold(
                 value=0.30, unit="ratio", source="guide 9.3: below 30 % on a workload with known prefix reuse"
@@ -103,7 +83,6 @@ ROWS: tuple[Rule, ...] = (
             ),
         },
         signal="prefix_hit_ratio",
-        unit="ratio",
         family="prefix_hit_ratio",
         needs="workload.prefix_hit_ratio",
         condition=Condition.SERVING,
@@ -117,13 +96,9 @@ ROWS: tuple[Rule, ...] = (
             "Enlarge the cache if blocks are evicted before they come back (KvEviction, KvResidencyShort)",
         ),
     ),
-    Rule(
-        name="SpeculationAcceptanceLow",
-        way=Way.BAND,
-        scope=Scope.TIER,
+    band(
+        "SpeculationAcceptanceLow",
         loudness=Loudness.TICKET,
-        window_seconds=HOLD_SECONDS,
-        minimum_seconds=MINIMUM_SECONDS,
         thresholds={
             "below": Threshold(value=0.60, unit="ratio", source="guide 9.3: above 60 % (per token: DESIGN 3.7)"),
             "critical_below": Threshold(
@@ -132,7 +107,6 @@ ROWS: tuple[Rule, ...] = (
             "minimum_requests": Threshold(value=200, unit="rounds", source="so many rounds make an acceptance"),
         },
         signal="speculative_acceptance",
-        unit="ratio",
         condition=Condition.SERVING,
         about="Drafted tokens accepted, of those tried,",
         title="Speculative acceptance low",

@@ -5,21 +5,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Condition, Loudness, Rule, Scope, Threshold, Way
-
-HOLD_SECONDS = 900.0
-MINIMUM_SECONDS = 180.0
-
-
-def _band(name: str, **row: object) -> Rule:
-    common: dict[str, object] = {
-        "way": Way.BAND,
-        "scope": Scope.TIER,
-        "window_seconds": HOLD_SECONDS,
-        "minimum_seconds": MINIMUM_SECONDS,
-        "unit": "ratio",
-    }
-    return Rule(name=name, **{**common, **row})  # type: ignore[arg-type]
+from rules.rule import BAND_SECONDS, Condition, Loudness, Rule, Scope, Threshold, Way, band
 
 
 def _faults(
@@ -30,7 +16,7 @@ def _faults(
         way=Way.FAULTS,
         scope=Scope.TIER,
         loudness=Loudness.TICKET,
-        window_seconds=HOLD_SECONDS,
+        window_seconds=BAND_SECONDS,
         minimum_seconds=60.0,
         thresholds={"events": Threshold(value=1, unit="events", source="none is normal (METRICS trap 16: by change)")},
         signal=signal,
@@ -44,7 +30,7 @@ def _faults(
 
 
 ROWS: tuple[Rule, ...] = (
-    _band(
+    band(
         "GpuMemoryLow",
         loudness=Loudness.REPORT,
         thresholds={
@@ -62,7 +48,7 @@ ROWS: tuple[Rule, ...] = (
             "If the KV cache is not short either, size the next plan on GPUs with less memory",
         ),
     ),
-    _band(
+    band(
         "GpuMemoryHigh",
         loudness=Loudness.TICKET,
         thresholds={
@@ -78,7 +64,7 @@ ROWS: tuple[Rule, ...] = (
             "Use an FP8 KV cache or quantised weights (guide 7.5) before the next growth of traffic",
         ),
     ),
-    _band(
+    band(
         "GpuComputeLow",
         loudness=Loudness.REPORT,
         thresholds={"below": Threshold(value=0.60, unit="ratio", source="guide 9.3: 60-85 % during active serving")},
@@ -93,7 +79,7 @@ ROWS: tuple[Rule, ...] = (
             "If the load is simply low, see UtilizationTrap: the fleet is larger than its traffic",
         ),
     ),
-    _band(
+    band(
         "GpuThrottling",
         loudness=Loudness.TICKET,
         thresholds={

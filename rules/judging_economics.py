@@ -14,7 +14,7 @@ from rules import windows
 from rules.catalogue_configuration import SUSPICION
 from rules.judging import Case, persists
 from rules.plan import Speculation
-from rules.readings import level, ratio, read
+from rules.readings import families_of, level, ratio, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.slices import Slice
@@ -24,8 +24,9 @@ from rules.wording import number
 
 _FAMILIES = frozenset(
     {
-        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "requests_finished"),
-        *("spec_accepted_at_position", "spec_accept_length", "spec_steps", "requests_running"),
+        *families_of(BY_NAME["speculative_acceptance"]),
+        *families_of(BY_NAME["tokens_per_round"]),
+        *("requests_finished", "requests_running"),
     }
 )
 

@@ -1,10 +1,14 @@
-"""What a rule is: one row of the catalogue. Types only; the rows are `rules.catalogue_*`, together `rules.catalogue`."""
+"""What a rule is: one row of the catalogue. Types, and the row that many share.
+
+The rows are `rules.catalogue_*`, together `rules.catalogue`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Way(StrEnum):
@@ -98,3 +102,19 @@ class Rule:
     def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
         """A threshold's value, or what the configuration of the tier says instead."""
         return overrides.get(self.name, {}).get(name, self.thresholds[name].value)
+
+
+BAND_SECONDS, BAND_MINIMUM_SECONDS = 900.0, 180.0
+
+
+def band(name: str, *, unit: str = "ratio", **row: Any) -> Rule:
+    """A tier's row of Way.BAND: 15 minutes of a reading, judged from three on; the rest as in `Rule`."""
+    return Rule(
+        name=name,
+        way=Way.BAND,
+        scope=Scope.TIER,
+        window_seconds=BAND_SECONDS,
+        minimum_seconds=BAND_MINIMUM_SECONDS,
+        unit=unit,
+        **row,
+    )

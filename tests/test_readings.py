@@ -694,7 +694,11 @@ def test_a_total_of_gauges_that_were_stale_for_long_is_a_lower_bound() -> None:
 
 
 ALTERNATIVES = {
-    "counters": {"requests_arrived": 120.0, "generation_seconds": 60.0},
+    "counters": {
+        "requests_arrived": 120.0,
+        "generation_seconds": 60.0,
+        **{f"spec_accepted_at_position/{place}": 1000 * 0.8 ** (place + 1) for place in range(5)},
+    },
     "gauges": {
         "prefix_hit_gauge": gauge(0.4),
         "spec_accept_length": gauge(2.0),

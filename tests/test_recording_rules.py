@@ -69,6 +69,7 @@ def test_records_have_the_values_that_their_names_claim(tmp_path: Path) -> None:
         'tier:sizewatch_requests_finished_total:rate5m{tier="t"}': 6.0,
         'tier:sizewatch_requests_finished_total:rate5m{tier="u"}': 100.0,
         'tier:sizewatch_ttft_seconds:p50_rate5m{tier="t"}': 0.5 * 0.5 / 0.9,
+        'tier:sizewatch_ttft_seconds:p99_rate5m{tier="t"}': 0.5 + 0.5 * 0.09 / 0.1,
         'tier:sizewatch_ttft_seconds:p95_rate5m{tier="t"}': 0.75,
         'tier:sizewatch_preemptions_per_request:ratio_rate5m{tier="t"}': 0.1,
         'tier:sizewatch_kv_utilization_ratio:mean{tier="t"}': 0.45,
