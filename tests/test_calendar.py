@@ -1,0 +1,116 @@
+"""Local time on a grid of bins, against the clock of the standard library."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forecast.calendar import local_days, time_of_week, utc_offsets
+
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Casablanca")
+
+
+def unix(text: str, zone: str = "UTC") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+def slot_by_the_clock(t: float, bin_seconds: float, zone: str) -> int:
+    local = datetime.fromtimestamp(t, UTC).astimezone(ZoneInfo(zone))
+    since = timedelta(days=local.weekday(), hours=local.hour, minutes=local.minute, seconds=local.second)
+    return math.floor(since.total_seconds() / bin_seconds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    start=st.integers(min_value=0, max_value=2_000_000_000),
+    bin_seconds=st.sampled_from((60, 300, 600, 900, 3600)),
+    zone=st.sampled_from(ZONES),
+)
+def test_every_slot_is_what_the_clock_on_the_wall_shows(start: int, bin_seconds: int, zone: str) -> None:
+    stride = 40 * 86_400 // bin_seconds
+    slots = time_of_week(float(start), bin_seconds, stride, zone)
+    for index in range(0, stride, 97):
+        assert slots[index] == slot_by_the_clock(start + index * bin_seconds, bin_seconds, zone)
+
+
+def test_monday_midnight_of_the_zone_is_slot_zero_and_the_week_has_all_slots() -> None:
+    slots = time_of_week(unix("2026-11-16T00:00", "Europe/Berlin"), 300, 2016, "Europe/Berlin")
+    assert slots.tolist() == list(range(2016))
+
+
+def test_in_spring_an_hour_of_slots_does_not_come() -> None:
+    slots = time_of_week(unix("2026-03-29T01:30", "Europe/Berlin"), 1800, 3, "Europe/Berlin")
+    assert slots.tolist() == [6 * 48 + 3, 6 * 48 + 6, 6 * 48 + 7]
+
+
+def test_in_autumn_the_repeated_hour_has_its_slots_twice() -> None:
+    slots = time_of_week(unix("2026-10-25T02:00", "Europe/Berlin"), 1800, 5, "Europe/Berlin")
+    assert slots.tolist() == [6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 4, 6 * 48 + 5, 6 * 48 + 6]
+
+
+def test_the_change_is_found_to_the_second() -> None:
+    change = unix("2026-03-29T01:00")
+    assert utc_offsets(change - 2, 1, 4, "Europe/Berlin").tolist() == [3600, 3600, 7200, 7200]
+
+
+def test_a_bin_that_begins_within_a_slot_belongs_to_it() -> None:
+    assert time_of_week(unix("2026-11-16T00:07"), 300, 2, "UTC").tolist() == [1, 2]
+    # 00:00 UTC is 05:45 in Kathmandu.
+    assert time_of_week(unix("2026-11-16T00:00"), 3600, 1, "Asia/Kathmandu").tolist() == [5]
+
+
+def test_four_weeks_of_five_minutes_take_a_few_milliseconds() -> None:
+    start = unix("2026-10-05T00:00")
+    time_of_week(start, 300, 8064, "Europe/Berlin")
+    took = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        time_of_week(start, 300, 8064, "Europe/Berlin")
+        took.append(time.perf_counter() - begin)
+    assert min(took) < 0.010
+
+
+def test_no_bins_have_no_slots() -> None:
+    assert time_of_week(0.0, 300, 0, "Europe/Berlin").tolist() == []
+    assert time_of_week(0.0, 300, 0, "Europe/Berlin").dtype == np.int64
+
+
+@pytest.mark.parametrize("bin_seconds", [0, -60, 8 * 86_400])
+def test_bins_that_cut_no_week_are_refused(bin_seconds: float) -> None:
+    with pytest.raises(ValueError, match="do not cut a week"):
+        time_of_week(0.0, bin_seconds, 1, "UTC")
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    with pytest.raises(KeyError):
+        time_of_week(0.0, 300, 1, "Mars/Olympus")
+
+
+def test_days_that_are_like_sundays_have_the_slots_of_a_sunday() -> None:
+    start = unix("2026-12-24T00:00", "Europe/Berlin")  # a Thursday
+    christmas = (date(2026, 12, 25), date(2026, 12, 26))
+    slots = time_of_week(start, 3600, 4 * 24, "Europe/Berlin", christmas)
+    hours = list(range(24))
+    of_days = [[24 * day + hour for hour in hours] for day in (3, 6, 6, 6)]
+    assert slots.tolist() == [slot for day in of_days for slot in day]
+    assert time_of_week(start, 3600, 24, "Europe/Berlin", christmas).tolist() == of_days[0]
+
+
+def test_a_day_like_a_sunday_is_one_of_the_zones_clock() -> None:
+    start = unix("2026-12-24T22:00")
+    slots = time_of_week(start, 3600, 3, "Europe/Berlin", (date(2026, 12, 25),))
+    assert slots.tolist() == [3 * 24 + 23, 6 * 24, 6 * 24 + 1]
+
+
+def test_the_days_of_a_grid_are_those_of_the_zones_clock() -> None:
+    start = unix("2026-12-24T22:30")
+    assert local_days(start, 1800, 2, "Europe/Berlin") == (date(2026, 12, 24), date(2026, 12, 25))
+    assert local_days(start, 1800, 2, "UTC") == (date(2026, 12, 24),)
+    assert local_days(start, 1800, 0, "UTC") == ()

@@ -1,0 +1,52 @@
+"""Public holidays by country and part of it, and that they behave like Sundays."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from forecast.calendar import local_days, time_of_week
+from forecast.public_holidays import public_holidays
+
+
+def days(first: str, count: int) -> list[date]:
+    return [date.fromisoformat(first) + timedelta(days=i) for i in range(count)]
+
+
+def test_holidays_are_those_of_the_country_among_the_days_asked_for() -> None:
+    assert list(public_holidays("DE", days("2026-12-20", 14))) == [
+        date(2026, 12, 25),
+        date(2026, 12, 26),
+        date(2027, 1, 1),
+    ]
+    assert public_holidays("DE", days("2026-12-20", 5)) == {}
+    assert public_holidays("DE", []) == {}
+
+
+def test_a_part_of_a_country_has_its_own_as_well() -> None:
+    around = days("2026-01-05", 3)
+    assert public_holidays("DE", around) == {}
+    assert list(public_holidays("DE-BY", around)) == [date(2026, 1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("country", "said"),
+    [
+        ("XQ", "'XQ' is no country with known holidays"),
+        ("DE-BX", "DE has no part 'BX' with holidays of its own; known: BB, BE, BW, BY"),
+        ("de", "'de' is no country"),
+        ("", "'' is no country with known holidays; write the two letters"),
+    ],
+)
+def test_what_is_no_country_is_refused_in_words(country: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        public_holidays(country, days("2026-01-01", 1))
+
+
+def test_a_holiday_has_the_week_slots_of_a_sunday() -> None:
+    start = datetime(2026, 12, 25, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+    grid = (start, 3600.0, 24, "Europe/Berlin")
+    found = public_holidays("DE", local_days(*grid))
+    assert time_of_week(*grid, found).tolist() == list(range(144, 168))
