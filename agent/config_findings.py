@@ -80,6 +80,19 @@ def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
         yield f"web.listen: {web.listen} takes passwords from other machines without TLS; set web.tls"
 
 
+def _nothing_to_forecast_from(config: Config, _: Plan | None) -> Iterator[str]:
+    if config.forecast.enabled and "forecast" in config.model_fields_set and not config.data_dir:
+        yield "forecast: has no use without a history; set data_dir"
+
+
+def _cost_without_price(config: Config, plan: Plan | None) -> Iterator[str]:
+    for tier in config.forecast.late_request_cost:
+        planned = plan.tiers.get(tier) if plan else None
+        if planned is None or planned.cost is None:
+            path = f"forecast.late_request_cost.{tier}"
+            yield f"{path}: weighs nothing without the plan's cost.gpu_hour_price of this tier; quantile is used"
+
+
 CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _nothing_to_watch,
     _unplanned,
@@ -88,4 +101,6 @@ CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _unchecked_alertmanager,
     _open_to_others,
     _open_webhook,
+    _nothing_to_forecast_from,
+    _cost_without_price,
 )

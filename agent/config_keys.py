@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.collect import scrapers
 from agent.collect.pages import DEFAULT_MAX_BYTES, TargetOptions
+from agent.config_calendar import Bin, Country, Hold, Length, LocalTime, Recurrence, Zone
 from agent.config_problems import default_replica
 from agent.config_values import (
     EnvironmentFileName,
@@ -210,6 +211,51 @@ class Alerting(_Part):
         )
 
 
+class EventKeys(_Part):
+    """Something known that brings more traffic than usual, or less, an entry."""
+
+    name: Text = Field(description="What it is called.")
+    start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
+    duration_seconds: Length = Field(alias="duration", description="How long it lasts, by the same clock.")
+    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
+        description="Traffic that is expected by what is usual at that time: 3 is three times as much, 0 is none."
+    )
+    recurrence: Recurrence | None = Field(
+        None, description="When it comes again, as an RRULE of RFC 5545, such as FREQ=MONTHLY;BYMONTHDAY=1."
+    )
+
+
+class Forecast(_Part):
+    """What is known of the traffic to come, and how sure the capacity for it must be. The lead is the plan's
+    cold_start_seconds, where no cold start was seen yet."""
+
+    enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
+    zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")
+    country: Country | None = Field(
+        None, description="Whose public holidays count as Sundays: DE, or DE-BY of a part of a country; default none."
+    )
+    events: Annotated[tuple[EventKeys, ...], Field(strict=False)] = Field((), description="Known events.")
+    bin_seconds: Bin = Field(
+        300.0,
+        alias="bin",
+        description="The traffic is forecast in sums over so long.",
+        json_schema_extra={"default": "5m"},
+    )
+    quantile: Annotated[float, Field(ge=0.5, le=0.999)] = Field(
+        0.99, description="Share of the time in which the forecast demand must be enough, where no costs say it."
+    )
+    late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
+        {},
+        description="By tier: what a request costs that comes while no replica has room for it, in the plan's currency.",
+    )
+    scale_down_hold_seconds: Hold = Field(
+        600.0,
+        alias="scale_down_hold",
+        description="Replicas are given up only when none of the time before needed them.",
+        json_schema_extra={"default": "10m"},
+    )
+
+
 class Logging(_Part):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged.")
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
@@ -239,6 +285,7 @@ class Config(_Part):
     )
     web: Web = Web()
     alerting: Alerting = Alerting()
+    forecast: Forecast = Forecast()
     logging: Logging = Logging()
 
     @property

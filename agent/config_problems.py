@@ -60,7 +60,7 @@ def cross_problems(data: object, plan: Plan | None) -> tuple[str, ...]:
     found = [entry for check in CHECKS for entry in check(data)]
     if plan is not None:
         found += [entry for plan_check in PLAN_CHECKS for entry in plan_check(data, plan)]
-    found += _thresholds(data, plan)
+    found += (*_unknown_tiers(data, plan), *_thresholds(data))
     return tuple(printable(f"{path_text(path)}: {text}") for path, text in found)
 
 
@@ -205,6 +205,16 @@ def _external_labels(data: Mapping[str, Any]) -> Found:
             yield path, f"is a label that alerts have already; they are {', '.join(sorted(OWN_LABELS))}"
 
 
+def _same_event(data: Mapping[str, Any]) -> Found:
+    entries = _mapping(data.get("forecast")).get("events")
+    first: dict[str, int] = {}
+    for place, event in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        name = _mapping(event).get("name")
+        if isinstance(name, str) and first.setdefault(name, place) != place:
+            path = ("forecast", "events", place, "name")
+            yield path, f"is that of events[{first[name]}]; a time that comes again is one event with a recurrence"
+
+
 CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _late_timeout,
     _same_replica,
@@ -215,6 +225,7 @@ CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _unknown_engine,
     _alert_path,
     _external_labels,
+    _same_event,
 )
 
 
@@ -230,14 +241,23 @@ def _other_pool(data: Mapping[str, Any], plan: Plan) -> Found:
 PLAN_CHECKS: tuple[Callable[[Mapping[str, Any], Plan], Found], ...] = (_other_pool,)
 
 
-def _thresholds(data: Mapping[str, Any], plan: Plan | None) -> Found:
+def _unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     served = [target["tier"] for _, target in _targets(data) if isinstance(target.get("tier"), str)]
     tiers = tuple(dict.fromkeys([*served, *(plan.tiers if plan else ())]))
     # A plan that cannot be used has problems of its own; which tiers it would have is not known.
     complete = plan is not None or not data.get("plan")
+    costs = _mapping(_mapping(data.get("forecast")).get("late_request_cost"))
+    for path, named in (
+        (("thresholds",), _mapping(data.get("thresholds"))),
+        (("forecast", "late_request_cost"), costs),
+    ):
+        for tier in named if complete else ():
+            if tier not in tiers:
+                yield (*path, str(tier)), unknown(str(tier), tiers, "a tier of targets or plan")
+
+
+def _thresholds(data: Mapping[str, Any]) -> Found:
     for tier, rules in _mapping(data.get("thresholds")).items():
-        if complete and tier not in tiers:
-            yield ("thresholds", str(tier)), unknown(str(tier), tiers, "a tier of targets or plan")
         for rule, numbers in _mapping(rules).items():
             yield from _rule_thresholds(("thresholds", str(tier), str(rule)), str(rule), _mapping(numbers))
 

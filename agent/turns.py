@@ -18,13 +18,14 @@ from agent.collect.gpus import Gpus, GpuTurn
 from agent.collect.scrapers import Scraped, Scrapers, Target
 from agent.cycle import Closed, Key, Watcher
 from agent.ledger import Ledger
-from rules import alert_state, episodes, gpu_windows, windows
+from rules import alert_state, episodes, gpu_windows, timeline, windows
 from rules.catalogue import BY_NAME
 from rules.episodes import Ended, Episode, Standing
 from rules.foreign_alerts import Fleet, ForeignAlert
 from rules.signals import Gap
 from rules.slices import TierView
 from rules.snapshots import Snapshot
+from rules.starts import KEPT_SECONDS, Start
 from rules.timeline import Event, Kind
 from rules.verdicts import Answer, Unknown
 from rules.windows import Window
@@ -146,7 +147,9 @@ class Turns:
             window: Window | None = self.watcher.no_page(*key, outcome.t, trouble=self.ledger.trouble(key))
         else:
             self._note_restart(key, outcome.snapshot)
+            known = self.watcher.starts(key[0])
             window = self.watcher.page(*key, outcome.snapshot, gpu_windows.together(of_gpus.values()))
+            self._note_starts(key[0], known)
         if window is not None:
             self.ledger.booked(key, window, of_gpus)
 
@@ -154,7 +157,16 @@ class Turns:
         replica = self.watcher.replicas.get(key)
         last = replica.track.last if replica is not None else None
         if last is not None and windows.restarted(last, page):
-            self.event(page.t, Kind.RESTART, f"the engine restarted{_cold_start(page)}", *key)
+            self.event(page.t, Kind.RESTART, "the engine restarted", *key)
+
+    def _note_starts(self, tier: str, known: tuple[Start, ...]) -> None:
+        """Starts are kept as events: an agent that starts anew knows them again (`resume_starts`). An old one of a process
+        that still runs is told by its page each time."""
+        now_known = self.watcher.starts(tier)
+        for start in () if now_known is known else now_known:
+            if start not in known and start.t > self._clock() - KEPT_SECONDS:
+                event = timeline.cold_start(tier, start)
+                self.event(event.t, event.kind, event.text, event.tier, event.replica)
 
     def _remember(self, ended: tuple[Ended, ...]) -> None:
         """Episodes of the last day stay in memory for the status page."""
@@ -200,12 +212,21 @@ class Turns:
         self.watcher.alerts = alert_state.resumed((*self.past, *going_on), now)
         self._book(tuple(ended), ())
 
+    def resume_starts(self, events: Iterable[Event]) -> None:
+        """The starts that earlier runs kept, of tiers that are still watched."""
+        tiers = {target.tier for target in self.targets}
+        for event in events:
+            start = timeline.start_of(event)
+            if start is not None and event.tier in tiers:
+                self.watcher.starts_known(event.tier, (start,))
+
     def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
         if self.history is None:
             return
         lasting = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
         trouble = self.history.trouble
-        self.history.turn(closed, self.versions, ended, lasting if closed or ended else [])
+        pools = {target.key: target.pool for target in self.targets}
+        self.history.turn(closed, self.versions, ended, lasting if closed or ended else [], pools=pools)
         news.of_history(trouble, self.history.trouble)
 
     def stop(self) -> None:
@@ -229,9 +250,3 @@ def _restarted(episode: Episode, now: float) -> Standing:
     text = "sizewatch has just started"
     answer = Unknown(t=now, rule=episode.rule, subject=episode.subject, reason=Gap.RESTARTED, text=text)
     return Standing(answer=answer, episode=episode, judged_at=now)
-
-
-def _cold_start(page: Snapshot) -> str:
-    if page.started_at is None or page.ready_at is None or page.ready_at <= page.started_at:
-        return ""
-    return f"; it was ready {page.ready_at - page.started_at:.0f} s after its start"

@@ -22,7 +22,7 @@ from history_samples import booking
 from agent.history.store import Store
 
 REPLICAS = ("r0", "r1", "r2")
-LONGEST_LIFE_SECONDS = 0.06
+LONGEST_LIFE_SECONDS = 0.1
 
 
 def write(path: Path, first: int, count: int, say: Callable[[int], object]) -> None:

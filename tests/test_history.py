@@ -299,11 +299,11 @@ def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
     assert store.prune(START + 3 * DAY) == 0
     assert store.prune(START + 3 * DAY + 1) == 1
     assert (len(store.minutes("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 2)
-    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1
+    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1 + 1
     assert (len(store.replica_bins("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 1)
     assert store.events(0.0) == ()
     assert store.prune(START + 91 * DAY + 1) == 0
-    assert store.prune(START + 100 * DAY) == 1 + 1 + 1
+    assert store.prune(START + 100 * DAY) == 1 + 1 + 1 + 1
     assert store.episodes(0.0) == (OF_REPLICA,)
 
 

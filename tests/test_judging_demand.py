@@ -87,6 +87,21 @@ def test_a_saturated_fleet_that_completes_no_more_is_seen_by_what_arrives() -> N
     assert told(4.0, finished=4.0).status is Status.OK
 
 
+def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
+    def refusing(number: int) -> Window:
+        return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
+
+    booked = minutes(view_of("t", PLAN), {"r0": each(8, refusing), "r1": each(8, refusing)})
+    answers = watch.tier_answers(booked, view_of("t", PLAN), START + 480.0)
+    found = next(answer for answer in answers if answer.rule == RULE)
+    assert isinstance(found, Verdict)
+    assert found.status is Status.WARNING
+    assert found.sentence.startswith("10 rps arrive, 2 ready replicas may take 8 rps")
+    assert isinstance(found.observed, Reading)
+    assert found.observed.low == pytest.approx(10.0)
+    assert found.observed.n == 4800.0
+
+
 def test_just_what_they_may_take_is_fine() -> None:
     found = told(3.99)
     assert found.status is Status.OK

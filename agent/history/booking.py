@@ -27,11 +27,13 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
-    """A closed minute of one replica, placed on the curve of a plan version ("" without a plan)."""
+    """A closed minute of one replica, placed on the curve of a plan version ("" without a plan). `pool` says which part of
+    the tier it belongs to: mixed, prefill or decode."""
 
     tier: str
     plan_version: str
     slice: Slice
+    pool: str = "mixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class _Waiting:
     bin: int
     beyond: str
     body: bytes
+    pool: str
 
     @property
     def size(self) -> int:
@@ -100,9 +103,12 @@ class Buffer:
 
 def _waiting(booking: Booking) -> _Waiting:
     one = booking.slice
-    return _Waiting(booking.tier, booking.plan_version, one.replica or "", bin_code(one), one.beyond, pack(one.window))
+    body = pack(one.window)
+    return _Waiting(
+        booking.tier, booking.plan_version, one.replica or "", bin_code(one), one.beyond, body, booking.pool
+    )
 
 
 def _booking(one: _Waiting) -> Booking:
     placed = slice_of(one.replica, one.bin, one.beyond, one.body)
-    return Booking(tier=one.tier, plan_version=one.plan_version, slice=placed)
+    return Booking(tier=one.tier, plan_version=one.plan_version, slice=placed, pool=one.pool)

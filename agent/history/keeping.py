@@ -11,8 +11,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from agent.cycle import Closed
+from agent.cycle import Closed, Key
 from agent.history import days
 from agent.history.booking import Booking, Buffer
 from agent.history.reader import Reader
@@ -39,6 +40,8 @@ ALIVE_SECONDS = 3600.0
 
 MINUTES_BELOW_SECONDS = 43_200.0
 """A check over less than half a day is made from minutes: hours are too few to tell a burst from a habit."""
+
+NO_POOLS: Mapping[Key, str] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -89,14 +92,22 @@ class Keeping:
         versions: Mapping[str, str],
         ended: Iterable[Span],
         still_open: Iterable[Episode],
+        pools: Mapping[Key, str] = NO_POOLS,
     ) -> None:
         """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
 
+        `pools` says to which part of its tier a replica belongs, where that is not "mixed".
         What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
         """
         self._waiting.extend(ended)
         self.buffer.add(
-            Booking(tier=one.tier, plan_version=versions.get(one.tier, ""), slice=one.slice) for one in closed
+            Booking(
+                tier=one.tier,
+                plan_version=versions.get(one.tier, ""),
+                slice=one.slice,
+                pool=pools.get((one.tier, one.replica), "mixed"),
+            )
+            for one in closed
         )
         lasting = tuple(still_open)
         if not (self.buffer or self._waiting or self._events or lasting) and self._store is not None:

@@ -1,4 +1,4 @@
-"""Reading the history: slices of windows, episodes, unknown spans, alerts of others, events, kept values.
+"""Reading the history: slices of windows, demand, episodes, unknown spans, alerts of others, events, kept values.
 
 Owns every question that is asked of the file. It never writes: that is `agent.history.store`. Each question is one
 statement, so its answer is of one instant even while the daemon writes. A new question is a method here.
@@ -15,8 +15,11 @@ from typing import Any, Self, TypeVar
 
 from agent.history import spans
 from agent.history.bodies import slice_of
-from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum
-from agent.history.troubles import Trouble, translated, trouble
+from agent.history.demand_rows import DEMAND_SELECT, minute_sums
+from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, has
+from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+from rules import arrivals
+from rules.arrivals import Demand
 from rules.episodes import Episode, UnknownSpan
 from rules.foreign_alerts import ForeignAlert
 from rules.slices import Slice
@@ -86,6 +89,22 @@ class Reader:
             {"tier": tier, "since": since, "until": until, "plan": plan},
         )
         return self._read(rows, slice_of, kind.table)
+
+    def demand(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+        """What arrived at the tier in each minute that begins in [since, until), oldest first; minutes of which nothing was
+        booked are left out.
+
+        The newest minutes are still growing: a minute is whole when every replica has booked the one after it, two scrape
+        intervals after its end. Raises HistoryProblem where an older sizewatch wrote the file, which kept no demand.
+        """
+        with self._lock, translated(self._path):
+            if not has(self._connection, "demand"):
+                raise HistoryProblem(
+                    self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
+                )
+        before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
+        rows = self._ask(DEMAND_SELECT, (before, until, tier))
+        return tuple(one for one in arrivals.demand(minute_sums(*row) for row in rows) if one.start >= since)
 
     def episodes(self, since: float, tier: str | None = None) -> tuple[Episode, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""

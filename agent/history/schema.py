@@ -1,8 +1,8 @@
 """The history file: its format, how it is made, and how a connection to it is opened.
 
 Owns the tables, the marks by which the file is known as ours (`application_id`, `user_version`) and the settings of a
-connection. It must not know what a row means. A change of the format is a new VERSION with a step in `_set_up` that
-brings the older one there.
+connection. It must not know what a row means. A change of the format is a new VERSION with a row in STEPS that brings the
+one before there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from agent.history.troubles import HistoryProblem, translated
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
 
-VERSION = 1
+VERSION = 2
 
 DAY = 86_400.0
 
@@ -49,7 +49,7 @@ SUMS = (MINUTES, QUARTERS, HOURS)
 """DESIGN 3.5: 3 days of minutes, 13 weeks of the others."""
 
 KEEP_SECONDS = 91 * DAY
-"""How long ended episodes, ended unknown spans and events are kept."""
+"""How long demand, ended episodes, ended unknown spans and events are kept."""
 
 # `start` first: the newest rows go to the end of the tree, and the oldest go in one stretch.
 _SUM_TABLE = """CREATE TABLE {table} (
@@ -67,8 +67,19 @@ TABLES = {
     "events": """CREATE TABLE events (
         id INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, tier TEXT, replica TEXT, text TEXT NOT NULL)""",
     "kept": "CREATE TABLE kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    # A row is a minute of a tier, whatever the plan: numbers, so that it is added to without being read.
+    "demand": """CREATE TABLE demand (
+        start INTEGER NOT NULL, series INTEGER NOT NULL, first REAL NOT NULL, last REAL NOT NULL,
+        expected_seconds REAL NOT NULL, covered_seconds REAL NOT NULL, requests REAL NOT NULL,
+        requests_seconds REAL NOT NULL, completed REAL NOT NULL, prompt_tokens REAL NOT NULL,
+        prompt_seconds REAL NOT NULL, generation_tokens REAL NOT NULL, generation_seconds REAL NOT NULL,
+        waiting REAL NOT NULL, waiting_seconds REAL NOT NULL, PRIMARY KEY (start, series))""",
 }
-"""What each table is made with. `series.last` is the hour of its newest row; an empty replica stands for the tier."""
+"""What each table is made with. `series.last` is the hour of its newest row; an empty replica stands for the tier, an empty
+plan for all."""
+
+STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",)}
+"""By format: the tables that the next one added. A writer makes them in an older file, and it is of the newest format."""
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
@@ -121,16 +132,17 @@ def _open(
 
 
 def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: Path) -> None:
-    if _is_empty(connection, path):
+    found = _asked_version(connection, path)
+    if found == 0:
         # Before the first page is written, and that before WAL: afterwards neither can be changed.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    if found != VERSION:
         with _transaction(connection, "BEGIN IMMEDIATE"):
             # Another process may have come first.
-            if _version(connection, path) == 0:
-                for statement in TABLES.values():
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+            for table in _lacking(_version(connection, path)):
+                connection.execute(TABLES[table])
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
     if _to_wal(connection, time.monotonic() + busy_timeout_seconds) != "wal":
         raise HistoryProblem(path, "lies on a file system without shared memory (a network one?); use a local disk")
     connection.execute("PRAGMA synchronous = FULL")
@@ -148,14 +160,26 @@ def _to_wal(connection: sqlite3.Connection, until: float) -> str:
             time.sleep(RETRY_SECONDS)
 
 
+def _lacking(version: int) -> tuple[str, ...]:
+    """The tables that a file of this format (0: empty) does not have yet."""
+    if version == 0:
+        return tuple(TABLES)
+    return tuple(table for step in range(version, VERSION) for table in STEPS[step])
+
+
 def _require_set_up(connection: sqlite3.Connection, path: Path) -> None:
-    if _is_empty(connection, path):
+    if _asked_version(connection, path) == 0:
         raise HistoryProblem(path, "is empty; `sizewatch run` fills it")
 
 
-def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+def has(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether the file has the table now: one of an older format gets it when a writer opens it."""
+    return table not in _lacking(_number(connection, "PRAGMA user_version"))
+
+
+def _asked_version(connection: sqlite3.Connection, path: Path) -> int:
     with _transaction(connection, "BEGIN"):
-        return _version(connection, path) == 0
+        return _version(connection, path)
 
 
 @contextmanager
@@ -167,7 +191,7 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The file's format, 0 of an empty file. Raises HistoryProblem where it is not ours or of another format."""
+    """The file's format, 0 of an empty file. Raises HistoryProblem where it is not ours or of a newer format."""
     try:
         found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.DatabaseError as error:
@@ -179,16 +203,16 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         return 0
     if application != APPLICATION_ID:
         raise HistoryProblem(path, "is a SQLite file of another program; give another path")
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         written = "a newer" if version > VERSION else "another"
         raise HistoryProblem(
             path,
             f"was written by {written} sizewatch (format {version}, this one knows {VERSION}); "
             "run that version, or give another path",
         )
-    if lost := sorted(TABLES.keys() - found):
+    if lost := sorted(TABLES.keys() - found - set(_lacking(version))):
         raise HistoryProblem(path, f"is damaged (no table {', '.join(lost)}); move it away, a new history then begins")
-    return VERSION
+    return version
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:

@@ -1,4 +1,4 @@
-"""Writing the history: the three sums, episodes, events, kept values, and what is thrown away.
+"""Writing the history: the three sums, demand, episodes, events, kept values, and what is thrown away.
 
 Owns every change of the file after it was made; each method is one transaction, committed to the disk before it
 returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows`'s.
@@ -16,11 +16,14 @@ from pathlib import Path
 from agent.history import schema, spans
 from agent.history.bodies import pack, slice_of
 from agent.history.booking import Booking
+from agent.history.demand_rows import DEMAND_UPSERT, by_tier_minute, demand_values
 from agent.history.reader import Reader
 from agent.history.rows import RowKey, by_row, summed
 from agent.history.schema import HOURS, KEEP_SECONDS, SUMS, Sum
 from agent.history.spans import Span
 from agent.history.troubles import Trouble, translated, trouble
+from rules import arrivals
+from rules.arrivals import MinuteSums
 from rules.slices import Slice
 from rules.timeline import Event
 
@@ -56,7 +59,7 @@ class Store(Reader):
         return Reader(path, schema.open_reader(path, busy_timeout_seconds))
 
     def book(self, minutes: Iterable[Booking]) -> None:
-        """Adds closed minutes to all three sums: all of them or, when it raises, none.
+        """Adds closed minutes to all three sums and to the tiers' demand: all of them or, when it raises, none.
 
         Nothing marks a minute as booked: what is booked twice counts twice. A window of a minute that already has a row
         (one that came late, or the rest of a minute in which the agent restarted) adds to that row.
@@ -68,6 +71,8 @@ class Store(Reader):
             for kind in SUMS:
                 for key, group in by_row(kind, bookings).items():
                     self._add(kind, key, group)
+            for tier_key, parts in by_tier_minute(bookings).items():
+                self._add_demand(tier_key, parts)
 
     def _add(self, kind: Sum, key: RowKey, group: list[Slice]) -> None:
         series = self._series(key)
@@ -82,6 +87,10 @@ class Store(Reader):
             " ON CONFLICT DO UPDATE SET beyond = excluded.beyond, body = excluded.body",
             (key.start, series, key.bin, beyond, pack(window)),
         )
+
+    def _add_demand(self, key: RowKey, parts: list[MinuteSums]) -> None:
+        one = arrivals.add(parts)
+        self._connection.execute(DEMAND_UPSERT, (key.start, self._series(key), *demand_values(one)))
 
     def _series(self, key: RowKey) -> int:
         names = (key.tier, key.plan_version, key.replica)
@@ -134,6 +143,7 @@ class Store(Reader):
         Kept values stay, and so do open episodes and unknown spans. Called hourly it removes an hour's rows.
         """
         gone = sum(self._delete(f"{kind.table} WHERE start < ?", now - kind.keep_seconds) for kind in SUMS)
+        gone += self._delete("demand WHERE start < ?", now - KEEP_SECONDS)
         gone += self._delete("spans WHERE ended_at < ?", now - KEEP_SECONDS)
         gone += self._delete("events WHERE t < ?", now - KEEP_SECONDS)
         # A series goes after its last row: its rows begin before the hour after `last` is over.

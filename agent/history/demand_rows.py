@@ -1,0 +1,52 @@
+"""The rows of demand: which a closed minute goes into, and how a row is written and read.
+
+Owns the columns' order and the statements that need it. What the numbers mean is `rules.arrivals`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.history.bodies import NO_BIN
+from agent.history.booking import Booking
+from agent.history.rows import RowKey
+from rules import arrivals
+from rules.arrivals import ADDED, MinuteSums
+
+COLUMNS = ("first", "last", *ADDED)
+
+DEMAND_UPSERT = (
+    f"INSERT INTO demand (start, series, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)}) ON CONFLICT DO UPDATE"
+    " SET first = min(first, excluded.first), last = max(last, excluded.last), "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in ADDED)
+)
+
+DEMAND_SELECT = (
+    f"SELECT start, {', '.join(f'demand.{name}' for name in COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
+    " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
+)
+
+
+def by_tier_minute(bookings: Iterable[Booking]) -> dict[RowKey, list[MinuteSums]]:
+    """What goes into each row: a minute of a tier, whatever its plan version was.
+
+    Nothing of a prefill pool: each of its requests goes on to the decode pool, which counts it, and its prompt, again.
+    """
+    rows: dict[RowKey, list[MinuteSums]] = {}
+    for booking in bookings:
+        if booking.pool == "prefill":
+            continue
+        for part in arrivals.by_minute(booking.slice.window):
+            key = RowKey(start=int(part.start), tier=booking.tier, plan_version="", replica="", bin=NO_BIN)
+            rows.setdefault(key, []).append(part)
+    return rows
+
+
+def demand_values(one: MinuteSums) -> tuple[float, ...]:
+    """The row's columns."""
+    return tuple(getattr(one, name) for name in COLUMNS)
+
+
+def minute_sums(start: int, *values: float) -> MinuteSums:
+    """The row that was read."""
+    return MinuteSums(start=float(start), **dict(zip(COLUMNS, values, strict=True)))

@@ -1,0 +1,262 @@
+"""Arriving work from windows: what was queued, refused, unseen or booked late."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rules import arrivals, tracks
+from rules.arrivals import ADDED, Demand, MinuteSums, by_minute, demand, of_window
+from rules.signals import Gap
+from rules.snapshots import Snapshot
+from rules.windows import NET_CHANGE, GaugeSum, Window, gap
+
+START = 1_700_006_400.0
+
+
+def window(start: float, end: float, covered: float | None = None, **counters: float) -> Window:
+    seconds = end - start if covered is None else covered
+    waiting = GaugeSum(integral=2.0 * seconds, seconds=seconds, minimum=1.0, maximum=3.0, samples=1.0)
+    return Window(
+        start=start,
+        end=end,
+        expected_seconds=end - start,
+        covered_seconds=seconds,
+        counters=counters,
+        gauges={"requests_waiting": waiting},
+    )
+
+
+def busy(start: float, end: float, rate: float = 1.0, covered: float | None = None, change: float = 0.0) -> Window:
+    """`rate` requests a second finish, each with 100 prompt and 10 generated tokens."""
+    finished = rate * (end - start if covered is None else covered)
+    counters = {"requests_finished": finished, "prompt_tokens": 100 * finished, "generation_tokens": 10 * finished}
+    return window(start, end, covered, **counters, **{NET_CHANGE: change})
+
+
+def minutes(*several: Window) -> tuple[MinuteSums, ...]:
+    """As the history sums them."""
+    parts: dict[float, list[MinuteSums]] = {}
+    for one in several:
+        for part in by_minute(one):
+            parts.setdefault(part.start, []).append(part)
+    return tuple(arrivals.add(parts[start]) for start in sorted(parts))
+
+
+def only(*several: Window) -> Demand:
+    (one,) = demand(minutes(*several))
+    return one
+
+
+# ---- what arrived ----
+
+
+@pytest.mark.parametrize(
+    ("counters", "expected"),
+    [
+        ({"requests_arrived": 7.0, "requests_finished": 5.0, NET_CHANGE: 9.0, "admission_rejections": 3.0}, 7.0),
+        ({"requests_finished": 5.0, NET_CHANGE: 2.0, "admission_rejections": 3.0}, 10.0),
+        ({"requests_finished": 5.0, NET_CHANGE: -2.0}, 3.0),
+        ({"requests_finished": 5.0}, 5.0),
+        ({"requests_finished": 1.0, NET_CHANGE: -2.0}, -1.0),
+        ({"prompt_tokens": 5.0, NET_CHANGE: 1.0, "admission_rejections": 3.0}, None),
+    ],
+)
+def test_arrivals_are_counted_or_else_finished_and_queued_and_refused(
+    counters: dict[str, float], expected: float | None
+) -> None:
+    assert arrivals.arrived(counters) == expected
+
+
+def test_an_engines_own_count_is_told_for_the_time_it_was_there() -> None:
+    counted = window(START, START + 60, requests_arrived=60.0, requests_finished=20.0)
+    assert only(replace(counted, short_seconds={"requests_finished": 45.0})).requests == 60.0
+    assert only(replace(counted, short_seconds={"requests_arrived": 15.0})).requests == 80.0
+    assert only(replace(counted, short_seconds={"requests_arrived": 45.0})).requests is None
+
+
+def test_a_whole_minute_is_what_was_seen_of_it() -> None:
+    assert only(busy(START, START + 60)) == Demand(
+        start=START,
+        requests=60.0,
+        prompt_tokens=6000.0,
+        generation_tokens=600.0,
+        waiting=2.0,
+        covered_seconds=60.0,
+        expected_seconds=60.0,
+    )
+
+
+def test_replicas_add_up_and_their_queues_too() -> None:
+    one = only(busy(START, START + 60), busy(START, START + 60, rate=2.0))
+    assert (one.requests, one.waiting, one.expected_seconds) == (180.0, 4.0, 120.0)
+
+
+def test_a_minute_that_more_left_than_came_to_has_no_negative_demand() -> None:
+    assert only(window(START, START + 60, requests_finished=5.0, **{NET_CHANGE: -9.0})).requests == 0.0
+
+
+def test_an_engine_that_counts_no_requests_has_tokens_and_no_requests() -> None:
+    one = only(window(START, START + 60, prompt_tokens=5.0))
+    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (None, 5.0, None)
+
+
+# ---- what was not seen ----
+
+
+@pytest.mark.parametrize(("covered", "expected"), [(60.0, 60.0), (45.0, 60.0), (30.0, 60.0), (29.0, None), (0.0, None)])
+def test_what_was_seen_stands_for_the_whole_from_half_of_it_on(covered: float, expected: float | None) -> None:
+    one = only(busy(START, START + 60, covered=covered))
+    assert (one.requests, one.covered_seconds, one.expected_seconds) == (expected, covered, 60.0)
+    assert (one.waiting is None) == (expected is None)
+
+
+def test_a_replica_that_gave_no_page_counts_as_the_mean_of_the_others() -> None:
+    silent = gap(START, START + 60, Gap.SCRAPE_FAILED)
+    one = only(busy(START, START + 60), busy(START, START + 60), busy(START, START + 60), silent)
+    assert (one.requests, one.waiting) == (240.0, 8.0)
+
+
+def test_a_minute_that_was_watched_only_at_its_end_is_scaled_up_or_missing() -> None:
+    assert only(busy(START + 20, START + 60)).requests == pytest.approx(60.0)
+    assert only(busy(START + 31, START + 60)).requests is None
+    assert only(busy(START + 20, START + 60)).waiting == 2.0
+
+
+def test_windows_are_spread_over_the_minutes_they_lie_in() -> None:
+    found = demand(minutes(busy(START - 53, START + 7), busy(START + 7, START + 67, rate=2.0)))
+    assert [one.start - START for one in found] == [-60.0, 0.0, 60.0]
+    assert [one.requests for one in found] == [pytest.approx(60.0), pytest.approx(7.0 + 2 * 53.0), None]
+
+
+def page(t: float, counters: dict[str, float]) -> Snapshot:
+    return Snapshot(
+        t=t,
+        engine="vllm",
+        generation="v1",
+        started_at=None,
+        ready_at=None,
+        counters=counters,
+        histograms={},
+        gauges={},
+        facts={},
+    )
+
+
+def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
+    """The windows of (seconds, finished requests or None of a failed scrape)."""
+    track, found = tracks.Track(), []
+    for t, count in pages:
+        if count is None:
+            track, one = tracks.failed(track, START + t)
+        else:
+            counters = {"requests_finished": count, "engine_steps": count}
+            track, one = tracks.good(track, page(START + t, counters))
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def test_counters_that_come_late_are_put_where_the_silence_was() -> None:
+    several = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0), (300, 300.0))
+    assert [one.requests for one in demand(minutes(*several))] == [pytest.approx(60.0)] * 5
+
+
+def test_a_minute_of_which_nothing_was_expected_is_missing() -> None:
+    late = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0))[-1]
+    first, *_ = demand(minutes(late))
+    assert (first.expected_seconds, first.covered_seconds) == (0.0, 60.0)
+    assert (first.requests, first.waiting) == (None, None)
+
+
+def test_minutes_of_a_process_that_is_gone_are_missing() -> None:
+    several = scrapes((0, 100.0), (60, 160.0), (120, None), (180, 20.0), (240, 80.0))
+    assert [one.requests for one in demand(minutes(*several))] == [60.0, None, None, 60.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cuts=st.lists(st.floats(1.0, 900.0), min_size=1, max_size=30, unique=True),
+    rate=st.floats(0.1, 50.0),
+    offset=st.floats(0.0, 60.0),
+)
+def test_an_even_rate_is_even_however_scrapes_fall(cuts: list[float], rate: float, offset: float) -> None:
+    times = [START + offset + cut for cut in (0.0, *sorted(cuts), 960.0)]
+    several = [busy(a, b, rate) for a, b in pairwise(times) if b > a]
+    sums = minutes(*several)
+    assert math.fsum(one.requests for one in sums) == pytest.approx(960 * rate)
+    assert math.fsum(one.expected_seconds for one in sums) == pytest.approx(960)
+    found = demand(sums)
+    assert all(one.requests == pytest.approx(60 * rate, rel=1e-4) for one in found if one.requests is not None)
+    assert sum(one.requests is not None for one in found) >= 15
+
+
+# ---- tokens that were asked for ----
+
+
+def test_tokens_of_requests_that_queue_up_were_asked_for_too() -> None:
+    before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
+    one = demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
+    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (90.0, 9000.0, 900.0)
+
+
+def test_tokens_of_a_queue_that_is_worked_off_were_asked_for_before() -> None:
+    one = only(busy(START, START + 60, change=-15.0))
+    assert (one.requests, one.generation_tokens) == (45.0, 450.0)
+
+
+def test_tokens_asked_for_are_at_least_half_of_those_seen() -> None:
+    assert only(busy(START, START + 60, change=-55.0)).generation_tokens == 300.0
+
+
+def test_an_engine_that_is_stuck_is_asked_for_what_arrives() -> None:
+    before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
+    stuck = busy(START + 300, START + 360, rate=0.0, change=40.0)
+    one = demand(minutes(*before, stuck))[-1]
+    assert (one.requests, one.prompt_tokens, one.generation_tokens) == (40.0, 4000.0, 400.0)
+
+
+def test_tokens_a_request_are_those_of_the_last_quarter_of_an_hour() -> None:
+    def long(start: float) -> Window:
+        return window(start, start + 60, requests_finished=60.0, generation_tokens=6000.0, **{NET_CHANGE: 0.0})
+
+    early = [long(START + 60 * i) for i in range(5)]
+    late = [busy(START + 300 + 60 * i, START + 360 + 60 * i) for i in range(14)]
+    queued = busy(START + 300 + 60 * 14, START + 360 + 60 * 14, change=30.0)
+    assert demand(minutes(*early, *late, queued))[-1].generation_tokens == pytest.approx(900.0)
+    sooner = busy(START + 300, START + 360, change=6.0)
+    # Of 300 + 60 requests with 30600 tokens: 85 each.
+    assert demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 85)
+
+
+def test_one_finished_request_is_enough_to_know_its_tokens() -> None:
+    one = only(window(START, START + 60, requests_finished=1.0, prompt_tokens=100.0, **{NET_CHANGE: 1.0}))
+    assert (one.requests, one.prompt_tokens) == (2.0, 200.0)
+
+
+def test_without_a_finished_request_tokens_stay_as_they_are() -> None:
+    one = only(window(START, START + 60, requests_finished=0.0, prompt_tokens=500.0, **{NET_CHANGE: 5.0}))
+    assert (one.requests, one.prompt_tokens) == (5.0, 500.0)
+
+
+# ---- sums ----
+
+
+def test_parts_of_different_minutes_do_not_add_up() -> None:
+    with pytest.raises(ValueError, match="one and the same minute"):
+        arrivals.add((of_window(busy(START, START + 60)), of_window(busy(START + 60, START + 120))))
+    with pytest.raises(ValueError, match="one and the same minute"):
+        arrivals.add(())
+
+
+def test_every_sum_is_added_and_the_ends_are_the_outermost() -> None:
+    one = MinuteSums(start=0.0, first=1.0, last=2.0, **{name: float(i) for i, name in enumerate(ADDED)})
+    two = replace(one, first=0.5, last=1.5)
+    both = arrivals.add((one, two))
+    assert (both.first, both.last) == (0.5, 2.0)
+    assert [getattr(both, name) for name in ADDED] == [2.0 * i for i in range(len(ADDED))]
