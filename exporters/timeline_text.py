@@ -23,9 +23,11 @@ NOTHING = "Nothing happened, as far as is known."
 WORDS: dict[str, str] = {
     Kind.FOREIGN_ALERT: "foreign alert",
     Kind.RESTART: "restart",
+    Kind.COLD_START: "cold start",
     Kind.PLAN: "plan changed",
     Kind.RELOAD: "configuration",
     Kind.STEP13: "step 13",
+    Kind.FORECAST: "forecasting",
     Kind.START: "sizewatch started",
     Kind.STOP: "sizewatch stopped",
 }

@@ -35,6 +35,7 @@ from rules.judging_tiers import judge_tiers
 from rules.judging_trend import judge_trend
 from rules.projections import Projection
 from rules.slices import Slice, TierView
+from rules.starts import Start
 from rules.verdicts import Answer
 from rules.windows import MINUTE_SECONDS
 
@@ -78,6 +79,7 @@ def judge(
     fleet: Mapping[str, Tier] | None = None,
     budget: Budget | None = None,
     projection: Projection | None = None,
+    starts: tuple[Start, ...] = (),
 ) -> Answer:
     """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period."""
     case = Case(
@@ -89,5 +91,6 @@ def judge(
         fleet=fleet or {},
         budget=budget or Budget(),
         projection=projection,
+        starts=starts,
     )
     return _WAYS[rule.way](case)

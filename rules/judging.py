@@ -19,6 +19,7 @@ from rules.envelope import metric_value
 from rules.projections import Projection
 from rules.signals import Gap, SignalValue
 from rules.slices import Slice, TierView
+from rules.starts import Start
 from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
@@ -44,7 +45,7 @@ class Case:
 
     `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
     `budget` is what burn rates are computed from: it reaches further back than the slices. `projection` is the tier's forecast,
-    None while there is none.
+    None while there is none. `starts` are those of the tier's replicas that are known, oldest first.
     """
 
     rule: Rule
@@ -55,6 +56,7 @@ class Case:
     fleet: Mapping[str, Tier] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
+    starts: tuple[Start, ...] = ()
 
     @property
     def subject(self) -> Subject:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rules import histograms, tracks, windows
+from rules import histograms, starts, tracks, windows
 from rules.cascade import Cascade, Limits, Observation, interrupted
 from rules.cascade import advance as advance_cascade
 from rules.catalogue import BY_NAME
 from rules.signals import Gap
 from rules.slices import TierView
 from rules.snapshots import Snapshot
+from rules.starts import Start
 from rules.tracks import Track
 from rules.windows import Window
 
@@ -23,7 +24,7 @@ from rules.windows import Window
 class Replica:
     """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
     it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
-    `unslopable` is why the cascade has no slope yet.
+    `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
     """
 
     tier: str
@@ -35,6 +36,7 @@ class Replica:
     trouble: str = ""
     gpu_problem: str = ""
     unslopable: Gap = Gap.RESTARTED
+    start: Start | None = None
 
 
 def page(
@@ -44,8 +46,9 @@ def page(
 
     `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
     """
+    start = starts.begun(replica.track, snapshot, replica.name) or starts.followed(replica.start, snapshot)
     track, window = tracks.good(replica.track, snapshot)
-    replica = replace(replica, track=track, trouble="")
+    replica = replace(replica, track=track, trouble="", start=start)
     if window is None:
         return replace(replica, cascade=interrupted(replica.cascade), stale_seconds=0.0), None, None
     if extra is not None:

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules import starts
 from rules.catalogue import BY_NAME
 from rules.episodes import Episode
 from rules.foreign_alerts import ForeignAlert
+from rules.starts import Start
 
 
 class Kind(StrEnum):
@@ -21,16 +23,22 @@ class Kind(StrEnum):
     EPISODE = "episode"
     FOREIGN_ALERT = "foreign_alert"
     RESTART = "restart"
+    COLD_START = "cold_start"
     PLAN = "plan"
     RELOAD = "reload"
     STEP13 = "step13"
+    FORECAST = "forecast"
     START = "start"
     STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result."""
+    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result.
+
+    `text` is what is said of it; of a cold start it is the start itself (`rules.starts`), which is read again after an agent's
+    restart, and `entries` says it in words.
+    """
 
     t: float
     kind: str
@@ -107,4 +115,22 @@ def _of_foreign(alert: ForeignAlert) -> Entry:
 
 
 def _of_event(event: Event) -> Entry:
-    return Entry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=event.text)
+    started = start_of(event)
+    text = event.text if started is None else starts.sentence(started)
+    return Entry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
+
+
+def cold_start(tier: str, start: Start) -> Event:
+    """The event by which a start is kept."""
+    text = starts.to_text(start)
+    return Event(t=start.t, kind=Kind.COLD_START, tier=tier, replica=start.replica, text=text)
+
+
+def start_of(event: Event) -> Start | None:
+    """The start that an event keeps; None of another kind, and where its text is none (another release wrote it)."""
+    if event.kind != Kind.COLD_START:
+        return None
+    try:
+        return starts.from_text(event.text)
+    except ValueError:
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules import backlog, budget, causes, slices, windows
+from rules import backlog, budget, causes, slices, starts, windows
 from rules.budget import Budget
 from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
@@ -19,6 +19,7 @@ from rules.replicas import Replica, cascade_limits, no_page, page
 from rules.scrape_answers import replica_answers
 from rules.signals import Gap
 from rules.slices import Slice, TierView
+from rules.starts import Start
 from rules.verdicts import Answer, Subject, Unknown, Verdict
 from rules.whole_tier import whole_tier_answers
 from rules.windows import Window
@@ -34,6 +35,7 @@ __all__ = [
     "placed_anew",
     "recent",
     "replica_answers",
+    "started",
     "tier_answers",
     "whole_tier_answers",
 ]
@@ -61,10 +63,11 @@ EXPLAINED_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minutes:
-    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; and its error budget."""
+    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; its error budget and its starts."""
 
     slices: tuple[Slice, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    starts: tuple[Start, ...] = ()
 
 
 def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView) -> Minutes:
@@ -76,7 +79,14 @@ def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView
     return Minutes(
         slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)),
         budget=budget.booked(_budget(minutes, view), minute),
+        starts=minutes.starts,
     )
+
+
+def started(minutes: Minutes, start: Start) -> Minutes:
+    """With one more start of a replica; the same object where it adds nothing."""
+    known = starts.added(minutes.starts, start)
+    return minutes if known is minutes.starts else replace(minutes, starts=known)
 
 
 def _aged(one: Slice, now: float) -> Slice:
@@ -98,7 +108,7 @@ def _budget(minutes: Minutes, view: TierView) -> Budget:
 
 def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
     """The same minutes on another curve, after the plan changed."""
-    anew = Minutes()
+    anew = Minutes(starts=minutes.starts)
     for one in minutes.slices:
         anew = closed_minute(anew, one.window, one.replica or "", view)
     same = minutes.budget.objectives == budget.empty(view).objectives
@@ -148,7 +158,9 @@ def _judged(
     others = None
     if rule.way in ACROSS:
         others = {name: Tier(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()}
-    answer = judge(rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection)
+    answer = judge(
+        rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
+    )
     return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer
 
 

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import recorded
-from judging_samples import each, gauge, minute, unknown, verdict, view
+from judging_samples import START, each, gauge, minute, minutes, unknown, verdict, view
 
 from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
+from rules import watch
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
+from rules.slices import TierView
 from rules.slices import view as bare
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.starts import Start
+from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "ColdStartLate"
@@ -107,3 +111,90 @@ def test_a_new_replica_whose_target_was_waited_for_has_its_start_measured() -> N
     (found,) = [one.answer for one in done.standings if one.answer.rule == RULE]
     assert isinstance(found, Verdict)
     assert found.sentence == "1 start took 15.6 s from process start to ready; 40 s are planned"
+
+
+def known(*seconds: float) -> tuple[Start, ...]:
+    """Starts of long ago whose pages told how long they took."""
+    return tuple(
+        Start(
+            replica=f"r{n}", seen_at=START - 86_400 + n, started_at=START - 86_400 + n - s, ready_at=START - 86_400 + n
+        )
+        for n, s in enumerate(seconds)
+    )
+
+
+def with_starts(starts: tuple[Start, ...], tier: TierView = PLANNED, windows: list[Window] | None = None) -> Answer:
+    """What the rule says when these are known beside the minutes."""
+    booked = replace(minutes(tier, {"a": windows if windows is not None else hour({})}), starts=starts)
+    now = booked.slices[-1].window.end
+    return next(answer for answer in watch.tier_answers(booked, tier, now) if answer.rule == RULE)
+
+
+def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_them() -> None:
+    found = with_starts(known(30.0, 50.6, 35.0))
+    assert isinstance(found, Verdict)
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == "The slowest of 3 known starts took 50.6 s; 40 s are planned"
+    assert isinstance(found.observed, Reading)
+    assert (round(found.observed.value or 0.0, 3), found.observed.n) == (50.6, 3.0)
+    assert found.actions[0].text.startswith("Raise cold_start_seconds")
+    fine = with_starts(known(30.0, 40.0))
+    assert isinstance(fine, Verdict)
+    assert said(fine) == (Status.OK, Certainty.CERTAIN)
+    assert fine.sentence == "The slowest of 2 known starts took 40 s; 40 s are planned"
+
+
+def test_one_slow_start_in_twenty_is_within_the_p95_and_two_in_thirty_are_not() -> None:
+    quick = (20.0,) * 19
+    one = with_starts(known(*quick, 90.0))
+    assert isinstance(one, Verdict)
+    assert one.status is Status.OK
+    assert one.sentence == "Of 20 known starts 95% took at most 20 s; 40 s are planned"
+    two = with_starts(known(*(20.0,) * 28, 90.0, 95.0))
+    assert isinstance(two, Verdict)
+    assert (two.status, two.sentence) == (Status.WARNING, "Of 30 known starts 95% took at most 90 s; 40 s are planned")
+    alone = with_starts(known(90.0))
+    assert isinstance(alone, Verdict)
+    assert alone.sentence == "The one start that is known took 90 s; 40 s are planned"
+
+
+def test_a_late_start_of_the_last_hour_is_told_before_all_known_ones_and_a_quick_one_hides_none() -> None:
+    late = with_starts(known(90.0, 50.0), windows=hour({1: (50.0,)}))
+    assert isinstance(late, Verdict)
+    assert late.sentence.startswith("1 of 1 start took longer than the planned 40 s: a 50 s")
+    quick = with_starts(known(90.0, 20.0), windows=hour({1: (20.0,)}))
+    assert isinstance(quick, Verdict)
+    assert quick.sentence == "The slowest of 2 known starts took 90 s; 40 s are planned"
+    both_fine = with_starts(known(20.0), windows=hour({1: (20.0,)}))
+    assert isinstance(both_fine, Verdict)
+    assert both_fine.sentence == "1 start took 20 s from process start to ready; 40 s are planned"
+
+
+def test_silences_are_upper_bounds_and_prove_nothing() -> None:
+    silence = Start(replica="r", seen_at=START + 95, alive_at=START, silent_since=START + 15)
+    found = with_starts((silence,))
+    assert isinstance(found, Verdict)
+    assert said(found) == (Status.WARNING, Certainty.LIKELY)
+    by_engine = with_starts((replace(silence, engine_seconds=41.0),))
+    assert isinstance(by_engine, Verdict)
+    assert said(by_engine) == (Status.WARNING, Certainty.CERTAIN)
+    long = with_starts((replace(silence, seen_at=START + 5000),))
+    assert isinstance(long, Unknown)
+    assert long.text == "no start was seen"
+
+
+def test_a_threshold_of_its_own_allows_a_tier_longer_starts() -> None:
+    patient = view(cold_start_seconds=40, limits={RULE: {"factor": 1.5}})
+    for seconds, status in ((59.0, Status.OK), (61.0, Status.WARNING)):
+        found = with_starts(known(seconds), patient)
+        assert isinstance(found, Verdict)
+        assert found.status is status
+    recent = with_starts(known(90.0), patient, hour({1: (50.0,)}))
+    assert isinstance(recent, Verdict)
+    assert recent.sentence == "The one start that is known took 90 s; 40 s are planned"
+
+
+def test_without_a_planned_lead_the_p95_of_all_known_starts_is_told() -> None:
+    found = with_starts(known(30.0, 55.0), view())
+    assert isinstance(found, Unknown)
+    assert found.text == "the plan has no cold_start_seconds; 55 s were measured"
