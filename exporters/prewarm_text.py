@@ -1,0 +1,216 @@
+"""What pre-warming recommends, for a person and for a program: how many replicas, why, the day's schedule, what it was worth.
+
+Owns the words and the JSON of `sizewatch prewarm`, and the plain records that they are written from. The numbers are
+computed in `forecast/`; nothing is computed here but differences and shares of what is shown. Manifests are
+`exporters.scaling_formats`'s.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from exporters.prewarm_worth import Worth, worth_json, worth_lines
+from exporters.text_table import text_table
+from rules.wording import number
+
+WIDTH = 100
+
+
+class Decided(StrEnum):
+    """What the count followed from: the largest of what asked for it (named as the forecast's own), or what cut it."""
+
+    FORECAST = "forecast"
+    NOW = "now"
+    MINIMUM = "minimum"
+    HOLD = "hold"
+    MAXIMUM = "maximum"
+
+
+BECAUSE: Mapping[Decided, str] = {
+    Decided.FORECAST: "the demand expected then",
+    Decided.NOW: "what is needed now, which is more than what is expected then",
+    Decided.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
+    Decided.HOLD: "the hold before scaling down: so many were needed a short while ago",
+    Decided.MAXIMUM: "the maximum of the tier; more would be needed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """How many replicas must be warm `lead_seconds` after `made_at` (unix seconds), and where that comes from.
+
+    `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
+    there is no forecast; `now_rps` what arrives now. `usable_rps` is what one replica takes, by `usable_source`;
+    `needed_now` and `minimum_warm` are replicas. `coverage` is the share of past targets at or below
+    their 95 % quantile, `error_ratio` the error by that of the method `naive`; None where nothing could be counted.
+    """
+
+    tier: str
+    made_at: float
+    zone: str
+    replicas: int
+    decided_by: Decided
+    lead_seconds: float
+    lead_source: str
+    certainty: float
+    quantile_rps: float | None
+    now_rps: float
+    usable_rps: float
+    usable_source: str
+    needed_now: int
+    minimum_warm: int
+    method: str
+    ready: int | None = None
+    coverage: float | None = None
+    error_ratio: float | None = None
+    naive: str = ""
+
+    @property
+    def at(self) -> float:
+        """When they must be warm, unix seconds."""
+        return self.made_at + self.lead_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`."""
+
+    start: float
+    replicas: int
+    demand_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarm:
+    """All that is told of a tier. `schedule` runs from its first step to `until`; `reason` says why something is not there."""
+
+    tier: str
+    zone: str
+    recommendation: Recommendation | None
+    schedule: tuple[Step, ...] = ()
+    until: float | None = None
+    worth: Worth | None = None
+    reason: str = ""
+
+
+def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
+    """The recommendation with its why and the schedule; with `explain` also what it was worth."""
+    parts = [_recommended(report), _schedule(report)]
+    if explain:
+        parts.append(
+            worth_lines(report.worth) if report.worth else [f"What it was worth cannot be told: {_reason(report)}"]
+        )
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def headline(one: Recommendation) -> str:
+    """One sentence: how many, when, what for, and how many are there."""
+    clock = _clock(one.at, one.zone)
+    demand = f"P{one.certainty * 100:g} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
+    if one.quantile_rps is None:
+        demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
+    why = f"lead {one.lead_seconds:.0f} s, {demand} at {number(one.usable_rps, 'per_second')} usable a replica"
+    return f"{_replicas(one.replicas)} wanted at {clock} ({why}); {_ready(one)}"
+
+
+def _recommended(report: Prewarm) -> list[str]:
+    one = report.recommendation
+    if one is None:
+        return _filled(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
+    told = (
+        ("because of", BECAUSE[one.decided_by]),
+        ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
+        ("usable", f"{number(one.usable_rps, 'per_second')} a replica: {one.usable_source}"),
+        (
+            "never below",
+            f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm",
+        ),
+        ("forecast", f"{one.method}; {_record(one)}"),
+    )
+    lines = _filled(f"{report.tier}: {headline(one)}", "", "  ")
+    for name, text in told:
+        lines += _filled(text, f"  {name:11}  ", " " * 15)
+    return lines
+
+
+def _ready(one: Recommendation) -> str:
+    if one.ready is None:
+        return "how many are ready is not known"
+    are = f"{one.ready} {'is' if one.ready == 1 else 'are'} ready"
+    missing = one.replicas - one.ready
+    if missing > 0:
+        return f"{are}: start {missing} now"
+    return f"{are}: {-missing} may go" if missing else f"{are}: nothing to do"
+
+
+def _record(one: Recommendation) -> str:
+    covered = "coverage not known yet" if one.coverage is None else f"{one.coverage:.1%} at or below the 95% quantile"
+    if one.error_ratio is None:
+        return f"{covered}, not compared yet"
+    return f"{covered}, error {one.error_ratio:.2f} of {one.naive}"
+
+
+def _schedule(report: Prewarm) -> list[str]:
+    if not report.schedule:
+        return []
+    steps = merged(report.schedule)
+    ends = [*(step.start for step in steps[1:]), report.until]
+    rows = [
+        (
+            _clock(step.start, report.zone),
+            "" if end is None else _clock(end, report.zone),
+            str(step.replicas),
+            number(step.demand_rps, "per_second"),
+        )
+        for step, end in zip(steps, ends, strict=True)
+    ]
+    table = text_table(("warm from", "to", "replicas", "for up to"), rows, words=2)
+    return [f"Schedule ({report.zone})", *(f"  {line}" for line in table)]
+
+
+def merged(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Steps in the order of time; neighbours of one count are one step, for the highest demand of them."""
+    found: list[Step] = []
+    for step in sorted(steps, key=lambda step: step.start):
+        if found and found[-1].replicas == step.replicas:
+            last = found.pop()
+            step = Step(start=last.start, replicas=last.replicas, demand_rps=max(last.demand_rps, step.demand_rps))
+        found.append(step)
+    return tuple(found)
+
+
+def _reason(report: Prewarm) -> str:
+    return report.reason or "The forecast has not run yet."
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
+def _clock(t: float, zone: str) -> str:
+    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%H:%M")
+
+
+def _filled(text: str, first: str, then: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
+
+
+def prewarm_json(report: Prewarm) -> dict[str, Any]:
+    """The same for a program; times are unix seconds, and what is not known is null."""
+    one = report.recommendation
+    return {
+        "schema": 1,
+        "tier": report.tier,
+        "zone": report.zone,
+        "recommendation": None if one is None else {**asdict(one), "at": one.at, "sentence": headline(one)},
+        "schedule": [asdict(step) for step in merged(report.schedule)],
+        "schedule_until": report.until,
+        "worth": None if report.worth is None else worth_json(report.worth),
+        "reason": report.reason,
+    }

@@ -1,0 +1,22 @@
+"""The autoscalers that sizewatch writes manifests for, by the name that `sizewatch prewarm --format` takes.
+
+Owns this table alone. Another autoscaler is a module that makes a `Manifest` from a `Scaling`, and a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from exporters.scaling import Scaling
+from exporters.scaling_aibrix import aibrix
+from exporters.scaling_cronjob import cronjobs
+from exporters.scaling_hpa import hpa
+from exporters.scaling_keda import keda
+from exporters.scaling_objects import Manifest, printed
+
+FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {"keda": keda, "hpa": hpa, "cronjob": cronjobs, "aibrix": aibrix}
+
+
+def manifest_text(scaling: Scaling, name: str) -> str:
+    """The manifests of one format as YAML. Raises KeyError for an unknown format, ValueError where it cannot be written."""
+    return printed(FORMATS[name](scaling))

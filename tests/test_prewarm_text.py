@@ -1,0 +1,212 @@
+"""What pre-warming tells: the sentence, the reasons, the schedule, and what it was worth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from exporters.prewarm_text import BECAUSE, Decided, Prewarm, Recommendation, Step, merged, prewarm_json, prewarm_text
+from exporters.prewarm_worth import Strategy, Worth, worth_json, worth_lines
+
+NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
+MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
+ONE = Recommendation(
+    tier="chat",
+    made_at=NOON,
+    zone="Europe/Berlin",
+    replicas=6,
+    decided_by=Decided.FORECAST,
+    lead_seconds=207.0,
+    lead_source="P95 of 14 measured cold starts",
+    certainty=0.99,
+    quantile_rps=41.2,
+    now_rps=36.0,
+    usable_rps=7.5,
+    usable_source="the plan",
+    needed_now=5,
+    minimum_warm=2,
+    method="sizewatch",
+    ready=4,
+    coverage=0.953,
+    error_ratio=0.61,
+    naive="same as now",
+)
+STEPS = (
+    Step(start=MIDNIGHT, replicas=2, demand_rps=9.1),
+    Step(start=MIDNIGHT + 4 * 3600, replicas=2, demand_rps=12.0),
+    Step(start=MIDNIGHT + 8 * 3600, replicas=6, demand_rps=41.2),
+    Step(start=MIDNIGHT + 20 * 3600, replicas=3, demand_rps=18.0),
+)
+WORTH = Worth(
+    start=MIDNIGHT - 14 * 86400,
+    end=MIDNIGHT,
+    zone="Europe/Berlin",
+    requests=1_200_000.0,
+    strategies=(
+        Strategy(name="static peak", violation_minutes=0.0, late_requests=0.0, replica_hours=4032.0, money=10080.0),
+        Strategy(
+            name="reactive at 70%", violation_minutes=61.0, late_requests=2400.0, replica_hours=2100.0, money=5250.0
+        ),
+        Strategy(name="sizewatch", violation_minutes=30.24, late_requests=600.0, replica_hours=1950.0, money=4875.0),
+        Strategy(
+            name="perfect foresight", violation_minutes=0.0, late_requests=0.0, replica_hours=1500.0, money=3750.0
+        ),
+    ),
+    ours="sizewatch",
+    perfect="perfect foresight",
+    recommended="sizewatch",
+    reason="Fewer violations than reacting, for less.",
+    currency="USD",
+)
+REPORT = Prewarm(
+    tier="chat", zone="Europe/Berlin", recommendation=ONE, schedule=STEPS, until=MIDNIGHT + 86400, worth=WORTH
+)
+
+
+def test_the_whole_text() -> None:
+    assert (
+        prewarm_text(REPORT, explain=True)
+        == """\
+chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps usable a replica); 4
+  are ready: start 2 now
+  because of   the demand expected then
+  lead         207 s: P95 of 14 measured cold starts
+  usable       7.5 rps a replica: the plan
+  never below  5 for 36 rps now, 2 minimum warm
+  forecast     sizewatch; 95.3% at or below the 95% quantile, error 0.61 of same as now
+
+Schedule (Europe/Berlin)
+  warm from  to     replicas  for up to
+  00:00      08:00         2     12 rps
+  08:00      20:00         6   41.2 rps
+  20:00      00:00         3     18 rps
+
+What it was worth, 2026-11-09 00:00 to 2026-11-23 00:00 (1,200,000 requests)
+  strategy           violation min  of the time  late requests  of all  replica-hours  of perfect        USD
+  static peak                    0           0%              0      0%          4,032        2.69  10,080.00
+  reactive at 70%               61        0.30%          2,400   0.20%          2,100        1.40   5,250.00
+  sizewatch *                   30        0.15%            600  0.050%          1,950        1.30   4,875.00
+  perfect foresight              0           0%              0      0%          1,500        1.00   3,750.00
+  * recommended: sizewatch. Fewer violations than reacting, for less."""
+    )
+
+
+def test_without_explain_the_worth_is_left_out() -> None:
+    text = prewarm_text(REPORT)
+    assert "What it was worth" not in text
+    assert text == prewarm_text(replace(REPORT, worth=None))
+
+
+@pytest.mark.parametrize(
+    ("ready", "words"),
+    [
+        (None, "how many are ready is not known"),
+        (6, "6 are ready: nothing to do"),
+        (8, "8 are ready: 2 may go"),
+        (1, "1 is ready: start 5 now"),
+    ],
+)
+def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) -> None:
+    text = prewarm_text(replace(REPORT, recommendation=replace(ONE, ready=ready)))
+    assert words in " ".join(text.split())
+
+
+def test_every_reason_has_words() -> None:
+    assert set(BECAUSE) == set(Decided)
+    for decided, words in BECAUSE.items():
+        told = prewarm_text(replace(REPORT, recommendation=replace(ONE, decided_by=decided)))
+        assert words in " ".join(told.split())
+
+
+def test_what_could_not_be_counted_is_not_told_as_a_number() -> None:
+    text = prewarm_text(replace(REPORT, recommendation=replace(ONE, coverage=None, error_ratio=None)))
+    assert "coverage not known yet, not compared yet" in text
+
+
+def test_a_recommendation_without_a_forecast_says_so() -> None:
+    text = prewarm_text(replace(REPORT, recommendation=replace(ONE, quantile_rps=None, decided_by=Decided.NOW)))
+    assert "(lead 207 s, no forecast: demand now 36 rps at 7.5 rps usable a replica)" in " ".join(text.split())
+    fine = prewarm_text(replace(REPORT, recommendation=replace(ONE, certainty=0.998)))
+    assert "P99.8 of demand 41.2 rps" in " ".join(fine.split())
+
+
+def test_no_recommendation_is_an_answer_with_its_reason() -> None:
+    empty = Prewarm(tier="chat", zone="UTC", recommendation=None, reason="Needs 2 days, has 5 hours.")
+    assert prewarm_text(empty) == "chat: no recommendation. Needs 2 days, has 5 hours."
+    assert prewarm_text(empty, explain=True).endswith("What it was worth cannot be told: Needs 2 days, has 5 hours.")
+    told = prewarm_json(empty)
+    assert (told["recommendation"], told["worth"], told["schedule"], told["reason"]) == (None, None, [], empty.reason)
+
+
+def test_neighbours_of_one_count_are_one_step_for_the_highest_demand() -> None:
+    assert [(s.start, s.replicas, s.demand_rps) for s in merged(reversed(STEPS))] == [
+        (MIDNIGHT, 2, 12.0),
+        (MIDNIGHT + 8 * 3600, 6, 41.2),
+        (MIDNIGHT + 20 * 3600, 3, 18.0),
+    ]
+    assert merged(()) == ()
+    falling = (Step(start=0.0, replicas=2, demand_rps=12.0), Step(start=1.0, replicas=2, demand_rps=9.0))
+    assert merged(falling) == (falling[0],)
+
+
+def test_when_reacting_is_as_good_it_is_recommended_instead() -> None:
+    worth = replace(WORTH, recommended="reactive at 70%", reason="It costs as much and is as late.")
+    last = " ".join(worth_lines(worth)[-1:])
+    assert last == "  * recommended instead of sizewatch: reactive at 70%. It costs as much and is as late."
+    assert "  reactive at 70% *" in "\n".join(worth_lines(worth))
+
+
+def test_without_a_price_there_is_no_column_of_money() -> None:
+    bare = replace(WORTH, strategies=tuple(replace(one, money=None) for one in WORTH.strategies))
+    assert "USD" not in "\n".join(worth_lines(bare))
+    some = replace(WORTH, strategies=(replace(WORTH.strategies[0], money=None), *WORTH.strategies[1:]))
+    assert worth_lines(some)[2].endswith("  -")
+
+
+def test_shares_that_are_small_are_not_written_as_none() -> None:
+    tiny = replace(WORTH.strategies[2], violation_minutes=0.001, late_requests=0.0)
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(tiny, WORTH.strategies[3]))) if "*" in line)
+    assert "<0.001%" in row
+    whole = replace(WORTH.strategies[2], violation_minutes=WORTH.minutes, late_requests=0.0)
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(whole, WORTH.strategies[3]))) if "*" in line)
+    assert " 100% " in row
+
+
+def test_nothing_is_divided_by_none() -> None:
+    idle = replace(WORTH, requests=0.0, strategies=tuple(replace(one, replica_hours=0.0) for one in WORTH.strategies))
+    assert worth_lines(idle)[2].split()[-2] == "-"
+    strategies = worth_json(idle)["strategies"]
+    assert {(one["of_perfect"], one["late_ratio"]) for one in strategies} == {(None, None)}
+
+
+@pytest.mark.parametrize("field", ["ours", "perfect", "recommended"])
+def test_a_name_that_is_no_strategy_is_refused(field: str) -> None:
+    broken: dict[str, Any] = {field: "x"}
+    with pytest.raises(ValueError, match="'x' is none of the strategies: static peak, reactive at 70%, sizewatch"):
+        replace(WORTH, **broken)
+    with pytest.raises(ValueError, match="must have lasted"):
+        replace(WORTH, end=WORTH.start)
+
+
+def test_the_json_holds_all_of_it() -> None:
+    told = json.loads(json.dumps(prewarm_json(REPORT), allow_nan=False))
+    assert (told["schema"], told["recommendation"]["replicas"], told["recommendation"]["at"]) == (1, 6, NOON + 207)
+    assert told["recommendation"]["decided_by"] == "forecast"
+    assert told["recommendation"]["sentence"].startswith("6 replicas wanted at 14:05")
+    assert [step["replicas"] for step in told["schedule"]] == [2, 6, 3]
+    assert told["worth"]["strategies"][2]["of_perfect"] == pytest.approx(1.3)
+    assert told["worth"]["strategies"][2]["violation_ratio"] == pytest.approx(0.0015)
+    assert told["worth"]["hours"] == 336
+
+
+def test_none_of_it_loads_numpy() -> None:
+    modules = "exporters.prewarm_text, exporters.forecast_text, exporters.backtest_text"
+    code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"] * 3
