@@ -82,6 +82,7 @@ COMMANDS: tuple[Command, ...] = (
         "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
         ("0 the timeline was printed",),
     ),
+    Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",)),
     Command(
         "render",
         "write the generated files of a checkout anew: schemas and tables of the documentation",

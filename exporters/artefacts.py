@@ -15,6 +15,7 @@ from typing import Any
 
 from exporters.alertmanager_sample import alertmanager_text
 from exporters.commands_page import commands_page
+from exporters.dashboards.files import FILES as GRAFANA
 from exporters.docs_tables import configuration_page
 from exporters.engines_page import engines_page
 from exporters.prometheus_rules import alerts_text, objects_text
@@ -50,6 +51,7 @@ ARTEFACTS: Mapping[str, Render] = {
     "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
     "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
     "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
+    **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }
 """By path from the root of the repository."""
 

@@ -1,0 +1,70 @@
+"""`sizewatch dashboards push`: the dashboards, put into a Grafana through its HTTP API.
+
+Owns the list of parts and what is printed. Grafana is `agent.grafana_api`'s, the dashboards are `exporters.dashboards`'. A
+new part is a row of PARTS.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.grafana_api import Grafana, token_of
+from exporters.dashboards.files import FOLDER
+from exporters.dashboards.grafana import dashboard_json
+from exporters.dashboards.registry import DASHBOARDS
+
+FINE = 0
+
+
+class Part(NamedTuple):
+    """One row: its name, what it is for, its arguments, and what it does."""
+
+    name: str
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parts = parser.add_subparsers(dest="part", metavar="|".join(part.name for part in PARTS), required=True)
+    for part in PARTS:
+        sentence = f"{part.text[0].upper()}{part.text[1:]}."
+        part.add_arguments(parts.add_parser(part.name, help=part.text, description=sentence))
+
+
+def run(options: argparse.Namespace) -> int:
+    """A Grafana that cannot be used raises GrafanaProblem (exit 2); what was saved before that stays."""
+    return next(part for part in PARTS if part.name == options.part).run(options)
+
+
+def _add_push(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
+    )
+    parser.add_argument(
+        "--token-file",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="holds the token of a service account that may edit dashboards",
+    )
+    parser.add_argument(
+        "--folder", default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
+    )
+    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CA that signed Grafana's certificate")
+
+
+def _push(options: argparse.Namespace) -> int:
+    grafana = Grafana(options.url, token_of(options.token_file), options.ca_file)
+    folder = grafana.folder(options.folder)
+    for dashboard in DASHBOARDS:
+        print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)
+    return FINE
+
+
+PARTS: tuple[Part, ...] = (
+    Part("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),
+)

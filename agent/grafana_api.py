@@ -1,0 +1,160 @@
+"""A Grafana server by its HTTP API: find or make a folder, save a dashboard.
+
+Owns the three requests (`GET` and `POST /api/folders`, `POST /api/dashboards/db`; Grafana 9 to 13) and what their answers
+mean in words. It knows no dashboard. The token goes into one header and into no message. A new request is a method of
+Grafana.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+from requests.auth import AuthBase
+from requests.models import PreparedRequest, Response
+
+from agent.errors import SizewatchError
+
+TIMEOUT_SECONDS = (5.0, 30.0)
+"""To connect, and between two bytes of the answer."""
+
+MOST_ANSWER_BYTES = 4 * 2**20
+MOST_FOLDERS = 1000
+"""What Grafana gives at once; with more, one of that title may be overlooked, and Grafana then says that it exists."""
+
+HINTS: Mapping[int, str] = {
+    400: "does somebody else own the dashboard, such as file provisioning?",
+    401: "is the token in the token file still valid, and of this Grafana?",
+    403: "give its service account the role Editor, or dashboards:create, dashboards:write and folders:create",
+    404: "is the address that of Grafana itself, with the path under which it is served?",
+    412: "another dashboard has this name or uid; rename it, or choose another folder",
+    502: "does Grafana run behind this proxy?",
+    503: "is Grafana still starting?",
+}
+"""What to do about a status, where one can tell."""
+
+
+class GrafanaProblem(SizewatchError):
+    """A Grafana that cannot be reached, or that did not do what it was asked for."""
+
+
+def token_of(path: Path) -> str:
+    """The token that a file holds, and nothing else. Raises GrafanaProblem, whose text holds no part of it."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GrafanaProblem(f"--token-file: {path}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise GrafanaProblem(f"--token-file: {path}: holds no token: one line, as Grafana shows it once")
+    return token
+
+
+class _Bearer(AuthBase):
+    """The header; given as authentication, so that no ~/.netrc takes its place."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+class Grafana:
+    """One server. Every method raises GrafanaProblem, whose text begins with the address that was asked."""
+
+    def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
+        """`url` is Grafana's own address, with a path where it is served under one; `ca_file` signed its certificate."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise GrafanaProblem(f"--url: {url}: give an address such as https://grafana.example.com")
+        if parts.username or parts.password:
+            raise GrafanaProblem("--url: holds a user; give a service account's token with --token-file instead")
+        if ca_file is not None and not ca_file.is_file():
+            raise GrafanaProblem(f"--ca-file: {ca_file}: is no file")
+        self._url = url.rstrip("/")
+        self._auth = _Bearer(token)
+        self._verify: str | bool = str(ca_file) if ca_file is not None else True
+
+    def folder(self, title: str) -> str:
+        """The uid of the folder of this title, which is made where there is none."""
+        for found in _folders(self._asked("GET", f"/api/folders?limit={MOST_FOLDERS}"), self._url):
+            if found.get("title") == title:
+                return str(found["uid"])
+        return self._uid(self._asked("POST", "/api/folders", {"title": title}), "/api/folders")
+
+    def save(self, model: Mapping[str, Any], folder: str) -> str:
+        """Saves a dashboard into the folder with this uid, over an older one; its address."""
+        body = {
+            "dashboard": {**model, "id": None},
+            "folderUid": folder,
+            "overwrite": True,
+            "message": "sizewatch dashboards push",
+        }
+        answer = self._asked("POST", "/api/dashboards/db", body)
+        path = answer.get("url") if isinstance(answer, dict) else None
+        if not isinstance(path, str):
+            raise GrafanaProblem(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
+        # Grafana's own path, where it is served under one, is part of the answer.
+        base = urlsplit(self._url)
+        return f"{base.scheme}://{base.netloc}{path}"
+
+    def _uid(self, answer: Any, path: str) -> str:
+        uid = answer.get("uid") if isinstance(answer, dict) else None
+        if not isinstance(uid, str) or not uid:
+            raise GrafanaProblem(f"{self._url}{path}: answered without a uid: is it Grafana?")
+        return uid
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        where = f"{self._url}{path.partition('?')[0]}"
+        try:
+            answer = requests.request(
+                method,
+                f"{self._url}{path}",
+                json=body,
+                auth=self._auth,
+                headers={"Accept": "application/json", "User-Agent": "sizewatch"},
+                timeout=TIMEOUT_SECONDS,
+                verify=self._verify,
+                allow_redirects=False,
+                stream=True,
+            )
+            with closing(answer):
+                said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
+        except requests.exceptions.SSLError as error:
+            raise GrafanaProblem(f"{where}: its certificate cannot be trusted: give its CA with --ca-file") from error
+        except requests.Timeout as error:
+            raise GrafanaProblem(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise GrafanaProblem(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
+        return _content(where, answer, said)
+
+
+def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
+    if not isinstance(answer, list) or not all(isinstance(one, dict) and "uid" in one for one in answer):
+        raise GrafanaProblem(f"{url}/api/folders: answered no list of folders: is it Grafana?")
+    return answer
+
+
+def _content(where: str, answer: Response, said: bytes) -> Any:
+    if 300 <= answer.status_code < 400:
+        target = answer.headers.get("Location", "nowhere")
+        raise GrafanaProblem(f"{where}: leads to {target}: give the address that Grafana is served at")
+    try:
+        content = json.loads(said)
+    except ValueError as error:
+        if answer.ok:
+            raise GrafanaProblem(f"{where}: answered no JSON: is it Grafana?") from error
+        content = None
+    if not answer.ok:
+        message = content.get("message") if isinstance(content, dict) else None
+        words = f" ({message})" if isinstance(message, str) else ""
+        hint = HINTS.get(answer.status_code, "look into Grafana's log")
+        raise GrafanaProblem(f"{where}: answered {answer.status_code}{words}: {hint}")
+    return content

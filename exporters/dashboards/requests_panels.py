@@ -1,0 +1,161 @@
+"""Rate, errors and durations of requests, with what the plan says of each: panels that several dashboards show.
+
+Owns these rows. `where` says of which tiers or replicas, `labels` what stays apart. Times are quantiles of the engines'
+buckets, as coarse as these; the plan's line is the benchmark's P99 at the load of this moment. A new latency is a row of
+LATENCIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporters import names
+from exporters.dashboards import queries as q
+from exporters.dashboards.looks import RATIO, signal_text, signal_unit
+from exporters.dashboards.panels import Kind, Line, Panel, Query
+from exporters.dashboards.queries import Where
+from exporters.dashboards.surroundings import divergence
+from exporters.names import Metric
+
+LATENCIES: Mapping[str, tuple[str, str, Metric, str]] = {
+    "ttft": ("TTFT", "ttft_seconds", names.PLAN_TTFT, "TtftDivergence"),
+    "tpot": ("TPOT", "tpot_seconds", names.PLAN_TPOT, "TpotDivergence"),
+    "itl": ("ITL", "itl_seconds", names.PLAN_ITL, "ItlDivergence"),
+}
+"""Title, family, what is promised, and the rule that compares it with the benchmark at equal load."""
+
+
+def apart(labels: tuple[str, ...]) -> str:
+    """The legend that tells series apart: what they are grouped by, and the engine's release."""
+    return " ".join(f"{{{{{label}}}}}" for label in (*labels, "engine_version") if label not in (q.CLUSTER, names.TIER))
+
+
+def latency(where: Where, which: str, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """P50 and P99 of a latency, what is promised, and the benchmark's P99 at this load with the room above it."""
+    title, family, promised, rule = LATENCIES[which]
+    expected = q.by("max", q.BY_TIER, where.of(names.EXPECTED.name, f'rule="{rule}"', 'bound=""'))
+    factor, benchmark = divergence(rule), "benchmark P99 at this load"
+    told: tuple[Query, ...] = ()
+    if names.REPLICA not in labels:
+        told = (
+            Query(expr=expected, legend=benchmark, line=Line.PLAN),
+            Query(
+                expr=f"{factor:g} * {expected}", legend=f"up to {factor:g} x that", line=Line.BAND, down_to=benchmark
+            ),
+        )
+    return Panel(
+        title=f"{title}: P50 and P99",
+        description=f"{_sentence(family)} Red is what is promised for P99; dashed, what the benchmark measured at this "
+        f"load, and above it the {factor:g} x from which {rule} speaks.",
+        kind=Kind.LINES,
+        unit="s",
+        queries=(
+            *_quantiles(where, family, labels),
+            Query(expr=q.told_by_tier(where, promised), legend="promised P99", line=Line.LIMIT),
+            *told,
+        ),
+        width=width,
+    )
+
+
+def _sentence(family: str) -> str:
+    return names.metric(family).text + "."
+
+
+def _quantiles(where: Where, family: str, labels: tuple[str, ...]) -> tuple[Query, ...]:
+    return tuple(
+        Query(expr=q.quantile(where, quantile, family, labels), legend=f"P{quantile * 100:.0f} {apart(labels)}")
+        for quantile in (0.5, 0.99)
+    )
+
+
+def times_of_requests(where: Where) -> Panel:
+    """Where the time of a request goes."""
+    return Panel(
+        title="Whole request and queue: P50 and P99",
+        description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}.",
+        kind=Kind.LINES,
+        unit="s",
+        queries=(
+            *_quantiles(where, "e2e_seconds", q.BY_POOL),
+            Query(
+                expr=q.quantile(where, 0.99, "queue_seconds"), legend=f"queue P99 {apart(q.BY_POOL)}", line=Line.FAINT
+            ),
+        ),
+        width=12,
+    )
+
+
+def traffic(where: Where) -> Panel:
+    """Finished requests against what the running replicas can take, and the plan's peak."""
+    return Panel(
+        title="Requests per second",
+        description="Finished requests, by pool. Dashed: what the replicas that are up can take at the planned operating "
+        "point; red: the planned peak.",
+        kind=Kind.LINES,
+        unit=signal_unit("completed_rps"),
+        queries=(
+            Query(expr=q.total(where, "requests_finished"), legend="finished {{pool}}"),
+            Query(expr=q.capacity_rps(where), legend="usable {{pool}}", line=Line.PLAN),
+            Query(expr=q.told_by_tier(where, names.PLAN_PEAK), legend="planned peak", line=Line.LIMIT),
+        ),
+        width=12,
+    )
+
+
+def errors(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """What share of requests did not end well."""
+    finished = q.total(where, "requests_finished", labels)
+    rows = (("failed", "requests_failed"), ("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Requests that did not end by themselves",
+        description="As a share of finished requests. An aborted one was left by its client; one at its token limit is no "
+        "error and still cut off.",
+        kind=Kind.LINES,
+        unit=RATIO,
+        queries=tuple(
+            Query(expr=q.over(q.total(where, family, labels), finished), legend=f"{word} {told}")
+            for word, family in rows
+        ),
+        width=width,
+    )
+
+
+def tokens(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """Tokens in and out."""
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Tokens per second",
+        description="Prompt tokens, cached ones included, and generated ones.",
+        kind=Kind.LINES,
+        unit=signal_unit("generation_tokens_per_second"),
+        queries=(
+            Query(expr=q.total(where, "prompt_tokens", labels), legend=f"prompt {told}"),
+            Query(expr=q.total(where, "generation_tokens", labels), legend=f"generated {told}"),
+        ),
+        width=width,
+    )
+
+
+def lengths(where: Where, family: str, title: str, width: int = 12) -> Panel:
+    """P50, P95 and P99 of prompts or outputs: no other number means anything without them."""
+    return Panel(
+        title=title,
+        description=f"{_sentence(family)} Every other number here holds for these lengths only.",
+        kind=Kind.LINES,
+        unit="si:tok",
+        queries=tuple(
+            Query(expr=q.quantile(where, quantile, family), legend=f"P{quantile * 100:.0f} {apart(q.BY_POOL)}")
+            for quantile in (0.5, 0.95, 0.99)
+        ),
+        width=width,
+    )
+
+
+def both_lengths(where: Where) -> tuple[Panel, ...]:
+    """Prompt and output lengths."""
+    return (
+        lengths(where, "prompt_tokens_per_request", "Prompt length"),
+        lengths(where, "generation_tokens_per_request", "Output length"),
+    )

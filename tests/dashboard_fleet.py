@@ -1,0 +1,99 @@
+"""A small fleet under the real daemon, at many times its speed: the demo's tiers, and what they do not show.
+
+Owns the cast (recordings of `tests/recordings` and of the demo), its plan and its stand-in GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import recorded
+import yaml
+from daemon_runs import running, write
+
+from agent.assembly import assemble
+from agent.daemon import Daemon
+from agent.demo.gpus import StandInGpus
+from agent.demo.player import Player, Track, track
+from agent.demo.stage import HERE, PLAN, Clock
+from agent.recording import load
+from agent.web_config import options_of
+
+CAST: tuple[tuple[str, str, str, float], ...] = (
+    ("quiet", "quiet-0", "steady_quiet", 0.0),
+    ("quiet", "quiet-1", "diurnal_quiet", 0.0),
+    ("noisy", "noisy-0", "diurnal", 30.0),
+    ("cascade", "cascade-0", "kv_cascade", 46.0),
+    ("code", "code-0", "specdecode", 0.0),
+    ("chat", "chat-0", "prefix", 0.0),
+    ("tuned", "tuned-0", "lora", 0.0),
+    ("flaky", "flaky-0", "restart", 0.0),
+)
+"""Tier, replica, recording, and the second of it with which it begins."""
+
+RUNNING = re.compile(rb"^vllm:num_requests_running\{[^}]*\} (\S+)$", re.MULTILINE)
+FULL_AT_RUNNING = 12.0
+
+
+def _folder(name: str) -> Path:
+    own = HERE / "recordings" / name
+    return own if own.is_dir() else recorded.folder(name)
+
+
+def _track(replica: str, recording: str, begin: float) -> Track:
+    found, problems = load(_folder(recording))
+    assert problems == ()
+    return track(found, replica, begin)
+
+
+def _busy(player: Player, replica: str) -> Callable[[], float]:
+    def share() -> float:
+        found = RUNNING.search(player.page(replica) or b"")
+        return min(1.0, float(found[1]) / FULL_AT_RUNNING) if found else 0.0
+
+    return share
+
+
+def plan(folder: Path) -> Path:
+    """The demo's plan, with the tiers that it has not."""
+    data: dict[str, Any] = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    tier = data["tiers"]["quiet"]
+    data["tiers"] = dict.fromkeys(dict.fromkeys(name for name, *_ in CAST), tier)
+    data["tiers"]["quiet"] = {**tier, "fleet": {**tier["fleet"], "instances": 2}}
+    data["tiers"]["noisy"] = {**tier, "slo": {**tier["slo"], "itl_p99_seconds": 0.2}}
+    data["tiers"]["chat"] = {**tier, "workload": {**tier["workload"], "prefix_hit_ratio": 0.9}}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
+    """The daemon on this port, until the end of the block."""
+    clock = Clock(speed)
+    player = Player(tuple(_track(replica, *rest) for _, replica, *rest in CAST), clock)  # type: ignore[arg-type]
+    gpus = StandInGpus({replica: _busy(player, replica) for _, replica, *_ in CAST})
+    targets = [
+        {"url": player.url(replica), "tier": tier, "replica": replica, "gpus": [f"stand-in-{replica}"]}
+        for tier, replica, *_ in CAST
+    ]
+    data = {"plan": str(plan(folder)), "data_dir": str(folder / "data"), "scrape_interval": "15s", "targets": targets}
+    surroundings: dict[str, Any] = {
+        "assemble": partial(assemble, clock=clock, gpu_source=gpus),
+        "clock": clock,
+        "speed": speed,
+        "web": lambda loaded: replace(options_of(loaded.config.web), port=port),
+    }
+    player.start()
+    try:
+        with running(write(folder, data), **surroundings) as daemon:
+            yield daemon
+            assert daemon.counts.errors == 0
+    finally:
+        player.stop()

@@ -1,0 +1,141 @@
+"""The panels' queries: two parsers take them, they read what is exported, and no tier is added to another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promtool import complaints
+
+from agent.lint.expressions import Aggregate, Call, Node, Selector, walk
+from agent.lint.expressions import names as names_in
+from agent.lint.promql import parse
+from exporters import names
+from exporters.dashboards import forecast_names
+from exporters.dashboards.grafana import dashboard_json
+from exporters.dashboards.registry import DASHBOARDS
+from rules.families import Kind
+
+VALUES = {"cluster": ".*", "model": ".*", "tier": "t", "replica": ".*", "instance": ".*", "__rate_interval": "2m"}
+
+METRICS = (*names.ALL, *forecast_names.ALL)
+KINDS = {metric.name: metric.kind for metric in METRICS}
+PARTS = ("_bucket", "_sum", "_count")
+
+
+def expanded(expr: str) -> str:
+    """With a value for each of Grafana's variables; KeyError for one that is not known."""
+    return re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], expr)
+
+
+def queries() -> Iterator[tuple[str, str, str]]:
+    """Dashboard, panel or mark, and expression."""
+    for dashboard in DASHBOARDS:
+        model: dict[str, Any] = dashboard_json(dashboard)
+        for panel in model["panels"]:
+            yield from ((dashboard.uid, panel["title"], target["expr"]) for target in panel.get("targets", ()))
+        yield from ((dashboard.uid, mark["name"], mark["expr"]) for mark in model["annotations"]["list"])
+
+
+QUERIES = tuple(queries())
+
+
+def nodes(expr: str) -> Iterator[Node]:
+    """The expression and everything in it."""
+    return (node for node, _ in walk(parse(expanded(expr))))
+
+
+def named(expr: str) -> Iterator[str]:
+    return iter(names_in(parse(expanded(expr))))
+
+
+def base(name: str) -> str:
+    """The metric of a part of a histogram; the name itself of everything else."""
+    stem = next((name.removesuffix(part) for part in PARTS if name.endswith(part)), name)
+    return stem if KINDS.get(stem) is Kind.HISTOGRAM else name
+
+
+def test_there_are_queries() -> None:
+    assert len(QUERIES) > 200
+
+
+def test_our_own_parser_takes_every_query() -> None:
+    for uid, title, expr in QUERIES:
+        assert parse(expanded(expr)), (uid, title)
+
+
+def test_prometheus_own_parser_takes_every_query(tmp_path: Path) -> None:
+    file = tmp_path / "queries.yaml"
+    rules = [{"record": f"q:{n}:x", "expr": expanded(expr)} for n, (_, _, expr) in enumerate(QUERIES)]
+    file.write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}), encoding="utf-8")
+    assert complaints(file) == ""
+
+
+def test_a_query_reads_only_what_sizewatch_exports() -> None:
+    exported = {metric.name for metric in names.ALL}
+    # What the forecast exports has rows of its own there once it does.
+    awaited = {metric.name for metric in forecast_names.ALL}
+    for uid, title, expr in QUERIES:
+        assert {base(name) for name in named(expr)} <= exported | awaited, (uid, title)
+
+
+def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:
+    for uid, title, expr in QUERIES:
+        for node in nodes(expr):
+            if isinstance(node, Selector):
+                counts = node.name.endswith(PARTS) or KINDS[base(node.name)] is Kind.COUNTER
+                assert node.ranged == counts, (uid, title, node.name)
+
+
+def test_no_aggregation_loses_the_tier() -> None:
+    """Sums over agents' own health, which has no tier, are the exception."""
+    for uid, title, expr in QUERIES:
+        for node in nodes(expr):
+            if not isinstance(node, Aggregate):
+                continue
+            read = {base(name) for name in names_in(node)}
+            if not any("tier" in metric.labels for metric in METRICS if metric.name in read):
+                assert uid == "sizewatch-itself"
+                continue
+            assert node.labels is not None, (uid, title, node.text)
+            assert ("tier" in node.labels) != node.without, (uid, title, node.text)
+
+
+def test_quantiles_are_of_buckets_of_one_tier_and_one_release() -> None:
+    """Other releases may have other bucket edges: their buckets must not be added up."""
+    found = 0
+    for uid, title, expr in QUERIES:
+        for node in nodes(expr):
+            if isinstance(node, Call) and node.name == "histogram_quantile":
+                found += 1
+                buckets = node.arguments[1]
+                assert isinstance(buckets, Aggregate), (uid, title)
+                assert {"tier", "engine", "engine_version", "le"} <= set(buckets.labels or ()), (uid, title)
+                assert (buckets.op, buckets.without) == ("sum", False)
+    assert found > 20
+
+
+def test_every_number_is_about_the_chosen_tiers() -> None:
+    """A selector without the variable would show tiers that nobody asked for."""
+    for uid, title, expr in QUERIES:
+        if uid == "sizewatch-itself":
+            continue
+        for node in nodes(expr):
+            if isinstance(node, Selector):
+                assert {"cluster", "tier"} <= {one.label for one in node.matchers}, (uid, title, node.text)
+
+
+@pytest.mark.parametrize("uid", [one.uid for one in DASHBOARDS if one.uid not in ("sizewatch-fleet", "sizewatch-cost")])
+def test_a_dashboard_about_one_tier_takes_one_and_not_a_pattern(uid: str) -> None:
+    assert not [title for own, title, expr in QUERIES if own == uid and 'tier=~"' in expr]
+
+
+def test_all_that_the_plan_says_as_a_number_is_shown_somewhere() -> None:
+    shown = {base(name) for _, _, expr in QUERIES for name in named(expr)}
+    planned = {metric.name for metric in names.OWN if metric.name.startswith("sizewatch_plan_")}
+    # The plan's version is no number; it is on the status page.
+    assert planned - shown == {names.PLAN_INFO.name}

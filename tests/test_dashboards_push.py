@@ -1,0 +1,191 @@
+"""`sizewatch dashboards push` against a server that speaks Grafana's API."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from grafana_server import TOKEN, GrafanaServer, grafana
+
+from agent import cli
+from agent.grafana_api import MOST_ANSWER_BYTES
+from exporters.dashboards.grafana import dashboard_json
+from exporters.dashboards.registry import DASHBOARDS
+
+JSON = {"Content-Type": "application/json"}
+
+
+def token_file(folder: Path, text: str = f"{TOKEN}\n") -> Path:
+    path = folder / "token"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def push(folder: Path, url: str, *more: str, token: str = f"{TOKEN}\n") -> int:
+    return cli.main(["dashboards", "push", "--url", url, "--token-file", str(token_file(folder, token)), *more])
+
+
+def told(capsys: pytest.CaptureFixture[str], prefix: str) -> str:
+    """The one line of the complaint; no secret is in it."""
+    out, err = capsys.readouterr()
+    assert TOKEN not in out + err
+    assert err.count("\n") == 1
+    assert err.startswith(f"sizewatch dashboards: {prefix}")
+    return err
+
+
+def test_all_dashboards_are_saved_as_they_are_into_a_folder_that_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with grafana() as server:
+        assert push(tmp_path, server.url) == 0
+        assert list(server.folders.values()) == ["sizewatch"]
+        assert [one["dashboard"] for one in server.saved.values()] == [
+            {**dashboard_json(one), "id": None} for one in DASHBOARDS
+        ]
+        assert {one["folderUid"] for one in server.saved.values()} == set(server.folders)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == len(DASHBOARDS)
+        assert lines[0] == f"sizewatch: Fleet: {server.url}/d/sizewatch-fleet/sizewatch:-fleet"
+
+
+def test_a_second_push_uses_the_folder_and_goes_over_the_first(tmp_path: Path) -> None:
+    with grafana() as server:
+        server.folders["abc"] = "LLM serving"
+        for _ in range(2):
+            assert push(tmp_path, server.url, "--folder", "LLM serving") == 0
+        assert server.folders == {"abc": "LLM serving"}
+        assert {one["version"] for one in server.saved.values()} == {2}
+        assert {one["folderUid"] for one in server.saved.values()} == {"abc"}
+
+
+def test_a_grafana_under_a_path_is_found_and_its_links_are_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with grafana("/grafana") as server:
+        assert push(tmp_path, f"{server.url}/") == 0
+        assert len(server.saved) == len(DASHBOARDS)
+        assert f"{server.url}/d/sizewatch-tier/" in capsys.readouterr().out
+
+
+def test_no_netrc_takes_the_place_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with grafana() as server:
+        assert push(tmp_path, server.url) == 0
+
+
+def test_a_token_that_grafana_does_not_know_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with grafana() as server:
+        assert push(tmp_path, server.url, token="glsa_other\n") == 2
+        err = told(capsys, f"{server.url}/api/folders: answered 401 (Invalid API key): ")
+        assert "is the token in the token file still valid" in err
+        assert server.saved == {}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words\n", "one\ntwo\n", "tökén\n"])
+def test_a_file_without_a_token_is_refused_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert push(tmp_path, "http://127.0.0.1:9", token=text) == 2
+    assert "holds no token" in told(capsys, f"--token-file: {tmp_path / 'token'}: ")
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "none"
+    assert cli.main(["dashboards", "push", "--url", "http://127.0.0.1:9", "--token-file", str(missing)]) == 2
+    told(capsys, f"--token-file: {missing}: cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("grafana.example", "--url: grafana.example: give an address such as https://grafana.example.com"),
+        ("ftp://grafana.example", "--url: ftp://grafana.example: give an address"),
+        ("http://admin:secret@grafana.example", "--url: holds a user; give a service account's token"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, words: str
+) -> None:
+    assert push(tmp_path, url) == 2
+    assert "secret" not in told(capsys, words)
+
+
+def test_nobody_at_the_address_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        port = closing.getsockname()[1]
+    assert push(tmp_path, f"http://127.0.0.1:{port}") == 2
+    told(capsys, f"http://127.0.0.1:{port}/api/folders: cannot be reached: ")
+
+
+Otherwise = tuple[int, dict[str, str], bytes]
+
+TROUBLES: dict[str, tuple[str, Otherwise, str]] = {
+    "a login page": ("/api/folders", (302, {"Location": "/login"}, b""), "leads to /login: give the address"),
+    "another program": ("/api/folders", (200, {}, b"<html>"), "answered no JSON: is it Grafana?"),
+    "no folders": ("/api/folders", (200, JSON, b"{}"), "answered no list of folders: is it Grafana?"),
+    "too much": ("/api/folders", (200, JSON, b"[" + b" " * MOST_ANSWER_BYTES + b"]"), "answered no JSON"),
+    "no right": ("/api/folders", (403, JSON, b'{"message": "denied"}'), "answered 403 (denied): give its service"),
+    "a gateway": ("/api/folders", (502, {}, b"<html>"), "answered 502: does Grafana run behind this proxy?"),
+    "a defect": ("/api/folders", (500, JSON, b"[]"), "answered 500: look into Grafana's log"),
+    "provisioned": (
+        "/api/dashboards/db",
+        (400, JSON, b'{"message": "Cannot save provisioned dashboard"}'),
+        "answered 400 (Cannot save provisioned dashboard): does somebody else own the dashboard",
+    ),
+    "no url": ("/api/dashboards/db", (200, JSON, b'{"status": "success"}'), "answered without the dashboard's url"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_grafana_does_not_do_is_told_with_the_place_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str
+) -> None:
+    path, otherwise, words = TROUBLES[trouble]
+    with grafana() as server:
+        server.otherwise[path] = otherwise
+        assert push(tmp_path, server.url) == 2
+        told(capsys, f"{server.url}{path}: {words}")
+
+
+def test_what_was_saved_before_a_trouble_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Once(GrafanaServer):
+        """Fails from the third dashboard on."""
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            if len(self.saved) == 2:
+                self.otherwise["/api/dashboards/db"] = (503, JSON, json.dumps({"message": "busy"}).encode())
+            super().finish_request(request, client_address)
+
+    with grafana() as server:
+        server.__class__ = Once
+        assert push(tmp_path, server.url) == 2
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 2
+        assert "answered 503 (busy): is Grafana still starting?" in err
+
+
+def test_a_certificate_is_trusted_with_its_ca_and_not_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, context, ca = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(ca))
+    with grafana() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = server.url.replace("http://", "https://")
+        assert push(tmp_path, url) == 2
+        told(capsys, f"{url}/api/folders: its certificate cannot be trusted: give its CA with --ca-file")
+        assert push(tmp_path, url, "--ca-file", str(ca)) == 0
+        assert len(server.saved) == len(DASHBOARDS)
+    assert push(tmp_path, url, "--ca-file", str(tmp_path / "no.pem")) == 2
+    assert f"--ca-file: {tmp_path / 'no.pem'}: is no file" in capsys.readouterr().err
