@@ -1,0 +1,92 @@
+"""What each origin looks like to the methods that learn: its last bins, its level, and the same moment on earlier days.
+
+Owns the signals that regression and trees read, one column each, as shares of the origin's scale, so that a fleet that
+grew tenfold still looks like itself. NaN where the past does not reach back so far. All of it lies before the origin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forecast.past import Integers, Past
+from forecast.profile import Profiles
+from forecast.series import Array
+
+HALF_HOUR, HOUR = 1800.0, 3600.0
+
+LEARNT_DAYS = 35
+"""How far back the origins lie that methods learn from."""
+
+LEAST_SHARE = 0.05
+"""The scale is at least this share of the day's mean: a quiet night would magnify every error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Origins by signals. `level` is the mean of the last half hour (amount per bin), what is learnt is added to it;
+    `scale` the unit of the signals and of what is learnt. `clock` is the time of day of the target as a share of it, the
+    day of the week, and the level by the week's mean: for trees only."""
+
+    origins: Integers
+    signals: Array
+    clock: Array
+    level: Array
+    scale: Array
+
+
+def first_origin(past: Past) -> int:
+    """The first origin that can be looked at: a day and some hours in."""
+    return past.per_day + 3 * past.bins(HOUR) + 2
+
+
+def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -> Surroundings:
+    """Of each origin (index of the first bin not seen yet) for the bin `lead` after the last one seen."""
+    day, week = past.per_day, past.per_week
+    half, hour = past.bins(HALF_HOUR), past.bins(HOUR)
+    level, target = past.mean(origins, half), origins + lead - 1
+    daily = past.mean(origins, day)
+    usual = profiles.ahead(origins, lead)
+    now, recently = profiles.mean(origins, half), profiles.mean(origins, hour)
+    ratio = np.clip(level / np.maximum(now, 0.02 * daily), 0.2, 5)
+    rise = usual - now
+
+    def around(back: int) -> Array:
+        """The mean of half an hour about the target, so many bins earlier."""
+        return past.mean(target - back + half // 2 + 1, half)
+
+    before = {back: past.mean(origins - back, half) for back in (day, week, 2 * day)}
+    columns = (
+        *(past.at(origins - back) - level for back in (1, 2, 3, 4)),
+        past.mean(origins, hour) - level,
+        past.mean(origins, 3 * hour) - level,
+        daily - level,
+        rise,
+        rise * ratio,
+        recently - now,
+        now - level,
+        around(day) - before[day],
+        before[day] - level,
+        past.at(target - day) - around(day),
+        level - past.mean(origins - half, half),
+        around(week) - before[week],
+        before[week] - level,
+        around(2 * day) - before[2 * day],
+        _roughness(past, origins, 3 * hour),
+    )
+    scale = np.maximum(np.maximum(0.5 * (daily + level), LEAST_SHARE * daily), 1e-9)
+    slots = past.slots(int(target.max()) + 1)[target]
+    weekly = np.where(origins >= week, past.mean(origins, week), daily)
+    clock = np.column_stack([slots % day / day, slots // day, level / np.maximum(weekly, 1e-9)])
+    signals = np.column_stack(columns) / scale[:, None]
+    return Surroundings(origins=origins, signals=signals, clock=clock, level=level, scale=scale)
+
+
+def _roughness(past: Past, origins: Integers, width: int) -> Array:
+    """The mean step from bin to bin before each origin."""
+    steps = np.abs(np.diff(past.values, prepend=past.values[:1]))
+    sums = np.concatenate([[0.0], np.cumsum(steps)])
+    first = np.maximum(origins - width, 0)
+    rough: Array = (sums[origins] - sums[first]) / width
+    return rough
