@@ -1,0 +1,165 @@
+"""What pre-warming is worth on real traffic: simulated on traces, beside reacting and perfect foresight.
+
+    python benchmarks/prewarm.py ../shared/traces/*.csv.gz --start 3m,5m
+
+Owns the table only: the protocol is `forecast.simulation_history`'s, and one fixed setting is used for all traces. Where a
+trace has no minutes of its own both ways between its bins are simulated: straight lines (the baselines' way; they tell
+where a bin is going before it is over) and steps. The means are over traces, of each way separately; native minutes count
+in both. A further column is a row in `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import exp, log
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from agent.durations import duration_text, parse_duration
+from agent.forecasting.csv_series import BadTrace, read_trace
+from forecast.binning import until
+from forecast.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
+from forecast.simulation_history import TooShort, Tried, trial, tried
+from forecast.simulation_minutes import Between, bin_minutes
+from forecast.simulation_verdict import Choice, Worth
+
+LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
+END_HELP = "take the trace only up to this time, ISO 8601 in UTC; can be repeated"
+SHOWN_UTILISATIONS = (0.4, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One trace, one way between its bins, one cold start."""
+
+    trace: str
+    between: Between
+    tried: Tried
+
+
+def _reacting(worth: Worth) -> str:
+    by = dict(worth.reacting)
+    shown = (by[utilisation] for utilisation in SHOWN_UTILISATIONS)
+    return " ".join(
+        f"{100 * one.violated:5.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}" for one in shown
+    )
+
+
+def _equal(worth: Worth) -> str:
+    return "/".join(f"{hours / worth.foresight.replica_hours:.3f}" for hours in worth.equal_hours)
+
+
+COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
+    ("trace", 26, lambda row: row.trace[:26]),
+    ("minutes", 7, lambda row: row.between),
+    ("violated %", 10, lambda row: f"{100 * row.tried.worth.prewarmed.violated:.3f}"),
+    ("late %", 7, lambda row: f"{100 * row.tried.worth.prewarmed.late:.4f}"),
+    ("cost", 6, lambda row: f"{row.tried.worth.relative_cost:.3f}"),
+    ("static", 6, lambda row: f"{row.tried.worth.static.replica_hours / row.tried.worth.foresight.replica_hours:.2f}"),
+    ("reacting at " + " ".join(f"{one:g}" for one in SHOWN_UTILISATIONS), 43, lambda row: _reacting(row.tried.worth)),
+    ("equal at %", 10, lambda row: f"{100 * row.tried.worth.equal_violated:.3f}"),
+    ("ours/reacting", 13, lambda row: _equal(row.tried.worth)),
+    ("saves %", 7, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
+    ("recommends", 10, lambda row: row.tried.worth.choice),
+    ("said before", 11, lambda row: row.tried.before.choice),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the tables; 2 where no trace could be simulated."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also gzipped"
+    )
+    parser.add_argument("--start", default="3m,5m", help="cold starts to simulate (default: %(default)s)")
+    parser.add_argument("--end", action="append", default=[], metavar="TRACE=TIME", help=END_HELP)
+    parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, metavar="MINUTES", help=LATE_HELP)
+    given = parser.parse_args(arguments)
+    try:
+        leads = [lead_minutes(parse_duration(text)) for text in given.start.split(",")]
+        ends = dict(_end(text) for text in given.end)
+    except ValueError as wrong:
+        parser.error(str(wrong))
+    rows = {
+        lead: [row for file in given.files for row in _rows(file, lead, given.late_to_warm, ends)] for lead in leads
+    }
+    for lead, found in rows.items():
+        _print_table(lead, found, given.late_to_warm)
+    return 0 if any(rows.values()) else 2
+
+
+def _end(text: str) -> tuple[str, float]:
+    name, found, moment = text.partition("=")
+    if not found:
+        raise ValueError(f"--end takes TRACE=TIME, not '{text}'")
+    return name, datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+
+
+def _rows(file: Path, lead: int, late_to_warm: float, ends: Mapping[str, float]) -> list[Row]:
+    name = file.name.removesuffix(".gz").removesuffix(".csv")
+    try:
+        whole = read_trace(file).requests
+        series = until(whole, ends[name]) if name in ends else whole
+        ways = (Between.NATIVE,) if bin_minutes(series) == 1 else (Between.LINEAR, Between.STEP)
+        trials = [trial(series, way) for way in ways]
+        found = [
+            Row(trace=name, between=one.between, tried=tried(one, lead, late_to_warm=late_to_warm)) for one in trials
+        ]
+    except (BadTrace, TooShort, ValueError) as wrong:
+        print(f"skipped {name}: {wrong}", file=sys.stderr)
+        return []
+    print(f"done {name}, start {lead} min", file=sys.stderr)
+    return found
+
+
+def _print_table(lead: int, rows: list[Row], late_to_warm: float) -> None:
+    print(
+        f"\nCold start {duration_text(60.0 * lead)}: a missing minute costs {late_to_warm:g} warm ones, so the quantile is "
+        f"{certainty(lead, late_to_warm):.5g}; hold {hold_minutes(lead)} minutes; the same for all traces"
+    )
+    print("cost and reacting (violated %/cost): replica-hours by those of perfect foresight")
+    print("equal: pre-warming and reacting at as many violations (ours, or the fewest that reacting reaches)")
+    print("  ".join(_cell(title, width, place) for place, (title, width, _) in enumerate(COLUMNS)))
+    for row in rows:
+        print("  ".join(_cell(cell(row), width, place) for place, (_, width, cell) in enumerate(COLUMNS)))
+    for way in (Between.LINEAR, Between.STEP):
+        _print_mean(way, [row for row in rows if row.between in (way, Between.NATIVE)])
+    for row in rows:
+        worth = row.tried.worth
+        if worth.choice is Choice.REACT or worth.prewarmed.replica_hours >= worth.static.replica_hours:
+            print(f"{row.trace} ({row.between}): {worth.sentence}")
+
+
+def _cell(text: str, width: int, place: int) -> str:
+    return text.rjust(width) if place else text.ljust(width)
+
+
+def _print_mean(way: Between, rows: list[Row]) -> None:
+    if not rows:
+        return
+    worths = [row.tried.worth for row in rows]
+    violated = [100 * one.prewarmed.violated for one in worths]
+    late = _mean([100 * one.prewarmed.late for one in worths])
+    cost = _geometric([one.relative_cost for one in worths])
+    by_reacting = _geometric([1 - one.saving for one in worths])
+    print(
+        f"{len(rows)} traces, {way} between bins: violated {_mean(violated):.3f} % (worst {max(violated):.2f} %), "
+        f"late {late:.3f} %, cost {cost:.3f}, by reacting at equal violations {by_reacting:.3f}"
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return exp(_mean([log(value) for value in values]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The day's wanted replicas by time: what cron triggers follow where nothing can follow the gauge.
+
+Owns the way from a path of demand quantiles to few long shifts. A schedule is made of the slow forecast alone and knows no
+surge: it is the fall-back and the overview, the gauge is the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from forecast.prewarm import Usable
+from forecast.series import Array
+from forecast.simulation import replicas
+
+SHORTEST_SECONDS = 3600.0
+"""Shifts are at least so long: a schedule with more steps than hours is read by nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """From `start` to `end` (unix seconds) `replicas` must be warm; they must be asked for at `ask_at`, one lead before.
+
+    `demand_rps` is the highest quantile of demand within.
+    """
+
+    ask_at: float
+    start: float
+    end: float
+    replicas: int
+    demand_rps: float
+
+
+def schedule(
+    quantile_rps: Array,
+    *,
+    start: float,
+    bin_seconds: float,
+    usable: Usable,
+    lead_seconds: float,
+    minimum: int = 0,
+    shortest_seconds: float = SHORTEST_SECONDS,
+) -> tuple[Shift, ...]:
+    """Shifts that cover every bin of a path (requests per second of each, from `start` on, unix seconds), in order of time.
+
+    Within a stretch of `shortest_seconds` the highest demand counts; neighbours with equal replicas are one shift. Raises
+    ValueError for a path with gaps.
+    """
+    if not np.isfinite(quantile_rps).all():
+        raise ValueError("a schedule needs a demand for every bin")
+    width = max(1, round(shortest_seconds / bin_seconds))
+    shifts: list[Shift] = []
+    for first in range(0, len(quantile_rps), width):
+        part = quantile_rps[first : first + width]
+        demand = float(part.max())
+        count = max(minimum, int(replicas(np.array([demand]), usable.rps)[0]))
+        begin, end = start + first * bin_seconds, start + (first + len(part)) * bin_seconds
+        if shifts and shifts[-1].replicas == count:
+            before = shifts.pop()
+            begin, demand = before.start, max(before.demand_rps, demand)
+        shifts.append(Shift(ask_at=begin - lead_seconds, start=begin, end=end, replicas=count, demand_rps=demand))
+    return tuple(shifts)
+
+
+def text(shifts: tuple[Shift, ...], clock: str, zone: str) -> str:
+    """The schedule for people, one line a shift, times in `zone` by `clock` (a strftime format)."""
+
+    def at(moment: float) -> str:
+        return datetime.fromtimestamp(moment, ZoneInfo(zone)).strftime(clock)
+
+    return "\n".join(
+        f"{at(one.start)} - {at(one.end)}  {one.replicas:>4} replicas  (up to {one.demand_rps:.3g} requests/s; ask for them "
+        f"at {at(one.ask_at)})"
+        for one in shifts
+    )

@@ -1,0 +1,60 @@
+"""The outlook per minute: drawn from finished bins and forecasts only, and a profile that knows the week."""
+
+import numpy as np
+import pytest
+
+from forecast.lead_profile import DAY_MINUTES, path_outlook, profile_outlook, week_profile
+
+
+def test_a_path_is_drawn_from_the_last_finished_bin_to_the_forecast_of_the_next() -> None:
+    observed = np.array([10.0, 20.0, 1e9])
+    paths = np.array([[np.nan, np.nan], [30.0, 50.0], [60.0, 80.0]])
+    found = path_outlook(observed, paths, 10, 3, 20)
+    assert np.isnan(found.now[:10]).all(), "no path was made in the first bin"
+    assert found.now[10] == pytest.approx(10.0 + 20.0 * 0.45)
+    assert found.then[10] == pytest.approx(10.0 + 20.0 * 0.85)
+    assert found.then[19] == pytest.approx(30.0 + 20.0 * 0.75)
+
+
+def test_minutes_beyond_a_path_take_its_end() -> None:
+    found = path_outlook(np.array([1.0, 1.0]), np.array([[np.nan], [5.0]]), 5, 60, 10)
+    assert found.then[5:].tolist() == [5.0] * 5
+
+
+def test_no_bin_that_is_not_finished_is_looked_at() -> None:
+    random = np.random.default_rng(1)
+    bins, paths = random.uniform(1, 9, 5 * 288), random.uniform(1, 9, (5 * 288, 3))
+    minutes, cut = 5 * DAY_MINUTES, 3 * 288 + 100
+    other, others = bins.copy(), paths.copy()
+    other[cut:], others[cut + 1 :] = 1e6, 1e6
+    for made, changed in (
+        (path_outlook(bins, paths, 5, 3, minutes), path_outlook(other, others, 5, 3, minutes)),
+        (profile_outlook(bins, 5, 3, minutes), profile_outlook(other, 5, 3, minutes)),
+    ):
+        end = (cut + 1) * 5
+        assert np.array_equal(made.now[:end], changed.now[:end], equal_nan=True)
+        assert np.array_equal(made.then[:end], changed.then[:end], equal_nan=True)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(made.now, changed.now)
+
+
+@pytest.mark.parametrize("bin_minutes", [5, 10, 60])
+def test_the_profile_says_what_the_week_says(bin_minutes: int) -> None:
+    per_day = DAY_MINUTES // bin_minutes
+    place = np.arange(21 * per_day)
+    weekly = 100 + 50 * np.sin(2 * np.pi * place / per_day) + 30 * (place // per_day % 7 < 5)
+    found = profile_outlook(weekly, bin_minutes, 3, 21 * DAY_MINUTES)
+    minute = np.arange(18 * DAY_MINUTES + 300, 18 * DAY_MINUTES + 1200)
+    expected = np.interp(minute + 3.5, (place + 0.5) * bin_minutes, weekly)
+    assert found.then[minute] == pytest.approx(expected, rel=0.05)
+    assert np.isnan(found.then[: 2 * DAY_MINUTES]).all()
+
+
+def test_one_wild_day_leaves_the_profile_alone() -> None:
+    quiet = np.full(14 * 24, 10.0)
+    wild = quiet.copy()
+    wild[10 * 24 : 11 * 24] = 1000.0
+    assert week_profile(wild, 24, 60).max() < 600
+    days = np.full(6 * 24, 10.0)
+    days[3 * 24 : 4 * 24] = 1000.0
+    assert week_profile(days, 24, 60).tolist() == [10.0] * 168

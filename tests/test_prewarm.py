@@ -1,0 +1,149 @@
+"""From a demand quantile to replicas: what must hold whatever comes, and the reason that is given."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forecast.prewarm import Bound, Prewarmer, Usable, asked, certainty, hold_minutes, lead_minutes
+from forecast.simulation import World
+
+PLAN = Usable(rps=2.0, source="the plan")
+DEMANDS = st.lists(st.tuples(st.none() | st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=40)
+
+
+def prewarmer(minimum: int = 1, hold: int | None = None, lead_seconds: float = 180.0) -> Prewarmer:
+    return Prewarmer(lead_seconds=lead_seconds, minimum=minimum, certainty=0.998, hold=hold)
+
+
+@given(DEMANDS, st.integers(0, 9), st.integers(1, 12))
+def test_never_below_what_is_needed_now_nor_below_the_minimum(
+    demands: list[tuple[float | None, float]], minimum: int, hold: int
+) -> None:
+    decider = prewarmer(minimum, hold)
+    for quantile, now in demands:
+        why = decider.step(quantile, now, PLAN)
+        assert why.replicas >= minimum
+        assert why.replicas * PLAN.rps >= now - 1e-8
+        assert why.replicas * PLAN.rps >= (quantile or 0.0) - 1e-8
+
+
+@given(DEMANDS, st.integers(1, 12))
+def test_what_was_asked_for_stays_for_the_hold_and_no_longer(
+    demands: list[tuple[float | None, float]], hold: int
+) -> None:
+    decider = prewarmer(1, hold)
+    answers = [decider.step(quantile, now, PLAN) for quantile, now in demands]
+    targets = [max(why.for_forecast, why.for_now, why.minimum) for why in answers]
+    assert [why.replicas for why in answers] == [
+        max(targets[max(0, place - hold + 1) : place + 1]) for place in range(len(targets))
+    ]
+
+
+@given(DEMANDS, st.floats(0, 50))
+def test_a_higher_quantile_never_asks_for_fewer(demands: list[tuple[float | None, float]], more: float) -> None:
+    lower, higher = prewarmer(), prewarmer()
+    for quantile, now in demands:
+        raised = None if quantile is None else quantile + more
+        assert higher.step(raised, now, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
+
+
+@given(DEMANDS)
+def test_the_bound_that_is_named_asks_for_as_many_as_the_answer(demands: list[tuple[float | None, float]]) -> None:
+    decider = prewarmer(3)
+    for quantile, now in demands:
+        why = decider.step(quantile, now, PLAN)
+        parts = {
+            Bound.FORECAST: -1 if quantile is None else why.for_forecast,
+            Bound.NOW: why.for_now,
+            Bound.MINIMUM: why.minimum,
+            Bound.HOLD: why.holding,
+        }
+        assert parts[why.bound] >= why.replicas
+        assert all(count < why.replicas for bound, count in list(parts.items())[: list(parts).index(why.bound)])
+
+
+@pytest.mark.parametrize(
+    ("quantile", "now", "minimum", "bound", "replicas", "words"),
+    [
+        (9.0, 4.0, 1, Bound.FORECAST, 5, "in 180 s demand stays below 9 requests/s with 99.8 % certainty"),
+        (None, 4.2, 1, Bound.NOW, 3, "demand is 4.2 requests/s now, and one carries 2 (the plan)"),
+        (8.0, 10.0, 1, Bound.NOW, 5, "demand is 10 requests/s now"),
+        (1.0, 1.0, 4, Bound.MINIMUM, 4, "the minimum warm count"),
+    ],
+)
+def test_the_reason_names_its_numbers(
+    quantile: float | None, now: float, minimum: int, bound: Bound, replicas: int, words: str
+) -> None:
+    why = Prewarmer(lead_seconds=180.0, minimum=minimum, certainty=0.998).step(quantile, now, PLAN)
+    assert (why.bound, why.replicas) == (bound, replicas)
+    assert words in why.sentence
+
+
+def test_a_peak_that_has_passed_is_held_and_said_to_be() -> None:
+    decider = prewarmer(hold=3)
+    decider.step(20.0, 1.0, PLAN)
+    why = decider.step(2.0, 1.0, PLAN)
+    assert (why.bound, why.replicas, why.holding) == (Bound.HOLD, 10, 10)
+    assert "last 3 minutes" in why.sentence
+    decider.step(2.0, 1.0, PLAN)
+    assert decider.step(2.0, 1.0, PLAN).replicas == 1
+
+
+def test_production_s_own_rate_is_used_as_soon_as_it_is_given() -> None:
+    decider = prewarmer(hold=1)
+    assert decider.step(10.0, 0.0, PLAN).replicas == 5
+    better = decider.step(10.0, 0.0, Usable(rps=2.5, source="production's own curve"))
+    assert better.replicas == 4
+    assert "production's own curve" in better.sentence
+
+
+def test_a_simulation_asks_for_what_the_live_decisions_ask_for() -> None:
+    random = np.random.default_rng(1)
+    demand, quantile = random.uniform(0, 30, 200), random.uniform(0, 40, 200)
+    quantile[:20] = np.nan
+    world = World(demand=demand, before=3.0, capacity=2.0, lead=3)
+    decider = prewarmer(2)
+    live = [
+        decider.step(None if np.isnan(said) else said, seen, PLAN).replicas
+        for said, seen in zip(quantile.tolist(), world.seen.tolist(), strict=True)
+    ]
+    assert asked(world, quantile, minimum=2).asked.tolist() == live
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [(1.0, 1), (60.0, 1), (61.0, 2), (207.0, 4)])
+def test_a_lead_is_rounded_up_to_minutes_and_held_one_longer(seconds: float, minutes: int) -> None:
+    assert lead_minutes(seconds) == minutes
+    assert hold_minutes(minutes) == minutes + 1
+
+
+def test_what_cannot_be_decided_is_refused() -> None:
+    with pytest.raises(ValueError, match="carries"):
+        Usable(rps=0.0, source="the plan")
+    with pytest.raises(ValueError, match="lead"):
+        lead_minutes(0.0)
+    with pytest.raises(ValueError, match="hold"):
+        prewarmer(hold=0)
+    for demand in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="demand"):
+            prewarmer().step(demand, 1.0, PLAN)
+
+
+def test_the_certainty_is_the_cheapest_one_when_all_are_tried() -> None:
+    needed = np.random.default_rng(4).exponential(5.0, 100_000)
+    lead, late = 3, 250.0
+
+    def cost(level: float) -> float:
+        bought = np.quantile(needed, level)
+        return float((lead + 1) * bought + late * np.maximum(0.0, needed - bought).mean())
+
+    levels = np.linspace(0.9, 0.999, 100)
+    assert certainty(lead, late) == pytest.approx(levels[np.argmin([cost(level) for level in levels])], abs=0.002)
+
+
+def test_certainty_falls_with_the_lead_and_rises_with_the_price_of_a_late_minute() -> None:
+    assert certainty(3, 1000.0) == pytest.approx(0.996)
+    assert certainty(5, 1000.0) < certainty(3, 1000.0) < certainty(3, 2000.0)
+    assert certainty(10, 2.0) == 0.5
+    with pytest.raises(ValueError, match="buys nothing"):
+        certainty(3, 0.0)

@@ -1,0 +1,57 @@
+"""The day as shifts: every bin is covered by enough, and each shift says when it must be asked for."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from forecast.prewarm import Usable
+from forecast.prewarm_schedule import Shift, schedule, text
+
+PLAN = Usable(rps=2.0, source="the plan")
+
+
+def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[Shift, ...]:
+    return schedule(
+        np.array(values),
+        start=1_000_000.0,
+        bin_seconds=300.0,
+        usable=PLAN,
+        lead_seconds=200.0,
+        minimum=minimum,
+        shortest_seconds=shortest,
+    )
+
+
+def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() -> None:
+    found = made([1.0, 3.0, 4.0, 2.0, 9.0])
+    assert [(one.start, one.end, one.replicas, one.demand_rps) for one in found] == [
+        (1_000_000.0, 1_001_200.0, 2, 4.0),
+        (1_001_200.0, 1_001_500.0, 5, 9.0),
+    ]
+    assert [one.ask_at for one in found] == [999_800.0, 1_001_000.0]
+
+
+def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
+    values = np.random.default_rng(2).uniform(0, 30, 288)
+    values[:60] /= 10
+    found = schedule(values, start=0.0, bin_seconds=300.0, usable=PLAN, lead_seconds=120.0, minimum=4)
+    assert found[0].start == 0.0
+    assert found[-1].end == 86_400.0
+    assert all(earlier.end == later.start for earlier, later in pairwise(found))
+    for place, value in enumerate(values):
+        shift = next(one for one in found if one.start <= place * 300.0 < one.end)
+        assert shift.replicas >= max(4, value / 2.0)
+
+
+def test_the_text_has_one_line_a_shift_in_the_zone_of_the_people() -> None:
+    lines = text(made([1.0, 1.0, 9.0]), "%H:%M", "Europe/Berlin").splitlines()
+    assert lines == [
+        "14:46 - 14:56     1 replicas  (up to 1 requests/s; ask for them at 14:43)",
+        "14:56 - 15:01     5 replicas  (up to 9 requests/s; ask for them at 14:53)",
+    ]
+
+
+def test_a_path_with_a_gap_has_no_schedule() -> None:
+    with pytest.raises(ValueError, match="every bin"):
+        made([1.0, float("nan")])
