@@ -11,11 +11,11 @@ import numpy as np
 
 from forecast.day_methods import METHODS, Asked, SlowSeason, paths
 from forecast.day_spread import DAYS, DaySpread
-from forecast.past import Integers, Past
+from forecast.past import HOUR, Integers, Past
 from forecast.profile import Profiles
 from forecast.series import Array
-from forecast.surroundings import HOUR, LEARNT_DAYS, LEAST_SHARE, first_origin
-from forecast.trees import DAY, Trees, grow
+from forecast.surroundings import LEARNT_DAYS, first_origin, scale_of
+from forecast.trees import DAY, NAME, Trees, grow
 from forecast.weights import Weights
 
 BLOCKS = 4
@@ -105,7 +105,7 @@ class DayAhead:
         """Blocks of earlier paths whose last bin has come since."""
         day = self._past.per_day
         for block, weights in enumerate(self._weights):
-            leads = slice(block * day // BLOCKS, (block + 1) * day // BLOCKS)
+            leads = slice(-(-block * day // BLOCKS), -(-(block + 1) * day // BLOCKS))
             for made in self._waiting:
                 if made.origin + leads.stop > now:
                     break
@@ -135,22 +135,16 @@ class DayAhead:
         if trees is None:
             return 0.5 * (median + weighted)
         leads = np.arange(len(said))
-        scale = self._scale(np.full(len(said), origin), median)
+        scale = scale_of(self._past, np.full(len(said), origin), median)
         origins = np.full(len(said), origin)
         grown = np.maximum(median + scale * trees.predict(self._columns(origins, leads, said, median)), 0.0)
         return MEDIAN_SHARE * median + WEIGHTED_SHARE * weighted + TREES_SHARE * grown
 
-    def _scale(self, origins: Integers, median: Array) -> Array:
-        daily = self._past.mean(origins, self._past.per_day)
-        scale: Array = np.maximum(np.maximum(0.5 * (median + daily), LEAST_SHARE * daily), 1e-9)
-        return scale
-
     def _columns(self, origins: Integers, leads: Integers, said: Array, median: Array) -> Array:
         """What the trees see of a target: what each method says beyond the median, the levels, how far ahead, when."""
-        past, scale = self._past, self._scale(origins, median)
+        past, scale = self._past, scale_of(self._past, origins, median)
         daily, hours = past.mean(origins, past.per_day), past.mean(origins, 3 * past.bins(HOUR))
-        weekly = past.mean(origins, past.per_week)
-        weekly = np.where(np.isfinite(weekly), weekly, daily)
+        weekly = past.mean(origins, np.minimum(origins, past.per_week))
         targets = origins + leads
         slots = past.slots(int(targets.max()) + 1)[targets]
         levels = np.column_stack([median, daily, hours, weekly]) / scale[:, None]
@@ -165,10 +159,13 @@ class DayAhead:
         targets = self._origins[rows] + leads
         known = targets < len(past)
         known[known] = past.seen[targets[known]]
+        if not known.any():
+            self._trees = None
+            return
         rows, leads, targets = rows[known], leads[known], targets[known]
         said = np.stack([self._said[row][lead] for row, lead in zip(rows, leads, strict=True)])
         median = np.median(said, axis=1)
-        scale = self._scale(self._origins[rows], median)
+        scale = scale_of(self._past, self._origins[rows], median)
         aim = (past.values[targets] - median) / scale
         self._trees = grow(self._columns(self._origins[rows], leads, said, median), aim, scale, DAY)
 
@@ -176,7 +173,7 @@ class DayAhead:
         """The weight of each family of methods over the day, the median's and the trees' apart; they sum to 1."""
         trees = TREES_SHARE if self._trees is not None else 0.0
         rest = (1 - trees) / 2
-        shares = {"boosted trees": trees} if trees else {}
+        shares = {NAME: trees} if trees else {}
         shares["median of the methods"] = rest
         mean = np.mean([one.now for one in self._weights], axis=0)
         for family, weight in zip(FAMILIES, mean, strict=True):

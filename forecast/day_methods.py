@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import DAYS_A_WEEK, Integers, Past
+from forecast.past import DAY_SECONDS, DAYS_A_WEEK, HOUR, Integers, Past
 from forecast.profile import Profiles
 from forecast.series import Array
 from forecast.short_methods import HOLT_WINTERS, LEAST_LEVEL, PROFILE
 from forecast.smoothing import SLOW, HoltWinters
 
-HOUR, HOURS, DAY = 3600.0, 10_800.0, 86_400.0
+HOURS, DAY = 3 * HOUR, DAY_SECONDS
 LAST_WEEK, USUAL_DAY = "same as last week", "median of the last days"
 FURTHEST = 5.0
 """The level of lately is believed up to so many times the usual one, and down to one of them."""

@@ -11,9 +11,9 @@ from collections import deque
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import FEWEST, Past
 from forecast.series import Array
-from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS
+from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, furthest
 
 QUARTERS = 4
 DAYS = 14
@@ -68,14 +68,15 @@ class DaySpread:
         rooted, levelled = path + by_root * np.sqrt(level), path + by_level * level
         upper = np.array(LEVELS) > MIDDLE
         bounds = np.where(upper[:, None], np.maximum(rooted, levelled), 0.5 * (rooted + levelled))
+        bounds = np.where(upper[:, None], bounds, np.minimum(bounds, path))
         bounds[LEVELS.index(MIDDLE)] = path
-        ordered: Array = np.maximum.accumulate(np.maximum(bounds, 0.0), axis=0)
+        ordered: Array = np.maximum.accumulate(np.clip(bounds, 0.0, furthest(self._past)), axis=0)
         return ordered
 
     def _floored(self, path: Array) -> Array:
         week = min(len(self._past), self._past.per_week)
         usual = float(self._past.mean(np.array([len(self._past)]), week)[0])
-        return np.maximum(path, max(LEAST_SHARE * usual, 1e-12))
+        return np.maximum(path, max(LEAST_SHARE * usual, FEWEST))
 
 
 def _carried(factors: Array) -> Array:

@@ -22,6 +22,7 @@ from forecast.series import Array, Series
 from forecast.short_methods import SAME_AS_NOW
 from forecast.smoothing import Smoothed
 from forecast.spread import Quantiles
+from forecast.surroundings import LEARNT_DAYS, first_origin
 
 DAYS_NEEDED = 2
 """With one day of history nothing beats the same as now (measured on real traffic); the second gives first errors."""
@@ -84,7 +85,7 @@ class Forecaster:
     def __init__(self, series: Series, *, ahead_seconds: float = 900.0, sundays: Collection[date] = ()) -> None:
         self._past = Past(series, sundays)
         wanted = math.ceil(ahead_seconds / series.bin_seconds - 1e-9)
-        self.leads = max(1, min(MOST_LEADS, wanted))
+        self.leads = max(1, min(MOST_LEADS, wanted, self._past.per_day))
         self._waiting: deque[Told] = deque()
         self._record: deque[tuple[float, Told]] = deque(maxlen=RECORD_DAYS * self._past.per_day)
         self._quick: Profiles | None = None
@@ -93,7 +94,7 @@ class Forecaster:
 
     def _begin(self) -> None:
         past = self._past
-        if len(past) < DAYS_NEEDED * past.per_day:
+        if len(past) < max(DAYS_NEEDED * past.per_day, first_origin(past)):
             return
         first = len(past) - (len(past) - past.per_day) // past.per_day * past.per_day
         self._quick, self._steady = Profiles(past, QUICK, first), Profiles(past, STEADY, first)
@@ -138,6 +139,9 @@ class Forecaster:
         for one in self._short:
             one.refit()
         self._day.refit()
+        learnt = len(self._past) - LEARNT_DAYS * self._past.per_day
+        for part in (self._quick, self._steady, self._smoothed):
+            part.forget(learnt)
 
     def path(self, bins: int) -> Path | None:
         """The next `bins`, at most a day; None while too few errors are known for a quantile."""

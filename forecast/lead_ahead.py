@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import DAYS_A_WEEK, Past
+from forecast.past import Past
 from forecast.profile import Profiles
 from forecast.regression import Regression, Space
 from forecast.series import Array
@@ -17,10 +17,10 @@ from forecast.short_methods import METHODS, Asked, columns
 from forecast.smoothing import Smoothed
 from forecast.spread import Quantiles, Spread
 from forecast.surroundings import LEARNT_DAYS, Surroundings, first_origin, surroundings
-from forecast.trees import SHORT, Trees, grow
+from forecast.trees import NAME, SHORT, Trees, grow
 from forecast.weights import Weights
 
-REGRESSION, TREES = "regression", "boosted trees"
+REGRESSION = "regression"
 FAMILIES = (*(family for family, _ in METHODS), *(REGRESSION for _ in Space))
 
 REPLAYED_DAYS = 7
@@ -109,7 +109,7 @@ class LeadAhead:
         actual = float(self._past.values[target]) if self._past.seen[target] else np.nan
         self._spread.learn(origin, actual)
         if np.isfinite(actual):
-            week = min(target, DAYS_A_WEEK * self._past.per_day)
+            week = min(target, self._past.per_week)
             usual = max(float(self._past.mean(np.array([target]), week)[0]), 1e-12)
             self._weights.update(issued.by_method[None], issued.weights, np.array([actual]), usual)
 
@@ -126,7 +126,7 @@ class LeadAhead:
     def shares(self) -> dict[str, float]:
         """The weight of each family of methods now; they sum to 1."""
         trees = TREES_SHARE if self._trees is not None else 0.0
-        shares = {TREES: trees} if trees else {}
+        shares = {NAME: trees} if trees else {}
         for family, weight in zip(FAMILIES, self._weights.now, strict=True):
             shares[family] = shares.get(family, 0.0) + (1 - trees) * float(weight)
         return shares

@@ -6,6 +6,7 @@ It grows by one bin at a time; nothing here looks beyond the last one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from datetime import date
 
@@ -16,7 +17,11 @@ from forecast.calendar import time_of_week
 from forecast.series import Array, Series
 
 DAY_SECONDS = 86_400.0
+HOUR = 3600.0
 DAYS_A_WEEK = 7
+
+FEWEST = 1.0
+"""Amounts below one a bin are measured as one: relative to almost nothing, the first request would be a surge."""
 
 Integers = NDArray[np.int64]
 
@@ -58,11 +63,13 @@ class Past:
         return self._n
 
     def append(self, value: float) -> None:
-        """One more bin; NaN where it was not seen."""
+        """One more bin; NaN where it was not seen. Raises ValueError for an amount that is none."""
+        if value < 0 or math.isinf(value):
+            raise ValueError(f"an amount of {value} in a bin cannot be: it must be finite and not negative")
         n = self._n
         if n == len(self._values):
             self._grow()
-        known = bool(np.isfinite(value))
+        known = not math.isnan(value)
         self._values[n] = value if known else self._values[n - self.per_day if n >= self.per_day else n - 1]
         self._seen[n] = known
         self._sums[n + 1] = self._sums[n] + self._values[n]
@@ -100,24 +107,18 @@ class Past:
         """How many bins so many seconds are, at least one."""
         return max(1, int(seconds // self.bin_seconds))
 
-    def mean(self, ends: Integers, width: int) -> Array:
-        """The mean of the `width` bins before each of `ends` (any shape); NaN where some lie before the first bin.
-
-        Where an end lies beyond the last bin, the bins up to the last one are counted as if nothing came after: callers
-        ask only for ends that are past.
-        """
+    def mean(self, ends: Integers, width: Integers | int) -> Array:
+        """The mean of the `width` bins before each of `ends` (any shape); NaN where some lie before the first bin or beyond
+        the last."""
         first = ends - width
         total = self._sums[np.clip(ends, 0, self._n)] - self._sums[np.clip(first, 0, self._n)]
-        return np.where(first < 0, np.nan, total / width)
+        return np.where((first < 0) | (ends > self._n), np.nan, total / width)
+
+    def highest(self, bins: int) -> float:
+        """The highest amount of the last bins."""
+        return float(self._values[max(0, self._n - bins) : self._n].max())
 
     def at(self, indices: Integers) -> Array:
         """The amounts of bins by index (any shape); NaN before the first one and beyond the last."""
         inside = (indices >= 0) & (indices < self._n)
         return np.where(inside, self._values[np.clip(indices, 0, self._n - 1)], np.nan)
-
-    def recent(self, bins: int) -> Series:
-        """The last bins as a series again, missing where nothing was seen."""
-        first = max(0, self._n - bins)
-        values = np.where(self._seen[first : self._n], self._values[first : self._n], np.nan)
-        start = self.start + first * self.bin_seconds
-        return Series(start=start, bin_seconds=self.bin_seconds, values=values, zone=self.zone)

@@ -43,9 +43,9 @@ def week_profile(past: Past, end: int, shape: Shape) -> Array:
     if not days:
         return np.full(week, values[first:end].mean() if end > first else 0.0)
     slots = past.slots(end)
-    by_time = np.empty(day)
-    by_time[slots[end - day : end] % day] = np.median(values[end - days * day : end].reshape(days, day), axis=0)
-    profile = np.tile(by_time, week // day)
+    profile = np.tile(
+        _day_profile(values[end - days * day : end], slots[end - days * day : end] % day, day), week // day
+    )
     weeks = (end - first) // week
     if weeks:
         table = np.full((weeks + 1, week), np.nan)
@@ -56,6 +56,15 @@ def week_profile(past: Past, end: int, shape: Shape) -> Array:
         weight = count / (count + shape.shrink)
         profile = np.where(count > 0, weight * usual + (1 - weight) * profile, profile)
     return _smooth(profile, _width(past, shape))
+
+
+def _day_profile(values: Array, times: Integers, day: int) -> Array:
+    """The median of each time of day over whole days. Where the clock was changed some time did not come: as its neighbours."""
+    table = np.full((len(values) // day, day), np.nan)
+    table[np.arange(len(values)) // day, times] = values
+    known = np.flatnonzero(np.isfinite(table).any(axis=0))
+    usual: Array = np.nanmedian(table[:, known], axis=0)
+    return usual if len(known) == day else np.interp(np.arange(day), known, usual, period=day)
 
 
 def _width(past: Past, shape: Shape) -> int:
@@ -72,13 +81,15 @@ def _smooth(profile: Array, width: int) -> Array:
 
 
 class Profiles:
-    """The profiles fitted at the days' turns `first`, `first` + a day, ... up to the last refit."""
+    """The profiles fitted after the first day, at the days' turns `first`, `first` + a day, ... and at every refit."""
 
     def __init__(self, past: Past, shape: Shape, first: int) -> None:
         self._past, self._shape = past, shape
         self._ends = np.empty(0, dtype=np.int64)
         self._rows = np.empty((0, past.per_week))
         self._sums = np.empty((0, 2 * past.per_week + 1))
+        if first > past.per_day:
+            self.fit(past.per_day)
         while first <= len(past):
             self.fit(first)
             first += past.per_day
@@ -90,6 +101,11 @@ class Profiles:
         self._rows = np.concatenate([self._rows, row[None]])
         twice = np.concatenate([[0.0], np.cumsum(np.concatenate([row, row]))])
         self._sums = np.concatenate([self._sums, twice[None]])
+
+    def forget(self, before: int) -> None:
+        """Drops the profiles that only origins before this one would see."""
+        first = max(int(np.searchsorted(self._ends, before, side="right")) - 1, 0)
+        self._ends, self._rows, self._sums = self._ends[first:], self._rows[first:], self._sums[first:]
 
     def _row(self, origins: Integers) -> Integers:
         """The profile that was the newest one at each origin; the first one where an origin lies before it."""

@@ -57,13 +57,13 @@ class Regression:
         fit = self._fits[-1] if len(self._fits) else np.zeros(width)
         if len(rows):
             aim = self._space_of(past.values[targets[rows]] / around.scale[rows]) - base[rows]
-            fit = self._learn(signals[rows], aim, fit)
+            fit = self._learn(signals[rows], aim, fit, (end - self._used) / past.per_day)
         self._used = end
         self._ends = np.append(self._ends, end)
         self._fits = np.concatenate([self._fits, fit[None]])
 
-    def _learn(self, signals: Array, aim: Array, fit: Array) -> Array:
-        width, forget = signals.shape[1], 0.5 ** (1 / FORGET_DAYS)
+    def _learn(self, signals: Array, aim: Array, fit: Array, days: float) -> Array:
+        width, forget = signals.shape[1], 0.5 ** (days / FORGET_DAYS)
         for _ in range(ROUNDS):
             error = np.abs(aim - signals @ fit)
             usual = float(np.median(error)) + 1e-9

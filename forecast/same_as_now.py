@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import FEWEST, Past
 from forecast.series import Array
-from forecast.spread import LEAST_RESIDUALS, LEVELS
+from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, furthest
 
 WINDOW_DAYS = 7
 LEADS = 24
@@ -28,9 +28,11 @@ def same_as_now(past: Past, bins: int) -> Array | None:
     """
     first = max(0, len(past) - WINDOW_DAYS * past.per_day)
     values = np.where(past.seen[first:], past.values[first:], np.nan)
+    if not np.isfinite(values).any():
+        return None
     now = float(past.values[-1])
     leads = np.unique(np.geomspace(1, bins, min(bins, LEADS)).round().astype(np.int64))
-    floor = max(0.05 * float(np.nanmean(values)), 1e-12)
+    floor = max(LEAST_SHARE * float(np.nanmean(values)), FEWEST)
     factors = [_factors(values, int(lead), floor) for lead in leads]
     known = [(lead, factor) for lead, factor in zip(leads, factors, strict=True) if factor is not None]
     if not known or known[0][0] != 1:
@@ -40,9 +42,10 @@ def same_as_now(past: Past, bins: int) -> Array | None:
     wanted = np.arange(1, bins + 1, dtype=np.float64)
     spread = np.stack([np.interp(wanted, at, table[:, level]) for level in range(len(LEVELS))])
     quantiles: Array = np.maximum(now + spread * math.sqrt(max(now, floor)), 0.0)
+    quantiles = np.minimum(quantiles, furthest(past))
+    quantiles[:MIDDLE] = np.minimum(quantiles[:MIDDLE], now)
     quantiles[MIDDLE] = now
     ordered: Array = np.maximum.accumulate(quantiles, axis=0)
-    ordered[:MIDDLE] = np.minimum(ordered[:MIDDLE], now)
     return ordered
 
 
@@ -54,5 +57,5 @@ def _factors(values: Array, lead: int, floor: float) -> Array | None:
     ratios = ratios[np.isfinite(ratios)]
     if len(ratios) < LEAST_RESIDUALS:
         return None
-    found: Array = np.quantile(ratios, LEVELS, method="higher")
-    return found
+    below, above = (np.quantile(ratios, LEVELS, method=method) for method in ("lower", "higher"))
+    return np.where(np.array(LEVELS) < LEVELS[MIDDLE], below, above)

@@ -84,6 +84,12 @@ class Smoothed:
             row[:, column] = one.ahead(self._next, self._leads)
         self._count += 1
 
+    def forget(self, before: int) -> None:
+        """Drops what was said at origins before this one."""
+        old = min(max(before - self.first, 0), self._count)
+        self._said = self._said[old : self._count].copy()
+        self.first, self._count = self.first + old, self._count - old
+
     def at(self, first: int, last: int, lead: int) -> Array:
         """Origins [first, last] by smoother, for one lead."""
         return self._said[first - self.first : last - self.first + 1, lead - 1]

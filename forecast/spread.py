@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import FEWEST, HOUR, Past
 from forecast.series import Array
 from forecast.weights import Weights
 
-HOUR = 3600.0
 DAYS = (2, 7)
 """The windows that residuals are taken from."""
 
@@ -31,8 +30,14 @@ UPPER = 2
 LEAST_SHARE = 0.05
 """A forecast below this share of the week's mean has the spread of this one: the residuals of nothing say nothing."""
 
+FURTHEST, FURTHEST_DAYS = 3.0, 28
+"""No quantile is above so many times the highest amount of so many days: after a break the spread of a small forecast is
+applied to a large one, and a spike would count twice, in the residual and in the roughness."""
+
 SCALES = 4
 USUAL_DAYS = 7
+KEPT_DAYS = USUAL_DAYS + 2
+"""How far back the record reaches: to the longest window, and some hours about it."""
 
 
 class Quantiles(NamedTuple):
@@ -79,9 +84,9 @@ class Spread:
 
     def note(self, origin: int, forecast: float) -> None:
         """A forecast was made: remembers it and the scales it is to be measured by."""
-        place = origin - self._first
-        if place >= len(self._said):
+        if origin - self._first >= len(self._said):
             self._grow()
+        place = origin - self._first
         self._said[place] = forecast
         self._scale[place] = self._scales(place, self._floored(forecast))
 
@@ -120,7 +125,9 @@ class Spread:
         # Of two days of residuals the highest few are no 99 % quantile: only the longer window speaks of it.
         mean[-1] = max(mean[-1], by_method[SCALES:, -1].mean())
         mean[1] = max(0.0, forecast + 0.5 * self._bias(place))
-        return Quantiles(*(float(value) for value in np.maximum.accumulate(mean)))
+        mean[0] = min(mean[0], mean[1])
+        bounded = np.minimum(np.maximum.accumulate(mean), furthest(self._past))
+        return Quantiles(*(float(value) for value in bounded))
 
     def _bias(self, place: int) -> float:
         """The median residual of the last day, at the scale of the present forecast."""
@@ -134,7 +141,7 @@ class Spread:
         return max(float(self._past.mean(np.array([len(self._past)]), week)[0]), 1e-12)
 
     def _floored(self, forecast: float) -> float:
-        return max(forecast, LEAST_SHARE * self._usual)
+        return max(forecast, LEAST_SHARE * self._usual, FEWEST)
 
     def _scales(self, place: int, level: float) -> Array:
         """By the level alone; by its roughness of the last hour, of the last hours, and of this time of day; each drawn to
@@ -157,11 +164,19 @@ class Spread:
         return math.fsum(means) / len(means) if means else math.nan
 
     def _grow(self) -> None:
+        """A day more at the end, and no more before it than is looked at."""
         more = self._past.per_day
-        self._said = np.concatenate([self._said, np.full(more, np.nan)])
-        self._rough = np.concatenate([self._rough, np.full(more, np.nan)])
-        self._scale = np.concatenate([self._scale, np.full((more, SCALES), np.nan)])
-        self._ratio = np.concatenate([self._ratio, np.full((more, SCALES), np.nan)])
+        old = max(0, len(self._said) - KEPT_DAYS * more - 2 * LEAST_RESIDUALS)
+        self._first += old
+        self._said = np.concatenate([self._said[old:], np.full(more, np.nan)])
+        self._rough = np.concatenate([self._rough[old:], np.full(more, np.nan)])
+        self._scale = np.concatenate([self._scale[old:], np.full((more, SCALES), np.nan)])
+        self._ratio = np.concatenate([self._ratio[old:], np.full((more, SCALES), np.nan)])
+
+
+def furthest(past: Past) -> float:
+    """What no quantile is above."""
+    return FURTHEST * max(past.highest(FURTHEST_DAYS * past.per_day), FEWEST)
 
 
 def _quantiles(ratios: Array) -> Array:

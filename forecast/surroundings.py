@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.past import Integers, Past
+from forecast.past import FEWEST, HOUR, Integers, Past
 from forecast.profile import Profiles
 from forecast.series import Array
 
-HALF_HOUR, HOUR = 1800.0, 3600.0
+HALF_HOUR = HOUR / 2
 
 LEARNT_DAYS = 35
 """How far back the origins lie that methods learn from."""
 
 LEAST_SHARE = 0.05
-"""The scale is at least this share of the day's mean: a quiet night would magnify every error."""
+"""The scale is at least this share of the week's mean: a day without traffic would magnify every error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,13 @@ def first_origin(past: Past) -> int:
     return past.per_day + 3 * past.bins(HOUR) + 2
 
 
+def scale_of(past: Past, origins: Integers, level: Array) -> Array:
+    """The unit of what is learnt at each origin: between the level there and the day's mean, never almost nothing."""
+    daily, weekly = past.mean(origins, past.per_day), past.mean(origins, np.minimum(origins, past.per_week))
+    scale: Array = np.maximum(np.maximum(0.5 * (level + daily), LEAST_SHARE * weekly), FEWEST)
+    return scale
+
+
 def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -> Surroundings:
     """Of each origin (index of the first bin not seen yet) for the bin `lead` after the last one seen."""
     day, week = past.per_day, past.per_week
@@ -49,7 +56,7 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
     daily = past.mean(origins, day)
     usual = profiles.ahead(origins, lead)
     now, recently = profiles.mean(origins, half), profiles.mean(origins, hour)
-    ratio = np.clip(level / np.maximum(now, 0.02 * daily), 0.2, 5)
+    ratio = np.clip(level / np.maximum(np.maximum(now, 0.02 * daily), 1e-9), 0.2, 5)
     rise = usual - now
 
     def around(back: int) -> Array:
@@ -75,9 +82,9 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
         around(2 * day) - before[2 * day],
         _roughness(past, origins, 3 * hour),
     )
-    scale = np.maximum(np.maximum(0.5 * (daily + level), LEAST_SHARE * daily), 1e-9)
-    slots = past.slots(int(target.max()) + 1)[target]
     weekly = np.where(origins >= week, past.mean(origins, week), daily)
+    scale = scale_of(past, origins, level)
+    slots = past.slots(int(target.max()) + 1)[target]
     clock = np.column_stack([slots % day / day, slots // day, level / np.maximum(weekly, 1e-9)])
     signals = np.column_stack(columns) / scale[:, None]
     return Surroundings(origins=origins, signals=signals, clock=clock, level=level, scale=scale)
@@ -85,8 +92,8 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
 
 def _roughness(past: Past, origins: Integers, width: int) -> Array:
     """The mean step from bin to bin before each origin."""
-    steps = np.abs(np.diff(past.values, prepend=past.values[:1]))
-    sums = np.concatenate([[0.0], np.cumsum(steps)])
-    first = np.maximum(origins - width, 0)
-    rough: Array = (sums[origins] - sums[first]) / width
+    first = np.maximum(origins - width, 1)
+    begin, end = int(first.min()), int(origins.max())
+    sums = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(past.values[begin - 1 : end])))])
+    rough: Array = (sums[origins - begin] - sums[first - begin]) / width
     return rough

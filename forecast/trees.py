@@ -15,6 +15,7 @@ import numpy as np
 
 from forecast.series import Array
 
+NAME = "boosted trees"
 SEEDS = 2
 LEAST_ROWS = 200
 """With fewer there is nothing that a tree could split."""

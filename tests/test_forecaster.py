@@ -1,0 +1,305 @@
+"""The forecaster of a series: which method answers when, nothing of the future, sane whatever comes."""
+
+from datetime import date
+
+import numpy as np
+import pytest
+
+from forecast import trees
+from forecast.forecaster import COMBINATION, Forecaster, Path
+from forecast.past import NothingSeen
+from forecast.series import Array
+from forecast.short_methods import SAME_AS_NOW
+from tests.forecast_traffic import DAY, HOUR, MONDAY, series, wave
+
+GAP = float("nan")
+
+
+def lines(path: Path | None) -> Array:
+    assert path is not None
+    return np.stack([path.q05, path.q50, path.q95, path.q99])
+
+
+def begun(values: Array, days: float, **more: float) -> Forecaster:
+    return Forecaster(series(values[: round(days * 24)]), ahead_seconds=more.get("ahead", HOUR))
+
+
+def followed(values: Array, days: float, *, ahead: float = HOUR, refits: bool = True) -> list[Path | None]:
+    """The path after each bin from `days` on, the first one before any."""
+    one = begun(values, days, ahead=ahead)
+    said = [one.path(24)]
+    for place, value in enumerate(values[round(days * 24) :]):
+        if refits and place % 72 == 0:
+            one.refit()
+        one.step(float(value))
+        said.append(one.path(24))
+    return said
+
+
+def test_a_path_begins_where_the_last_bin_ended() -> None:
+    one = begun(wave(5), 5)
+    path = one.path(6)
+    assert path is not None
+    assert (path.start, path.bin_seconds, one.now, one.bin_seconds) == (MONDAY + 5 * DAY, HOUR, MONDAY + 5 * DAY, HOUR)
+    assert lines(path).shape == (4, 6)
+    assert lines(one.path(99)).shape == (4, 24)
+
+
+def test_changing_the_future_changes_nothing_that_was_said_before() -> None:
+    values = wave(12)
+    other = values.copy()
+    other[264:] = np.where(np.arange(24) % 2, GAP, 5000.0)
+    one, two = (followed(some, 9, ahead=3 * HOUR) for some in (values, other))
+    for at in range(49):
+        assert np.array_equal(lines(one[at]), lines(two[at]))
+    assert not np.array_equal(lines(one[50]), lines(two[50]))
+
+
+def test_the_same_bins_make_the_same_forecasts_also_with_refits_at_odd_moments() -> None:
+    def run() -> Array:
+        one = begun(wave(12), 8)
+        for place, value in enumerate(wave(12)[192:]):
+            if place in (5, 6, 40, 41, 70):
+                one.refit()
+            one.step(float(value))
+        one.refit()
+        one.refit()
+        return lines(one.path(24))
+
+    first = run()
+    assert np.array_equal(first, run())
+    assert (np.diff(first, axis=0) >= 0).all()
+
+
+def test_little_history_is_said_and_the_combination_takes_over_when_its_errors_are_known() -> None:
+    said = followed(wave(5), 1 / 24)
+    assert said[0] is None
+    first = next(at for at, path in enumerate(said) if path is not None)
+    assert first == 20
+    early, late = said[first], said[46]
+    assert early is not None
+    assert late is not None
+    assert (early.method, early.weights) == (SAME_AS_NOW, {SAME_AS_NOW: 1.0})
+    assert early.note == "needs 2 days of history, has 21 hours: the same as now, with its own error"
+    assert late.note.startswith("needs 2 days of history, has 47 hours")
+    methods = [path.method for path in said[first:] if path is not None]
+    switch = methods.index(COMBINATION)
+    assert methods == [SAME_AS_NOW] * switch + [COMBINATION] * (len(methods) - switch)
+    at_two_days, after = said[47], said[first + switch]
+    assert at_two_days is not None
+    assert after is not None
+    assert at_two_days.note == "too few errors are known after 2 days of history: the same as now, with its own error"
+    assert after.note == ""
+    assert sum(after.weights.values()) == pytest.approx(1.0)
+
+
+def test_it_is_trained_from_two_days_on() -> None:
+    one = begun(wave(3), 47 / 24)
+    assert not one.trained
+    one.refit()
+    one.step(100.0)
+    assert one.trained
+
+
+def test_gaps_count_as_time_but_not_as_observations() -> None:
+    values = wave(8)
+    values[24 * 4 : 24 * 6] = GAP
+    one = begun(values, 4)
+    for value in values[96:144]:
+        one.step(float(value))
+    assert one.quality().forecasts == 0
+    one.step(100.0)
+    assert one.quality().forecasts == 1
+
+
+def test_quality_is_that_of_what_was_said_a_lead_before() -> None:
+    values = wave(14)
+    one = begun(values, 9, ahead=3 * HOUR)
+    promised: list[tuple[float, float, float]] = []
+    for place, value in enumerate(values[216:]):
+        path = one.path(3)
+        assert path is not None
+        promised.append((path.q50[2], path.q95[2], values[215 + place]))
+        one.step(float(value))
+    came = values[218:]
+    q50, q95, now = np.array(promised[: len(came)]).T
+    quality = one.quality()
+    assert quality.forecasts == quality.compared == len(came)
+    assert quality.covered == (came <= q95).sum()
+    assert quality.error_ratio == pytest.approx(np.abs(came - q50).sum() / np.abs(came - now).sum())
+    assert quality.naive == SAME_AS_NOW
+
+
+def test_quality_looks_back_a_week_and_needs_twenty_bins_for_a_ratio() -> None:
+    values = wave(20)
+    one = begun(values, 5)
+    for place, value in enumerate(values[120:]):
+        one.step(float(value))
+        assert (one.quality().error_ratio is None) == (place + 1 < 20)
+    assert one.quality().forecasts == 7 * 24
+
+
+def test_coverage_holds_on_noise_of_counts() -> None:
+    values = wave(40)
+    one = begun(values, 10)
+    covered = []
+    for place, value in enumerate(values[240:]):
+        if place % 168 == 0:
+            one.refit()
+        path = one.path(1)
+        assert path is not None
+        covered.append(value <= path.q95[0])
+        one.step(float(value))
+    # Standard deviation of a share of 720: 0.8 %.
+    assert abs(np.mean(covered) - 0.95) < 0.025
+
+
+def troubled(name: str) -> Array:
+    values = wave(15)
+    if name == "nothing":
+        return np.zeros(24 * 8)
+    if name == "constant":
+        return np.full(24 * 8, 7.0)
+    if name == "zero or one":
+        return np.random.default_rng(3).poisson(0.05, 24 * 14).astype(np.float64)
+    if name == "huge":
+        return values * 1e12
+    if name == "begins late":
+        values[: 24 * 4] = 0.0
+    if name == "stops and comes back":
+        values[24 * 7 : 24 * 10] = 0.0
+    if name == "ten times":
+        values[24 * 10 :] *= 10
+    if name == "spike":
+        values[245] *= 1000
+    if name == "days missing":
+        values[24 * 5 : 24 * 14] = GAP
+    if name == "missing from the start":
+        values[1 : 24 * 4] = GAP
+    return values
+
+
+TROUBLES = (
+    "nothing",
+    "constant",
+    "zero or one",
+    "huge",
+    "begins late",
+    "stops and comes back",
+    "ten times",
+    "spike",
+    "days missing",
+    "missing from the start",
+)
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_whatever_comes_quantiles_are_ordered_finite_and_within_three_times_the_highest(name: str) -> None:
+    values = troubled(name)
+    for place, path in enumerate(followed(values, 2)):
+        if path is not None:
+            four = lines(path)
+            assert np.isfinite(four).all()
+            assert (four >= 0).all()
+            assert (np.diff(four, axis=0) >= 0).all()
+            assert four.max() <= 3 * max(np.nanmax(values[: 48 + place]), 1.0) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("name", "usual"), [("begins late", 1.0), ("stops and comes back", 1.0), ("ten times", 10.0)])
+def test_days_after_a_break_forecasts_are_near_the_traffic_again(name: str, usual: float) -> None:
+    values = troubled(name)
+    said = followed(values, 2)
+    error = [
+        abs(path.q50[0] - values[48 + place]) for place, path in enumerate(said[-73:-1], start=len(said) - 73) if path
+    ]
+    assert len(error) == 72
+    assert np.mean(error) < 25 * usual
+
+
+def test_seven_weeks_without_a_refit_are_no_trouble() -> None:
+    values = wave(55)
+    one = begun(values, 4)
+    for value in values[96:]:
+        one.step(float(value))
+    last = one.path(24)
+    assert np.isfinite(lines(last)).all()
+    assert last is not None
+    assert last.method == COMBINATION
+
+
+def test_without_lightgbm_forecasts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
+    path = followed(wave(9), 6)[-1]
+    assert path is not None
+    assert path.method == COMBINATION
+    assert "boosted trees" not in path.weights
+    assert sum(path.weights.values()) == pytest.approx(1.0)
+
+
+def test_a_holiday_is_forecast_like_a_sunday() -> None:
+    hours = np.arange(24 * 29)
+    values = np.where(hours // 24 % 7 == 6, 20.0, 100.0) + wave(29, level=5.0)
+    known = MONDAY + 28 * DAY
+    usual = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR).path(24)
+    holiday = Forecaster(series(values[: 24 * 28]), ahead_seconds=HOUR, sundays=(date(2023, 12, 18),)).path(24)
+    assert usual is not None
+    assert holiday is not None
+    assert usual.start == known
+    assert holiday.q50[6:].mean() < 0.8 * usual.q50[6:].mean()
+
+
+@pytest.mark.parametrize("days", [2, 4, 9])
+def test_the_hour_that_comes_twice_is_no_trouble(days: int) -> None:
+    # On 2023-10-29 at 03:00 the clock in Berlin goes back to 02:00.
+    change = 1_698_541_200.0
+    values = wave(days + 3)
+    start = change - days * DAY - 6 * HOUR
+    one = Forecaster(series(values[: days * 24], start=start, zone="Europe/Berlin"), ahead_seconds=HOUR)
+    for place, value in enumerate(values[days * 24 :]):
+        if place % 24 == 0:
+            one.refit()
+        one.step(float(value))
+        assert one.path(24) is None or lines(one.path(24)).max() < 3 * values.max()
+
+
+def test_it_has_methods_of_its_own_up_to_the_lead_and_never_for_more_than_six_bins() -> None:
+    values = wave(3)
+    leads = {seconds: begun(values, 3, ahead=seconds).leads for seconds in (60.0, HOUR, HOUR + 1, 4 * HOUR, DAY)}
+    assert leads == {60.0: 1, HOUR: 1, HOUR + 1: 2, 4 * HOUR: 4, DAY: 6}
+
+
+@pytest.mark.parametrize("hours", [6, 8, 12])
+def test_bins_of_many_hours_wait_until_there_are_enough(hours: int) -> None:
+    per_day = 24 // hours
+    values = wave(40, bin_seconds=hours * HOUR)
+    one = Forecaster(series(values[: 2 * per_day], bin_seconds=hours * HOUR), ahead_seconds=DAY)
+    assert not one.trained
+    for value in values[2 * per_day :]:
+        one.step(float(value))
+    path = one.path(per_day)
+    assert path is not None
+    assert (path.method, one.leads) == (COMBINATION, min(6, per_day))
+
+
+def test_what_no_series_can_be_is_refused() -> None:
+    with pytest.raises(NothingSeen):
+        Forecaster(series(np.full(50, GAP)))
+    with pytest.raises(ValueError, match=r"bins of 5400\.5 s do not divide a day"):
+        Forecaster(series(wave(3), bin_seconds=5400.5))
+    one = begun(wave(3), 3)
+    with pytest.raises(ValueError, match="finite and not negative"):
+        one.step(-1.0)
+
+
+def test_refits_keep_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_lightgbm", lambda: "trees take time")
+    values = wave(48)
+    one = begun(values, 5)
+    for place, value in enumerate(values[120:]):
+        if place % 24 == 0:
+            one.refit()
+        one.step(float(value))
+    assert one._quick is not None
+    assert len(one._quick._rows) <= 37
+    assert len(one._steady._rows) <= 37
+    assert one._smoothed._count <= 24 * 37
