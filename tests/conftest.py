@@ -5,6 +5,10 @@ import signal
 
 from hypothesis import settings
 
+# Threads of the numbers' library wait for each other in every worker; set before it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")

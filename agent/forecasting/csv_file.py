@@ -1,0 +1,264 @@
+"""A trace's CSV file as columns of numbers, however large; and where and how it is wrong.
+
+Owns the format (`timestamp,requests[,prompt_tokens,output_tokens]`, header first, comma, also gzipped), reading it in
+pieces, and the search for the line that cannot be read. What the times mean together is `agent.forecasting.csv_series`'s.
+Another column is a name in `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import io
+import itertools
+import math
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import pandas as pd
+
+from agent.errors import SizewatchError
+from agent.forecasting.times import LATEST_SECONDS, Form, Integers, TimeStyle, recognised
+from forecast.series import Array
+
+TIME, REQUESTS = "timestamp", "requests"
+COLUMNS = (TIME, REQUESTS, "prompt_tokens", "output_tokens")
+HEADER = "timestamp,requests[,prompt_tokens,output_tokens]"
+
+ROWS_AT_A_TIME = 500_000
+"""Timestamps are text until they are numbers: this many take some 40 MB."""
+
+MOST_ROWS = 50_000_000
+"""A century of minutes."""
+
+_MAGIC = b"\x1f\x8b"
+_MISREAD = (ValueError, OverflowError, pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError)
+
+
+class BadTrace(SizewatchError):
+    """A trace file cannot be used; `line` (from 1) is where, None where it is the whole file."""
+
+    def __init__(self, path: Path | str, text: str, line: int | None = None) -> None:
+        super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+        self.path = path
+        self.text = text
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What a file holds, row by row: `micros` as `TimeStyle.micros` has them, amounts NaN where a cell is empty.
+
+    `unread` are columns that mean nothing here.
+    """
+
+    style: TimeStyle
+    micros: Integers
+    amounts: dict[str, Array]
+    unread: tuple[str, ...]
+
+
+def read_columns(path: Path, zone: str) -> Columns:
+    """All rows of a trace. Raises BadTrace, naming the line, for whatever is not as it should be."""
+    with _failures(path):
+        names = _header(path)
+        style = _style(path, names, zone)
+        used = [name for name in COLUMNS if name in names]
+        times: list[Integers] = []
+        amounts: dict[str, list[Array]] = {name: [] for name in used if name != TIME}
+        sound = 0
+        try:
+            for piece in _pieces(path, names, used, style):
+                times.append(_micros(piece[TIME], style))
+                for name, parts in amounts.items():
+                    parts.append(_amounts(piece[name]))
+                sound += len(piece)
+        except _MISREAD as error:
+            raise _complaint(path, names, style, sound) or BadTrace(path, f"cannot be read as CSV ({error})") from error
+    unread = tuple(name for name in names if name not in COLUMNS)
+    joined = {name: np.concatenate(parts) for name, parts in amounts.items()}
+    return Columns(style=style, micros=np.concatenate(times), amounts=joined, unread=unread)
+
+
+def line_of(path: Path, row: int) -> int:
+    """The line in the file (from 1) of a row of the data (from 0)."""
+    with _failures(path), _text(path) as text:
+        return next(line for line, _ in itertools.islice(_rows(text), row + 1, None))
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadTrace(path, "there is no such file") from None
+    except gzip.BadGzipFile as error:
+        raise BadTrace(path, f"is named .gz and is not gzipped, or damaged ({error})") from error
+    except (EOFError, zlib.error) as error:
+        raise BadTrace(path, "is a gzip file that is cut off or damaged; copy it again") from error
+    except UnicodeDecodeError as error:
+        raise BadTrace(path, "is not a text file in UTF-8") from error
+    except csv.Error as error:
+        raise BadTrace(path, f"is no CSV: {error}") from error
+    except OSError as error:
+        raise BadTrace(path, f"cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def _bytes(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == _MAGIC
+        raw.seek(0)
+        if zipped or path.suffix == ".gz":
+            with gzip.open(raw) as unzipped:
+                yield cast("IO[bytes]", unzipped)
+        else:
+            yield raw
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[IO[str]]:
+    with _bytes(path) as raw:
+        yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+
+
+def _rows(text: IO[str]) -> Iterator[tuple[int, list[str]]]:
+    """Every row with its line, the header first; blank lines are none (nor are they for pandas)."""
+    reader = csv.reader(text, skipinitialspace=True)
+    return ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
+
+
+def _header(path: Path) -> list[str]:
+    with _text(path) as text:
+        line, names = next(_rows(text), (0, []))
+    names = [name.strip().lower() for name in names]
+    if not names:
+        raise BadTrace(path, f"is empty; it must begin with the line {HEADER}")
+    if len(names) == 1 and (other := next((c for c in ";\t|" if c in names[0]), None)):
+        raise BadTrace(path, f"has {other!r} between its columns; it must be a comma", line)
+    if names[0][:1].isdigit():
+        raise BadTrace(path, f"has no header; it must begin with the line {HEADER}", line)
+    twice = next((name for name in COLUMNS if names.count(name) > 1), None)
+    if twice:
+        raise BadTrace(path, f"has the column {twice} twice", line)
+    for name in (TIME, REQUESTS):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            meant = f"is {close[0]} meant?" if close else "one row must be one bin with its count, not one request"
+            raise BadTrace(path, f"has no column {name}; the header must be {HEADER} ({meant})", line)
+    return names
+
+
+def _style(path: Path, names: list[str], zone: str) -> TimeStyle:
+    with _text(path) as text:
+        rows = _rows(text)
+        next(rows)
+        line, row = next(rows, (0, []))
+    if not row:
+        raise BadTrace(path, "has a header and no row")
+    place = names.index(TIME)
+    cell = row[place].strip() if place < len(row) else ""
+    if not cell:
+        raise BadTrace(path, "has no timestamp", line)
+    try:
+        style = recognised(cell, zone)
+    except ValueError as error:
+        raise BadTrace(path, f"{TIME}: {error}", line) from None
+    # A column of nothing but True would be one of ones to pandas.
+    if wrong := _wrong(row, names, style):
+        raise BadTrace(path, wrong, line)
+    return style
+
+
+def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> Iterator[pd.DataFrame]:
+    """The rows as they are, some at a time; whatever does not fit raises one of _MISREAD."""
+    kinds: dict[str, type[np.float64] | type[str]] = dict.fromkeys(used, np.float64)
+    if style.form is not Form.SECONDS:
+        kinds[TIME] = str
+    seen = 0
+    with _bytes(path) as raw, warnings.catch_warnings():
+        # A row with more cells than the header has columns: pandas would only warn, and drop the last.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        pieces = pd.read_csv(
+            raw,
+            header=0,
+            names=_unique(names),
+            index_col=False,
+            dtype={name: kinds.get(name, str) for name in _unique(names)},
+            keep_default_na=False,
+            na_values=[""],
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            chunksize=ROWS_AT_A_TIME,
+        )
+        for piece in pieces:
+            seen += len(piece)
+            if seen > MOST_ROWS:
+                raise BadTrace(path, f"has more than {MOST_ROWS} rows; count in longer bins")
+            yield piece
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Columns that are not read may share a name."""
+    return [name if name in COLUMNS else f"{place} {name}" for place, name in enumerate(names)]
+
+
+def _micros(cells: pd.Series, style: TimeStyle) -> Integers:
+    if style.form is not Form.SECONDS:
+        return style.micros(cells)
+    seconds = cells.to_numpy(dtype=np.float64)
+    if not ((seconds >= 0) & (seconds <= LATEST_SECONDS)).all():
+        raise ValueError("a time is missing, or out of bounds")
+    found: Integers = np.rint(seconds * 1e6).astype(np.int64)
+    return found
+
+
+def _amounts(cells: pd.Series) -> Array:
+    found: Array = cells.to_numpy(dtype=np.float64)
+    if np.isinf(found).any() or (found < 0).any():
+        raise ValueError("an amount is negative or infinite")
+    return found
+
+
+def _complaint(path: Path, names: list[str], style: TimeStyle, sound: int) -> BadTrace | None:
+    """What is wrong with the first line that is wrong, the first `sound` rows being so; None where no line is wrong."""
+    with _text(path) as text:
+        for line, row in itertools.islice(_rows(text), sound + 1, None):
+            if wrong := _wrong(row, names, style):
+                return BadTrace(path, wrong, line)
+    return None
+
+
+def _wrong(row: list[str], names: list[str], style: TimeStyle) -> str:
+    if len(row) > len(names):
+        return f"has {len(row)} cells, the header has {len(names)}; write numbers without separators between thousands"
+    for name, cell in zip(names, row, strict=False):
+        try:
+            if name == TIME:
+                style.check(cell)
+            elif name in COLUMNS:
+                _check_amount(cell)
+        except ValueError as error:
+            return f"{name}: {error}"
+    return ""
+
+
+def _check_amount(cell: str) -> None:
+    if not cell.strip():
+        return
+    shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
+    try:
+        amount = float(cell) if cell.isascii() and "_" not in cell else math.nan
+    except ValueError:
+        amount = math.nan
+    if not math.isfinite(amount):
+        raise ValueError(f"'{shown}' is no number; a number, or an empty cell where it is not known")
+    if amount < 0:
+        raise ValueError(f"'{shown}' is negative; a count is 0 or more, or an empty cell where it is not known")

@@ -1,0 +1,78 @@
+"""Which forecasts are compared: of bins that were seen, and for a ratio those that both methods made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from forecast.backtest import SAME_AS_YESTERDAY, Forecasts, Walk, naive_of
+from forecast.backtest_scores import Scored, scored
+from forecast.backtest_window import Window
+from forecast.series import Array, Series
+from forecast.short_methods import SAME_AS_NOW
+
+NAN = np.nan
+HOUR = 3600.0
+
+
+def said(method: str, middle: list[float], upper: list[float], lone: bool = True) -> Forecasts:
+    """Forecasts of bins 4 to 7: one a bin, or one path of them all."""
+    rows: Array = np.array([middle, middle, upper, upper], dtype=np.float64)
+    return Forecasts(
+        method=method,
+        horizon_seconds=HOUR,
+        origins=np.arange(4, 8) if lone else np.array([4]),
+        leads=np.array([1]) if lone else np.arange(1, 5),
+        quantiles=rows[:, :, None] if lone else rows[:, None, :],
+    )
+
+
+def of(*forecasts: Forecasts, came: tuple[float, ...] = (10.0, 10.0, 10.0, 10.0)) -> tuple[Scored, ...]:
+    series = Series(start=0.0, bin_seconds=HOUR, values=np.array([1.0, 1.0, 1.0, 1.0, *came]))
+    window = Window(series=series, calibration=2, test=4, per_day=24, little=False)
+    return scored(Walk(window=window, forecasts=forecasts, notes=()))
+
+
+def test_a_ratio_is_of_the_forecasts_that_both_made() -> None:
+    naive = said(SAME_AS_NOW, [NAN, 8.0, 8.0, 8.0], [NAN, NAN, 12.0, 12.0])
+    ours = said("ours", [0.0, 9.0, 9.0, 9.0], [99.0, 99.0, 11.0, 11.0])
+    _, found = of(naive, ours)
+    assert found.values["wape"] == pytest.approx((10 + 3) / 40)
+    assert found.values["wape_ratio"] == pytest.approx(3 / 6)
+    assert found.values["pinball_ratio"] == pytest.approx(1 / 2)
+
+
+def test_a_ratio_counts_no_naive_forecast_that_ours_has_no_answer_to() -> None:
+    naive = said(SAME_AS_NOW, [0.0, 8.0, 8.0, 8.0], [99.0, 12.0, 12.0, 12.0])
+    _, found = of(naive, said("ours", [NAN, 9.0, 9.0, 9.0], [NAN, 11.0, 11.0, 11.0]))
+    assert found.values["wape_ratio"] == pytest.approx(3 / 6)
+    assert found.values["pinball_ratio"] == pytest.approx(1 / 2)
+
+
+def test_without_the_naive_method_there_is_no_ratio() -> None:
+    (found,) = of(said("ours", [9.0] * 4, [11.0] * 4))
+    assert found.values["wape"] == pytest.approx(0.1)
+    assert found.values["wape_ratio"] is None
+    assert found.interval("wape_ratio") is None
+
+
+def test_bins_that_were_not_seen_are_no_targets() -> None:
+    (found,) = of(said("ours", [9.0] * 4, [11.0] * 4), came=(10.0, NAN, 10.0, NAN))
+    assert found.targets == 2
+    assert found.values["coverage"] == 1.0
+
+
+def test_a_test_in_which_nothing_was_seen_has_no_scores() -> None:
+    (found,) = of(said("ours", [9.0] * 4, [11.0] * 4), came=(NAN,) * 4)
+    assert found.targets == 0
+    assert set(found.values.values()) == {None}
+
+
+def test_paths_are_measured_by_yesterday_and_single_leads_by_now() -> None:
+    assert naive_of(said("ours", [9.0] * 4, [11.0] * 4)) == SAME_AS_NOW
+    assert naive_of(said("ours", [9.0] * 4, [11.0] * 4, lone=False)) == SAME_AS_YESTERDAY
+
+
+def test_the_pinball_loss_is_in_percent_of_the_mean_of_the_test() -> None:
+    (found,) = of(said("ours", [9.0] * 4, [12.0] * 4), came=(10.0, 10.0, 10.0, 20.0))
+    assert found.values["pinball"] == pytest.approx(100 * (3 * 0.05 * 2 + 0.95 * 8) / 4 / 12.5)
