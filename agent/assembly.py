@@ -24,20 +24,25 @@ from agent.views import versions_of, views_of
 from rules import watch_long
 from rules.signals import Gap
 from rules.slices import TierView
+from rules.starts import KEPT_SECONDS
 
 if TYPE_CHECKING:
     from agent.alerting.both_ways import Alerting
+    from agent.forecasting.forecasts import Forecasts
     from agent.history.keeping import Keeping
 
 
 @dataclass(slots=True)
 class Assembly:
-    """The parts of one configuration. `step13` holds the sentence of each tier whose first week is over."""
+    """The parts of one configuration. `step13` holds the sentence of each tier whose first week is over; `forecasts` is None
+    where nothing is forecast.
+    """
 
     loaded: Loaded
     turns: Turns
     versions: dict[str, str]
     step13: dict[str, str] = field(default_factory=dict)
+    forecasts: Forecasts | None = None
 
     def upkeep(self, now: float) -> None:
         """The hourly work on the history; what was known stays known where the history cannot be asked."""
@@ -48,6 +53,40 @@ class Assembly:
 
     def _watched(self) -> dict[str, TierView]:
         return {tier: self.turns.watcher.views[tier] for tier in sorted({t.tier for t in self.turns.targets})}
+
+    @property
+    def no_forecasts(self) -> str:
+        """Why nothing is forecast, in words."""
+        if self.loaded.config.history_path is None:
+            return "not exposed: this agent keeps no history"
+        return "forecasting is off (forecast.enabled: false)" if self.forecasts is None else ""
+
+    def forecast(self, now: float) -> None:
+        """Asks about every watched tier, and hands on what rules may rely on; takes as long as the forecasting process."""
+        if self.forecasts is None:
+            return
+        from agent.forecasting.asking import question
+
+        config, path = self.loaded.config, self.loaded.config.history_path
+        assert path is not None
+        with self.turns.memory:
+            starts = {tier: self.turns.watcher.starts(tier) for tier in self._watched()}
+        questions = [
+            question(
+                view,
+                starts[tier],
+                config.forecast,
+                history=path,
+                now=now,
+                scrape_interval_seconds=config.scrape_interval_seconds,
+            )
+            for tier, view in self._watched().items()
+        ]
+        told = self.forecasts.run(questions)
+        with self.turns.memory:
+            for event in told:
+                self.turns.event(event.t, event.kind, event.text, event.tier)
+            self.turns.watcher.projected(self.forecasts.projections())
 
     def recall(self, tiers: Container[str], now: float) -> None:
         """Error budgets of three days from the history, in place of what is in memory."""
@@ -71,6 +110,12 @@ class Assembly:
         self.recall({tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now)
         same = {tier for tier, version in self.versions.items() if before.versions.get(tier) == version}
         self.step13 = {tier: text for tier, text in before.step13.items() if tier in same} | self.step13
+        if self.forecasts is not None:
+            self.forecasts.keep(self._watched())
+        else:
+            self.turns.watcher.projected({})
+        if before.forecasts is not None and before.forecasts is not self.forecasts:
+            before.forecasts.close()
         before.turns.give_back()
         if before.turns.gpus is not self.turns.gpus:
             before.turns.gpus.close()
@@ -90,6 +135,8 @@ class Assembly:
     def close(self, now: float) -> None:
         """Books what is open and gives everything back."""
         self.event(now, "stop", "sizewatch ended in order")
+        if self.forecasts is not None:
+            self.forecasts.close()
         try:
             self.turns.stop()
         finally:
@@ -127,7 +174,7 @@ def assemble(
         alerting=alerting,
         clock=clock,
     )
-    assembly = Assembly(loaded=loaded, turns=turns, versions=versions)
+    assembly = Assembly(loaded=loaded, turns=turns, versions=versions, forecasts=_forecasts(loaded.config, before))
     if before is None:
         _resume(assembly, clock())
     assembly.upkeep(clock())
@@ -147,6 +194,7 @@ def _resume(assembly: Assembly, now: float) -> None:
             # Nobody will hear of their end any more.
             ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
             turns.history.turn((), {}, ended, ())
+        turns.resume_starts(turns.history.earlier(now - KEPT_SECONDS, now).events)
         assembly.event(now, "start", f"sizewatch {VERSION} began to watch {len(turns.targets)} targets")
         turns.resume(earlier.unfinished, now, earlier.seen)
         assembly.recall({target.tier for target in turns.targets}, now)
@@ -159,6 +207,17 @@ def _alerting(config: Config, clock: Callable[[], float]) -> Alerting | None:
     from agent.alerting.both_ways import Alerting
 
     return Alerting(keys, clock)
+
+
+def _forecasts(config: Config, before: Assembly | None) -> Forecasts | None:
+    """Those of the configuration before go on, whatever has changed: each question says what it depends on."""
+    if config.history_path is None or not config.forecast.enabled:
+        return None
+    if before is not None and before.forecasts is not None:
+        return before.forecasts
+    from agent.forecasting.forecasts import Forecasts
+
+    return Forecasts()
 
 
 def _gpu_source(config: Config) -> Source | None:

@@ -51,7 +51,9 @@ COMMANDS: tuple[Command, ...] = (
         ("0 nothing was found", "1 something was found", "3 the recording holds nothing to judge"),
     ),
     Command(
-        "plan", "check or show a sizing plan, import its benchmark, print the schema", ("0 a valid plan, or done",)
+        "plan",
+        "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
+        ("0 a valid plan, or done", "1 two plans differ"),
     ),
     Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
     Command(
@@ -81,6 +83,26 @@ COMMANDS: tuple[Command, ...] = (
         "timeline",
         "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
         ("0 the timeline was printed",),
+    ),
+    Command(
+        "forecast",
+        "what is expected to arrive, and how well such forecasts did in the last day",
+        ("0 the forecast was printed, or why there is none yet",),
+    ),
+    Command(
+        "backtest",
+        "how well would the traffic have been forecast, beside the methods that anyone would try first?",
+        ("0 the table was printed",),
+    ),
+    Command(
+        "prewarm",
+        "how many replicas must be warm one cold start from now, why, and what it was worth; as manifests too",
+        ("0 the recommendation was printed", "3 there is none; what is missing was printed"),
+    ),
+    Command(
+        "report",
+        "the re-size report: what production showed against the plan, and the plan that follows",
+        ("0 the report is written", "3 it is written, and nothing was seen in that time"),
     ),
     Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",)),
     Command(

@@ -152,10 +152,11 @@ Hold = Annotated[float, BeforeValidator(between(0.0, DAY_SECONDS)), _DURATION]
 
 
 def _bin(value: object) -> float:
-    seconds = between(60.0, 3600.0)(value)
+    # Minutes themselves are what replicas are counted by; as bins of a day ahead they would only be many.
+    seconds = between(120.0, 3600.0)(value)
     if seconds % 60 or 3600 % seconds:
         raise wrong(
-            f"must be whole minutes that an hour holds a whole number of, such as 1m, 5m or 15m, not {duration_text(seconds)}"
+            f"must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not {duration_text(seconds)}"
         )
     return seconds
 

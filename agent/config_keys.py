@@ -241,18 +241,20 @@ class Forecast(_Part):
         description="The traffic is forecast in sums over so long.",
         json_schema_extra={"default": "5m"},
     )
-    quantile: Annotated[float, Field(ge=0.5, le=0.999)] = Field(
-        0.99, description="Share of the time in which the forecast demand must be enough, where no costs say it."
+    quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
+        None,
+        description="Share of the time in which the forecast demand must be enough, where no costs say it; default what is "
+        "worth its price by the lead (docs/prewarming.md).",
     )
     late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
         {},
         description="By tier: what a request costs that comes while no replica has room for it, in the plan's currency.",
     )
-    scale_down_hold_seconds: Hold = Field(
-        600.0,
+    scale_down_hold_seconds: Hold | None = Field(
+        None,
         alias="scale_down_hold",
-        description="Replicas are given up only when none of the time before needed them.",
-        json_schema_extra={"default": "10m"},
+        description="Replicas are given up only when none of the time before needed them; default a lead and a minute, and "
+        "never less: one that is given up earlier has not served.",
     )
 
 

@@ -14,9 +14,11 @@ from rules.alert_state import AlertKey, AlertState
 from rules.budget import Budget
 from rules.episodes import Ended, Standing
 from rules.judging import Tier
+from rules.projections import Projection
 from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.snapshots import Snapshot
+from rules.starts import Start
 from rules.verdicts import Answer, Subject
 from rules.watch import Minutes, Replica
 from rules.windows import Window
@@ -43,6 +45,7 @@ class Watcher:
         self.minutes: dict[str, Minutes] = {}
         self.standings: dict[tuple[str, Subject], Standing] = {}
         self.alerts: dict[AlertKey, AlertState] = {}
+        self.projections: dict[str, Projection] = {}
         self._closed: list[Closed] = []
         self._due: set[str] = set()
         self._left: dict[tuple[str, Subject], Standing] = {}
@@ -57,7 +60,10 @@ class Watcher:
 
     def page(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
         """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
-        replica, window, minute = watch.page(self._replica(tier, name), snapshot, self.view(tier), extra)
+        before = self._replica(tier, name)
+        replica, window, minute = watch.page(before, snapshot, self.view(tier), extra)
+        if replica.start is not None and replica.start is not before.start:
+            self.starts_known(tier, (replica.start,))
         return self._remember(replica, window, minute)
 
     def no_page(
@@ -77,11 +83,24 @@ class Watcher:
         """What an earlier run saw of a tier's error budget, in place of what this one has."""
         self.minutes[tier] = replace(self.minutes.get(tier, Minutes()), budget=budget)
 
+    def starts(self, tier: str) -> tuple[Start, ...]:
+        """How the tier's replicas started, as far as that was seen or is told, oldest first."""
+        return self.minutes.get(tier, Minutes()).starts
+
+    def starts_known(self, tier: str, several: Iterable[Start]) -> None:
+        """More starts of a tier, from now or from an earlier run; one that is known already adds nothing."""
+        for start in several:
+            self.minutes[tier] = watch.started(self.minutes.get(tier, Minutes()), start)
+
     def told(self, answers: Iterable[Answer]) -> None:
         """What the history says of days (`rules.watch_long`): judged with the next turn, standing until told anew."""
         fresh = tuple(answers)
         self._told |= {(answer.rule, answer.subject): answer for answer in fresh}
         self._news = (*self._news, *watch_long.alone(fresh))
+
+    def projected(self, projections: Mapping[str, Projection]) -> None:
+        """The newest forecasts, by tier, in place of those before: judged with the next turn."""
+        self.projections = dict(projections)
 
     def turn(self, now: float) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
         """Judges at `now`: what ended with this turn, and the minutes that were closed since the last."""
@@ -91,7 +110,7 @@ class Watcher:
         answers.extend(self._of_tiers(now))
         fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
         for tier in sorted(self._due):
-            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet)
+            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier))
             answers.extend(watch_long.beside(answer, self._told) for answer in live)
         answers.extend(self._news)
         self._news = ()
@@ -123,6 +142,7 @@ class Watcher:
         self._told = {k: v for k, v in before._told.items() if k[1].tier in tiers} | self._told
         self._news = (*(answer for answer in before._news if answer.subject.tier in tiers), *self._news)
         self.alerts = dict(before.alerts)
+        self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
         self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
 
     def _of_scrapes(self, replica: Replica, now: float) -> tuple[Answer, ...]:

@@ -84,7 +84,7 @@ class Daemon:
         self._stopping = self._reloading = False
         # Its `put` may interrupt a `get` of the same thread, as a signal's handler does; an Event's `set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._schedule = Schedule(self._turn, self._upkeep, self._late)
+        self._schedule = Schedule(self._turn, self._upkeep, self._late, self._forecast, self.surroundings.speed)
         self._assembly: Assembly | None = None
 
     @property
@@ -167,6 +167,9 @@ class Daemon:
                 ends.callback(self.web.stop)
             ends.callback(lambda: self._parts.close(self._clock()))
             ends.callback(self._schedule.end)
+            if self._parts.forecasts is not None:
+                # A forecast that is under way would be waited for.
+                ends.callback(self._parts.forecasts.stop)
         _log.info("stopped after %d turns", self.counts.turns)
 
     def _turn(self) -> None:
@@ -189,6 +192,13 @@ class Daemon:
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
                 _log.exception("upkeep failed; it runs again in %.0f s", UPKEEP_SECONDS)
+
+    def _forecast(self) -> None:
+        try:
+            self._parts.forecast(self._clock())
+        except Exception:  # noqa: BLE001 - as above
+            self.counts.errors += 1
+            _log.exception("a forecast failed; the next one runs as planned")
 
     def _late(self, why: str) -> None:
         self.counts.overruns += 1
@@ -257,6 +267,7 @@ class Daemon:
             gpu_problems=turns.gpu_problems,
             alertmanagers=posting,
             webhook=webhook,
+            forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
         )
         return Facts(
             role=parts.loaded.config.role,
@@ -265,6 +276,8 @@ class Daemon:
             simulated=self.surroundings.simulated,
             past=tuple(turns.past),
             step13=parts.step13,
+            forecasts=parts.forecasts,
+            no_forecasts=parts.no_forecasts,
         )
 
 

@@ -1,8 +1,8 @@
 """The doctor: is this installation sound? Line by line, each with what to do.
 
 Owns what is checked and in which order. Looking is `doctor_probes` and `doctor_pages`, judging `doctor_machine` and
-`doctor_targets`, both of alerts `doctor_alerting`, words and layout `doctor_findings`. Another check is a row in CHECKS,
-or in TARGET_CHECKS where it is made of each target.
+`doctor_targets`, both of alerts `doctor_alerting` and of forecasts `doctor_forecast`, words and layout `doctor_findings`.
+Another check is a row in CHECKS, or in TARGET_CHECKS where it is made of each target.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent import doctor_alerting, doctor_machine, doctor_pages, doctor_probes, doctor_targets
+from agent import doctor_alerting, doctor_forecast, doctor_machine, doctor_pages, doctor_probes, doctor_targets
 from agent.collect.gpus import owners
 from agent.config import Loaded
 from agent.doctor_alerting import AlertingSeen
 from agent.doctor_findings import Finding, count, exit_code, fail, format_text, ok, warn
+from agent.doctor_forecast import ForecastSeen
 from agent.doctor_pages import TargetSeen
 from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen
 from agent.doctor_targets import Met
@@ -37,6 +38,7 @@ class Seen:
     history: HistorySeen | None
     port: PortSeen
     alerting: AlertingSeen
+    forecast: ForecastSeen | None
 
 
 def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
@@ -65,6 +67,7 @@ def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
         history=doctor_probes.history(config.history_path) if config.history_path else None,
         port=doctor_probes.port(config),
         alerting=doctor_alerting.look(config),
+        forecast=doctor_forecast.look(config),
     )
 
 
@@ -122,5 +125,6 @@ CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
     ("folder of the history", lambda seen, loaded: doctor_machine.folder(seen.folder, loaded)),
     ("history", lambda seen, loaded: doctor_machine.history(seen.history, loaded)),
     ("web address", lambda seen, loaded: doctor_machine.port(seen.port, loaded)),
+    ("forecast", lambda seen, loaded: doctor_forecast.forecast(seen.forecast, loaded)),
     ("alerts", lambda seen, loaded: doctor_alerting.alerting(seen.alerting, loaded)),
 )

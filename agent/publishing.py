@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent.collect.gpu_owners import Owned
 from agent.collect.gpus import UNREAD_SECONDS
@@ -15,12 +16,16 @@ from agent.cycle import Watcher
 from agent.ledger import ReplicaLedger
 from agent.turns import Turns
 from agent.version import VERSION
-from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from exporters.status import AgentStatus, ForecastStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from forecast.cold_start import cold_start
 from rules import timeline, windows
 from rules.episodes import Episode
 from rules.gpu_readout import GpuReadout
 from rules.timeline import Entry
 from rules.windows import Window
+
+if TYPE_CHECKING:
+    from agent.forecasting.forecasts import Forecasts
 
 RECENT_SECONDS = 300.0
 DAY_SECONDS = 86400.0
@@ -28,7 +33,8 @@ DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the daemon knows beside its turns: its own life, and what the history told."""
+    """What the daemon knows beside its turns: its own life, what the history told, and the forecasts, or in words why there
+    are none."""
 
     role: str
     started_at: float
@@ -36,6 +42,8 @@ class Facts:
     simulated: str
     past: tuple[Episode, ...]
     step13: Mapping[str, str]
+    forecasts: Forecasts | None = None
+    no_forecasts: str = ""
 
 
 def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
@@ -75,7 +83,22 @@ def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
         trend=turns.ledger.trend(name),
         replicas=tuple(_replica(target, turns, now) for target in turns.targets if target.tier == name),
         step13=facts.step13.get(name),
+        forecast=_forecast(name, turns, facts, now),
     )
+
+
+def _forecast(tier: str, turns: Turns, facts: Facts, now: float) -> ForecastStatus:
+    plan = turns.watcher.view(tier).plan
+    found = cold_start(turns.watcher.starts(tier), plan.cold_start_seconds if plan else None)
+    ready = sum(_replica_up(target, turns) for target in turns.targets if target.tier == tier)
+    if facts.forecasts is None:
+        return ForecastStatus(cold_start=found, ready=ready, gap=facts.no_forecasts)
+    return facts.forecasts.status(tier, found, ready, now)
+
+
+def _replica_up(target: Target, turns: Turns) -> bool:
+    outcome = turns.ledger.replicas.get(target.key, ReplicaLedger()).outcome
+    return bool(outcome and outcome.snapshot is not None)
 
 
 def _recent(watcher: Watcher, tier: str, now: float) -> Window | None:
@@ -97,7 +120,7 @@ def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
         pool=target.pool,
         name=target.replica,
         url=target.options.url,
-        up=bool(outcome and outcome.snapshot is not None),
+        up=_replica_up(target, turns),
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,
         engine=page.engine if page else target.engine or "",

@@ -1,4 +1,4 @@
-"""When turns and upkeep are due.
+"""When turns, upkeep and forecasts are due.
 
 Owns the scheduler and the watch over the machine's clock. Turns are due on a grid that does not drift; one that cannot
 begin because the one before it still runs is left out and told. What is done then is passed in.
@@ -21,22 +21,36 @@ UPKEEP_SECONDS = 3600.0
 JUMP_SECONDS = 5.0
 """A clock that moved by more against the time since start was set, or the machine slept."""
 
-TURN, UPKEEP = "turn", "upkeep"
+FORECAST_SECONDS = 60.0
+"""Replicas are counted anew so often: a lead is a few minutes. What is forecast changes once a bin."""
+
+TURN, UPKEEP, FORECAST = "turn", "upkeep", "forecast"
 
 _log = logging.getLogger(__name__)
 
 
 class Schedule:
-    """Runs `turn` every interval and `upkeep` every hour, each in a thread of its own and never twice at once.
+    """Runs `turn` every interval, `upkeep` every hour and `forecast` every minute, as soon as the minute before is whole;
+    each in a thread of its own and never twice at once.
 
-    `late` is called for every turn that was left out, with the reason in words.
+    `late` is called for every turn that was left out, with the reason in words. `speed` is how many times faster than a
+    clock time runs.
     """
 
-    def __init__(self, turn: Callable[[], None], upkeep: Callable[[], None], late: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        turn: Callable[[], None],
+        upkeep: Callable[[], None],
+        late: Callable[[str], None],
+        forecast: Callable[[], None],
+        speed: float = 1.0,
+    ) -> None:
         self._turn = turn
         self._upkeep = upkeep
+        self._forecast = forecast
         self._tell_late = late
-        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(2)})
+        self._minute = FORECAST_SECONDS / speed
+        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(3)})
         self._scheduler.add_listener(self._late, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
         self._interval = 0.0
         self._clock_offset = clock_offset()
@@ -66,6 +80,20 @@ class Schedule:
         self._scheduler.add_job(
             self._upkeep, "interval", seconds=UPKEEP_SECONDS, id=UPKEEP, misfire_grace_time=None, **common
         )
+        self._scheduler.add_job(
+            self._forecast,
+            "interval",
+            seconds=self._minute,
+            id=FORECAST,
+            next_run_time=datetime.fromtimestamp(self._next_forecast(interval_seconds), UTC),
+            misfire_grace_time=None,
+            **common,
+        )
+
+    def _next_forecast(self, interval_seconds: float) -> float:
+        """A minute is booked with the first turn of the next one, at most two intervals after its end."""
+        settled = 2 * interval_seconds
+        return (time.time() - settled) // self._minute * self._minute + self._minute + settled
 
     def mind_the_clock(self) -> None:
         """To be called now and then: turns are due at times of the machine's clock, and one that was set back an hour

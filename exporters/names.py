@@ -17,7 +17,7 @@ PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
 RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
-ALERTMANAGER = "alertmanager"
+ALERTMANAGER, QUANTILE = "alertmanager", "quantile"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -134,6 +134,73 @@ WEBHOOK_TAKEN = _counter("webhook_requests", (), "Messages of the webhook that w
 WEBHOOK_REFUSED = _counter("webhook_refusals", (REASON,), "Messages of the webhook that were refused, by reason")
 WEBHOOK_LEFT_OUT = _counter("webhook_alerts_left_out", (), "Alerts of others left out because there were too many")
 
+OF_QUANTILE = (TIER, QUANTILE)
+
+RECOMMENDED = _gauge(
+    "recommended_replicas",
+    OF_TIER,
+    "Replicas to ask for now, for the demand one cold start ahead; absent while nothing is recommended",
+)
+MINIMUM_WARM = _gauge(
+    "minimum_warm_replicas", OF_TIER, "Replicas that the recommendation never goes below, by the plan or by prices"
+)
+FORECAST_RPS = _gauge(
+    "forecast_requests_per_second",
+    OF_QUANTILE,
+    "Arriving requests of the tier forecast for one cold start from now; absent once the forecast is outlived",
+)
+FORECAST_FOR_NOW_RPS = _gauge(
+    "forecast_for_now_requests_per_second", OF_QUANTILE, "What was forecast for now, one cold start ago"
+)
+FORECAST_LEAD = _gauge(
+    "forecast_lead_seconds", OF_TIER, "How far ahead the forecast is judged: the P95 of the tier's cold start"
+)
+FORECAST_COVERAGE = _gauge(
+    "forecast_coverage_ratio", OF_TIER, "Share of past targets at or below their 95 % quantile; right is 0.95"
+)
+FORECAST_ERROR = _gauge(
+    "forecast_error_ratio", OF_TIER, "The forecast's error by that of the naive method; below 1 it is the better one"
+)
+FORECAST_MADE = _gauge(
+    "forecast_made_timestamp_seconds", OF_TIER, "When the forecast in use was made, seconds since the epoch"
+)
+FORECAST_WEIGHT = _gauge("forecast_weight", (TIER, "method"), "Share of each method in the forecast in use")
+COLD_START_SECONDS = _gauge(
+    "cold_start_measured_seconds", OF_QUANTILE, "Cold start of the tier by the starts that were seen or told"
+)
+PREWARM_REPLICA_SECONDS = _gauge(
+    "prewarm_replica_seconds",
+    (TIER, "strategy"),
+    "Replica-seconds that each way to scale would have cost in the last week, simulated on what arrived",
+)
+PREWARM_VIOLATION_SECONDS = _gauge(
+    "prewarm_violation_seconds",
+    (TIER, "strategy"),
+    "Time in which it would have had fewer replicas ready than the demand of that week needed",
+)
+COLD_STARTS = _gauge("cold_starts_measured", OF_TIER, "Starts that this rests on")
+FORECAST_RUNS = _counter("forecast_runs", (), "Answers of the forecasting process, one a tier and minute")
+FORECAST_FAILURES = _counter("forecast_failures", (KIND,), "Questions that it did not answer, by kind")
+FORECAST_SECONDS = _gauge("forecast_duration_seconds", (), "How long the last round of forecasts took")
+FORECAST_MEMORY = _gauge("forecast_process_resident_memory_bytes", (), "Memory of the forecasting process")
+
+FORECASTS = (
+    RECOMMENDED,
+    MINIMUM_WARM,
+    FORECAST_RPS,
+    FORECAST_FOR_NOW_RPS,
+    FORECAST_LEAD,
+    FORECAST_COVERAGE,
+    FORECAST_ERROR,
+    FORECAST_MADE,
+    FORECAST_WEIGHT,
+    COLD_START_SECONDS,
+    COLD_STARTS,
+    PREWARM_REPLICA_SECONDS,
+    PREWARM_VIOLATION_SECONDS,
+)
+"""What is forecast, recommended and measured of a tier."""
+
 OWN: tuple[Metric, ...] = (
     TARGET_UP,
     TARGET_SEEN,
@@ -183,6 +250,11 @@ OWN: tuple[Metric, ...] = (
     WEBHOOK_TAKEN,
     WEBHOOK_REFUSED,
     WEBHOOK_LEFT_OUT,
+    *FORECASTS,
+    FORECAST_RUNS,
+    FORECAST_FAILURES,
+    FORECAST_SECONDS,
+    FORECAST_MEMORY,
 )
 """What sizewatch itself knows, in the order in which it is printed."""
 

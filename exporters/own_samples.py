@@ -1,7 +1,8 @@
 """What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
 
-Owns SAMPLES, one row a metric of `exporters.names.OWN`, and which label values stand behind which labels. It prints
-nothing: `exporters.prometheus` does. A new metric is a row in `exporters.names` and a row here.
+Owns SAMPLES, one row a metric of `exporters.names.OWN`, and which label values stand behind which labels; the rows about
+forecasts are `exporters.forecast_samples`'s. It prints nothing: `exporters.prometheus` does. A new metric is a row in
+`exporters.names` and a row here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from exporters import names
+from exporters.forecast_samples import FORECAST_SAMPLES
 from exporters.names import Metric
 from exporters.status import (
     AgentStatus,
@@ -247,4 +249,5 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.WEBHOOK_TAKEN, _of_webhook(lambda w: w.taken)),
     (names.WEBHOOK_REFUSED, _webhook_refusals),
     (names.WEBHOOK_LEFT_OUT, _of_webhook(lambda w: w.left_out)),
+    *FORECAST_SAMPLES,
 )

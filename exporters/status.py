@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporters.forecast_text import Forecast
+from exporters.prewarm_text import Prewarm
+from forecast.cold_start import ColdStart
 from rules.alert_state import AlertState
 from rules.episodes import Episode
 from rules.foreign_alerts import ForeignAlert
+from rules.projections import Demand
 from rules.signals import SignalValue
 from rules.slices import TierView
 from rules.timeline import Entry
@@ -83,10 +87,52 @@ class TrendPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastStatus:
+    """What is forecast of one tier, and what follows for its replicas. All of it still stands: what was outlived is None, and
+    `gap` then says why.
+
+    `now_rps` is what arrives now, `at_lead` what is forecast for one lead from now, `for_now` what was said of this moment a
+    lead ago (requests per second). `prewarm` holds the recommendation, the day's schedule and what it was worth lately;
+    `minimum_warm` are replicas, `ready` those that are up. `trouble` says why there is no newer forecast.
+    """
+
+    forecast: Forecast | None = None
+    prewarm: Prewarm | None = None
+    cold_start: ColdStart | None = None
+    ready: int = 0
+    now_rps: float | None = None
+    at_lead: Demand | None = None
+    for_now: Demand | None = None
+    minimum_warm: int | None = None
+    gap: str = ""
+    trouble: str = ""
+
+    @property
+    def recommended(self) -> int | None:
+        """The replicas that are recommended; None while nothing is, never 0 for that."""
+        found = self.prewarm.recommendation if self.prewarm is not None else None
+        return found.replicas if found is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastHealth:
+    """How forecasting goes since the start: answers that came, and those that did not, by kind. `last_seconds` is how long the
+    last round took, `memory_bytes` what the process held then; None without one. `troubles` are sentences.
+    """
+
+    runs: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    last_seconds: float | None = None
+    memory_bytes: int | None = None
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
     """One tier. `recent` is the sum of its windows of the last 5 minutes, None before there was any; `episodes` are
     those open and those of the last day, newest first; `trend` is the last hour, oldest first; `step13` the sentence
-    in which Step 13 was answered for this version of the plan, None before it was.
+    in which Step 13 was answered for this version of the plan, None before it was. `forecast` is None where nobody says
+    anything of forecasts (a node).
     """
 
     view: TierView
@@ -96,6 +142,7 @@ class TierStatus:
     trend: tuple[TrendPoint, ...] = ()
     replicas: tuple[ReplicaStatus, ...] = ()
     step13: str | None = None
+    forecast: ForecastStatus | None = None
 
     @property
     def name(self) -> str:
@@ -139,7 +186,7 @@ class Health:
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` never will be (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`. `webhook` is None
-    where none is received.
+    where none is received, `forecasting` where nothing is forecast.
     """
 
     turns: int = 0
@@ -158,6 +205,7 @@ class Health:
     web_refusals: int = 0
     alertmanagers: tuple[AlertmanagerHealth, ...] = ()
     webhook: WebhookHealth | None = None
+    forecasting: ForecastHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

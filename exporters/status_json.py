@@ -7,14 +7,19 @@ them; times are unix seconds, units base units. A number that is none (NaN, infi
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from exporters.findings import findings, headline, remarks, state, unknowns
+from exporters.forecast_text import forecast_json
 from exporters.plan_against_now import Compared, compare
+from exporters.prewarm_text import prewarm_json
 from exporters.replay_json import episode_json, reading_json, verdict_json
 from exporters.status import (
     AgentStatus,
     AlertmanagerHealth,
+    ForecastHealth,
+    ForecastStatus,
     GpuStatus,
     Health,
     ReplicaStatus,
@@ -80,6 +85,23 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         ],
         "replicas": [_replica(replica) for replica in tier.replicas],
         "step13": tier.step13,
+        "forecast": _forecast(tier.forecast) if tier.forecast else None,
+    }
+
+
+def _forecast(one: ForecastStatus) -> dict[str, Any]:
+    return {
+        "now_rps": one.now_rps,
+        "at_lead": asdict(one.at_lead) if one.at_lead else None,
+        "for_now": asdict(one.for_now) if one.for_now else None,
+        "recommended_replicas": one.recommended,
+        "minimum_warm_replicas": one.minimum_warm,
+        "ready_replicas": one.ready,
+        "cold_start": asdict(one.cold_start) if one.cold_start else None,
+        "forecast": forecast_json(one.forecast) if one.forecast else None,
+        "prewarm": prewarm_json(one.prewarm) if one.prewarm else None,
+        "gap": one.gap,
+        "trouble": one.trouble,
     }
 
 
@@ -186,6 +208,16 @@ def _webhook(one: WebhookHealth) -> dict[str, Any]:
     return {"taken": one.taken, "refused": dict(one.refused), "own": one.own, "left_out": one.left_out}
 
 
+def _forecasting(one: ForecastHealth) -> dict[str, Any]:
+    return {
+        "answers": one.runs,
+        "failures": dict(one.failures),
+        "last_seconds": one.last_seconds,
+        "memory_bytes": one.memory_bytes,
+        "troubles": list(one.troubles),
+    }
+
+
 def _health(health: Health) -> dict[str, Any]:
     failures = [
         {"tier": tier, "replica": replica, "kind": kind, "count": number}
@@ -208,4 +240,5 @@ def _health(health: Health) -> dict[str, Any]:
         "web_refusals": health.web_refusals,
         "alertmanagers": [_posting(one) for one in health.alertmanagers],
         "webhook": _webhook(health.webhook) if health.webhook else None,
+        "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
     }

@@ -98,6 +98,8 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     if health.config_trouble is not None:
         yield f"The configuration on disk cannot be used, the one before it still is: {health.config_trouble}"
     yield from health.gpu_problems
+    if health.forecasting is not None:
+        yield from (f"No new forecast of {text}" for text in health.forecasting.troubles)
     for one in health.alertmanagers:
         if one.trouble is not None:
             yield f"Alerts do not reach their Alertmanager: {one.trouble}"

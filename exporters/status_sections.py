@@ -12,6 +12,7 @@ from html import escape
 
 from exporters.findings import Finding, ended, findings, place, remarks, state, unknowns
 from exporters.status import TierStatus
+from exporters.status_forecast import forecast
 from exporters.status_replicas import replicas
 from exporters.status_signs import sign
 from exporters.status_tiles import numbers
@@ -179,6 +180,7 @@ PARTS: tuple[Callable[[TierStatus, float], str], ...] = (
     _findings,
     numbers,
     _trend,
+    forecast,
     replicas,
     _unanswered,
     _past,

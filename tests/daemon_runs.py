@@ -49,6 +49,8 @@ def configuration(engines: Sequence[Engine], **keys: Any) -> dict[str, Any]:
         "scrape_interval": "500ms",
         "targets": [{"url": e.url, "tier": "cpu-small", "replica": f"r{n}"} for n, e in enumerate(engines)],
         "gpus": {"source": "none"},
+        # A process of its own that loads pandas: only for tests that are about it.
+        "forecast": {"enabled": False},
         **keys,
     }
 

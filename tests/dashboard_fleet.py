@@ -83,7 +83,14 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
         {"url": player.url(replica), "tier": tier, "replica": replica, "gpus": [f"stand-in-{replica}"]}
         for tier, replica, *_ in CAST
     ]
-    data = {"plan": str(plan(folder)), "data_dir": str(folder / "data"), "scrape_interval": "15s", "targets": targets}
+    data: dict[str, Any] = {
+        "plan": str(plan(folder)),
+        "data_dir": str(folder / "data"),
+        "scrape_interval": "15s",
+        "targets": targets,
+    }
+    # Whether an hour of minutes is there in time depends on the machine.
+    data["forecast"] = {"enabled": False}
     surroundings: dict[str, Any] = {
         "assemble": partial(assemble, clock=clock, gpu_source=gpus),
         "clock": clock,

@@ -39,7 +39,7 @@ def test_without_a_word_of_it_there_is_a_forecast_by_utc_in_bins_of_five_minutes
     found = parse_config({}, environment={}).forecast
     assert found == Forecast()
     assert (found.enabled, found.zone, found.country, found.events) == (True, "UTC", None, ())
-    assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (300.0, 0.99, 600.0)
+    assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (300.0, None, None)
     assert found.late_request_cost == {}
 
 
@@ -104,13 +104,13 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d,
         ),
         (
             {"bin": "7m"},
-            "bin: must be whole minutes that an hour holds a whole number of, such as 1m, 5m or 15m, not 7m",
+            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 7m",
         ),
         (
-            {"bin": "90s"},
-            "bin: must be whole minutes that an hour holds a whole number of, such as 1m, 5m or 15m, not 90s",
+            {"bin": "150s"},
+            "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 150s",
         ),
-        ({"bin": "30s"}, "bin: must be from 1m to 1h, not 30s"),
+        ({"bin": "30s"}, "bin: must be from 2m to 1h, not 30s"),
         ({"bin": 300}, f"bin: {NO_DURATION} 300"),
         ({"quantile": 99}, "quantile: must be at most 0.999"),
         ({"quantile": 0.3}, "quantile: must be at least 0.5"),
@@ -251,7 +251,7 @@ def test_costs_without_a_price_and_a_forecast_without_a_history_are_told() -> No
     assert said.startswith(
         "forecast.late_request_cost.cpu-small: weighs nothing without the plan's cost.gpu_hour_price"
     )
-    node = parse_config({"role": "node", "targets": [TARGET], "forecast": {"bin": "1m"}}, environment={})
+    node = parse_config({"role": "node", "targets": [TARGET], "forecast": {"bin": "2m"}}, environment={})
     assert "forecast: has no use without a history; set data_dir" in weaknesses(node, None)
     plain = parse_config({"role": "node", "targets": [TARGET]}, environment={})
     assert not [text for text in weaknesses(plain, None) if text.startswith("forecast")]

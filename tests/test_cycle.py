@@ -7,9 +7,10 @@ from making import cumulative, snapshot
 from agent.cycle import Watcher
 from rules.alert_state import Phase
 from rules.episodes import Ended, Episode, UnknownSpan
+from rules.projections import Demand, Projection
 from rules.signals import Gap
 from rules.snapshots import Snapshot
-from rules.verdicts import Status, Subject, Verdict
+from rules.verdicts import Status, Subject, Unknown, Verdict
 
 A = Subject(tier="t", replica="a")
 TIER = Subject(tier="t")
@@ -189,3 +190,43 @@ def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None
     assert (alert.phase, alert.resolved_at) == (Phase.RESOLVED, START + 120)
     assert after.turn(START + 135)[0] == ()
     assert not [subject for _, subject in after.standings if subject == gone]
+
+
+def projection(made_at: float, bins: int = 3) -> Projection:
+    """A forecast by bins of five minutes for a lead of three, which was right 95 times of 100."""
+    points = tuple(Demand(t=made_at + 300.0 * n, q50=1.0, q95=2.0, q99=3.0) for n in range(bins))
+    return Projection(
+        tier="t", made_at=made_at, horizon_seconds=180.0, points=points, method="sizewatch", covered=95, forecasts=100
+    )
+
+
+def unknown(watcher: Watcher, rule: str) -> tuple[Gap, str]:
+    answer = watcher.standings[rule, TIER].answer
+    assert isinstance(answer, Unknown), answer
+    return answer.reason, answer.text
+
+
+def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
+    watcher = Watcher({"t": view()})
+    watched(watcher, end=150)
+    assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
+    watcher.projected({"t": projection(START + 150)})
+    watched(watcher, start=165, end=225)
+    assert standing(watcher, "ForecastDegraded").status is Status.OK
+    watched(watcher, start=240, end=900)
+    reason, text = unknown(watcher, "ForecastDegraded")
+    assert reason is Gap.STALE
+    assert text.startswith("the forecast was made 12 min ago")
+    watcher.projected({})
+    watched(watcher, start=915, end=975)
+    assert unknown(watcher, "ForecastDegraded")[1] == "no forecast is made yet"
+
+
+def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_watched() -> None:
+    before = Watcher({"t": view()})
+    watched(before, end=60)
+    kept = projection(START + 60)
+    before.projected({"t": kept, "u": replace(kept, tier="u")})
+    after = Watcher({"t": view()})
+    after.take_over(before, {("t", "a")})
+    assert after.projections == {"t": kept}

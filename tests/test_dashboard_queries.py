@@ -15,14 +15,13 @@ from agent.lint.expressions import Aggregate, Call, Node, Selector, walk
 from agent.lint.expressions import names as names_in
 from agent.lint.promql import parse
 from exporters import names
-from exporters.dashboards import forecast_names
 from exporters.dashboards.grafana import dashboard_json
 from exporters.dashboards.registry import DASHBOARDS
 from rules.families import Kind
 
 VALUES = {"cluster": ".*", "model": ".*", "tier": "t", "replica": ".*", "instance": ".*", "__rate_interval": "2m"}
 
-METRICS = (*names.ALL, *forecast_names.ALL)
+METRICS = names.ALL
 KINDS = {metric.name: metric.kind for metric in METRICS}
 PARTS = ("_bucket", "_sum", "_count")
 
@@ -78,9 +77,8 @@ def test_prometheus_own_parser_takes_every_query(tmp_path: Path) -> None:
 def test_a_query_reads_only_what_sizewatch_exports() -> None:
     exported = {metric.name for metric in names.ALL}
     # What the forecast exports has rows of its own there once it does.
-    awaited = {metric.name for metric in forecast_names.ALL}
     for uid, title, expr in QUERIES:
-        assert {base(name) for name in named(expr)} <= exported | awaited, (uid, title)
+        assert {base(name) for name in named(expr)} <= exported, (uid, title)
 
 
 def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:

@@ -95,7 +95,9 @@ def free_port() -> int:
 def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> Loaded:
     """A configuration without GPUs, as this machine's would make the tests differ from machine to machine."""
     listen = f"127.0.0.1:{free_port()}"
-    data = {"targets": list(targets), "gpus": {"source": "none"}, "web": {"listen": listen}, **keys}
+    # That the forecasting process starts is tested in test_doctor_forecast.py: it takes a second.
+    off = {"enabled": False}
+    data = {"targets": list(targets), "gpus": {"source": "none"}, "web": {"listen": listen}, "forecast": off, **keys}
     config = parse_config(data, folder=folder, plan=PLAN)
     return Loaded(path=folder / "sizewatch.yaml", config=config, plan=PLAN, warnings=())
 
@@ -130,6 +132,7 @@ def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
         "data_dir",
         "history",
         "web",
+        "forecast",
     ]
     assert "53.7 kB in" in only(found, "target cpu-small/r").text
     assert "vLLM V1 (0.32 or newer by its names): 33 of 40 signals" in only(found, "engine cpu-small/r").text

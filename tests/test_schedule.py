@@ -42,7 +42,7 @@ def new_job() -> Job:
 
 @pytest.fixture(name="plan")
 def running(job: Job) -> Iterator[Schedule]:
-    plan = Schedule(job.turn, lambda: None, job.late.append)
+    plan = Schedule(job.turn, lambda: None, job.late.append, lambda: None)
     plan.begin(INTERVAL)
     yield plan
     plan.end()
@@ -113,8 +113,34 @@ def test_a_clock_that_was_set_back_does_not_stop_the_turns(
 
 def test_the_end_waits_for_a_turn_that_runs(job: Job) -> None:
     job.seconds = 0.3
-    plan = Schedule(job.turn, lambda: None, job.late.append)
+    plan = Schedule(job.turn, lambda: None, job.late.append, lambda: None)
     plan.begin(10.0)
     assert wait_for(lambda: bool(job.begun))
     plan.end()
     assert time.monotonic() - job.begun[0] >= 0.3
+
+
+def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole() -> None:
+    plan = Schedule(lambda: None, lambda: None, lambda why: None, lambda: None)
+    plan.begin(15.0)
+    try:
+        job = plan._scheduler.get_job(schedule.FORECAST)
+        first = float(job.next_run_time.timestamp())
+        assert 0.0 < first - time.time() <= 60.0
+        # Two scrapes after the full minute.
+        assert first % 60.0 == pytest.approx(30.0)
+        assert job.trigger.interval == timedelta(seconds=60)
+        assert job.max_instances == 1
+    finally:
+        plan.end()
+
+
+def test_forecasts_follow_the_speed_of_time_and_never_overlap(job: Job) -> None:
+    job.seconds = 0.15
+    plan = Schedule(lambda: None, lambda: None, lambda why: None, job.turn, speed=1000.0)
+    plan.begin(INTERVAL)
+    try:
+        assert wait_for(lambda: len(job.begun) == 3)
+        assert not job.twice_at_once
+    finally:
+        plan.end()

@@ -25,5 +25,6 @@ FORECAST = Dashboard(
             panels=(panels.against_now(W), panels.coverage(W), panels.error(W), panels.weights(W), panels.age(W)),
         ),
         Section(title="How long a replica takes", panels=(panels.lead(W), panels.starts(W))),
+        Section(title="What it was worth", panels=(panels.worth(W), panels.short_of_capacity(W))),
     ),
 )

@@ -6,7 +6,6 @@ Owns these rows. Everything is of one tier but the columns and lines of `recomme
 from __future__ import annotations
 
 from exporters import names
-from exporters.dashboards import forecast_names as ahead
 from exporters.dashboards import queries as q
 from exporters.dashboards.looks import COUNT, RATIO, RED, SECONDS, falling, limit, rising, signal_unit
 from exporters.dashboards.panels import Kind, Line, Panel, Query
@@ -16,7 +15,7 @@ from exporters.names import Metric
 
 def recommended(where: Where) -> str:
     """Replicas that the forecast asks for, by tier."""
-    return q.told_by_tier(where, ahead.RECOMMENDED)
+    return q.told_by_tier(where, names.RECOMMENDED)
 
 
 def _quantile(where: Where, metric: Metric, quantile: str) -> str:
@@ -39,13 +38,13 @@ def demand(where: Where, width: int = 12) -> Panel:
     """What is expected when a replica started now would be ready."""
     return Panel(
         title="Demand ahead",
-        description=f"{ahead.FORECAST.text}. It stands at the time it was made, one cold start before the time it is about. "
+        description=f"{names.FORECAST_RPS.text}. It stands at the time it was made, one cold start before the time it is about. "
         "Green: finished requests now; red: the planned peak.",
         kind=Kind.LINES,
         unit=signal_unit("arrival_rps"),
         queries=(
             Query(expr=_arrivals(where), legend="finished now"),
-            *_band(where, ahead.FORECAST),
+            *_band(where, names.FORECAST_RPS),
             Query(expr=q.told_by_tier(where, names.PLAN_PEAK), legend="planned peak", line=Line.LIMIT),
         ),
         width=width,
@@ -56,10 +55,10 @@ def against_now(where: Where) -> Panel:
     """What was forecast for this moment, and what came."""
     return Panel(
         title="Forecast for now, and what came",
-        description=f"{ahead.FORECAST_FOR_NOW.text}. What came should lie below P95 nineteen times of twenty.",
+        description=f"{names.FORECAST_FOR_NOW_RPS.text}. What came should lie below P95 nineteen times of twenty.",
         kind=Kind.LINES,
         unit=signal_unit("arrival_rps"),
-        queries=(Query(expr=_arrivals(where), legend="came"), *_band(where, ahead.FORECAST_FOR_NOW)),
+        queries=(Query(expr=_arrivals(where), legend="came"), *_band(where, names.FORECAST_FOR_NOW_RPS)),
         width=16,
     )
 
@@ -76,7 +75,7 @@ def replicas(where: Where, width: int = 12) -> Panel:
             Query(expr=q.replicas_up(where), legend="running"),
             Query(expr=recommended(where), legend="recommended"),
             Query(expr=q.told_by_tier(where, names.PLAN_REPLICAS), legend="planned", line=Line.PLAN),
-            Query(expr=q.told_by_tier(where, ahead.MINIMUM_WARM), legend="kept warm", line=Line.FAINT),
+            Query(expr=q.told_by_tier(where, names.MINIMUM_WARM), legend="kept warm", line=Line.FAINT),
             Query(expr=q.told_by_tier(where, names.PLAN_MINIMUM_WARM), legend="planned warm", line=Line.FAINT),
         ),
         decimals=0,
@@ -88,10 +87,10 @@ def coverage(where: Where) -> Panel:
     """How often what came stayed within the forecast."""
     return Panel(
         title="Coverage",
-        description=f"{ahead.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
+        description=f"{names.FORECAST_COVERAGE.text}. Below the limit pre-warming stands on sand.",
         kind=Kind.LINES,
         unit=RATIO,
-        queries=(Query(expr=q.told_by_tier(where, ahead.FORECAST_COVERAGE), legend="coverage"),),
+        queries=(Query(expr=q.told_by_tier(where, names.FORECAST_COVERAGE), legend="coverage"),),
         steps=falling("ForecastDegraded", "coverage"),
         top=1.0,
         lines_at_steps=True,
@@ -102,10 +101,10 @@ def error(where: Where) -> Panel:
     """The forecast's loss against that of the naive one."""
     return Panel(
         title="Error against the naive forecast",
-        description=f"{ahead.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
+        description=f"{names.FORECAST_ERROR.text}. At {limit('ForecastDegraded', 'error_ratio'):g} it is worth nothing.",
         kind=Kind.LINES,
         unit="short",
-        queries=(Query(expr=q.told_by_tier(where, ahead.FORECAST_ERROR), legend="error"),),
+        queries=(Query(expr=q.told_by_tier(where, names.FORECAST_ERROR), legend="error"),),
         steps=rising(("ForecastDegraded", "error_ratio", RED)),
         lines_at_steps=True,
     )
@@ -115,10 +114,10 @@ def weights(where: Where) -> Panel:
     """Which methods the forecast follows."""
     return Panel(
         title="Weight of the methods",
-        description=f"{ahead.FORECAST_WEIGHT.text}.",
+        description=f"{names.FORECAST_WEIGHT.text}.",
         kind=Kind.LINES,
         unit=RATIO,
-        queries=(Query(expr=q.told(where, ahead.FORECAST_WEIGHT), legend="{{method}}"),),
+        queries=(Query(expr=q.told(where, names.FORECAST_WEIGHT), legend="{{method}}"),),
         top=1.0,
         stacked=True,
     )
@@ -128,14 +127,15 @@ def lead(where: Where) -> Panel:
     """How far ahead it looks, and what a cold start takes."""
     return Panel(
         title="Lead and measured cold starts",
-        description=f"{ahead.FORECAST_LEAD.text}. It should follow the P95 of the cold starts.",
+        description=f"{names.FORECAST_LEAD.text}. It should follow the P95 of the cold starts.",
         kind=Kind.LINES,
         unit=SECONDS,
         queries=(
-            Query(expr=q.told_by_tier(where, ahead.FORECAST_LEAD), legend="lead", line=Line.PLAN),
+            Query(expr=q.told_by_tier(where, names.FORECAST_LEAD), legend="lead", line=Line.PLAN),
             *(
                 Query(
-                    expr=_quantile(where, ahead.COLD_START, quantile), legend=f"cold start P{float(quantile) * 100:.0f}"
+                    expr=_quantile(where, names.COLD_START_SECONDS, quantile),
+                    legend=f"cold start P{float(quantile) * 100:.0f}",
                 )
                 for quantile in ("0.5", "0.95")
             ),
@@ -152,7 +152,7 @@ def age(where: Where) -> Panel:
         "process stands still.",
         kind=Kind.LINES,
         unit=SECONDS,
-        queries=(Query(expr=f"time() - {q.told_by_tier(where, ahead.FORECAST_MADE)}", legend="age"),),
+        queries=(Query(expr=f"time() - {q.told_by_tier(where, names.FORECAST_MADE)}", legend="age"),),
     )
 
 
@@ -160,10 +160,35 @@ def starts(where: Where) -> Panel:
     """How many cold starts the measured lead rests on."""
     return Panel(
         title="Cold starts measured",
-        description=f"{ahead.COLD_STARTS_MEASURED.text}. Few of them: the lead rests on the plan's number.",
+        description=f"{names.COLD_STARTS.text}. Few of them: the lead rests on the plan's number.",
         kind=Kind.LINES,
         unit=COUNT,
-        queries=(Query(expr=q.told_by_tier(where, ahead.COLD_STARTS_MEASURED), legend="cold starts"),),
+        queries=(Query(expr=q.told_by_tier(where, names.COLD_STARTS), legend="cold starts"),),
         decimals=0,
+        width=12,
+    )
+
+
+def worth(where: Where) -> Panel:
+    """What each way to scale would have cost in the last week."""
+    return Panel(
+        title="What pre-warming was worth: replica-hours",
+        description=f"{names.PREWARM_REPLICA_SECONDS.text}. Beside it the time short of capacity: cheaper is no gain where "
+        "that is longer.",
+        kind=Kind.LINES,
+        unit=SECONDS,
+        queries=(Query(expr=q.told(where, names.PREWARM_REPLICA_SECONDS), legend="{{strategy}}"),),
+        width=12,
+    )
+
+
+def short_of_capacity(where: Where) -> Panel:
+    """How long each way to scale would have been short of replicas in the last week."""
+    return Panel(
+        title="What pre-warming was worth: time short of capacity",
+        description=f"{names.PREWARM_VIOLATION_SECONDS.text}.",
+        kind=Kind.LINES,
+        unit=SECONDS,
+        queries=(Query(expr=q.told(where, names.PREWARM_VIOLATION_SECONDS), legend="{{strategy}}"),),
         width=12,
     )

@@ -1,0 +1,73 @@
+"""What the doctor says of forecasts: does their process start within its limits, and with all of its methods?
+
+Owns looking and judging of this one part. The process is begun as the daemon begins it, and ended.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent.config import Config, Loaded
+from agent.doctor_findings import Finding, fail, ok, warn
+from agent.forecasting.child import MEMORY_BYTES, MIB, environment
+
+START_SECONDS = 30.0
+"""Its libraries load within a second or two from a disk that is not busy."""
+
+CHECK = "forecast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastSeen:
+    """What the process said of itself, or why it did not; `no_trees` is why a method is missing."""
+
+    memory_bytes: int = 0
+    no_trees: str = ""
+    trouble: str = ""
+
+
+def look(config: Config) -> ForecastSeen | None:
+    """Begins the process, where this installation has one; takes a second or two."""
+    if config.history_path is None or not config.forecast.enabled:
+        return None
+    words = [sys.executable, "-P", "-m", "agent.forecasting.probe", str(MEMORY_BYTES)]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env=environment(),
+            timeout=START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ForecastSeen(trouble=f"did not start within {START_SECONDS:.0f} s")
+    except OSError as error:
+        return ForecastSeen(trouble=f"cannot be begun: {error}")
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return ForecastSeen(trouble=f"does not start: {last[0]}")
+    said = json.loads(done.stdout)
+    return ForecastSeen(memory_bytes=said["memory_bytes"], no_trees=said["no_trees"] or "")
+
+
+def forecast(seen: ForecastSeen | None, loaded: Loaded) -> Iterator[Finding]:
+    """One line, and one more where a method is left out."""
+    if seen is None:
+        off = "off (forecast.enabled: false)" if loaded.config.history_path else "none: this agent keeps no history"
+        yield ok(CHECK, off)
+        return
+    if seen.trouble:
+        advice = "reinstall with the libraries of requirements.lock, or set forecast.enabled: false"
+        yield fail(CHECK, f"its process {seen.trouble}", advice)
+        return
+    held, limit = seen.memory_bytes // MIB, MEMORY_BYTES // MIB
+    yield ok(CHECK, f"its process starts: its libraries take {held} MiB, it may take {limit} MiB for a tier")
+    if seen.no_trees:
+        text = f"boosted trees are left out ({seen.no_trees.splitlines()[0]})"
+        yield warn(CHECK, text, "install libgomp1 (the system's OpenMP library); until then the other methods forecast")

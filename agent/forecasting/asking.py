@@ -1,0 +1,81 @@
+"""The question about one tier: what the configuration, the plan and the starts that were seen say together.
+
+Owns that gathering, for the daemon as for the commands; it loads no numbers' library. What is done with it is
+`agent.forecasting.tier_forecast`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.config_keys import Forecast
+from agent.forecasting.exchange import Known, Question
+from forecast.cold_start import ColdStart, cold_start
+from rules.slices import TierView
+from rules.starts import Start
+from rules.windows import MINUTE_SECONDS
+
+APART = frozenset({"prefill", "decode"})
+
+
+def cold_start_of(view: TierView, starts: Iterable[Start]) -> ColdStart | None:
+    """The tier's cold start from its starts and its plan."""
+    return cold_start(starts, view.plan.cold_start_seconds if view.plan else None)
+
+
+def question(
+    view: TierView,
+    starts: Iterable[Start],
+    keys: Forecast,
+    *,
+    history: Path | str,
+    now: float,
+    scrape_interval_seconds: float,
+) -> Question:
+    """What to ask about the tier of `view` at `now` (unix seconds); `history` is the file its demand is read from.
+
+    A minute is whole two scrapes after its end (`Reader.demand`).
+    """
+    found, plan = cold_start_of(view, starts), view.plan
+    late = keys.late_request_cost.get(view.tier)
+    price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
+    return Question(
+        tier=view.tier,
+        now=now,
+        settled_until=(now - 2 * scrape_interval_seconds) // MINUTE_SECONDS * MINUTE_SECONDS,
+        history=str(Path(history).absolute()),
+        settling_seconds=2 * scrape_interval_seconds,
+        bin_seconds=keys.bin_seconds,
+        zone=keys.zone,
+        certainty=keys.quantile,
+        country=keys.country,
+        events=tuple(
+            Known(
+                name=one.name,
+                start=one.start,
+                duration_seconds=one.duration_seconds,
+                factor=one.factor,
+                recurrence=one.recurrence or "",
+            )
+            for one in keys.events
+        ),
+        lead_seconds=found.p95_seconds if found else None,
+        lead_source=found.sentence if found else "",
+        usable_rps=None if APART & set(view.pools.values()) else view.basis.usable_rps,
+        no_replicas=_no_replicas(view),
+        minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
+        hold_seconds=keys.scale_down_hold_seconds,
+        replica_hour=price,
+        late_request=late,
+        currency=plan.cost.currency if plan and plan.cost else "",
+    )
+
+
+def _no_replicas(view: TierView) -> str:
+    """Why replicas cannot be counted, in words; empty where they can."""
+    if APART & set(view.pools.values()):
+        return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
+    if not view.basis.usable_rps:
+        return "the plan has no curve to derive usable rps from"
+    return ""

@@ -1,0 +1,145 @@
+"""Pre-warming of a tier as it stands, for a command: from what the daemon keeps, or from a CSV; and as a manifest.
+
+Owns how a question is put together where no daemon asks it: the starts that the history holds, or what the arguments say in
+their place. What is computed is `agent.forecasting.tier_forecast`'s, as in the daemon's process.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.config import Loaded
+from agent.errors import BadConfig, SizewatchError
+from agent.forecasting.asking import question
+from agent.forecasting.exchange import Answer, Question
+from agent.forecasting.given import from_csv, history_path
+from agent.forecasting.history_forecasts import HistoryForecasts
+from agent.forecasting.tier_forecast import TierForecast
+from agent.history.store import Store
+from agent.views import views_of
+from exporters.scaling import Reference, Scaling, Secret
+from exporters.scaling_formats import manifest_text
+from exporters.scaling_week import slots_of
+from forecast.simulation_minutes import MINUTE_SECONDS
+from rules.starts import KEPT_SECONDS, Start
+from rules.timeline import start_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the arguments say in place of plan and measurement: requests per second a replica, seconds a start takes."""
+
+    usable_rps: float | None
+    start_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What a manifest is for, beside the tier: the arguments of the same names."""
+
+    namespace: str
+    workload: Reference
+    maximum: int | None
+    prometheus: str
+    autoscaler: Reference | None
+    token: Secret | None
+    exact_steps: bool
+
+
+def by_history(loaded: Loaded, tier: str, said: Said, now: float | None = None) -> Answer:
+    """From the history of the daemon. Raises BadConfig, HistoryProblem."""
+    path = history_path(loaded)
+    now = time.time() if now is None else now
+    with Store.open_reader(path) as store:
+        events = store.events(now - KEPT_SECONDS)
+    starts = tuple(start for event in events if event.tier == tier and (start := start_of(event)) is not None)
+    return HistoryForecasts().answer(_question(loaded, tier, starts, said, path, now))
+
+
+def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds: float | None) -> Answer:
+    """From a trace, as if its end were now; plan and settings from a configuration where one is given. Raises BadTrace, and
+    SizewatchError where the trace cannot be used."""
+    given = from_csv(path, loaded, bin_seconds)
+    series = given.series
+    if loaded is not None:
+        asked = _question(loaded, tier, (), said, path, series.end)
+    else:
+        asked = _with(_bare(tier, path, series.end, series.zone), said)
+    asked = replace(asked, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
+    if series.bin_seconds % MINUTE_SECONDS:
+        raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
+    try:
+        return TierForecast(asked, series).answer(asked)
+    except ValueError as error:
+        raise SizewatchError(f"{path}: {error}") from error
+
+
+def _question(loaded: Loaded, tier: str, starts: tuple[Start, ...], said: Said, path: Path, now: float) -> Question:
+    views, config = views_of(loaded), loaded.config
+    if tier not in views:
+        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
+    asked = question(
+        views[tier],
+        starts,
+        config.forecast,
+        history=path,
+        now=now,
+        scrape_interval_seconds=config.scrape_interval_seconds,
+    )
+    return _with(asked, said)
+
+
+def _bare(tier: str, path: Path, now: float, zone: str) -> Question:
+    return Question(
+        tier=tier,
+        now=now,
+        settled_until=now,
+        history=str(path),
+        bin_seconds=MINUTE_SECONDS,
+        zone=zone,
+        no_replicas="without a configuration say with --usable-rps what one replica carries",
+    )
+
+
+def _with(asked: Question, said: Said) -> Question:
+    """With what the arguments say in place of what was found."""
+    if said.usable_rps is not None:
+        asked = replace(asked, usable_rps=said.usable_rps, usable_source="--usable-rps", no_replicas="")
+    if said.start_seconds is not None:
+        asked = replace(asked, lead_seconds=said.start_seconds, lead_source="--start")
+    return asked
+
+
+def manifest(answer: Answer, kind: str, where: Where) -> str:
+    """The manifest of one kind for what was found. Raises SizewatchError where it cannot be written."""
+    found = answer.prewarm
+    one = found.recommendation
+    if one is None:
+        raise SizewatchError(f"{answer.tier}: no manifest without a recommendation: {found.reason}")
+    highest = max([one.replicas, *(step.replicas for step in found.schedule)])
+    try:
+        scaling = Scaling(
+            tier=answer.tier,
+            namespace=where.namespace,
+            workload=where.workload,
+            minimum_warm=one.minimum_warm,
+            maximum=where.maximum or 2 * highest,
+            zone=found.zone,
+            prometheus=where.prometheus,
+            lead_seconds=one.lead_seconds,
+            hold_seconds=HOLD_SECONDS,
+            recommended=one.replicas,
+            schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
+            autoscaler=where.autoscaler,
+            token=where.token,
+            exact_steps=where.exact_steps,
+        )
+        return manifest_text(scaling, kind)
+    except ValueError as error:
+        raise SizewatchError(f"{answer.tier}: {error}") from error
+
+
+HOLD_SECONDS = 60.0
+"""The published number holds before it falls; the autoscaler adds only what rides over one missing scrape."""

@@ -1,0 +1,159 @@
+"""What a tier's forecasters found, as the plain records that the daemon, its pages and the commands read.
+
+Owns the way from arrays to records and what is said where something is not there. Nothing is computed here but rates of bins
+and the day's schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agent.forecasting import worth
+from agent.forecasting.exchange import Answer, Question
+from exporters.forecast_text import Forecast
+from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step
+from exporters.prewarm_worth import Worth
+from forecast.forecaster import Path, Quality
+from forecast.prewarm import Usable, Why
+from forecast.prewarm_schedule import schedule
+from forecast.series import Array
+from rules.projections import Demand, Projection
+
+SILENT_MINUTES = 10
+"""So long what was seen last is taken as what arrives now; after that nothing is recommended."""
+
+TOO_YOUNG = "too few bins have passed to know how far a forecast is off"
+NO_METHOD = "none yet: what is needed now counts"
+NO_START = "how long a start takes is not known: the plan has no cold_start_seconds, and none was seen yet"
+
+HIGH = 0.95
+"""Above this certainty the schedule is of the 99 % quantile, else of the 95 %: a day ahead there are no others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found about replicas: the last count with its reason, the demand now (requests per second), the minimum warm
+    count, the certainty in use, whether replicas are counted at all, and what pre-warming was worth lately."""
+
+    why: Why | None
+    now_rps: float | None
+    minimum: int
+    certainty: float
+    warming: bool
+    worth: Worth | None
+
+
+def answer(asked: Question, told: Forecast | None, found: Found) -> Answer:
+    """All that is said of the tier."""
+    return Answer(
+        tier=asked.tier,
+        made_at=asked.now,
+        bin_seconds=asked.bin_seconds,
+        forecast=told,
+        prewarm=_prewarm(asked, told.projection if told is not None else None, found),
+        now_rps=found.now_rps,
+        minimum_warm=found.minimum if found.warming else None,
+        gap="" if told is not None else TOO_YOUNG,
+    )
+
+
+def forecast(
+    asked: Question, path: Path, factors: Array, quality: Quality, seen: tuple[tuple[float, float | None], ...]
+) -> Forecast:
+    """The path in requests per second, each bin times the factor of the events known for it, with what came before."""
+    lines = np.stack([path.q50, path.q95, path.q99]) * factors / path.bin_seconds
+    risen = np.maximum.accumulate(np.maximum(lines, 0.0), axis=0)
+    points = tuple(
+        Demand(t=path.start + place * path.bin_seconds, q50=float(q50), q95=float(q95), q99=float(q99))
+        for place, (q50, q95, q99) in enumerate(risen.T)
+    )
+    projection = Projection(
+        tier=asked.tier,
+        made_at=asked.now,
+        horizon_seconds=asked.horizon_seconds,
+        points=points,
+        method=path.method,
+        covered=quality.covered,
+        forecasts=quality.forecasts,
+        error_ratio=quality.error_ratio,
+        naive=quality.naive,
+        compared=quality.compared,
+    )
+    return Forecast(
+        projection=projection,
+        zone=asked.zone,
+        bin_seconds=asked.bin_seconds,
+        seen=seen,
+        weights=tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
+        notes=(path.note,) if path.note else (),
+    )
+
+
+def _prewarm(asked: Question, projection: Projection | None, found: Found) -> Prewarm:
+    steps, until = _schedule(asked, projection, found)
+    return Prewarm(
+        tier=asked.tier,
+        zone=asked.zone,
+        recommendation=_recommendation(asked, projection, found.why),
+        schedule=steps,
+        until=until,
+        worth=found.worth,
+        reason=_reason(asked, found),
+    )
+
+
+def _recommendation(asked: Question, projection: Projection | None, why: Why | None) -> Recommendation | None:
+    if why is None or asked.lead_seconds is None:
+        return None
+    counted = projection is not None and projection.forecasts > 0
+    return Recommendation(
+        tier=asked.tier,
+        made_at=asked.now,
+        zone=asked.zone,
+        replicas=why.replicas,
+        decided_by=Decided(why.bound.value),
+        lead_seconds=asked.lead_seconds,
+        lead_source=asked.lead_source,
+        certainty=why.certainty,
+        quantile_rps=why.quantile_rps,
+        now_rps=why.now_rps,
+        usable_rps=why.usable.rps,
+        usable_source=why.usable.source,
+        needed_now=why.for_now,
+        minimum_warm=why.minimum,
+        method=NO_METHOD if projection is None else projection.method,
+        coverage=projection.covered / projection.forecasts if projection is not None and counted else None,
+        error_ratio=None if projection is None else projection.error_ratio,
+        naive="" if projection is None else projection.naive,
+    )
+
+
+def _schedule(asked: Question, projection: Projection | None, found: Found) -> tuple[tuple[Step, ...], float | None]:
+    if not found.warming or asked.usable_rps is None or asked.lead_seconds is None:
+        return (), None
+    if projection is None or not projection.points:
+        return (), None
+    high = found.certainty > HIGH
+    shifts = schedule(
+        np.array([point.q99 if high else point.q95 for point in projection.points]),
+        start=projection.points[0].t,
+        bin_seconds=asked.bin_seconds,
+        usable=Usable(rps=asked.usable_rps, source=asked.usable_source),
+        lead_seconds=asked.lead_seconds,
+        minimum=found.minimum,
+    )
+    steps = tuple(Step(start=one.start, replicas=one.replicas, demand_rps=one.demand_rps) for one in shifts)
+    return steps, shifts[-1].end
+
+
+def _reason(asked: Question, found: Found) -> str:
+    """Why something is not there; empty where everything is."""
+    if asked.no_replicas:
+        return asked.no_replicas
+    if asked.lead_seconds is None:
+        return NO_START
+    if found.now_rps is None:
+        return f"nothing was seen of the tier for {SILENT_MINUTES} minutes"
+    return "" if found.worth is not None else worth.TOO_SHORT

@@ -1,0 +1,279 @@
+"""Re-sizing a tier (guide 9.1, Steps 1, 11 and 12) from what production showed, and the proposal: keep, grow, shrink, move.
+
+Owns the decision and its evidence. What was seen is `rules.resize_seen`'s, each step is a module of its own beside this one
+(`resize_workload`, `resize_curve`, `resize_fleet`, `resize_levers`), a comparison between tiers `rules.resize_move`'s. Nothing is
+proposed from too little data: the proposal then says what was too little and how much is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules import periods, windows
+from rules.catalogue import BY_NAME as RULES
+from rules.curve import CERTAIN_REQUESTS
+from rules.judging import SEPARATE
+from rules.plan import TierPlan
+from rules.readings import read
+from rules.resize_curve import ProductionPoint, UsableNow, production_points, usable_now
+from rules.resize_fleet import Costed, Sized, measured_cost, peak_of, planned_cost, proposed_cost, replicas_for, sized
+from rules.resize_levers import Lever, levers
+from rules.resize_seen import Seen
+from rules.resize_workload import WorkloadNow, workload_now
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.verdicts import FIRING, Answer, Certainty, Verdict
+
+DAY_SECONDS = 86_400.0
+
+TO_GROW_SECONDS = 0.9 * DAY_SECONDS
+"""A peak that was seen is one, however short the time: a day has its busy hours in it."""
+
+TO_SHRINK_SECONDS = 0.9 * 7 * DAY_SECONDS
+"""What was not needed on a day may be needed on another weekday: a week, as the rules over days ask."""
+
+SLOWER = ("TtftDivergence", "TpotDivergence", "ItlDivergence")
+EVICTING = ("KvEviction", "EvictionDivergence")
+
+
+class Kind(StrEnum):
+    """What is proposed."""
+
+    KEEP = "keep"
+    GROW = "grow"
+    SHRINK = "shrink"
+    MOVE = "move"
+    NONE = "no_recommendation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """`replicas` for the plan's `now` (None: nothing is proposed). `needed` says what a recommendation lacks."""
+
+    kind: Kind
+    certainty: Certainty
+    now: int | None
+    replicas: int | None
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    to_tier: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Steps 1, 11 and 12 of a tier anew; None where a step could not be done."""
+
+    seen: Seen
+    workload: WorkloadNow
+    points: tuple[ProductionPoint, ...]
+    utilization: SignalValue
+    kv_fullest: float | None
+    usable: UsableNow | None
+    sized: Sized | None
+    planned: Costed | None
+    measured: Costed | None
+    proposed: Costed | None
+    levers: tuple[Lever, ...]
+    proposal: Proposal
+
+
+Answers = Mapping[str, Answer]
+"""What the rules over the time say of the tier, by rule name."""
+
+
+def by_rule(answers: Iterable[Answer]) -> Answers:
+    """Of the tier as a whole; a verdict before an unknown."""
+    found: dict[str, Answer] = {}
+    for answer in answers:
+        if answer.subject.replica is None and not isinstance(found.get(answer.rule), Verdict):
+            found[answer.rule] = answer
+    return found
+
+
+def resize(seen: Seen, answers: Answers) -> Resize:
+    """The steps and the proposal from what was seen and what the rules over the same time say of it."""
+    workload, points = workload_now(seen), production_points(seen)
+    usable = usable_now(seen, points, _fires(answers, SLOWER))
+    plan, peak = seen.view.plan, peak_of(seen, workload)
+    size = sized(plan, *peak, usable) if plan and peak and usable and plan.pools == ("mixed",) else None
+    utilization = _utilization(seen)
+    used = utilization.value if isinstance(utilization, Reading) else None
+    full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
+    proposal = _proposal(seen, answers, workload, usable, size, full[0] if full else None)
+    measured = measured_cost(seen, used)
+    return Resize(
+        seen=seen,
+        workload=workload,
+        points=points,
+        utilization=utilization,
+        kv_fullest=full[0] if full else None,
+        usable=usable,
+        sized=size,
+        planned=planned_cost(seen.view),
+        measured=measured,
+        proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
+        levers=levers(seen, usable, size) if usable and size else (),
+        proposal=proposal,
+    )
+
+
+def _utilization(seen: Seen) -> SignalValue:
+    if not seen.plan_hours:
+        return Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
+    return read(BY_NAME["fleet_utilization"], windows.add(seen.plan_hours), seen.view.basis)
+
+
+def _trap(name: str, seen: Seen) -> float:
+    return RULES["UtilizationTrap"].limit(name, seen.view.limits)
+
+
+def _fires(answers: Answers, names: Iterable[str]) -> bool:
+    return any(isinstance(a := answers.get(name), Verdict) and a.status in FIRING for name in names)
+
+
+def _proposal(
+    seen: Seen,
+    answers: Answers,
+    workload: WorkloadNow,
+    usable: UsableNow | None,
+    size: Sized | None,
+    kv_fullest: float | None,
+) -> Proposal:
+    plan = seen.view.plan
+    now = plan.fleet.instances if plan and plan.fleet else (round(seen.ready) or None)
+    lacking = _lacking(seen, plan, workload, usable)
+    if lacking or plan is None or usable is None or size is None or now is None:
+        text = "No recommendation: " + "; ".join(lacking or ("no replica was seen",))
+        return Proposal(
+            kind=Kind.NONE, certainty=Certainty.LIKELY, now=now, replicas=None, sentence=text, needed=lacking
+        )
+    evidence = _evidence(seen, workload, usable, size, plan)
+    if size.replicas > now:
+        return _grow(size, usable, now, evidence)
+    if size.replicas == now:
+        sure = usable.certainty is Certainty.CERTAIN and _long(seen)
+        text = f"Keep {_replicas(now)}: that is what the traffic seen needs"
+        return _kept(now, text, evidence, sure)
+    return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
+
+
+def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: UsableNow | None) -> tuple[str, ...]:
+    """What a recommendation lacks, each with how much of it is needed."""
+    hours = seen.seen_seconds / 3600
+    found = []
+    if hours < TO_GROW_SECONDS / 3600:
+        found.append(
+            f"{hours:.1f} hours were seen; {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas, "
+            f"{TO_SHRINK_SECONDS / 3600:.0f} for fewer"
+        )
+    if workload.requests < CERTAIN_REQUESTS:
+        found.append(f"{workload.requests:.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
+    if workload.peak_rps is None:
+        found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
+    if plan is None:
+        found.append("the tier has no plan")
+    elif plan.pools != ("mixed",):
+        found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
+    elif usable is None:
+        found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
+    return tuple(found)
+
+
+def _evidence(seen: Seen, workload: WorkloadNow, usable: UsableNow, size: Sized, plan: TierPlan) -> tuple[str, ...]:
+    planned = f" (planned {workload.planned_peak_rps:.4g})" if workload.planned_peak_rps else ""
+    peak = size.arithmetic.terms[0].value
+    needed = replicas_for(peak, usable.rps, size.safety_factor)
+    told = [
+        f"the peak was {peak:.4g} rps{planned}, in three stretches of five minutes",
+        f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
+        f"ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = {needed} replicas",
+    ]
+    if size.by_guide != size.replicas:
+        told.append(f"rounding up before the safety factor too, as the guide writes it, would give {size.by_guide}")
+    warm = plan.fleet.minimum_warm if plan.fleet else None
+    told += [f"the minimum warm count asks for {warm}"] if warm and warm > needed else []
+    moved = [one for one in workload.lengths if one.longer or one.shorter]
+    told += [
+        f"{one.what} {one.quantile.upper()} are {one.factor:.2g}x as long as planned" for one in moved[:2] if one.factor
+    ]
+    return (*told, f"{seen.seen_seconds / DAY_SECONDS:.1f} days were seen")
+
+
+def _grow(size: Sized, usable: UsableNow, now: int, evidence: tuple[str, ...]) -> Proposal:
+    sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
+    against: tuple[str, ...] = ()
+    if size.fewest is not None and size.fewest <= now:
+        against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
+    return Proposal(
+        kind=Kind.GROW,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        now=now,
+        replicas=size.replicas,
+        sentence=f"Grow from {now} to {_replicas(size.replicas)}",
+        evidence=evidence,
+        against=against,
+    )
+
+
+def _fewer(
+    seen: Seen,
+    answers: Answers,
+    usable: UsableNow,
+    size: Sized,
+    now: int,
+    evidence: tuple[str, ...],
+    kv_fullest: float | None,
+) -> Proposal:
+    """Fewer, unless memory or evictions say that the replicas are needed, or a week was not seen."""
+    if not _long(seen):
+        hours, needed = seen.seen_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
+        text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
+        said = f"Keep {_replicas(now)} for now: {text}"
+        return Proposal(
+            kind=Kind.NONE,
+            certainty=Certainty.LIKELY,
+            now=now,
+            replicas=None,
+            sentence=said,
+            evidence=evidence,
+            needed=(text,),
+        )
+    if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
+        text = f"Keep {_replicas(now)}: the KV cache is {kv_fullest:.0%} full in its fullest hours: memory sets the size, not load"
+        return _kept(now, text, evidence, False)
+    if _fires(answers, EVICTING):
+        text = f"Keep {_replicas(now)}: requests are evicted from the KV cache; fewer replicas would evict more"
+        return _kept(now, text, evidence, False)
+    sure = size.most is not None and size.most <= size.replicas and usable.certainty is Certainty.CERTAIN
+    against = []
+    if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
+        against.append(
+            f"production never ran above {usable.highest_rps or 0:.3g} rps a replica: what is above rests on the benchmark; "
+            "go down step by step and run `sizewatch check` after each"
+        )
+    return Proposal(
+        kind=Kind.SHRINK,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        now=now,
+        replicas=size.replicas,
+        sentence=f"Shrink from {now} to {_replicas(size.replicas)}",
+        evidence=evidence,
+        against=tuple(against),
+    )
+
+
+def _kept(now: int, text: str, evidence: tuple[str, ...], sure: bool) -> Proposal:
+    certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
+    return Proposal(kind=Kind.KEEP, certainty=certainty, now=now, replicas=now, sentence=text, evidence=evidence)
+
+
+def _long(seen: Seen) -> bool:
+    return seen.seen_seconds >= TO_SHRINK_SECONDS
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"

@@ -1,0 +1,196 @@
+"""Steps 11 and 12 again (guide 9.1): replicas, GPUs and cost per million tokens, planned, measured and proposed.
+
+Owns which numbers go into the formulas of `rules.sizing` and where each came from, so that a report can show the arithmetic
+and not only its result. It proposes nothing: `rules.resize` does. Another line of the arithmetic is an `Arithmetic` here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rules.money import HOURS_A_DAY
+from rules.plan import TierPlan
+from rules.resize_curve import UsableNow
+from rules.resize_seen import Seen
+from rules.resize_workload import WorkloadNow
+from rules.sizing import cost_per_million_tokens, fleet_size
+from rules.slices import TierView
+
+CAUTIOUS_SAFETY = 1.5
+"""Where the plan has no safety factor: the guide's for new deployments or high variance (9.1, Step 11)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One number that goes into a formula: its name, value, unit, and where it came from."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """A formula in words with its terms and its result."""
+
+    formula: str
+    terms: tuple[Term, ...]
+    result: Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """Step 11 for one peak and one usable rate: `replicas`, the minimum warm count among them. `fewest` and `most` are the same
+    at the ends of the usable rate's bounds (None: open). `by_guide` rounds up before the safety factor and after it, as the
+    guide writes it."""
+
+    replicas: int
+    by_guide: int
+    gpus: int
+    fewest: int | None
+    most: int | None
+    safety_factor: float
+    arithmetic: Arithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costed:
+    """Step 12 for one fleet: `replicas` on average, GPU-hours and money a day (None: no price), and of a million output tokens
+    (None: none were generated, or there is no price). `utilization` is the share of capacity that it assumes or shows."""
+
+    name: str
+    replicas: float
+    gpu_hours_a_day: float
+    money_a_day: float | None
+    per_million_tokens: float | None
+    utilization: float | None
+    currency: str
+    arithmetic: Arithmetic | None
+
+
+def replicas_for(peak_rps: float, usable_rps: float, safety_factor: float) -> int:
+    """The fewest whole replicas that carry the peak with the safety factor: ceil(peak x factor / usable).
+
+    The guide (9.1, Step 11) rounds first: ceil(peak / usable) x factor, which is `rules.sizing.fleet_size`. In large fleets they
+    agree (120 / 12 x 1.3 = 13 both ways); in small ones rounding twice buys a replica that carries nothing: 4 rps at 3.2 with
+    1.2 are 1.5 replicas, so 2, where the guide's order gives 3. Raises ValueError unless rates are above 0.
+    """
+    if not (peak_rps > 0 and usable_rps > 0):
+        raise ValueError(f"{peak_rps} rps at {usable_rps} a replica need no fleet")
+    return max(1, math.ceil(round(peak_rps * safety_factor / usable_rps, 9)))
+
+
+def sized(plan: TierPlan, peak_rps: float, peak_source: str, usable: UsableNow) -> Sized:
+    """Step 11: whole replicas for peak x safety factor, never fewer than are kept warm."""
+    fleet = plan.fleet
+    safety = fleet.safety_factor if fleet and fleet.safety_factor else CAUTIOUS_SAFETY
+    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
+    gpus = plan.gpu.per_replica
+
+    def replicas(rps: float | None) -> int | None:
+        return max(warm, replicas_for(peak_rps, rps, safety)) if rps else None
+
+    chosen = max(warm, replicas_for(peak_rps, usable.rps, safety))
+    told = fleet and fleet.safety_factor
+    terms = (
+        Term(name="peak", value=peak_rps, unit="per_second", source=peak_source),
+        Term(name="usable rps", value=usable.rps, unit="per_second", source=usable.reason),
+        Term(name="safety factor", value=safety, unit="", source="plan" if told else "guide 9.1: none in the plan"),
+        Term(name="minimum warm", value=warm, unit="replicas", source="plan" if warm else "none in the plan"),
+    )
+    return Sized(
+        replicas=chosen,
+        by_guide=max(warm, fleet_size(peak_rps, usable.rps, gpus, safety).replicas),
+        gpus=chosen * gpus,
+        fewest=replicas(usable.high),
+        most=replicas(usable.low),
+        safety_factor=safety,
+        arithmetic=Arithmetic(
+            formula="replicas = max(minimum warm, ceil(peak x safety factor / usable rps))",
+            terms=terms,
+            result=Term(name="replicas", value=chosen, unit="replicas", source="guide 9.1, Step 11"),
+        ),
+    )
+
+
+def planned_cost(view: TierView) -> Costed | None:
+    """What the plan pays and what a million output tokens were to cost, at the planned utilisation of its usable load."""
+    plan = view.plan
+    if plan is None or plan.fleet is None:
+        return None
+    tokens = _tokens_at_usable(view)
+    used = plan.cost.planned_utilization if plan.cost else None
+    made = tokens * plan.fleet.instances * used * 3600 if tokens and used else None
+    return _costed("planned", plan, plan.fleet.instances, made, used, "benchmark at usable load x planned utilisation")
+
+
+def measured_cost(seen: Seen, utilization: float | None) -> Costed | None:
+    """What the replicas that were seen cost and made. Measured tokens are divided by once (DESIGN 3.14)."""
+    if seen.view.plan is None or seen.total is None or seen.ready <= 0:
+        return None
+    tokens = seen.total.counters.get("generation_tokens", 0.0)
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.ready if tokens else 0.0
+    made = tokens / hours if hours > 0 else None
+    return _costed("measured", seen.view.plan, seen.ready, made, utilization, "generated tokens, counted")
+
+
+def proposed_cost(seen: Seen, replicas: int, measured: Costed | None, utilization: float | None) -> Costed | None:
+    """The proposed fleet with the traffic that was seen: the same tokens from other replicas.
+
+    A fleet that is scaled with its traffic is on average smaller than its plan; the proposed one is taken to be scaled alike.
+    """
+    plan = seen.view.plan
+    if plan is None or measured is None:
+        return None
+    warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
+    planned = plan.fleet.instances if plan.fleet else seen.ready
+    mean = max(float(warm), replicas * min(1.0, seen.ready / planned))
+    tokens = seen.total.counters.get("generation_tokens", 0.0) if seen.total else 0.0
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.ready if seen.total and tokens else 0.0
+    made = tokens / hours if hours > 0 else None
+    used = utilization * seen.ready / mean if utilization is not None and mean > 0 else None
+    return _costed("proposed", plan, mean, made, used, "generated tokens, counted")
+
+
+def _costed(
+    name: str, plan: TierPlan, replicas: float, tokens_an_hour: float | None, used: float | None, source: str
+) -> Costed:
+    gpus, cost = replicas * plan.gpu.per_replica, plan.cost
+    arithmetic, price = None, None
+    if cost is not None and tokens_an_hour:
+        price = cost_per_million_tokens(gpus, cost.gpu_hour_price, tokens_an_hour)
+        terms = (
+            Term(name="replicas", value=replicas, unit="replicas", source=name),
+            Term(name="GPUs a replica", value=plan.gpu.per_replica, unit="", source="plan"),
+            Term(name="price of a GPU-hour", value=cost.gpu_hour_price, unit=cost.currency, source="plan"),
+            Term(name="output tokens an hour", value=tokens_an_hour, unit="tokens", source=source),
+        )
+        arithmetic = Arithmetic(
+            formula="cost per million = replicas x GPUs a replica x price / tokens an hour x 1,000,000",
+            terms=terms,
+            result=Term(name="cost per million tokens", value=price, unit=cost.currency, source="guide 9.1, Step 12"),
+        )
+    return Costed(
+        name=name,
+        replicas=replicas,
+        gpu_hours_a_day=gpus * HOURS_A_DAY,
+        money_a_day=gpus * HOURS_A_DAY * cost.gpu_hour_price if cost else None,
+        per_million_tokens=price,
+        utilization=used,
+        currency=cost.currency if cost else "",
+        arithmetic=arithmetic,
+    )
+
+
+def _tokens_at_usable(view: TierView) -> float | None:
+    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
+    return view.curve.at("output_tokens_per_second", point) if view.curve and point else None
+
+
+def peak_of(seen: Seen, workload: WorkloadNow) -> tuple[float, str] | None:
+    """The peak to size for, and where it came from: what arrived; None where that is not known."""
+    if workload.peak_rps is None or workload.peak_rps <= 0:
+        return None
+    return workload.peak_rps, f"three stretches of five minutes in {seen.seen_seconds / 86400:.1f} days seen"

@@ -1,0 +1,186 @@
+"""The forecast on the status page and as metrics: what stands is shown, what does not has no number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import pytest
+from forecast_samples import DAY_MINUTES, NOW, question, series
+from status_samples import agent_status, planned_tier
+
+from agent.forecasting.tier_forecast import TierForecast
+from exporters.forecast_samples import FORECAST_SAMPLES
+from exporters.names import OWN
+from exporters.prometheus import render
+from exporters.status import AgentStatus, ForecastHealth, ForecastStatus, Health
+from exporters.status_json import status_json
+from exporters.status_page import render_page
+from forecast.cold_start import ColdStart, Source
+from rules.projections import Demand
+
+COLD = ColdStart(
+    p50_seconds=110.0,
+    p95_seconds=140.0,
+    count=23,
+    source=Source.MEASURED,
+    sentence="23 starts, measured: P50 110 s, P95 140 s; the plan has 120 s",
+    measured_p95_seconds=140.0,
+)
+
+
+@pytest.fixture(scope="module")
+def told() -> ForecastStatus:
+    """As after an answer about four days."""
+    asked = question(replica_hour=10.0, currency="USD", lead_source=COLD.sentence)
+    answer = TierForecast(asked, series(4 * DAY_MINUTES)).answer(asked)
+    assert answer.forecast is not None
+    projection = replace(
+        answer.forecast.projection, covered=951, forecasts=1000, error_ratio=0.62, naive="same as now", compared=1000
+    )
+    return ForecastStatus(
+        forecast=replace(answer.forecast, projection=projection),
+        prewarm=answer.prewarm,
+        cold_start=COLD,
+        ready=3,
+        now_rps=11.5,
+        at_lead=Demand(t=NOW + 140.0, q50=12.0, q95=13.5, q99=14.5),
+        for_now=Demand(t=NOW, q50=11.0, q95=12.5, q99=13.0),
+        minimum_warm=3,
+    )
+
+
+def status(forecast: ForecastStatus | None, **health: Any) -> AgentStatus:
+    tier = replace(planned_tier(), forecast=forecast)
+    return replace(agent_status(), now=NOW, tiers=(tier,), health=Health(**health))
+
+
+def text(shown: AgentStatus) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", render_page(shown).decode())))
+
+
+WORTH = {"sizewatch_prewarm_replica_seconds", "sizewatch_prewarm_violation_seconds"}
+
+
+def samples(shown: AgentStatus) -> dict[str, float]:
+    """What the page of metrics says of forecasts, by series."""
+    names = {metric.name for metric, _ in FORECAST_SAMPLES}
+    lines = [line for line in render(shown, "")[0].decode().splitlines() if re.split(r"[{ ]", line)[0] in names]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
+    page = text(status(told))
+    recommended = told.recommended
+    assert recommended is not None
+    assert "Demand now 11.5 rps a lead ago 11 rps were expected, 95 % up to 12.5 rps" in page
+    assert "Forecast in 140 s 12 rps 95 % up to 13.5 rps, 99 % up to 14.5 rps" in page
+    assert f"Replicas recommended {recommended} 3 ready, 3 minimum warm, start {recommended - 3} now" in page
+    assert "Cold start P95 140 s measured, 23 starts known" in page
+    assert "Within the 95 % quantile 95.1% 95.1% of 1000 past targets at or below their 95% quantile" in page
+    assert "Error by the naive one's 0.62 0.62 of same as now over 1000 targets" in page
+    assert "Lead: 23 starts, measured: P50 110 s, P95 140 s; the plan has 120 s." in page
+    assert "by sizewatch (" in page
+    assert told.prewarm is not None
+    assert told.prewarm.worth is not None
+    assert told.prewarm.worth.reason in page
+    assert re.search(r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow: \d\d:\d\d \d+", page)
+
+
+def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> None:
+    assert told.prewarm is not None
+    gone = replace(
+        told,
+        forecast=None,
+        prewarm=replace(told.prewarm, recommendation=None, reason="nothing was seen of the tier for 10 minutes"),
+        cold_start=None,
+        now_rps=None,
+        at_lead=None,
+        for_now=None,
+        minimum_warm=None,
+        gap="the forecast of 12 min ago is outlived",
+        trouble="the forecasting process died: killed by SIGKILL",
+    )
+    page = text(status(gone))
+    assert "Demand now not known" in page
+    assert "Forecast none the forecast of 12 min ago is outlived" in page
+    assert "Replicas recommended none nothing was seen of the tier for 10 minutes; 3 ready" in page
+    assert "Cold start P95 not known no start was seen, and the plan has no cold_start_seconds" in page
+    assert "No newer forecast: the forecasting process died: killed by SIGKILL." in page
+    # What the last week would have cost is as true as before.
+    assert {name.partition("{")[0] for name in samples(status(gone))} == WORTH
+    assert status_json(status(gone))["tiers"][0]["forecast"]["recommended_replicas"] is None
+
+
+def test_where_nothing_is_forecast_one_line_says_why() -> None:
+    page = text(status(ForecastStatus(gap="not exposed: this agent keeps no history")))
+    assert "Forecast: not exposed: this agent keeps no history" in page
+    assert "Replicas recommended" not in page
+    assert "Forecast" not in text(status(None))
+
+
+def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) -> None:
+    health = ForecastHealth(runs=7, failures={"died": 2}, last_seconds=0.25, memory_bytes=180_000_000)
+    found = samples(status(told, forecasting=health))
+    tier = 'tier="h100-llama70b-fp8"'
+    assert told.forecast is not None
+    assert told.recommended is not None
+    assert told.prewarm is not None
+    assert told.prewarm.worth is not None
+    expected = {
+        f"sizewatch_recommended_replicas{{{tier}}}": float(told.recommended),
+        f"sizewatch_minimum_warm_replicas{{{tier}}}": 3.0,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.5",{tier}}}': 12.0,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.95",{tier}}}': 13.5,
+        f'sizewatch_forecast_requests_per_second{{quantile="0.99",{tier}}}': 14.5,
+        f'sizewatch_forecast_for_now_requests_per_second{{quantile="0.5",{tier}}}': 11.0,
+        f"sizewatch_forecast_lead_seconds{{{tier}}}": 140.0,
+        f"sizewatch_forecast_coverage_ratio{{{tier}}}": 0.951,
+        f"sizewatch_forecast_error_ratio{{{tier}}}": 0.62,
+        f"sizewatch_forecast_made_timestamp_seconds{{{tier}}}": NOW,
+        f'sizewatch_cold_start_measured_seconds{{quantile="0.5",{tier}}}': 110.0,
+        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier}}}': 140.0,
+        f"sizewatch_cold_starts_measured{{{tier}}}": 23.0,
+        **{
+            f'sizewatch_prewarm_{what}{{strategy="{one.name}",{tier}}}': seconds
+            for one in told.prewarm.worth.strategies
+            for what, seconds in (
+                ("replica_seconds", 3600.0 * one.replica_hours),
+                ("violation_seconds", 60.0 * one.violation_minutes),
+            )
+        },
+        "sizewatch_forecast_runs_total": 7.0,
+        'sizewatch_forecast_failures_total{kind="died"}': 2.0,
+        "sizewatch_forecast_duration_seconds": 0.25,
+        "sizewatch_forecast_process_resident_memory_bytes": 180e6,
+    }
+    assert expected.items() <= found.items()
+    weights = [value for name, value in found.items() if name.startswith("sizewatch_forecast_weight")]
+    assert sum(weights) == pytest.approx(1.0)
+
+
+def test_a_recommendation_that_is_withdrawn_takes_its_gauge_with_it(told: ForecastStatus) -> None:
+    assert told.prewarm is not None
+    outlived = replace(told, prewarm=replace(told.prewarm, recommendation=None), minimum_warm=None)
+    found = samples(status(outlived))
+    assert not [name for name in found if "replicas" in name]
+    assert [name for name in found if "forecast_requests" in name]
+
+
+def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastStatus) -> None:
+    planned = replace(COLD, count=0, source=Source.PLAN, measured_p95_seconds=None)
+    found = samples(status(replace(told, cold_start=planned)))
+    assert not [name for name in found if "cold_start_measured" in name]
+    assert "Cold start P95 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
+
+
+def test_every_metric_of_forecasts_has_its_row_in_the_order_of_the_names() -> None:
+    metrics = [metric for metric, _ in FORECAST_SAMPLES]
+    assert list(OWN)[-len(metrics) :] == metrics
+
+
+def test_trouble_with_forecasts_is_a_notice_of_the_page(told: ForecastStatus) -> None:
+    page = text(status(told, forecasting=ForecastHealth(troubles=("h100: the forecast failed: MemoryError",))))
+    assert "No new forecast of h100: the forecast failed: MemoryError" in page

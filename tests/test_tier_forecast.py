@@ -1,0 +1,246 @@
+"""The forecast of one tier: what it answers, what it does not, and that following is the same as beginning anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate, series
+
+from agent.errors import BadConfig
+from agent.forecasting.exchange import Answer, Known
+from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
+from exporters.prewarm_text import Decided
+from forecast.prewarm import certainty
+from forecast.series import Series
+
+
+def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> Answer:
+    asked = question(**changes)
+    return TierForecast(asked, series(minutes)).answer(asked)
+
+
+def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
+    found = answered(4 * DAY_MINUTES)
+    assert found.forecast is not None
+    projection = found.forecast.projection
+    assert (projection.tier, projection.made_at, projection.horizon_seconds) == ("h100", NOW, 140.0)
+    assert [point.t for point in projection.points] == [SETTLED + 300.0 * bin for bin in range(288)]
+    off = [abs(point.q50 / rate(point.t + 150.0) - 1.0) for point in projection.points]
+    assert max(off) < 0.15
+    assert projection.points[0].q95 > projection.points[0].q50
+    assert found.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
+    recommended = found.prewarm.recommendation
+    assert recommended is not None
+    assert recommended.decided_by in (Decided.FORECAST, Decided.NOW, Decided.HOLD)
+    assert rate(NOW + 140.0) / 2.0 <= recommended.replicas <= rate(NOW + 140.0) / 2.0 + 3
+    # Three minutes: the start, and the half minute until a minute is known.
+    assert recommended.certainty == certainty(3)
+    assert found.minimum_warm == 3
+    assert {name for name, _ in found.forecast.weights} >= {"regression"}
+    assert len(found.forecast.seen) == 288
+    assert found.gap == ""
+    # Of the last day's forecasts, made again without knowing what came.
+    assert 200 <= projection.forecasts <= 288
+    assert projection.covered / projection.forecasts > 0.85
+    assert projection.error_ratio is not None
+    assert projection.error_ratio < 1.2
+    assert recommended.coverage == projection.covered / projection.forecasts
+
+
+def test_the_schedule_covers_the_day_to_come_with_enough_replicas_for_each_part() -> None:
+    found = answered(4 * DAY_MINUTES)
+    steps, until = found.prewarm.schedule, found.prewarm.until
+    assert steps[0].start == SETTLED
+    assert until == SETTLED + 86_400
+    for step, end in zip(steps, [*(one.start for one in steps[1:]), until], strict=True):
+        wanted = max(rate(t) for t in np.arange(step.start, end, 60.0)) / 2.0
+        assert wanted - 0.5 <= step.replicas <= wanted + 2.0 or step.replicas == 3
+
+
+def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> None:
+    found = answered(4 * DAY_MINUTES, replica_hour=10.0, currency="USD").prewarm.worth
+    assert found is not None
+    assert found.end == SETTLED
+    # Two days are learnt from, and some hours give the first errors.
+    assert 1440 <= found.minutes <= 2 * 1440
+    outcomes = {one.name: one for one in found.strategies}
+    assert outcomes["perfect foresight"].violation_minutes == 0
+    ours = outcomes["pre-warming"]
+    assert ours.violation_minutes <= 0.01 * found.minutes
+    assert outcomes["perfect foresight"].replica_hours < ours.replica_hours < outcomes["static peak"].replica_hours
+    assert ours.money == pytest.approx(10.0 * ours.replica_hours)
+    assert found.recommended in outcomes
+
+
+def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() -> None:
+    asked = question()
+    minutes = amounts(3 * DAY_MINUTES + 60, SETTLED + 3600.0)
+    begun = Series(
+        start=minutes[0][0], bin_seconds=60.0, values=np.array([amount for _, amount in minutes[: 3 * DAY_MINUTES]])
+    )
+    followed = TierForecast(asked, begun)
+    for _, amount in minutes[3 * DAY_MINUTES :]:
+        followed.add([amount])
+    later = question(minutes_later=60)
+    whole = Series(start=begun.start, bin_seconds=60.0, values=np.array([amount for _, amount in minutes]))
+    one, other = followed.answer(later), TierForecast(later, whole).answer(later)
+    assert followed.end == later.settled_until
+    assert one.forecast is not None
+    assert other.forecast is not None
+    assert one.forecast.seen == other.forecast.seen
+    assert one.forecast.projection.points[0].t == other.forecast.projection.points[0].t == SETTLED + 3600.0
+    assert one.now_rps == other.now_rps
+    near = [
+        a.q50 / b.q50 for a, b in zip(one.forecast.projection.points, other.forecast.projection.points, strict=True)
+    ]
+    assert max(near) < 1.15
+    assert min(near) > 0.85
+    assert one.prewarm.recommendation is not None
+    assert other.prewarm.recommendation is not None
+    assert abs(one.prewarm.recommendation.replicas - other.prewarm.recommendation.replicas) <= 1
+
+
+def test_a_day_later_everything_is_learnt_anew_and_what_is_old_is_forgotten() -> None:
+    asked = question()
+    followed = TierForecast(asked, series(3 * DAY_MINUTES))
+    worth = followed.answer(asked).prewarm.worth
+    followed.add([amount for _, amount in amounts(DAY_MINUTES, SETTLED + 86_400)])
+    later = followed.answer(question(minutes_later=DAY_MINUTES))
+    assert later.prewarm.worth is not None
+    assert worth is None or later.prewarm.worth.end > worth.end
+    assert later.forecast is not None
+    assert later.forecast.projection.points[0].t == SETTLED + 86_400
+
+
+def test_little_history_is_an_answer_with_its_own_words() -> None:
+    found = answered(5 * 60)
+    assert found.forecast is not None
+    assert found.forecast.projection.method == "same as now"
+    assert found.forecast.notes == ("needs 2 days of history, has 5 hours: the same as now, with its own error",)
+    assert found.prewarm.worth is None
+    assert found.prewarm.reason == "it takes two days to learn from and one to try it on"
+    recommended = found.prewarm.recommendation
+    assert recommended is not None
+    assert recommended.quantile_rps is None
+    assert recommended.replicas >= recommended.needed_now
+
+
+def test_a_few_minutes_give_no_forecast_and_replicas_for_what_is_needed_now() -> None:
+    found = answered(4)
+    assert found.forecast is None
+    assert found.gap == "too few bins have passed to know how far a forecast is off"
+    assert found.prewarm.recommendation is not None
+    assert found.prewarm.recommendation.replicas == found.prewarm.recommendation.needed_now
+
+
+def test_nothing_is_recommended_where_nobody_knows_how_long_a_start_takes() -> None:
+    found = answered(600, lead_seconds=None)
+    assert found.prewarm.recommendation is None
+    assert found.prewarm.schedule == ()
+    assert found.minimum_warm is None
+    assert "the plan has no cold_start_seconds" in found.prewarm.reason
+    assert found.forecast is not None
+    assert found.forecast.projection.horizon_seconds == 900.0
+
+
+def test_nothing_is_recommended_where_no_replica_can_be_counted() -> None:
+    found = answered(600, usable_rps=None, no_replicas="the plan has no curve to derive usable rps from")
+    assert found.prewarm.recommendation is None
+    assert found.prewarm.reason == "the plan has no curve to derive usable rps from"
+
+
+def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommended() -> None:
+    asked = question()
+    tier = TierForecast(asked, series(600))
+    tier.add([np.nan] * 9)
+    held = tier.answer(question(minutes_later=9))
+    assert held.prewarm.recommendation is not None
+    assert held.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
+    tier.add([np.nan])
+    silent = tier.answer(question(minutes_later=10))
+    assert silent.now_rps is None
+    assert silent.prewarm.recommendation is None
+    assert silent.prewarm.reason == "nothing was seen of the tier for 10 minutes"
+
+
+def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> None:
+    start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
+    event = Known(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+    usual, with_event = answered(), answered(events=(event,))
+    assert usual.forecast is not None
+    assert with_event.forecast is not None
+    for place, (one, other) in enumerate(
+        zip(usual.forecast.projection.points, with_event.forecast.projection.points, strict=True)
+    ):
+        assert other.q95 == pytest.approx(one.q95 * (3.0 if 72 <= place < 84 else 1.0))
+    past = datetime.fromtimestamp(SETTLED - 3600, UTC).replace(tzinfo=None)
+    tripled = series(3 * DAY_MINUTES)
+    tripled.values[-60:] *= 3.0
+    asked = question(events=(Known(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
+    after = TierForecast(asked, tripled).answer(asked)
+    assert after.forecast is not None
+    assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
+    assert after.now_rps == pytest.approx(3 * (usual.now_rps or 0.0))
+
+
+def test_replicas_for_an_event_are_asked_for_one_lead_before_it_begins() -> None:
+    for begins, factor in ((180.0, 3.0), (240.0, 1.0)):
+        start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
+        event = Known(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+        usual, with_event = answered().prewarm.recommendation, answered(events=(event,)).prewarm.recommendation
+        assert usual is not None
+        assert usual.quantile_rps is not None
+        assert with_event is not None
+        assert with_event.quantile_rps == pytest.approx(usual.quantile_rps * factor)
+        assert with_event.needed_now == usual.needed_now
+
+
+def test_prices_say_how_sure_it_must_be_and_how_many_stay_warm() -> None:
+    cheap = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=0.05)
+    dear = answered(4 * DAY_MINUTES, replica_hour=10.0, late_request=100.0)
+    assert cheap.prewarm.recommendation is not None
+    assert dear.prewarm.recommendation is not None
+    assert cheap.prewarm.recommendation.certainty == pytest.approx(certainty(3, 2.0 * 0.05 * 360))
+    assert dear.prewarm.recommendation.certainty == HIGHEST_CERTAINTY
+    assert dear.prewarm.recommendation.replicas > cheap.prewarm.recommendation.replicas
+    assert (cheap.minimum_warm or 0) >= 3
+
+
+def test_the_configured_certainty_counts_where_there_are_no_prices() -> None:
+    found = answered(600, certainty=0.9, replica_hour=10.0).prewarm.recommendation
+    assert found is not None
+    assert found.certainty == 0.9
+
+
+def test_a_hold_shorter_than_a_start_is_none() -> None:
+    """A peak of one minute is held until replicas that were asked for it have served: the lead of three, and one more."""
+    for hold, held in ((0.0, 4), (600.0, 10)):
+        asked = question(hold_seconds=hold)
+        tier = TierForecast(asked, series(600))
+        tier.add([60.0 * 40.0])
+        kept = []
+        for later in range(2, 15):
+            tier.add([60.0 * 4.0])
+            found = tier.answer(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
+            assert found is not None
+            kept.append(found.replicas)
+        assert kept.count(20) == held - 1
+
+
+def test_a_country_that_is_none_is_told() -> None:
+    with pytest.raises(BadConfig, match=r"forecast\.country"):
+        answered(600, country="XX")
+
+
+def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> None:
+    asked = question(bin_seconds=900.0)
+    coarse = series(3 * DAY_MINUTES).values.reshape(-1, 15).sum(axis=1)
+    start = SETTLED // 900 * 900 - len(coarse) * 900.0
+    tier = TierForecast(asked, Series(start=start, bin_seconds=900.0, values=coarse))
+    found = tier.answer(asked)
+    assert found.forecast is not None
+    assert len(found.forecast.projection.points) == 96
+    assert found.prewarm.recommendation is not None
