@@ -1,25 +1,30 @@
-"""`sizewatch demo`: recorded engines served over HTTP as three tiers, watched live by the real daemon."""
+"""`sizewatch demo`: engines that are none, served over HTTP as three tiers and watched live by the real daemon; with
+`--history` after weeks that were made up for them."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from agent.assembly import Assembly, assemble
+from agent.commands.arguments import duration
 from agent.config import Loaded, Logging, parse_config
 from agent.config_files import load_plan
-from agent.daemon import Daemon, Surroundings
-from agent.demo.narrator import Narrator, Paper
+from agent.demo.show import Show, watch
 from agent.demo.stage import CAST, PLAN, Clock, Stage
+from agent.durations import duration_text
 from agent.errors import BadConfig
 from agent.logs import set_up
-from agent.web_config import WebOptions
 
 BANNER = "Demo: recorded engines at {speed:g} times their speed, simulated GPUs, made-up prices."
+SPEED = 10.0
+
+DAY = 86_400.0
+SHORTEST_PAST, LONGEST_PAST = 14 * DAY, 84 * DAY
 
 
 def _between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
@@ -35,6 +40,16 @@ def _between(low: float, high: float, kind: Callable[[str], float] = float) -> C
     return read
 
 
+def _past(text: str) -> float:
+    # The one place where weeks are meant; elsewhere days are clear enough.
+    value = 7 * duration(f"{text[:-1]}d") if text.endswith("w") else duration(text)
+    if not SHORTEST_PAST <= value <= LONGEST_PAST:
+        raise argparse.ArgumentTypeError(
+            f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}"
+        )
+    return value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
@@ -43,93 +58,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="port of the status page on 127.0.0.1; 0: any free one",
     )
     parser.add_argument(
-        "--speed", type=_between(0.1, 60), default=10.0, help="how many times faster than recorded (default 10)"
+        "--speed",
+        type=_between(0.1, 60),
+        help=f"how many times faster time runs (default {SPEED:g}; 1 with --out)",
     )
     parser.add_argument(
         "--seconds", type=_between(0.1, 1e6), metavar="N", help="end after N seconds; default: until Ctrl-C"
     )
-
-
-def run(options: argparse.Namespace) -> int:
-    # Findings are the narrator's; the log's lines would say them once more.
-    set_up(Logging(level="error"))
-    clock = Clock(options.speed)
-    stage = Stage(clock)
-    paper = Paper.of_terminal()
-    with ExitStack() as ends:
-        # Entered first, so left last: the folder goes when nobody writes into it any more.
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
-        stage.player.start()
-        ends.callback(stage.player.stop)
-        narrator = Narrator(clock(), paper, _say)
-        ender = threading.Timer(options.seconds or 0.0, lambda: daemon.stop())
-        ender.daemon = True
-        ends.callback(ender.cancel)
-
-        def begin(daemon: Daemon) -> None:
-            print(_head(paper, options.speed, daemon.web.url if daemon.web is not None else ""), flush=True)
-            if options.seconds:
-                ender.start()
-
-        surroundings = _surroundings(stage, clock, options, begin, _listener(narrator, stage, clock))
-        daemon = Daemon(_loaded(stage, folder), surroundings)
-        try:
-            daemon.run()
-        except BadConfig as error:
-            raise BadConfig((*error.problems, "give another port with --port, or 0 for any free one")) from error
-    print("\nEnded; nothing was left behind.")
-    return 0
-
-
-def _surroundings(
-    stage: Stage,
-    clock: Clock,
-    options: argparse.Namespace,
-    begin: Callable[[Daemon], None],
-    listen: Callable[[Daemon], None],
-) -> Surroundings:
-    def assembled(loaded: Loaded, before: Assembly | None) -> Assembly:
-        return assemble(loaded, before, clock=clock, gpu_source=stage.gpus)
-
-    return Surroundings(
-        assemble=assembled,
-        clock=clock,
-        speed=options.speed,
-        simulated=BANNER.format(speed=options.speed),
-        web=lambda loaded: WebOptions(host="127.0.0.1", port=options.port),
-        reloads=False,
-        on_start=begin,
-        on_turn=listen,
+    parser.add_argument(
+        "--history", type=_past, metavar="LENGTH", help="a simulated fleet with so much past (4w), not recorded engines"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="with --history: keep it in a new folder; default: thrown away at the end",
+    )
+    parser.add_argument(
+        "--fill-only", action="store_true", help="with --history and --out: end after filling, and say what to run next"
     )
 
 
-def _listener(narrator: Narrator, stage: Stage, clock: Clock) -> Callable[[Daemon], None]:
-    def listen(daemon: Daemon) -> None:
-        try:
-            narrator.played(clock(), stage.player.rounds())
-            narrator.listen(list(daemon.turns.watcher.standings.values()), list(daemon.turns.past))
-        except OSError:
-            # Nobody reads the terminal any more.
-            daemon.stop()
+def run(options: argparse.Namespace) -> int:
+    _check(options)
+    # Findings are the narrator's; the log's lines would say them once more.
+    set_up(Logging(level="error"))
+    with ExitStack() as ends:
+        # Entered first, so left last: the folder goes when nobody writes into it any more.
+        folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
+        show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)
+        if show is not None:
+            watch(show, options.port, options.seconds, ends)
+    if show is not None:
+        print(f"\nEnded; {show.ended}.")
+    return 0
 
-    return listen
+
+def _check(options: argparse.Namespace) -> None:
+    if options.history is None and (options.out is not None or options.fill_only):
+        raise BadConfig(("--out and --fill-only go with --history, such as --history 4w",))
+    if options.fill_only and options.out is None:
+        raise BadConfig(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _head(paper: Paper, speed: float, url: str) -> str:
-    lines = [paper.filled(BANNER.format(speed=speed)), ""]
-    lines += [paper.filled(f"{part.tier:10}{part.says}", "  ", " " * 12) for part in CAST]
-    pace = f"{speed:g} seconds of theirs pass in one of yours"
-    lines += [
-        "",
-        f"Status page: {url}   (Ctrl-C ends)",
-        paper.filled(f"Times below are the engines' own, minutes:seconds since the start; {pace}.", further=""),
-        "",
-    ]
-    return "\n".join(lines)
+def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Show:
+    """Recordings of real engines; the history is thrown away."""
+    speed = options.speed or SPEED
+    clock = Clock(speed)
+    stage = Stage(clock)
+    stage.player.start()
+    ends.callback(stage.player.stop)
+    return Show(
+        loaded=_loaded(stage, folder),
+        gpus=stage.gpus,
+        clock=clock,
+        speed=speed,
+        banner=BANNER.format(speed=speed),
+        parts=tuple((part.tier, part.says) for part in CAST),
+        rounds=stage.player.rounds,
+        ended="nothing was left behind",
+    )
 
 
 def _loaded(stage: Stage, folder: Path) -> Loaded:
@@ -139,6 +127,8 @@ def _loaded(stage: Stage, folder: Path) -> Loaded:
         "plan": str(PLAN),
         "data_dir": str(folder),
         "scrape_interval": "15s",
+        # The recordings are minutes long; a forecast needs days.
+        "forecast": {"enabled": False},
         "targets": [
             {
                 "url": stage.player.url(part.tier),
@@ -151,3 +141,27 @@ def _loaded(stage: Stage, folder: Path) -> Loaded:
     }
     config = parse_config(data, folder=folder, plan=plan)
     return Loaded(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
+
+
+def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Show | None:
+    """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
+    # Only this demo needs the simulator.
+    from agent.demo.past import folder as past_folder
+    from agent.demo.past.going_on import going_on
+    from agent.demo.past.live import targets
+
+    began = time.monotonic()
+    past = past_folder.fill(folder, seconds=options.history, end=time.time(), progress=_progress)
+    took = time.monotonic() - began
+    print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
+    if options.fill_only:
+        past_folder.write_configuration(folder, past_folder.configuration(targets(past, past_folder.nobody)))
+        print(past_folder.what_next(folder))
+        return None
+    return going_on(past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends)
+
+
+def _progress(share: float) -> None:
+    """On a terminal only: a line that is written over."""
+    if sys.stderr.isatty():
+        print(f"\rfilling in the past: {share:4.0%}", end="" if share < 1 else "\n", file=sys.stderr, flush=True)

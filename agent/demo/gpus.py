@@ -15,10 +15,13 @@ IDLE_WATTS, FULL_WATTS = 90.0, 650.0
 
 
 class StandInGpus:
-    """One GPU a tier. `busy` tells how busy each one's engine is now, 0 to 1."""
+    """GPUs by name, of a tier each in the recorded demo. `busy` tells how busy each one's engine is now, 0 to 1; `products`
+    what they say they are, where that is not PRODUCT.
+    """
 
-    def __init__(self, busy: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, busy: Mapping[str, Callable[[], float]], products: Mapping[str, str] | None = None) -> None:
         self._busy = busy
+        self._products = products or {}
         self._last: float | None = None
         self._sums = {
             name: {
@@ -52,7 +55,7 @@ class StandInGpus:
             t=now,
             gpu=f"stand-in-{name}",
             index=index,
-            product=PRODUCT,
+            product=self._products.get(name, PRODUCT),
             counters=dict(sums),
             gauges=gauges,
             gaps={},

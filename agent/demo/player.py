@@ -1,18 +1,17 @@
 """Recorded engines served over HTTP as if they ran now.
 
-Owns the HTTP server on loopback and the mapping from the demo's clock to a recording's. When a recording ends it begins
+Owns the mapping from the demo's clock to a recording's. When a recording ends it begins
 anew as a restarted engine: start times are moved along, everything else is served as it was recorded.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from agent.demo.page_server import PageServer
 from agent.recording import Recording, Scrape, scrapes
 
 _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)
@@ -55,22 +54,17 @@ class Player:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
         self._begin: float | None = None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="player", daemon=True)
+        self._server = PageServer(self._tracks, self.page)
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}/metrics"
+        return self._server.url(name)
 
     def stop(self) -> None:
         """Closes the port; also of a player that was never started."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
     def rounds(self) -> dict[str, int]:
         """How often each recording has begun anew."""
@@ -88,23 +82,3 @@ class Player:
         now = self._clock()
         self._begin = now if self._begin is None else self._begin
         return now - self._begin
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        player = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                name = self.path.strip("/").partition("/")[0]
-                body = player.page(name) if name in player._tracks else None
-                self.send_response(200 if body is not None else 503 if name in player._tracks else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body or b"")))
-                self.end_headers()
-                self.wfile.write(body or b"")
-
-            def log_message(self, format: str, *args: object) -> None:
-                """The demo's terminal is for findings."""
-
-        return Handler

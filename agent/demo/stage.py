@@ -42,11 +42,11 @@ FULL_AT_RUNNING = 12.0
 
 
 class Clock:
-    """Unix seconds that run `speed` times faster from the moment of its making."""
+    """Unix seconds that run `speed` times faster from the moment of its making, which is now or `begin`."""
 
-    def __init__(self, speed: float) -> None:
+    def __init__(self, speed: float, begin: float | None = None) -> None:
         self._speed = speed
-        self._real, self._begin = time.monotonic(), time.time()
+        self._real, self._begin = time.monotonic(), time.time() if begin is None else begin
 
     def __call__(self) -> float:
         return self._begin + (time.monotonic() - self._real) * self._speed

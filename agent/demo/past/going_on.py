@@ -1,0 +1,38 @@
+"""A filled past as a show: its engines go on from its end, and the daemon that watches them finds the weeks before.
+
+Owns the wiring only: the clock begins where the past ends, the configuration in the folder names the engines' addresses.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from agent.config import Loaded, parse_config
+from agent.demo.past.folder import BANNER, Past, configuration, write_configuration
+from agent.demo.past.live import LiveFleet
+from agent.demo.past.story import PARTS
+from agent.demo.show import Show
+from agent.demo.stage import Clock
+from agent.durations import duration_text
+
+
+def going_on(past: Past, folder: Path, speed: float, temporary: bool, ends: ExitStack) -> Show:
+    """The fleet of a folder that was filled, going on from its end at that speed."""
+    clock = Clock(speed, past.end)
+    fleet = LiveFleet(past, clock)
+    ends.callback(fleet.server.stop)
+    fleet.server.start()
+    data = configuration(fleet.targets)
+    path = write_configuration(folder, data)
+    config = parse_config(data, folder=folder, plan=past.plan)
+    return Show(
+        loaded=Loaded(path=path, config=config, plan=past.plan, warnings=()),
+        gpus=fleet.gpus,
+        clock=clock,
+        speed=speed,
+        banner=BANNER.format(past=duration_text(past.seconds)),
+        parts=PARTS,
+        rounds=dict,
+        ended="nothing was left behind" if temporary else f"the history stays in {folder}",
+    )

@@ -1,0 +1,84 @@
+"""The rules over the simulated weeks: asked every two hours, where the daemon asks them every minute.
+
+Owns which rules are asked and over what. A calm hour is known in quarters, so a rule that is judged by the minute is here
+asked over the last hour with quarters as its periods (Step 13 asks the same rules over hours); rules over days are asked
+every twelve hours of the hours so far. What begins or ends is known to that much. The judgement is `rules.judgements`', what
+becomes of an answer `rules.episodes`'. A cascade is judged page by page elsewhere (`agent.demo.past.scene`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agent.demo.past.story import QUARTER
+from rules import causes, episodes, watch_long
+from rules.catalogue import BY_NAME, RULES
+from rules.episodes import Ended, Episode, Standing
+from rules.judgements import BY_SLICES, judge
+from rules.rule import Way
+from rules.slices import Slice, TierView
+from rules.starts import Start
+from rules.step13 import ASKED
+from rules.verdicts import Answer, Verdict
+from rules.watch import LIVE_SECONDS
+from rules.watch_long import HOUR_SECONDS
+
+LIVE_EVERY_SECONDS = 2 * HOUR_SECONDS
+LONG_EVERY_SECONDS = 12 * HOUR_SECONDS
+
+NEEDS_MORE = frozenset({Way.FORECAST, Way.DEMAND, Way.BURN, Way.TIERS})
+"""A projection, an error budget or other tiers: these are judged by the daemon only."""
+
+HOURLY = tuple(
+    rule
+    for rule in RULES
+    if rule.way in BY_SLICES
+    and rule.way not in NEEDS_MORE
+    and rule.window_seconds <= LIVE_SECONDS
+    and (rule.window_seconds == LIVE_SECONDS or rule.name in ASKED)
+)
+
+
+class Judging:
+    """One tier's standings. Slices and hours are given oldest first."""
+
+    def __init__(self, view: TierView) -> None:
+        self.view = view
+        self._standings: dict[str, Standing] = {}
+        self._hours: list[Slice] = []
+        self._planned_since = 0.0
+
+    def replanned(self, view: TierView, t: float) -> None:
+        """Another plan from `t` on: rules that rest on a curve count only hours under it."""
+        self.view, self._planned_since = view, t
+
+    @property
+    def open(self) -> tuple[Episode, ...]:
+        """The episodes that last."""
+        return tuple(s.episode for s in self._standings.values() if s.episode is not None)
+
+    def hour(self, taken: Sequence[Slice], now: float, starts: tuple[Start, ...], close: bool) -> tuple[Ended, ...]:
+        """The hour that is over at `now`, with what was seen in it; what ended with it. Live rules are left out of an hour
+        that was watched more closely (`close`)."""
+        self._hours += watch_long.hour_sums(taken)
+        horizon = now - watch_long.LOOK_BACK_SECONDS - HOUR_SECONDS
+        self._hours = [one for one in self._hours if one.window.end > horizon]
+        ended: list[Ended] = []
+        if taken and not close and now % LIVE_EVERY_SECONDS == 0:
+            ended += self._stand(self._answer(rule.name, taken, now, starts) for rule in HOURLY)
+        if now % LONG_EVERY_SECONDS == 0:
+            of_plan = [one for one in self._hours if one.window.start >= self._planned_since]
+            told = watch_long.long_answers(self.view, self._hours, now, of_plan)
+            ended += self._stand(watch_long.alone(told))
+        return tuple(ended)
+
+    def _answer(self, name: str, taken: Sequence[Slice], now: float, starts: tuple[Start, ...]) -> Answer:
+        answer = judge(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
+        return causes.explain(answer, self.view, taken) if isinstance(answer, Verdict) else answer
+
+    def _stand(self, answers: Iterable[Answer]) -> tuple[Ended, ...]:
+        ended: list[Ended] = []
+        for answer in answers:
+            self._standings[answer.rule], over = episodes.advance(self._standings.get(answer.rule), answer)
+            ended += over
+        return tuple(ended)

@@ -1,0 +1,21 @@
+"""By what a history says that it was made up: a kept value, so that whatever is made from the history can say so too.
+
+Owns the name and the words; whoever prints from a history asks `simulated`. Nothing of the simulator is loaded by it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from agent.history.reader import Reader
+
+KEPT = "simulated"
+"""Under this name a simulated history holds `text`, `seed`, `begin` and `end`; one of a real fleet has nothing there."""
+
+NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
+
+
+def simulated(history: Reader) -> str:
+    """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryTrouble."""
+    kept = history.kept(KEPT)
+    return "" if kept is None else str(json.loads(kept)["text"])

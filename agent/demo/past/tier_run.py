@@ -1,0 +1,201 @@
+"""One simulated tier through time: engines are advanced, their pages become windows as the collector makes them.
+
+Owns the scrape instants and which replica gets which requests. Pages are 15 minutes apart in calm weeks (a window adds up:
+one of 15 minutes is the sum of its minutes), a minute in the newest days, 15 seconds around a restart and in a cascade.
+The steps are the daemon's own: `rules.tracks` makes windows and gaps, `rules.starts` knows a cold start.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.cycle import Closed
+from agent.demo.past.engine import Engine
+from agent.demo.past.story import CASCADE_SECONDS, QUARTER, Restart, Story, conditions
+from agent.demo.past.truth import Tally
+from rules import backlog, slices, starts, timeline, tracks, windows
+from rules.curve import Curve
+from rules.plan import TierPlan
+from rules.slices import Slice, TierView
+from rules.snapshots import Snapshot
+from rules.starts import Start
+from rules.timeline import Event, Kind
+from rules.tracks import Track
+from rules.windows import MINUTE_SECONDS, Window
+
+SCRAPE_SECONDS = 15.0
+AROUND_SECONDS = 45.0
+"""Before and after what happens in seconds, pages are as close as a real agent's."""
+
+SCENE_BEFORE, SCENE_AFTER = 1800.0, 1500.0
+"""How long before and after a cascade its tier is watched every 15 seconds."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """What is remembered of a replica between two pages: the way of `rules.replicas`, without the cascade."""
+
+    name: str
+    engine: Engine
+    track: Track = field(default_factory=Track)
+    open: tuple[Window, ...] = ()
+    before: Slice | None = None
+    start: Start | None = None
+
+    def take(self, page: Snapshot | None, t: float) -> tuple[Window, ...]:
+        """A page, or None for a failed scrape, at `t`; the minutes that are over with it."""
+        if page is None:
+            self.track, window = tracks.failed(self.track, t)
+        else:
+            self.start = starts.begun(self.track, page, self.name) or starts.followed(self.start, page)
+            last = self.track.last
+            if last is not None and self.track.misses == 0 and page.t - last.t > tracks.BRIDGE_SECONDS:
+                # A silence for `tracks`; here every second of it was watched.
+                self.track, window = Track(last=page, seen=page.t), windows.between(last, page)
+            else:
+                self.track, window = tracks.good(self.track, page)
+        if window is None:
+            return ()
+        over: list[Window] = []
+        if self.open and windows.minute_of(window) != windows.minute_of(self.open[0]):
+            over.append(self._closed())
+        self.open = (*self.open, window)
+        if window.end % MINUTE_SECONDS == 0:
+            over.append(self._closed())
+        return tuple(over)
+
+    def _closed(self) -> Window:
+        several, self.open = self.open, ()
+        return windows.add(several)
+
+    def resume(self, page: Snapshot | None) -> None:
+        """Goes on from this page, without a window up to it: nobody watched, or somebody else did."""
+        self.track = Track() if page is None else Track(last=page, seen=page.t)
+        self.open = ()
+
+
+class TierRun:
+    """One tier's replicas. `fine_from` is from when on (unix seconds) minutes are kept."""
+
+    def __init__(self, story: Story, plan: TierPlan, begin: float, fine_from: float, seed: int) -> None:
+        self.story = story
+        self._seed = f"{seed}/{story.tier}"
+        self._rng = random.Random(f"{self._seed}/run")
+        self._fine_from = fine_from
+        curve = Curve.from_plan(plan)
+        assert curve is not None, "a simulated tier has a curve"
+        self.followers = tuple(
+            Follower(f"{story.tier}-{n}", Engine(plan, curve, self._rng, begin)) for n in range(story.replicas)
+        )
+        self._restarts = {n: [r for r in story.restarts if r.replica == n] for n in range(story.replicas)}
+        self.tally = Tally(tier=story.tier)
+        self.t = begin
+        self.scrape(begin)
+
+    def scene(self, t: float) -> bool:
+        """Whether the tier is watched closely at `t`, because of its cascade."""
+        cascade = self.story.cascade
+        if cascade is None:
+            return False
+        return cascade.begin - SCENE_BEFORE <= t < cascade.begin + CASCADE_SECONDS + SCENE_AFTER
+
+    def ticks(self, quarter: float) -> tuple[float, ...]:
+        """The scrape instants of the quarter of an hour that begins at `quarter`."""
+        spans = [(r.gone - AROUND_SECONDS, r.ready + AROUND_SECONDS) for r in self.story.restarts]
+        near = [span for span in spans if quarter < span[1] and quarter + QUARTER > span[0]]
+        if self.scene(quarter):
+            return _instants(quarter, SCRAPE_SECONDS)
+        if not near:
+            return _instants(quarter, MINUTE_SECONDS if quarter >= self._fine_from else QUARTER)
+        return tuple(
+            t
+            for t in _instants(quarter, SCRAPE_SECONDS)
+            if t % MINUTE_SECONDS == 0 or any(begin <= t <= end for begin, end in near)
+        )
+
+    def advance(self, t: float) -> None:
+        """Every engine up to `t`: requests go to those that are ready, evenly but for chance."""
+        dt = t - self.t
+        rate = self.story.demand.rate((self.t + t) / 2, self._seed)
+        ready = [n for n in range(self.story.replicas) if self.down(n, t) is None]
+        self.tally.due(t, dt, self.story.replicas)
+        for n, follower in enumerate(self.followers):
+            restart = self.down(n, t)
+            if restart is not None:
+                continue
+            begun = next((r for r in self._restarts[n] if self.t < r.ready <= t), None)
+            if begun is not None:
+                follower.engine.restart(begun.started, begun.ready)
+            mean = rate * (t - follower.engine.t) / len(ready)
+            arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
+            now = conditions(self.story, n, t)
+            done = follower.engine.advance(t, arrivals, now)
+            self.tally.done(t, arrivals, *done)
+        self.t = t
+
+    def skip(self) -> None:
+        """A quarter of an hour with nobody watching: what the engines did is on their pages, and in no window."""
+        for tick in self.ticks(self.t):
+            self.advance(tick)
+        self.resume()
+
+    def resume(self) -> None:
+        """Watching goes on from the pages as they stand, without a window up to them."""
+        for n, follower in enumerate(self.followers):
+            follower.resume(self.page(n))
+
+    def down(self, replica: int, t: float) -> Restart | None:
+        """The restart that keeps a replica from answering at `t`."""
+        return next((r for r in self._restarts[replica] if r.gone <= t < r.ready), None)
+
+    def pages(self) -> tuple[tuple[str, Snapshot | None], ...]:
+        """Every replica's page as it stands."""
+        return tuple((follower.name, self.page(n)) for n, follower in enumerate(self.followers))
+
+    def page(self, replica: int, gpus: bool = True) -> Snapshot | None:
+        """What a replica answers now, with the sums of its GPUs or without; None while it is down."""
+        return self.followers[replica].engine.snapshot(gpus) if self.down(replica, self.t) is None else None
+
+    def scrape(self, t: float) -> tuple[tuple[str, Window], ...]:
+        """Every replica's page at `t`, to where the engines have been advanced; the minutes that are over."""
+        found = []
+        for n, follower in enumerate(self.followers):
+            found += [(follower.name, window) for window in follower.take(self.page(n), t)]
+        return tuple(found)
+
+    def placed(self, minutes: tuple[tuple[str, Window], ...], view: TierView) -> tuple[Closed, ...]:
+        """The minutes on the curve, as a turn closes them."""
+        by_name = {follower.name: follower for follower in self.followers}
+        found = []
+        for name, window in minutes:
+            one = backlog.settled(slices.place(window, view.curve, name), by_name[name].before)
+            by_name[name].before = one
+            found.append(Closed(tier=view.tier, replica=name, slice=one))
+        return tuple(found)
+
+    def told(self, t: float, known: tuple[Start, ...], say: Callable[[Event], None]) -> tuple[Start, ...]:
+        """Restarts and cold starts that the pages at `t` told, as events; the starts known after it."""
+        for follower in self.followers:
+            start = follower.start
+            if start is None or not start.settled or start.seen_at > t:
+                continue
+            after = starts.added(known, start)
+            if after is not known and start.watched:
+                say(
+                    Event(
+                        t=start.seen_at, kind=Kind.RESTART, tier=self.story.tier, replica=follower.name, text=RESTARTED
+                    )
+                )
+                say(timeline.cold_start(self.story.tier, start))
+            known = after
+        return known
+
+
+RESTARTED = "the engine restarted"
+
+
+def _instants(quarter: float, step: float) -> tuple[float, ...]:
+    return tuple(quarter + number * step for number in range(1, round(QUARTER / step) + 1))

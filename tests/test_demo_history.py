@@ -1,0 +1,275 @@
+"""A fleet with a past: what was filled in is what a daemon would have booked, and it agrees with the truth beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli import main
+from agent.config import load as load_config
+from agent.config_files import load_plan
+from agent.demo.past.demand import DAY, HOUR, weekday
+from agent.demo.past.folder import CONFIG, HISTORY, PLAN, TRUTH, Past, fill
+from agent.demo.past.going_on import going_on
+from agent.demo.past.mark import NOTE, simulated
+from agent.demo.show import watch
+from agent.errors import BadConfig
+from agent.history.keeping import check_tier
+from agent.history.reader import Reader
+from agent.history.store import Store
+from rules import slices, watch_long, windows
+from rules.plan import plan_version
+from rules.slices import Slice
+from rules.timeline import Kind, start_of
+from rules.verdicts import FIRING, Certainty, Status, Verdict
+
+END = 1_795_248_000.0
+"""Saturday, 21 November 2026, 08:00 UTC."""
+
+BEGIN = END - 14 * DAY
+CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
+
+Truth = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Past]:
+    """A folder with two weeks, of which the last hour is there in minutes."""
+    folder = tmp_path_factory.mktemp("past")
+    return folder, fill(folder, seconds=14 * DAY, end=END + 61.0, seed=3, fine_seconds=HOUR)
+
+
+@pytest.fixture(scope="module")
+def past(filled: tuple[Path, Past]) -> Iterator[tuple[Reader, Truth]]:
+    """The history and the truth, each as it was written."""
+    with Store.open_reader(filled[0] / HISTORY) as store:
+        yield store, json.loads((filled[0] / TRUTH).read_text())
+
+
+def hours(store: Reader, tier: str, since: float = BEGIN, until: float = END) -> tuple[Slice, ...]:
+    return store.bins(tier, since, until)
+
+
+def test_requests_and_tokens_in_the_history_are_those_of_the_truth(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    silent = [(one["begin"], one["end"]) for one in truth["not_watched"]]
+    for tier, told in truth["tiers"].items():
+        for day in told["days"]:
+            if any(begin < day["day"] + DAY and end > day["day"] for begin, end in silent):
+                continue
+            of_day = hours(store, tier, max(BEGIN, day["day"]), day["day"] + DAY)
+            total = windows.add(one.window for one in of_day)
+            assert total.counters["requests_finished"] == pytest.approx(day["finished"], rel=2e-3), (tier, day["day"])
+            assert total.counters["prompt_tokens"] == pytest.approx(day["prompt_tokens"], rel=2e-3)
+            assert total.counters["generation_tokens"] == pytest.approx(day["generation_tokens"], rel=2e-3)
+
+
+def test_demand_is_known_for_every_minute_that_was_watched_and_for_no_other(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    (silent,) = truth["not_watched"]
+    for tier, told in truth["tiers"].items():
+        minutes = store.demand(tier, BEGIN, END)
+        known = {one.start for one in minutes if one.requests is not None}
+        missing = {BEGIN + 60.0 * n for n in range(round((END - BEGIN) / 60))} - known
+        assert missing == {silent["begin"] + 60.0 * n for n in range(round((silent["end"] - silent["begin"]) / 60))}
+        day = told["days"][2]
+        asked = sum(one.requests or 0.0 for one in minutes if day["day"] <= one.start < day["day"] + DAY)
+        assert asked == pytest.approx(day["arrived"], rel=5e-3)
+
+
+def test_traffic_follows_the_hour_and_the_day_of_the_week(past: tuple[Reader, Truth]) -> None:
+    store, _ = past
+    minutes = store.demand(RAG, BEGIN, END)
+
+    def mean(hour: int, weekend: bool) -> float:
+        found = [
+            one.requests or 0.0
+            for one in minutes
+            if one.start % DAY // HOUR == hour and (weekday(one.start) >= 5) is weekend
+        ]
+        return sum(found) / len(found)
+
+    assert mean(13, False) > 3 * mean(2, False)
+    assert mean(13, True) == pytest.approx(0.4 * mean(13, False), rel=0.1)
+
+
+def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    drift = truth["tiers"][CHAT]["prompt_drift"]
+
+    def mean(tier: str, since: float, until: float) -> float:
+        total = windows.add(one.window for one in hours(store, tier, since, until))
+        return total.counters["prompt_tokens"] / total.counters["requests_finished"]
+
+    before, after = mean(CHAT, BEGIN, drift["begin"]), mean(CHAT, drift["end"] + HOUR, END)
+    assert after / before == pytest.approx(drift["factor"], rel=0.01)
+    for tier in (RAG, CODE):
+        assert mean(tier, drift["end"], END) == pytest.approx(mean(tier, BEGIN, drift["begin"]), rel=0.01)
+        assert truth["tiers"][tier]["prompt_drift"] is None
+
+
+def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[Reader, Truth]) -> None:
+    store, _ = past
+    for name, tier in load_plan(PLAN).tiers.items():
+        found = check_tier(store, slices.view(name, tier), plan_version(tier), END - 7 * DAY, END)
+        firing = [a for a in found.answers if isinstance(a, Verdict) and a.status in FIRING]
+        if name == CHAT:
+            assert [one.rule for one in firing] == ["TtftDivergence"]
+            assert firing[0].certainty is Certainty.CERTAIN
+            assert "prompts are longer than planned" in firing[0].sentence
+        else:
+            assert firing == []
+            assert found.status is Status.OK
+
+
+def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    trapped = {episode.subject.tier for episode in store.episodes(BEGIN) if episode.rule == "UtilizationTrap"}
+    assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
+    for name, tier in load_plan(PLAN).tiers.items():
+        view = slices.view(name, tier)
+        answers = watch_long.long_answers(view, hours(store, name, END - 8 * DAY), END)
+        (trap,) = (one for one in answers if one.rule == "UtilizationTrap")
+        fires = isinstance(trap, Verdict) and trap.status in FIRING
+        assert fires is truth["tiers"][name]["utilization_trap"], trap
+
+
+def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    drift = truth["tiers"][CHAT]["prompt_drift"]
+    found = [e for e in store.episodes(BEGIN, CHAT) if e.rule == "WorkloadDrift"]
+    assert found
+    assert drift["begin"] < found[0].started_at < drift["end"]
+    assert found[-1].ended_at is None
+    assert found[-1].worst.certainty is Certainty.CERTAIN
+
+
+def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    told = truth["tiers"][CODE]["kv_cascade"]
+    (episode,) = (e for e in store.episodes(BEGIN) if e.rule == "KvCacheCascade")
+    assert episode.subject.replica == f"{CODE}-{told['replica']}"
+    assert told["begin"] < episode.started_at < told["alert_at"]
+    assert episode.ended_at is not None
+    assert (episode.worst.stage, episode.worst.certainty) == (4, Certainty.CERTAIN)
+    stages = [t.stage or 0 for t in episode.transitions if t.status in FIRING]
+    assert stages == sorted(stages)
+    assert stages[0] == 1
+    (alert,) = store.foreign_alerts(BEGIN)
+    assert (alert.tier, alert.replica) == (CODE, episode.subject.replica)
+    assert (alert.started_at, alert.ended_at) == (told["alert_at"], told["alert_until"])
+    assert alert.diagnosis is not None
+    assert alert.diagnosis.rule == "KvCacheCascade"
+
+
+def test_no_minute_around_the_cascade_is_booked_twice_or_lost(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    begin = truth["tiers"][CODE]["kv_cascade"]["begin"] // HOUR * HOUR
+    total = windows.add(one.window for one in hours(store, CODE, begin - 2 * HOUR, begin + 3 * HOUR))
+    assert total.covered_seconds == total.expected_seconds == 2 * 5 * HOUR
+
+
+def test_every_restart_is_an_event_with_its_cold_start(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    events = store.events(BEGIN)
+    for tier, told in truth["tiers"].items():
+        starts = [start for event in events if event.tier == tier and (start := start_of(event)) is not None]
+        assert [one.ready_at for one in starts] == [
+            one["ready"] for one in sorted(told["restarts"], key=lambda r: r["ready"])
+        ]
+        for start, one in zip(starts, sorted(told["restarts"], key=lambda r: r["ready"]), strict=True):
+            assert start.seconds.value == pytest.approx(one["cold_start_seconds"])
+        assert sum(event.kind == Kind.RESTART and event.tier == tier for event in events) == len(starts)
+        total = windows.add(one.window for one in hours(store, tier))
+        assert total.counters.get("cold_starts", 0.0) == len(starts)
+
+
+def test_a_plan_that_changed_splits_the_history_at_that_hour(past: tuple[Reader, Truth]) -> None:
+    store, truth = past
+    at = truth["tiers"][CODE]["plan_changed_at"]
+    before, after = store.plan_versions(CODE, BEGIN, END)
+    assert after == plan_version(load_plan(PLAN).tiers[CODE])
+    assert store.bins(CODE, at, END, before) == ()
+    assert store.bins(CODE, BEGIN, at, after) == ()
+    assert [event.t for event in store.events(BEGIN) if event.kind == Kind.PLAN] == [at]
+
+
+def test_step_13_confirms_the_week_before_anything_went_wrong(past: tuple[Reader, Truth]) -> None:
+    store, _ = past
+    told = {event.tier: event.text for event in store.events(BEGIN) if event.kind == Kind.STEP13}
+    assert "confirms the benchmark" in told[RAG]
+
+
+def test_minutes_are_there_for_the_newest_time_only(past: tuple[Reader, Truth]) -> None:
+    store, _ = past
+    newest = store.minutes(CHAT, END - HOUR, END)
+    assert len(newest) == 60 * 3
+    assert {one.window.span for one in newest} == {60.0}
+
+
+def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["demo", "--out", str(tmp_path / "x")]) == 2
+    assert "go with --history" in capsys.readouterr().err
+    assert main(["demo", "--history", "2w", "--fill-only"]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+    for words in ("3d", "1000w", "w", "soon"):
+        assert main(["demo", "--history", words]) == 2
+        assert "--history" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_text("mine")
+    with pytest.raises(BadConfig, match="not empty"):
+        fill(tmp_path, seconds=14 * DAY, end=END)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
+
+
+def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(filled: tuple[Path, Past]) -> None:
+    folder, _ = filled
+    with Store.open_reader(folder / HISTORY) as store:
+        assert simulated(store) == NOTE
+    assert json.loads((folder / TRUTH).read_text())["simulated"] is True
+    with Store(folder / "other.db") as real:
+        assert simulated(real) == ""
+    assert all("(simulated)" in tier.gpu.product for tier in load_plan(PLAN).tiers.values())
+
+
+def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
+    filled: tuple[Path, Past], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, past = filled
+    with ExitStack() as ends:
+        show = going_on(past, folder, 60.0, False, ends)
+        watching = threading.Thread(target=watch, args=(show, 0, 6.0, ends))
+        watching.start()
+        ends.callback(watching.join)
+        said = ""
+        until = time.monotonic() + 30.0
+        while not (found := re.search(r"http://127[0-9.:]+/", said)) and time.monotonic() < until:
+            time.sleep(0.1)
+            said += capsys.readouterr().out
+        assert found, said
+        time.sleep(1.5)
+        with urllib.request.urlopen(f"{found[0]}api/status") as page:
+            told = json.load(page)
+        with urllib.request.urlopen(found[0]) as page:
+            shown = page.read().decode()
+    assert said.startswith("SIMULATED")
+    assert "SIMULATED" in shown
+    assert told["simulated"].startswith("SIMULATED")
+    assert {one["tier"] for one in told["tiers"]} == {CHAT, RAG, CODE}
+    open_ones = {episode["rule"] for tier in told["tiers"] for episode in tier["episodes"]}
+    assert {"UtilizationTrap", "WorkloadDrift"} <= open_ones
+    written = load_config(folder / CONFIG, environment={})
+    assert {target.replica for target in written.config.targets} >= {f"{CHAT}-0", f"{RAG}-2", f"{CODE}-1"}

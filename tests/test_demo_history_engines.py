@@ -1,0 +1,111 @@
+"""The simulated engines of a fleet with a past: pure, by their seed, and as the plan's curve says they are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from agent.collect.reader import PageReader
+from agent.config_files import load_plan
+from agent.demo.past.demand import DAY, HOUR, Demand, Pattern, weekday
+from agent.demo.past.engine import Conditions, Engine
+from agent.demo.past.folder import PLAN
+from agent.demo.past.lognormal import LENGTH_EDGES, LogNormal
+from agent.demo.past.page import text
+from agent.demo.past.story import QUARTER, stories
+from agent.demo.past.tier_run import TierRun
+from rules import slices, windows
+from rules.curve import Curve
+from rules.readings import read
+from rules.signals import BY_NAME, Reading
+from rules.windows import Window
+
+END = 1_795_248_000.0
+"""Saturday, 21 November 2026, 08:00 UTC."""
+
+BEGIN = END - 14 * DAY
+CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
+
+
+def test_the_same_seed_makes_the_same_pages_and_another_one_makes_others() -> None:
+    def pages(seed: int) -> list[bytes]:
+        plan = load_plan(PLAN)
+        story = stories(BEGIN, END, seed)[0]
+        run = TierRun(story, plan.tiers[story.tier], BEGIN, END, seed)
+        for quarter in range(1, 20):
+            run.advance(BEGIN + quarter * QUARTER)
+        return [text(page) for _, page in run.pages() if page is not None]
+
+    assert pages(3) == pages(3)
+    assert pages(3) != pages(4)
+    assert stories(BEGIN, END, 3) == stories(BEGIN, END, 3)
+
+
+def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
+    tier = load_plan(PLAN).tiers[CODE]
+    curve = Curve.from_plan(tier)
+    assert curve is not None
+    engine = Engine(tier, curve, random.Random(1), BEGIN)
+    engine.advance(BEGIN + 60.0, 90, Conditions())
+    before = engine.snapshot()
+    engine.advance(BEGIN + 3660.0, 5400, Conditions())
+    window = windows.between(before, engine.snapshot())
+    view = slices.view(CODE, tier)
+    place = curve.place(1.5, None)
+    for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
+        assert place.bin is not None
+        expected = curve.expectation(place.bin, metric, 1.5)
+        found = _read(signal, window, view)
+        assert expected is not None
+        assert (found.low or 0.0) <= expected.interpolated <= (found.high or 0.0)
+    assert _read("prefix_hit_ratio", window, view).value == pytest.approx(0.55, abs=0.01)
+    assert _read("completed_rps", window, view).value == pytest.approx(1.5, rel=0.05)
+
+
+def _read(signal: str, window: Window, view: slices.TierView) -> Reading:
+    found = read(BY_NAME[signal], window, view.basis)
+    assert isinstance(found, Reading), found
+    return found
+
+
+def test_a_page_of_a_simulated_engine_reads_back_as_what_it_was_made_from() -> None:
+    tier = load_plan(PLAN).tiers[CHAT]
+    curve = Curve.from_plan(tier)
+    assert curve is not None
+    engine = Engine(tier, curve, random.Random(1), BEGIN)
+    engine.advance(BEGIN + 60.0, 120, Conditions(waiting=3.0, preemptions_per_second=0.5))
+    page = engine.snapshot(gpus=False)
+    found = PageReader("vllm").read(text(page), page.t)
+    assert found.problems == ()
+    assert (found.started_at, found.ready_at) == (page.started_at, page.ready_at)
+    assert {name: found.counters[name] for name in page.counters} == dict(page.counters)
+    assert {name: found.gauges[name] for name in page.gauges} == dict(page.gauges)
+    assert {name: found.histograms[name] for name in page.histograms} == dict(page.histograms)
+    assert found.facts["model"] == tier.model
+
+
+def test_lengths_keep_their_quantiles_in_the_buckets() -> None:
+    counts = LogNormal.of(900.0, 3200.0, 1.6449).cumulative(LENGTH_EDGES, 100_000, 0.5)
+    assert counts[-1] == 100_000
+    assert list(counts) == sorted(counts)
+    below = dict(zip(LENGTH_EDGES, counts, strict=True))
+    assert below[500.0] < 50_000 < below[1000.0]
+    assert below[2000.0] < 95_000 < below[5000.0]
+
+
+def test_a_demand_that_changes_follows_the_other_pattern_from_then_on() -> None:
+    calm = Pattern(busiest=4.0, peak_hour=15.0, chance=0.0)
+    other = Pattern(busiest=1.0, peak_hour=15.0, chance=0.0, batch=3.0, batch_from=1.0, batch_until=6.0)
+    demand = Demand(pattern=calm, changes_at=BEGIN, then=other)
+    afternoon, night = 15 * HOUR, 3 * HOUR
+    day = BEGIN // DAY * DAY + 2 * DAY
+    assert weekday(day) < 5
+    assert demand.rate(day - 7 * DAY + afternoon, "x") == pytest.approx(4.0)
+    assert demand.rate(day + afternoon, "x") == pytest.approx(1.0)
+    assert demand.rate(day + night, "x") > 3.0 > demand.rate(day - 7 * DAY + night, "x")
+
+
+def test_too_short_a_time_for_the_story_is_refused() -> None:
+    with pytest.raises(ValueError, match="14 days or more"):
+        stories(END - 13 * DAY, END, 1)
