@@ -20,6 +20,7 @@ from exporters.docs_tables import configuration_page
 from exporters.engines_page import engines_page
 from exporters.prometheus_rules import alerts_text, objects_text
 from exporters.recording_rules import recording_text
+from exporters.report.record import report_schema
 from exporters.runbook_blocks import filled
 from exporters.signals_page import signals_page
 from rules.plan import plan_schema
@@ -41,6 +42,7 @@ Only a page that is written by hand between its generated blocks depends on the 
 
 ARTEFACTS: Mapping[str, Render] = {
     "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
+    "docs/report.schema.json": lambda sources, _: schema_text(report_schema()),
     "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
     "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
     "docs/commands.md": lambda sources, _: commands_page(sources.parser),

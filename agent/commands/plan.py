@@ -1,4 +1,4 @@
-"""`sizewatch plan check|show|schema|import|init`.
+"""`sizewatch plan check|show|schema|import|init|diff`.
 
 Owns the list of parts. A part that is more than a few lines has a module of its own; a new one is a row of PARTS.
 """
@@ -15,11 +15,12 @@ from typing import NamedTuple
 from agent.commands import plan_import, plan_init
 from agent.config_files import load_plan
 from agent.errors import BadPlan
+from exporters.plan_diff import plan_diff
 from exporters.plan_text import show
 from rules.plan import plan_schema
 from rules.plan_findings import findings
 
-FINE = 0
+FINE, FINDING = 0, 1
 
 
 class Part(NamedTuple):
@@ -85,6 +86,17 @@ def _schema(options: argparse.Namespace) -> int:
     return FINE
 
 
+def _add_two_plans(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, metavar="A", help="one plan")
+    parser.add_argument("after", type=Path, metavar="B", help="the other, such as plan.next.yaml")
+
+
+def _diff(options: argparse.Namespace) -> int:
+    changes = plan_diff(load_plan(options.before), load_plan(options.after))
+    print("\n".join(changes) or "The plans say the same.")
+    return FINDING if changes else FINE
+
+
 PARTS = (
     Part("check", "every problem of a plan, and what weakens it", _add_plan, _check),
     Part("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
@@ -96,4 +108,5 @@ PARTS = (
         plan_import.run,
     ),
     Part("init", "a plan to fill in, from what is running now", plan_init.add_arguments, plan_init.run),
+    Part("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
 )

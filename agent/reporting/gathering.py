@@ -1,0 +1,158 @@
+"""What a report is made from, asked of the history: day by day, so that weeks of a busy tier fit into memory.
+
+Owns the questions and their order. It judges and words nothing: rules do the one, `exporters.report` the other. What
+pre-warming did comes in from whoever runs the forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.history import days
+from agent.history.reader import Reader
+from agent.history.troubles import HistoryProblem
+from exporters.report.past import Past, Prewarming, TierPast
+from rules.arrivals import Demand
+from rules.catalogue import BY_NAME as RULES
+from rules.judgements import judge
+from rules.plan import Plan
+from rules.resize import Resize, by_rule, resize
+from rules.resize_move import with_moves
+from rules.resize_seen import RECENT_SECONDS, Seen, SeenSoFar
+from rules.slices import Slice, TierView
+from rules.step13 import HOUR_SECONDS, Step13, step13
+from rules.verdicts import Answer
+from rules.windows import Window
+
+DAY_SECONDS = 86_400.0
+
+JUDGED_SECONDS = RECENT_SECONDS
+"""Rules that compare with the benchmark see at most so much: what was slow ten weeks ago is no reason to re-size now."""
+
+OVER_THE_TIME = ("WorkloadDrift", "GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
+"""Live rules that are asked over the report's hours too."""
+
+SIMULATED = "simulated"
+"""The name under which a history that was made up says so (`agent.demo.past`)."""
+
+NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
+NOT_TOLD = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is reported on: tiers with their plan's version, [since, until) in unix seconds, the clock that the users live by."""
+
+    views: Mapping[str, TierView]
+    versions: Mapping[str, str]
+    plan: Plan | None
+    since: float
+    until: float
+    zone: str
+    version: str
+    forecasting: bool = False
+    prewarming: Mapping[str, Prewarming] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    seen: Seen
+    step13: Step13
+    answers: tuple[Answer, ...]
+    before: Window | None
+
+
+def gather(store: Reader, asked: Asked) -> Past:
+    """Everything that the report needs. Raises HistoryTrouble."""
+    names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
+    tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
+    moved = with_moves([_resized(one) for one in tiers])
+    return Past(
+        made_at=asked.until,
+        since=asked.since,
+        until=asked.until,
+        zone=asked.zone,
+        version=asked.version,
+        tiers=tuple(_past(store, asked, one, judged) for one, judged in zip(moved, tiers, strict=True)),
+        plan=asked.plan,
+        remarks=_gone(store, asked),
+        simulated=store.kept(SIMULATED) is not None,
+    )
+
+
+def _resized(one: _Judged) -> Resize:
+    return resize(one.seen, by_rule(one.answers))
+
+
+def _tier(store: Reader, asked: Asked, view: TierView) -> _Judged:
+    version = asked.versions.get(view.tier, "")
+    versions = store.plan_versions(view.tier, asked.since, asked.until)
+    collected = SeenSoFar(view=view, since=asked.since, until=asked.until)
+    recent: list[Slice] = []
+    of_plan: list[Slice] = []
+    for since, until in _days(asked.since, asked.until):
+        every = store.bins(view.tier, since, until)
+        present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
+        collected.add(every, present, _demand(store, view.tier, since, until))
+        if since >= asked.until - JUDGED_SECONDS:
+            recent += every
+            of_plan += present
+    seen = collected.seen(versions)
+    checked = step13(view, of_plan, asked.until)
+    answers = (*checked.answers, *_over(view, recent, asked.until), *days.answers(store, view, version, asked.until))
+    return _Judged(seen=seen, step13=checked, answers=answers, before=_before(store, asked, view))
+
+
+def _over(view: TierView, slices: list[Slice], now: float) -> Iterator[Answer]:
+    for name in OVER_THE_TIME:
+        yield judge(RULES[name], view, slices, now, HOUR_SECONDS)
+
+
+def _demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+    try:
+        return store.demand(tier, since, until)
+    except HistoryProblem:
+        # An older sizewatch kept none; the report says so where it needs it.
+        return ()
+
+
+def _before(store: Reader, asked: Asked, view: TierView) -> Window | None:
+    """The sum of as long a time before, for trends."""
+    begin = 2 * asked.since - asked.until
+    collected = SeenSoFar(view=view, since=begin, until=asked.since)
+    for since, until in _days(begin, asked.since):
+        collected.add(store.bins(view.tier, since, until), (), ())
+    return collected.seen(()).total
+
+
+def _days(since: float, until: float) -> Iterator[tuple[float, float]]:
+    """From full hour to full hour, so that no hour is asked for in two parts."""
+    while since < until:
+        end = min(until, (since // DAY_SECONDS + 1) * DAY_SECONDS)
+        yield since, end
+        since = end
+
+
+def _past(store: Reader, asked: Asked, found: Resize, judged: _Judged) -> TierPast:
+    tier, since = found.seen.view.tier, asked.since
+    return TierPast(
+        resize=found,
+        step13=judged.step13,
+        answers=judged.answers,
+        before=judged.before,
+        episodes=tuple(one for one in store.episodes(since, tier) if one.started_at < asked.until),
+        unknowns=tuple(one for one in store.unknowns(since, tier) if one.started_at < asked.until),
+        foreign=tuple(one for one in store.foreign_alerts(since, tier) if one.started_at < asked.until),
+        events=tuple(one for one in store.events(since) if one.tier in (None, tier) and one.t < asked.until),
+        prewarming=asked.prewarming.get(tier),
+        no_prewarming=NOT_TOLD if asked.forecasting else NO_FORECAST,
+    )
+
+
+def _gone(store: Reader, asked: Asked) -> tuple[str, ...]:
+    """Tiers that something was found of and that nobody watches any more."""
+    found = {one.subject.tier for one in store.episodes(asked.since) if one.started_at < asked.until}
+    found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}
+    gone = sorted(found - set(asked.views))
+    return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in gone)

@@ -1,0 +1,51 @@
+"""What pre-warming was worth to each tier, for the report: simulated on the history's own weeks.
+
+Owns the way from what the forecast found to the report's record. It loads the numbers' libraries, and so it is loaded only when
+a report is written.
+"""
+
+from __future__ import annotations
+
+from agent.config import Loaded
+from agent.errors import SizewatchError
+from agent.forecasting.exchange import Answer
+from agent.forecasting.prewarm_now import Said, by_history
+from agent.forecasting.worth import reacting_beside
+from agent.views import views_of
+from exporters.report.past import Prewarming
+
+NOTHING_SAID = Said(usable_rps=None, start_seconds=None)
+
+
+def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
+    """By tier, as of `now` (unix seconds); a tier of which nothing could be found is left out, and the report says why."""
+    if not loaded.config.forecast.enabled:
+        return {}
+    found: dict[str, Prewarming] = {}
+    for tier in views_of(loaded):
+        try:
+            told = of_answer(by_history(loaded, tier, NOTHING_SAID, now))
+        except SizewatchError:
+            # What is wrong with the history is the report's own first question; it says so there.
+            continue
+        if told is not None:
+            found[tier] = told
+    return found
+
+
+def of_answer(answer: Answer) -> Prewarming | None:
+    """None where neither a forecast nor a comparison could be made."""
+    worth, told = answer.prewarm.worth, answer.forecast
+    if worth is None and told is None:
+        return None
+    projection = told.projection if told is not None else None
+    counted = projection is not None and projection.forecasts > 0
+    return Prewarming(
+        worth=worth,
+        reacting=reacting_beside(worth) if worth is not None else "",
+        method=projection.method if projection is not None else "",
+        naive=projection.naive if projection is not None else "",
+        covered_ratio=projection.covered / projection.forecasts if projection is not None and counted else None,
+        error_ratio=projection.error_ratio if projection is not None else None,
+        forecasts=projection.forecasts if projection is not None else 0,
+    )

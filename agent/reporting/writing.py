@@ -1,0 +1,26 @@
+"""The report's files by name: which there are, and which exporter writes each.
+
+Owns the list. Where they are put, served or sent is decided by whoever asks.
+"""
+
+from __future__ import annotations
+
+from exporters.report.html import report_html
+from exporters.report.markdown import report_markdown
+from exporters.report.next_plan import next_plan_text
+from exporters.report.past import Past
+from exporters.report.record import Report
+from exporters.report.whole import report, report_json
+
+
+def files_of(past: Past) -> tuple[dict[str, str], Report]:
+    """Every file's text, and the report itself. Without a plan there is no plan.next.yaml."""
+    found, proposed = report(past)
+    texts = {
+        "report.html": report_html(found),
+        "report.md": report_markdown(found),
+        "report.json": report_json(found),
+    }
+    if proposed is not None:
+        texts["plan.next.yaml"] = next_plan_text(past, proposed)
+    return texts, found

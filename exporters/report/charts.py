@@ -1,0 +1,228 @@
+"""The report's charts as inline SVG: latency against load, arrivals over the time, utilisation by hour of the week.
+
+Owns these drawings only; colours are classes of the page, and there is no script and no other file. Each has its numbers in a table
+beside it or in a sentence for who cannot see it. A gap is left open. Small bars are `exporters.svg_charts`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from zoneinfo import ZoneInfo
+
+from exporters.report.record import CurvePart, CurvePoint, Number, TrapPart, WorkloadPart
+from exporters.report.wording import DAYS
+from rules.wording import number
+
+WIDTH, HEIGHT = 640.0, 260.0
+LEFT, RIGHT, TOP, BOTTOM = 74.0, 626.0, 22.0, 220.0
+HOUR, DAY = 3600.0, 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """From values to places; `log` on the vertical axis."""
+
+    right: float
+    low: float
+    high: float
+    log: bool = False
+    left: float = 0.0
+
+    def x(self, value: float) -> float:
+        share = (value - self.left) / (self.right - self.left) if self.right > self.left else 0.0
+        return LEFT + max(0.0, min(1.0, share)) * (RIGHT - LEFT)
+
+    def y(self, value: float) -> float:
+        if self.log:
+            share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return BOTTOM - max(0.0, min(1.0, share)) * (BOTTOM - TOP)
+
+
+def curve_chart(part: CurvePart) -> str:
+    """TTFT P99 against the load of one replica: the plan's line, production's points with bounds, the SLO, usable rps."""
+    planned = [(one.rps, v) for one in part.planned if (v := _value(one.ttft_p99_seconds)) is not None]
+    seen = [(one, v) for one in part.production if (v := _value(one.ttft_p99_seconds)) is not None]
+    slo = part.ttft_slo_seconds
+    values = [*(v for _, v in planned), *(v for _, v in seen), *([slo] if slo else [])]
+    loads = [
+        *(rps for rps, _ in planned),
+        *(one.rps for one, _ in seen),
+        *([part.usable_rps] if part.usable_rps else []),
+    ]
+    if not values or not loads:
+        return ""
+    low, high = min(values) / 1.6, max(values) * 1.6
+    axes = _Axes(right=max(loads) * 1.08, low=low, high=high, log=True)
+    parts = [*_grid_log(axes), *_ticks_x(axes, "requests per second of one replica")]
+    if slo:
+        parts.append(_across(axes.y(slo), f"SLO {number(slo, 'seconds')}"))
+    parts += _usable(axes, part)
+    if planned:
+        line = " ".join(f"{axes.x(rps):.1f},{axes.y(v):.1f}" for rps, v in planned)
+        parts.append(f'<polyline class="plan-line" points="{line}"/>')
+        parts += [f'<circle class="plan-dot" cx="{axes.x(rps):.1f}" cy="{axes.y(v):.1f}" r="3"/>' for rps, v in planned]
+    for one, value in seen:
+        parts += _production(axes, one, value)
+    spoken = f"TTFT P99 against load: {len(seen)} points of production, {len(planned)} of the benchmark"
+    return _svg(parts, spoken, HEIGHT)
+
+
+def _production(axes: _Axes, one: CurvePoint, value: float) -> Iterator[str]:
+    x, found = axes.x(one.rps), one.ttft_p99_seconds
+    low, high = axes.y(found.low or axes.low), TOP if found.high is None else axes.y(found.high)
+    kind = "bad" if "broken" in one.slo else "weak" if one.slo in ("too_few_requests", "not_known") else "good"
+    text = f"{number(one.rps, 'per_second')}: TTFT P99 {number(value, 'seconds')}, {one.requests or 0:,.0f} requests, SLO {one.slo}"
+    yield f'<g class="seen {kind}"><title>{escape(text.replace("_", " "))}</title>'
+    yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
+    yield f'<rect x="{x - 4:.1f}" y="{axes.y(value) - 4:.1f}" width="8" height="8"/></g>'
+
+
+def _usable(axes: _Axes, part: CurvePart) -> Iterator[str]:
+    if part.usable_rps is None:
+        return
+    x = axes.x(part.usable_rps)
+    left = axes.x(part.usable_low or 0.0)
+    right = RIGHT if part.usable_high is None else axes.x(part.usable_high)
+    if right > left:
+        yield f'<rect class="usable-band" x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" height="{BOTTOM - TOP:g}"/>'
+    yield f'<line class="usable" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP:g}" y2="{BOTTOM:g}"/>'
+    anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
+    shift = -5 if anchor == "end" else 5
+    yield (
+        f'<text class="usable-label" x="{x + shift:.1f}" y="{BOTTOM - 8:g}" text-anchor="{anchor}">'
+        f"usable {escape(number(part.usable_rps, 'per_second'))}</text>"
+    )
+
+
+def rates_chart(part: WorkloadPart, since: float, until: float, zone: str) -> str:
+    """Arrivals hour by hour, with the plan's peak and average across; hours that are not known are left open."""
+    points = part.hourly
+    limits = [v for v in (part.planned_peak_rps, part.peak_rps) if v]
+    if len(points) < 2:
+        return ""
+    axes = _Axes(left=since, right=until, low=0.0, high=max([*(p.rps for p in points), *limits]) * 1.12 or 1.0)
+    parts = [*_grid(axes, "per_second"), *_days(axes, since, until, zone)]
+    for run in _runs([(p.t + HOUR / 2, p.rps) for p in points]):
+        line = " ".join(f"{axes.x(t):.1f},{axes.y(v):.1f}" for t, v in run)
+        area = f"{axes.x(run[0][0]):.1f},{BOTTOM:g} {line} {axes.x(run[-1][0]):.1f},{BOTTOM:g}"
+        parts += [f'<polygon class="rate-area" points="{area}"/>', f'<polyline class="rate-line" points="{line}"/>']
+    if part.planned_peak_rps:
+        parts.append(
+            _across(axes.y(part.planned_peak_rps), f"planned peak {number(part.planned_peak_rps, 'per_second')}")
+        )
+    return _svg(parts, f"requests per second by hour, {len(points)} hours", HEIGHT)
+
+
+def _runs(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    runs: list[list[tuple[float, float]]] = []
+    for one in points:
+        if runs and one[0] - runs[-1][-1][0] <= 1.5 * HOUR:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs
+
+
+def _days(axes: _Axes, since: float, until: float, zone: str) -> Iterator[str]:
+    step = max(1, round((until - since) / DAY / 8))
+    clock, t, count = ZoneInfo(zone), since, 0
+    yield f'<line class="base" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{BOTTOM:g}" y2="{BOTTOM:g}"/>'
+    while t < until:
+        local = datetime.fromtimestamp(t, clock)
+        if local.hour == 0:
+            if count % step == 0:
+                x = axes.x(t)
+                yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP:g}" y2="{BOTTOM:g}"/>'
+                if x < RIGHT - 30:
+                    yield f'<text class="label" x="{x + 4:.1f}" y="{BOTTOM + 16:g}">{local.strftime("%a %d")}</text>'
+            count += 1
+        t += HOUR
+
+
+def week_chart(part: TrapPart) -> str:
+    """Seven rows of 24 cells: mean fleet utilisation of each hour of the week, in the local clock."""
+    if not any(one.utilization is not None for one in part.week):
+        return ""
+    cell, row, left, top = 24.0, 20.0, 56.0, 4.0
+    parts = []
+    for one in part.week:
+        x, y = left + one.hour * cell, top + one.weekday * row
+        when = f"{DAYS[one.weekday]} {one.hour}:00"
+        if one.utilization is None:
+            text, kind = f"{when}: not seen", "none"
+        else:
+            text, kind = (
+                f"{when}: {one.utilization:.0%} used, {one.idle_replicas or 0:.1f} replicas idle",
+                f"u{_step(one.utilization)}",
+            )
+        parts.append(
+            f'<rect class="cell {kind}" x="{x:g}" y="{y:g}" width="{cell - 2:g}" height="{row - 2:g}" rx="2">'
+            f"<title>{escape(text)}</title></rect>"
+        )
+    parts += [
+        f'<text class="label" x="{left - 6:g}" y="{top + day * row + 13:g}" text-anchor="end">{name[:3]}</text>'
+        for day, name in enumerate(DAYS)
+    ]
+    parts += [
+        f'<text class="label" x="{left + hour * cell:g}" y="{top + 7 * row + 14:g}">{hour}:00</text>'
+        for hour in range(0, 24, 3)
+    ]
+    return _svg(parts, "fleet utilisation by hour of the week", top + 7 * row + 20)
+
+
+def _step(utilization: float) -> int:
+    """One of five shades: below 20, 40, 60, 80 %, and above."""
+    return min(4, int(utilization * 5))
+
+
+def _value(found: Number) -> float | None:
+    value = found.low if found.value is None else found.value
+    return value if value else None
+
+
+def _grid_log(axes: _Axes) -> Iterator[str]:
+    for power in range(-4, 5):
+        for step in (1, 2, 5):
+            value = step * 10.0**power
+            if axes.low < value < axes.high:
+                yield from _rule(axes.y(value), number(value, "seconds"))
+
+
+def _grid(axes: _Axes, unit: str) -> Iterator[str]:
+    for value in _round_steps(axes.high):
+        yield from _rule(axes.y(value), number(value, unit))
+
+
+def _rule(y: float, text: str) -> Iterator[str]:
+    yield f'<line class="grid" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    yield f'<text class="label" x="{LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+
+
+def _round_steps(top: float) -> list[float]:
+    power = 10.0 ** math.floor(math.log10(top)) if top > 0 else 1.0
+    step = next(s * power / 10 for s in (1, 2, 2.5, 5, 10, 20) if top / (s * power / 10) <= 6)
+    return [step * place for place in range(1, int(top / step) + 1)]
+
+
+def _ticks_x(axes: _Axes, text: str) -> Iterator[str]:
+    yield f'<line class="base" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{BOTTOM:g}" y2="{BOTTOM:g}"/>'
+    for value in (0.0, *_round_steps(axes.right)):
+        yield f'<text class="label" x="{axes.x(value):.1f}" y="{BOTTOM + 16:g}" text-anchor="middle">{value:.3g}</text>'
+    yield f'<text class="label" x="{RIGHT:g}" y="{BOTTOM + 33:g}" text-anchor="end">{escape(text)}</text>'
+
+
+def _across(y: float, text: str) -> str:
+    return (
+        f'<line class="limit" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text class="limit-label" x="{LEFT + 6:g}" y="{y - 5:.1f}">{escape(text)}</text>'
+    )
+
+
+def _svg(parts: Iterable[str], spoken: str, height: float) -> str:
+    return f'<svg class="chart" viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(spoken)}">{"".join(parts)}</svg>'

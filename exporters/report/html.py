@@ -1,0 +1,66 @@
+"""report.html: one file for a browser and a printer, without scripts or anything from elsewhere.
+
+Owns what the template is given. The layout is `report.html.j2`, the looks `report.css`; charts are `exporters.report.charts`'s,
+sentences `exporters.report.wording`'s. Every text is escaped by the template; charts alone are markup.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from exporters.report import charts, numbers, wording
+from exporters.report.record import Number, Report
+from exporters.status_signs import SIGNS, icon
+from exporters.svg_charts import draw_scale
+from exporters.time_words import span
+from rules.verdicts import Status
+
+HERE = Path(__file__).parent
+
+
+def report_html(found: Report) -> str:
+    """The whole page."""
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        report=found,
+        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        icon=icon(_worst(found)),
+        curve_chart=lambda part: Markup(charts.curve_chart(part)),
+        rates_chart=lambda part: Markup(charts.rates_chart(part, found.since, found.until, found.zone)),
+        week_chart=lambda part: Markup(charts.week_chart(part)),
+        scale=_scale,
+        instant=lambda t: wording.instant(t, found.zone),
+        sign=lambda status: SIGNS.get(Status(status), "?"),
+    )
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters["words"] = numbers.words
+    made.filters["best"] = numbers.best
+    made.filters["bounds"] = numbers.bounds
+    made.filters["plain"] = numbers.plain
+    made.filters["money"] = numbers.money
+    made.filters["change"] = numbers.change
+    made.filters["span"] = span
+    made.globals["w"] = wording
+    return made
+
+
+def _worst(found: Report) -> Status:
+    states = {tier.status for tier in found.tiers}
+    order = (Status.CRITICAL, Status.WARNING, Status.OK)
+    return next((one for one in order if one.value in states), Status.UNKNOWN)
+
+
+def _scale(found: Number, unit: str) -> Markup:
+    """A small bar for a share; nothing for other units, which have no end."""
+    if unit != "ratio" or found.gap or found.value is None:
+        return Markup("")
+    low = found.low if found.low is not None else found.value
+    return Markup(draw_scale((low, found.high if found.high is not None else found.value), (found.value,), 1.0))

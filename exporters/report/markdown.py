@@ -1,0 +1,260 @@
+"""report.md: the report for whoever reads it in a terminal, a ticket or a repository.
+
+Owns the Markdown alone; every sentence and number is the record's. Another section is a function here and a row of SECTIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from exporters.markdown import table
+from exporters.report.numbers import DASH, change, money, plain, words
+from exporters.report.record import Report, TierReport
+from exporters.report.wording import (
+    PROPOSED,
+    SIMULATED,
+    busiest_idle,
+    curve_sentence,
+    fleet_lines,
+    instant,
+    period,
+    prewarm_sentences,
+    sum_line,
+    trap_sentence,
+    verdict_words,
+)
+
+
+def report_markdown(found: Report) -> str:
+    """The whole report."""
+    lines = ["# Re-size report", "", period(found), "", f"**{found.headline}**"]
+    lines += ["", f"> {SIMULATED}"] if found.simulated else []
+    lines += [line for remark in found.remarks for line in ("", f"- {remark}")]
+    for tier in found.tiers:
+        lines += ["", f"## {tier.tier}", "", f"**{tier.verdict}**"]
+        for title, section in SECTIONS:
+            lines += ["", f"### {title}", "", *section(tier)]
+    lines += ["", "## Changes of the plan", ""]
+    lines += [f"- {line}" for line in found.plan_changes] or ["The plan stays as it is."]
+    return "\n".join(lines) + "\n"
+
+
+def _monitoring(tier: TierReport) -> Iterator[str]:
+    rows = [
+        (
+            row.title,
+            row.target,
+            words(row.observed, row.unit),
+            change(row.change),
+            verdict_words(row.status, row.certainty),
+            row.sentence,
+        )
+        for row in tier.monitoring
+    ]
+    yield table(("", "target", "observed", "trend", "verdict", ""), rows)
+    yield ""
+    yield f"All numbers {tier.curve.lengths}."
+
+
+def _workload(tier: TierReport) -> Iterator[str]:
+    part = tier.workload
+    rows = [
+        (
+            f"{one.what} {one.quantile.upper()}",
+            plain(one.planned, "tokens"),
+            words(one.observed, "tokens"),
+            _factor(one.factor),
+        )
+        for one in part.lengths
+    ]
+    rows += [
+        ("average rate", plain(part.planned_average_rps, "per_second"), plain(part.average_rps, "per_second"), DASH),
+        ("peak rate", plain(part.planned_peak_rps, "per_second"), plain(part.peak_rps, "per_second"), DASH),
+        ("peak to average", DASH, plain(part.peak_to_average), DASH),
+    ]
+    yield table(("", "planned", "observed", "factor"), rows)
+    yield ""
+    moving = f", moving towards {part.towards}" if part.towards else ""
+    yield f"{part.requests:,.0f} requests; archetype {part.archetype or 'not in the plan'}{moving}."
+    yield f"Drift: {part.drift}."
+
+
+def _factor(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}x"
+
+
+def _curve(tier: TierReport) -> Iterator[str]:
+    part = tier.curve
+    rows = [
+        (
+            plain(one.rps, "per_second"),
+            plain(one.in_system),
+            f"{one.requests or 0:,.0f}",
+            words(one.ttft_p50_seconds, "seconds"),
+            words(one.ttft_p99_seconds, "seconds"),
+            words(one.tpot_p99_seconds, "seconds"),
+            one.slo.replace("_", " "),
+        )
+        for one in part.production
+    ]
+    yield curve_sentence(part)
+    yield ""
+    if rows:
+        yield "Production, a replica:"
+        yield ""
+        yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
+        yield ""
+    if part.planned:
+        yield "The plan's benchmark:"
+        yield ""
+        yield table(
+            ("load", "in system", "TTFT P99", "TPOT P99"),
+            [
+                (
+                    plain(one.rps, "per_second"),
+                    plain(one.in_system),
+                    words(one.ttft_p99_seconds, "seconds"),
+                    words(one.tpot_p99_seconds, "seconds"),
+                )
+                for one in part.planned
+            ],
+        )
+        yield ""
+    yield f"Production was measured {part.lengths}."
+
+
+def _fleet(tier: TierReport) -> Iterator[str]:
+    yield from (f"- {line}" for line in fleet_lines(tier))
+
+
+def _cost(tier: TierReport) -> Iterator[str]:
+    if not tier.costs:
+        yield "Nothing was seen that could be priced, and the plan has no fleet."
+        return
+    rows = [
+        (
+            one.name,
+            f"{one.replicas:.3g}",
+            f"{one.gpu_hours_a_day:,.0f}",
+            money(one.money_a_day, tier.currency),
+            money(one.per_million_tokens, tier.currency),
+            plain(one.utilization, "ratio"),
+        )
+        for one in tier.costs
+    ]
+    yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", "utilisation"), rows)
+    for one in tier.costs:
+        if one.arithmetic:
+            yield ""
+            yield f"- {one.name}: {sum_line(one.arithmetic)}"
+
+
+def _trap(tier: TierReport) -> Iterator[str]:
+    part = tier.trap
+    yield trap_sentence(part)
+    idle = busiest_idle(part)
+    yield from ("", idle) if idle else ()
+    if part.levers:
+        yield ""
+        rows = [
+            (
+                one.name,
+                plain(one.replicas),
+                money(one.money_a_day, tier.currency)
+                if one.money_a_day is not None
+                else f"{plain(one.gpu_hours_a_day)} GPU-hours",
+                one.certainty,
+                one.basis or one.missing,
+            )
+            for one in part.levers
+        ]
+        yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
+        yield ""
+        yield "The levers overlap; their sum means nothing."
+
+
+def _prewarming(tier: TierReport) -> Iterator[str]:
+    yield from prewarm_sentences(tier)
+    if tier.prewarming.strategies:
+        yield ""
+        yield table(
+            ("strategy", "minutes too few", "late requests", "replica-hours", "cost"),
+            [
+                (
+                    f"{one.name}{' (ours)' if one.is_ours else ''}{' (recommended)' if one.is_recommended else ''}",
+                    f"{one.violation_minutes:,.0f}",
+                    f"{one.late_requests:,.0f}",
+                    f"{one.replica_hours:,.0f}",
+                    money(one.money, tier.currency),
+                )
+                for one in tier.prewarming.strategies
+            ],
+        )
+
+
+def _guardrails(tier: TierReport) -> Iterator[str]:
+    for one in tier.guardrails.judged:
+        yield f"- {one.rule or one.title or 'not judged'}: {verdict_words(one.status, one.certainty)}: {one.sentence}"
+    for fit in tier.guardrails.fits:
+        planned = "none in the plan" if fit.planned is None else f"{fit.planned:,.6g} in the plan"
+        yield f"- `{fit.key}`: {planned}; {fit.low:,.0f} to {fit.high:,.0f} would fit ({fit.basis})"
+
+
+def _incidents(tier: TierReport) -> Iterator[str]:
+    if not tier.incidents:
+        yield "None."
+    for one in tier.incidents:
+        where = f", {one.replica}" if one.replica else ""
+        end = instant(one.ended_at) if one.ended_at else "not over"
+        said = verdict_words(one.status, one.certainty)
+        yield f"- **{one.title}**{where}: {said}, {instant(one.started_at)} to {end}. {one.sentence}"
+        staged = [step for step in one.stages if step.stage]
+        for step in staged:
+            yield f"  - {instant(step.t)}: stage {step.stage}"
+        for alert in one.foreign:
+            yield f"  - {instant(alert.started_at)}: alert {alert.name}: {alert.text}"
+
+
+def _quality(tier: TierReport) -> Iterator[str]:
+    part = tier.quality
+    yield f"{part.hours_seen:.0f} of {part.hours:.0f} hours seen; in them, replicas were covered {plain(part.coverage, 'ratio')}."
+    for text in part.remarks:
+        yield f"- {text}"
+    for one in part.blind[:12]:
+        yield f"- {one.rule}: {one.reason.replace('_', ' ')} for {one.seconds / 3600:.1f} h{f' ({one.text})' if one.text else ''}"
+
+
+def _questions(tier: TierReport) -> Iterator[str]:
+    for one in tier.questions:
+        yield f"- **{one.question}** {one.answer}."
+    yield ""
+    yield f"All of it {tier.curve.lengths}."
+
+
+def _proposal(tier: TierReport) -> Iterator[str]:
+    one = tier.proposal
+    yield f"**{PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
+    yield from (f"- {text}" for text in one.evidence)
+    yield from (f"- but: {text}" for text in one.against)
+    if one.changes:
+        yield ""
+        yield "Changes of the plan:"
+        yield ""
+        yield from (f"- {text}" for text in one.changes)
+
+
+SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
+    ("Plan against production", _monitoring),
+    ("Step 1: the workload now", _workload),
+    ("Latency against throughput", _curve),
+    ("Step 11: instances and GPUs", _fleet),
+    ("Step 12: cost", _cost),
+    ("Utilization trap", _trap),
+    ("Pre-warming", _prewarming),
+    ("Guardrails", _guardrails),
+    ("Incidents", _incidents),
+    ("Data quality", _quality),
+    ("The questions of section 8.4", _questions),
+    ("Proposal", _proposal),
+)
+"""In the order in which a tier is read; report.html has the same."""

@@ -1,0 +1,228 @@
+"""Plan against production: every row of the guide's monitoring table (9.3), over the whole time of the report.
+
+Owns ROWS: which signal, which target, which rules. A row's verdict is what its rules say over the time, else what the history
+tells of them: how often and how long they fired. Another row is an entry of ROWS. Thresholds are those of the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from exporters.plan_against_now import worst
+from exporters.report.numbers import as_number
+from exporters.report.past import TierPast
+from exporters.report.record import Judged, Number, Watched
+from exporters.time_words import span
+from rules.catalogue import BY_NAME as RULES
+from rules.curve import operating_point
+from rules.episodes import Episode
+from rules.readings import gpu_utilization, read
+from rules.signals import BY_NAME, Gap, Missing, SignalValue
+from rules.slices import TierView
+from rules.verdicts import FIRING, SEVERITY, Certainty, Unknown, Verdict
+from rules.windows import Window
+from rules.wording import number
+
+NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One number of the table: its signal, the words for what it should be, and the rules that judge it."""
+
+    key: str
+    title: str
+    unit: str
+    target: Callable[[TierView], str]
+    rules: tuple[str, ...]
+
+
+def watched(past: TierPast) -> tuple[Watched, ...]:
+    """Every row of ROWS."""
+    return tuple(_watched(row, past) for row in ROWS)
+
+
+def _watched(row: Row, past: TierPast) -> Watched:
+    seen = past.resize.seen
+    observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
+    judged = judge_row(row.rules, past)
+    if judged.status == "ok" and not judged.rule and isinstance(observed, Missing):
+        # What nobody measures never fires, and is not healthy for that.
+        judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
+    return Watched(
+        key=row.key,
+        title=row.title,
+        target=row.target(seen.view),
+        unit=row.unit,
+        observed=as_number(observed),
+        before=as_number(before),
+        change=_change(as_number(observed), as_number(before)),
+        status=judged.status,
+        certainty=judged.certainty,
+        sentence=judged.sentence,
+        rules=row.rules,
+    )
+
+
+def _read(key: str, window: Window | None, view: TierView) -> SignalValue:
+    if window is None:
+        return NOT_SEEN
+    kind = view.curve.gpu_utilization_kind if view.curve else None
+    if key == "gpu_utilization" and kind:
+        return gpu_utilization(window, kind)
+    return read(BY_NAME[key], window, view.basis)
+
+
+def _change(observed: Number, before: Number) -> float | None:
+    if observed.value is None or not before.value:
+        return None
+    return observed.value / before.value - 1
+
+
+def judge_row(rules: Iterable[str], past: TierPast) -> Judged:
+    """The worst that these rules say: over the time as a whole, else in the episodes of it."""
+    names = tuple(rules)
+    answered = worst(tuple(a for a in past.answers if a.rule in names and a.subject.replica is None))
+    fired = [one for one in past.episodes if one.rule in names]
+    loudest = max(fired, key=lambda one: SEVERITY[one.worst.status], default=None)
+    if isinstance(answered, Verdict) and (
+        loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
+    ):
+        sure = answered.certainty.value if answered.status in FIRING else ""
+        return _judged(answered.rule, answered.status.value, sure, answered.sentence)
+    if loudest is not None:
+        return _fired(loudest, fired, past)
+    silent = [one for one in past.unknowns if one.rule in names]
+    reason = silent[-1] if silent else answered if isinstance(answered, Unknown) else None
+    if past.resize.seen.total is None or not past.resize.seen.hours:
+        return _judged("", "unknown", "", NOT_SEEN.text)
+    if reason is not None:
+        why = reason.reason.value.replace("_", " ")
+        return _judged(reason.rule, "unknown", "", f"{why}: {reason.text}" if reason.text else why)
+    return _judged("", "ok", "", "never fired in this time" if names else "nothing judges it")
+
+
+def _fired(loudest: Episode, fired: list[Episode], past: TierPast) -> Judged:
+    seen = past.resize.seen
+    seconds = sum(min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since) for one in fired)
+    times = "once" if len(fired) == 1 else f"{len(fired)} times"
+    lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
+    text = f"fired {times}, {span(max(0.0, seconds))} in all{lasting}; at its worst: {loudest.worst.sentence}"
+    sure = loudest.worst.certainty
+    return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)
+
+
+def _judged(rule: str, status: str, certainty: str, sentence: str) -> Judged:
+    title = RULES[rule].title if rule in RULES else rule
+    return Judged(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
+
+
+def _words(text: str) -> Callable[[TierView], str]:
+    return lambda _: text
+
+
+def _slo(name: str, unit: str = "seconds") -> Callable[[TierView], str]:
+    def target(view: TierView) -> str:
+        limit = getattr(view.plan.slo, name) if view.plan else None
+        return f"SLO {number(limit, unit)}" if limit is not None else "no SLO in the plan"
+
+    return target
+
+
+def _above(rule: str, threshold: str, text: str) -> Callable[[TierView], str]:
+    return lambda view: text.format(number(RULES[rule].limit(threshold, view.limits), "ratio"))
+
+
+def _usable(view: TierView) -> str:
+    point = operating_point(view.plan) if view.plan else None
+    fleet = view.plan.fleet if view.plan else None
+    if point is None or fleet is None:
+        return "not in the plan"
+    return f"up to {number(point.usable_rps * fleet.instances, 'per_second')} ({fleet.instances} replicas)"
+
+
+def _hits(view: TierView) -> str:
+    ratio = view.plan.workload.prefix_hit_ratio if view.plan and view.plan.workload else None
+    return f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload"
+
+
+def _row(key: str, title: str, unit: str, target: Callable[[TierView], str], *rules: str) -> Row:
+    return Row(key=key, title=title, unit=unit, target=target, rules=rules)
+
+
+ROWS: tuple[Row, ...] = (
+    _row("gpu_memory_utilization", "GPU memory", "ratio", _words("80-90 %"), "GpuMemoryLow", "GpuMemoryHigh"),
+    _row(
+        "gpu_utilization",
+        "GPU compute",
+        "ratio",
+        _words("60-85 % while serving"),
+        "GpuComputeLow",
+        "GpuSaturated",
+        "GpuUtilizationShortfall",
+    ),
+    _row("adapters_active", "Active adapters (LoRA)", "", _words("within max_adapters"), "AdapterCachePressure"),
+    _row(
+        "adapter_evictions_per_second",
+        "Adapter evictions",
+        "events_per_second",
+        _words("near zero"),
+        "AdapterCachePressure",
+    ),
+    _row(
+        "kv_utilization",
+        "KV cache in use",
+        "ratio",
+        _words("75-90 %"),
+        "KvCacheCascade",
+        "KvCacheNearCeiling",
+        "KvCacheUnderused",
+    ),
+    _row("eviction_rate", "KV evictions a request", "ratio", _words("below 5 %"), "KvEviction", "EvictionDivergence"),
+    _row(
+        "fleet_utilization",
+        "Fleet utilisation",
+        "ratio",
+        _above("UtilizationTrap", "target", "{}-80 %"),
+        "UtilizationTrap",
+        "NoHeadroom",
+    ),
+    _row(
+        "prefix_hit_ratio",
+        "Prefix cache hits",
+        "ratio",
+        _hits,
+        "PrefixHitLow",
+        "PrefixHitDivergence",
+        "PrefixRoutingBroken",
+    ),
+    _row("ttft_p50_seconds", "TTFT P50", "seconds", _words("within the SLO")),
+    _row(
+        "ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn", "TtftTail"
+    ),
+    _row("tpot_p50_seconds", "TPOT P50", "seconds", _words("within the SLO")),
+    _row(
+        "tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn", "TpotTail"
+    ),
+    _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence"),
+    _row("requests_waiting", "Queue depth", "", _words("near zero"), "QueueGrowing", "QueueAlwaysEmpty"),
+    _row(
+        "tokens_per_gpu_hour",
+        "Tokens per GPU-hour",
+        "tokens_per_hour",
+        _words("as many as possible"),
+        "TokensPerGpuHourFalling",
+    ),
+    _row(
+        "speculative_acceptance",
+        "Speculation: acceptance",
+        "ratio",
+        _words("above 60 %"),
+        "SpeculationAcceptanceLow",
+        "SpeculationUneconomic",
+    ),
+    _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
+    _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
+)
+"""In the order of the guide's table; the last two are the plan's own."""

@@ -1,0 +1,152 @@
+"""plan.next.yaml: the plan with what production showed, and the proposed fleet; every change with the old value beside it.
+
+Owns which keys follow production and how the plan is written. Benchmark curves stay as they were measured: a curve that production
+refutes is told in a comment and is measured anew, not bent. What a proposal is belongs to `rules.resize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from exporters.plan_yaml import Layout, curve_lines, number, scalar
+from exporters.report.past import Past, TierPast
+from rules.plan import Plan, TierPlan, parse_plan
+from rules.resize import Kind, Proposal, Resize
+from rules.resize_guardrails import fits
+from rules.signals import Reading
+from rules.verdicts import FIRING, Verdict
+
+SAME = 0.05
+"""A rate within so much of the planned one is the planned one."""
+
+KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
+
+
+def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
+    """The plan with every tier as production showed it; a tier without a recommendation stays as it is."""
+    known = {one.resize.seen.view.tier: one for one in tiers}
+    whole = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name, tier in whole["tiers"].items():
+        if name in known and known[name].resize.proposal.kind is not Kind.NONE:
+            _follow(tier, known[name])
+    return parse_plan(whole)
+
+
+def _follow(tier: dict[str, Any], past: TierPast) -> None:
+    resize = past.resize
+    workload = tier.setdefault("workload", {})
+    for what, key in KEYS.items():
+        values = _lengths(resize, what, workload.get(key) or {})
+        if values:
+            workload[key] = values
+    rates = workload.setdefault("requests_per_second", {})
+    for name, seen in (("average", resize.workload.average_rps), ("peak", resize.workload.peak_rps)):
+        if seen and abs(seen / rates.get(name, seen * 2) - 1) > SAME:
+            rates[name] = float(f"{seen:.3g}")
+    if rates.get("average", 0) > rates.get("peak", float("inf")):
+        rates["average"] = rates["peak"]
+    if resize.proposal.replicas is not None:
+        tier.setdefault("fleet", {})["instances"] = resize.proposal.replicas
+    _guard(tier, past)
+    for part in ("workload", "guardrails"):
+        tier[part] = {key: value for key, value in tier.get(part, {}).items() if value != {}}
+        if not tier[part]:
+            del tier[part]
+
+
+def _lengths(resize: Resize, what: str, planned: Mapping[str, float]) -> dict[str, float]:
+    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate."""
+    values: dict[str, float] = {}
+    floor = 0.0
+    for one in (length for length in resize.workload.lengths if length.what == what):
+        seen, given = one.observed, planned.get(one.quantile)
+        chosen = given
+        best = (seen.low if seen.value is None else seen.value) if isinstance(seen, Reading) else None
+        if isinstance(seen, Reading) and best is not None:
+            inside = given is not None and (seen.low or 0.0) <= given and (seen.high is None or given <= seen.high)
+            chosen = given if inside else float(max(1, round(best)))
+        if chosen is not None:
+            floor = max(floor, chosen)
+            values[one.quantile] = floor
+    return values
+
+
+def _guard(tier: dict[str, Any], past: TierPast) -> None:
+    """Guardrails that are missing, and those that a rule finds wrong."""
+    seen = past.resize.seen
+    wrong = {a.rule for a in past.answers if isinstance(a, Verdict) and a.status in FIRING}
+    present = tier.setdefault("guardrails", {})
+    for one in fits(seen, past.resize.workload):
+        rule = "QueueBreakerOff" if one.key == "queue_breaker" else "GuardrailMissing"
+        if one.planned is None or (rule in wrong and not one.low <= one.planned <= one.high):
+            present[one.key] = one.proposed
+
+
+def next_plan_text(past: Past, proposed: Plan) -> str:
+    """The plan as YAML with comments: what was proposed and why, and each changed value's old one."""
+    made = datetime.fromtimestamp(past.made_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [
+        f"# Written by `sizewatch report` at {made}: the plan with what production showed. Read it before you use it:",
+        "# `sizewatch plan check` says what weakens it, `sizewatch plan diff OLD NEW` what changed and what that costs.",
+    ]
+    lines += ["# SIMULATED: none of the traffic behind it is real."] if past.simulated else []
+    lines += ["schema: 1", "tiers:"]
+    known = {one.resize.seen.view.tier: one.resize for one in past.tiers}
+    for name, tier in proposed.tiers.items():
+        before = past.plan.tiers.get(name) if past.plan else None
+        lines.append(f"  {scalar(name)}:")
+        if name in known:
+            lines += [f"    # {line}" for line in _reasons(known[name])]
+        lines += _tier(tier, before)
+    return "\n".join(lines) + "\n"
+
+
+def _reasons(resize: Resize) -> Iterator[str]:
+    proposal: Proposal = resize.proposal
+    sure = f" ({proposal.certainty.value})" if proposal.kind is not Kind.NONE else ""
+    yield _clean(f"{proposal.sentence}{sure}.")
+    for text in proposal.evidence:
+        yield _clean(f"- {text}")
+    usable = resize.usable
+    if usable is not None and usable.planned_rps is not None and usable.rps < 0.95 * usable.planned_rps:
+        yield _clean(f"Benchmark again: {usable.reason}.")
+
+
+def _clean(text: str) -> str:
+    """One printable line: a name out of a file must not end the comment."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def _tier(tier: TierPlan, before: TierPlan | None) -> list[str]:
+    new = tier.model_dump(mode="json", exclude_none=True, exclude={"curve"})
+    old = before.model_dump(mode="json", exclude_none=True, exclude={"curve"}) if before else None
+    lines: list[str] = []
+    for key, value in new.items():
+        lines += _value(key, value, 4, old.get(key) if old is not None else None, old is not None)
+    if tier.curve is not None:
+        first, *rest = curve_lines(tier.curve, Layout(margin=4))
+        lines += [f"    {first}", *rest]
+    return lines
+
+
+def _value(key: str, value: Any, margin: int, old: Any, compared: bool) -> Iterator[str]:
+    pad = " " * margin
+    if isinstance(value, dict):
+        yield f"{pad}{key}:"
+        for name, part in value.items():
+            yield from _value(name, part, margin + 2, old.get(name) if isinstance(old, dict) else None, compared)
+        return
+    was = f"  # was {_scalar(old)}" if old is not None else "  # new"
+    yield f"{pad}{key}: {_scalar(value)}{was if compared and old != value else ''}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_scalar(one) for one in value)}]"
+    return scalar(str(value))

@@ -1,0 +1,92 @@
+"""How readings, rates and money of the report are written, as data and in words.
+
+Owns conversions only. Units are those of `rules.wording`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from exporters.report.record import Number
+from rules.signals import Missing, SignalValue
+from rules.wording import number
+
+DASH = "–"
+
+
+def as_number(value: SignalValue) -> Number:
+    """A reading, or the name of its gap."""
+    if isinstance(value, Missing):
+        return Number(gap=value.gap.value, text=value.text)
+    return Number(value=_finite(value.value), low=_finite(value.low), high=_finite(value.high), n=value.n)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def exactly(value: float | None, n: float = 1.0) -> Number:
+    """A number that nothing leaves open; not measured where there is none."""
+    return Number(gap="not_in_plan") if value is None else Number(value=value, low=value, high=value, n=n)
+
+
+def words(found: Number, unit: str) -> str:
+    """The best estimate with its bounds, or the gap."""
+    if found.gap:
+        return found.gap.replace("_", " ")
+    if found.value is None:
+        if found.low is not None and found.high is not None:
+            return between(found.low, found.high, unit)
+        return f"≥ {number(found.low, unit)}" if found.low is not None else f"≤ {number(found.high or 0.0, unit)}"
+    best = number(found.value, unit)
+    apart = bounds(found, unit)
+    return f"{best} ({apart})" if apart else best
+
+
+def best(found: Number, unit: str) -> str:
+    """The best estimate alone; what is known instead, where there is none."""
+    return words(found, unit) if found.gap or found.value is None else number(found.value, unit)
+
+
+def bounds(found: Number, unit: str) -> str:
+    """ "a to b" where the two are apart; "" where they are not, or not known."""
+    if found.gap or found.low is None or found.value is None:
+        return ""
+    if found.high is None:
+        return f"≥ {number(found.low, unit)}" if found.low < found.value * 0.995 else ""
+    if found.high <= found.low * 1.005:
+        return ""
+    return between(found.low, found.high, unit)
+
+
+def between(low: float, high: float, unit: str) -> str:
+    """Both ends, with their unit once where it is the same."""
+    first, last = number(low, unit), number(high, unit)
+    bare, _, suffix = first.partition(" ")
+    if low == 0:
+        return f"0 to {last}"
+    return f"{bare} to {last}" if suffix and last.endswith(f" {suffix}") else f"{first} to {last}"
+
+
+def plain(value: float | None, unit: str = "") -> str:
+    """A number with its unit, a dash where there is none."""
+    return DASH if value is None else number(value, unit)
+
+
+def change(ratio: float | None) -> str:
+    """A change in per cent with its sign."""
+    if ratio is None:
+        return DASH
+    return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
+
+
+def money(amount: float | None, currency: str) -> str:
+    """An amount in a currency: three digits, whole units from 1000 on."""
+    if amount is None:
+        return DASH
+    text = f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:.3g}"
+    return f"{text} {currency}".strip()
+
+
+def certainty(text: str) -> str:
+    return f", {text}" if text else ""

@@ -1,0 +1,155 @@
+"""What happened and what was not known: incidents with the alerts of others that they explain, gaps, and remarks about the time.
+
+Owns these two sections and the sentences on weeks that are no whole weeks: nothing seen, half of it, another plan on a Wednesday,
+a clock that changed. It judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from exporters.report.past import TierPast
+from exporters.report.record import Blind, ForeignRow, Incident, QualityPart, Stage
+from exporters.time_words import clock, span
+from rules.catalogue import BY_NAME as RULES
+from rules.catalogue import Loudness
+from rules.episodes import Episode
+from rules.foreign_alerts import ForeignAlert
+from rules.plan import plan_version
+from rules.resize_seen import RECENT_SECONDS, Seen
+from rules.timeline import Kind
+
+HOUR = 3600.0
+NEARLY = 0.98
+"""From this share on a time counts as wholly seen: a scrape or two are always missed."""
+
+
+def incidents(past: TierPast) -> tuple[Incident, ...]:
+    """The episodes of rules that send alerts, the oldest first, each with the foreign alerts that it explains."""
+    loud = [one for one in past.episodes if one.rule in RULES and RULES[one.rule].loudness is not Loudness.REPORT]
+    return tuple(_incident(one, past.foreign) for one in sorted(loud, key=lambda one: one.started_at))
+
+
+def _incident(one: Episode, foreign: Iterable[ForeignAlert]) -> Incident:
+    tied = [
+        alert
+        for alert in foreign
+        if (told := alert.diagnosis) is not None
+        and (told.rule, told.subject, told.began_at) == (one.rule, one.subject, one.started_at)
+    ]
+    return Incident(
+        rule=one.rule,
+        title=RULES[one.rule].title,
+        replica=one.subject.replica,
+        status=one.worst.status.value,
+        certainty=one.worst.certainty.value,
+        started_at=one.started_at,
+        ended_at=one.ended_at,
+        sentence=one.worst.sentence,
+        stages=tuple(Stage(t=step.t, status=step.status.value, stage=step.stage) for step in one.transitions),
+        foreign=tuple(foreign_row(alert) for alert in tied),
+    )
+
+
+def foreign_row(alert: ForeignAlert) -> ForeignRow:
+    text = alert.diagnosis.sentence if alert.diagnosis else alert.summary
+    return ForeignRow(name=alert.name, started_at=alert.started_at, ended_at=alert.ended_at, text=text)
+
+
+def quality(past: TierPast, zone: str) -> QualityPart:
+    """What was not known, and for how long."""
+    seen = past.resize.seen
+    return QualityPart(
+        hours=(seen.until - seen.since) / HOUR,
+        hours_seen=seen.seen_seconds / HOUR,
+        coverage=seen.total.coverage if seen.total else None,
+        plan_versions=seen.versions,
+        remarks=tuple(_remarks(past, zone)),
+        blind=_blind(past),
+    )
+
+
+def _blind(past: TierPast) -> tuple[Blind, ...]:
+    """Unknown spans by rule and reason, the longest first; what overlaps the time counts as far as it does."""
+    seen = past.resize.seen
+    sums: dict[tuple[str, str], tuple[float, str]] = {}
+    for one in past.unknowns:
+        seconds = min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since)
+        if seconds > 0:
+            key = (one.rule, one.reason.value)
+            sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, one.text)
+    rows = [Blind(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
+
+
+def _remarks(past: TierPast, zone: str) -> Iterator[str]:
+    seen = past.resize.seen
+    hours, known = (seen.until - seen.since) / HOUR, seen.seen_seconds / HOUR
+    if not seen.hours:
+        yield _vanished(past)
+        return
+    if known < NEARLY * hours:
+        yield f"Only {known:.0f} of {hours:.0f} hours were seen{_longest_hole(seen)}."
+    last = max(one.end for one in seen.hours)
+    if seen.until - last > 2 * HOUR:
+        yield f"Nothing of this tier was seen since {clock(last, seen.until)}: what is said of it ends there."
+    yield from _other_plans(past)
+    changed = clock_change(seen.since, seen.until, zone)
+    if changed:
+        yield changed
+    if seen.until - seen.since > RECENT_SECONDS:
+        yield "Lengths, the curve and the comparison with the benchmark are of the last 7 days, the rest is of the whole time."
+    if seen.minutes == 0:
+        yield "Arrivals are not in the history: peak and average are not known."
+
+
+def _vanished(past: TierPast) -> str:
+    seen = past.resize.seen
+    text = f"Nothing of this tier was seen from {clock(seen.since, seen.until)} to {clock(seen.until, seen.until)}"
+    if past.before is not None and past.before.covered_seconds > 0:
+        return f"{text}; it was last seen at {clock(past.before.end, seen.until)}. Is it gone? Then take it out of the plan."
+    return f"{text}, nor in as long a time before. Was sizewatch running, and does the tier have targets?"
+
+
+def _longest_hole(seen: Seen) -> str:
+    """The longest time without an hour, in words, where it is longer than one."""
+    ends = [seen.since, *(hour.end for hour in seen.hours)]
+    starts = [*(hour.start for hour in seen.hours), seen.until]
+    holes = [(b - a, a, b) for a, b in zip(ends, starts, strict=True)]
+    length, begin, end = max(holes)
+    if length < 2 * HOUR:
+        return ""
+    return f"; the longest hole is {span(length)}, {clock(begin, seen.until)} to {clock(end, seen.until)}"
+
+
+def _other_plans(past: TierPast) -> Iterator[str]:
+    """That the plan changed within the time, when, and what rests on which of the two."""
+    seen = past.resize.seen
+    present = plan_version(seen.view.plan) if seen.view.plan else ""
+    if not set(seen.versions) - {present}:
+        return
+    if not seen.plan_hours:
+        yield "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
+        return
+    told = [one for one in past.events if one.kind == Kind.PLAN and seen.since <= one.t < seen.until]
+    since = told[-1].t if told else seen.plan_hours[0].start
+    yield (
+        f"The plan changed on {clock(since, seen.until)}: the comparison with the benchmark, the curve and fleet utilisation "
+        f"rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on all {len(seen.hours)}."
+    )
+
+
+def clock_change(since: float, until: float, zone: str) -> str:
+    """A sentence where the clock of `zone` was set forward or back within the time, "" where it was not."""
+    place = ZoneInfo(zone)
+    before, after = (datetime.fromtimestamp(t, place).utcoffset() or timedelta() for t in (since, until))
+    moved = (after - before).total_seconds()
+    if not moved:
+        return ""
+    which = "forward" if moved > 0 else "back"
+    return (
+        f"The clock in {zone} was set {which} by {span(abs(moved))} within this time: hours of the week are by that clock, "
+        "rates are not affected."
+    )

@@ -1,0 +1,269 @@
+"""The questions of the guide's 8.4, each with its answer for one tier: "start with the question, not the metric".
+
+Owns QUESTIONS and the words of the answers. No number stands without the lengths it was measured at; what the engine does
+not count is said to be so. Another question is a function here and a row of QUESTIONS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporters.check_text import HEADS
+from exporters.report.monitoring import judge_row
+from exporters.report.numbers import as_number, money, words
+from exporters.report.past import TierPast
+from exporters.report.record import Answered, Number, TermRow
+from rules import histograms
+from rules.readings import read, replica_rate
+from rules.resize import Resize
+from rules.signals import BY_NAME, Reading, SignalValue
+from rules.sizing import littles_ceiling_rps
+from rules.windows import Window
+from rules.wording import number, quantity
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A tier that was seen, and the sum of the time."""
+
+    past: TierPast
+    window: Window
+
+    @property
+    def resize(self) -> Resize:
+        return self.past.resize
+
+    def signal(self, name: str) -> SignalValue:
+        return read(BY_NAME[name], self.window, self.resize.seen.view.basis)
+
+    def number(self, name: str) -> Number:
+        return as_number(self.signal(name))
+
+    @property
+    def gpus(self) -> float | None:
+        return self.resize.seen.view.basis.gpus_per_replica
+
+    @property
+    def tokens_per_gpu(self) -> float | None:
+        rate = replica_rate(self.window, "generation_tokens")
+        return rate / self.gpus if rate is not None and self.gpus else None
+
+
+_Answer = tuple[str, tuple[TermRow, ...]]
+
+
+def lengths_words(resize: Resize) -> str:
+    """The lengths that numbers were measured at: medians and P95 of prompts and outputs."""
+    said = []
+    for what in ("prompts", "outputs"):
+        found = {one.quantile: one.observed for one in resize.workload.lengths if one.what == what}
+        known = {name: value for name, value in found.items() if isinstance(value, Reading)}
+        if known:
+            told = ", ".join(
+                f"{name.upper()} {quantity(known[name], 'tokens')}" for name in ("p50", "p95") if name in known
+            )
+            said.append(f"{what} {told}")
+    return "at " + "; ".join(said) if said else "lengths are not known: compare these numbers with nothing"
+
+
+def questions(past: TierPast) -> tuple[Answered, ...]:
+    """Every question of QUESTIONS; where nothing was seen, none has an answer."""
+    window = past.resize.seen.total
+    lengths = lengths_words(past.resize)
+    found = []
+    for key, question, answer in QUESTIONS:
+        text, terms = (
+            ("nothing was seen in this time", ()) if window is None else answer(_Asked(past=past, window=window))
+        )
+        found.append(Answered(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
+    return tuple(found)
+
+
+def _term(name: str, value: float | None, unit: str, source: str = "measured") -> tuple[TermRow, ...]:
+    return () if value is None else (TermRow(name=name, value=value, unit=unit, source=source),)
+
+
+def _efficient(asked: _Asked) -> _Answer:
+    each = asked.tokens_per_gpu
+    text = f"{number(each, 'tokens_per_second')} generated a GPU" if each is not None else "tokens are not counted"
+    tensor, dram = asked.number("tensor_active"), asked.number("dram_active")
+    text += "; MFU and MBU: not exposed (no engine counts them by default)"
+    if not tensor.gap or not dram.gap:
+        text += f", tensor pipes active {words(tensor, 'ratio')}, memory interface {words(dram, 'ratio')}"
+    busy = asked.number("gpu_utilization")
+    text += f"; GPUs had work {words(busy, 'ratio')} of the time" if not busy.gap else "; GPU utilisation is not known"
+    return text, (
+        *_term("tokens_per_second_per_gpu", each, "tokens_per_second"),
+        *_term("gpu_utilization", busy.value, "ratio"),
+    )
+
+
+def _contract(asked: _Asked) -> _Answer:
+    good, done = asked.number("goodput_rps"), asked.number("completed_rps")
+    ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
+    slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
+    limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo else ""
+    text = f"goodput {words(good, 'per_second')} of {words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
+    text += f", TPOT P99 {words(tpot, 'seconds')}"
+    text += f" (SLO {number(slo.tpot_p99_seconds, 'seconds')})" if slo and slo.tpot_p99_seconds else ""
+    return text, (
+        *_term("goodput_rps_at_least", good.low, "per_second"),
+        *_term("completed_rps", done.value, "per_second"),
+    )
+
+
+def _unit(asked: _Asked) -> _Answer:
+    usable, rate = asked.resize.usable, replica_rate(asked.window, "requests_finished")
+    text = f"{number(rate, 'per_second')} on average" if rate is not None else "requests are not counted"
+    text += (
+        f"; {number(usable.rps, 'per_second')} a replica keep the SLO ({usable.certainty.value})"
+        if usable
+        else "; what it could is not known"
+    )
+    return text, (
+        *_term("rps_per_replica", rate, "per_second"),
+        *_term("usable_rps", usable.rps if usable else None, "per_second", usable.reason if usable else ""),
+    )
+
+
+def _dollar(asked: _Asked) -> _Answer:
+    view = asked.resize.seen.view
+    rate, cost = replica_rate(asked.window, "requests_finished"), asked.number("cost_per_million_tokens")
+    each = rate / asked.gpus if rate is not None and asked.gpus else None
+    text = f"{number(each, 'per_second')} a GPU" if each is not None else "rps per GPU is not known"
+    plan = view.plan
+    if plan is None or plan.cost is None:
+        return f"{text}; the plan has no price", _term("rps_per_gpu", each, "per_second")
+    currency, hourly = plan.cost.currency, plan.cost.gpu_hour_price * plan.gpu.per_replica
+    ttft = asked.number("ttft_p99_seconds")
+    best = ttft.value if ttft.value is not None else ttft.low
+    text += f"; {money(cost.value, currency)} a million output tokens"
+    if best is not None:
+        text += f"; TTFT P99 {words(ttft, 'seconds')} for {money(hourly, currency)} a replica-hour: "
+        text += f"{best / hourly:.3g} s per {currency} an hour"
+    return text, (
+        *_term("rps_per_gpu", each, "per_second"),
+        *_term("cost_per_million_tokens", cost.value, currency),
+        *_term("ttft_p99_seconds_per_money_an_hour", best / hourly if best is not None else None, "seconds"),
+    )
+
+
+def _useful(asked: _Asked) -> _Answer:
+    used, waiting = as_number(asked.resize.utilization), asked.number("requests_waiting")
+    view = asked.resize.seen.view
+    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
+    running = asked.window.gauges.get("requests_running")
+    text = f"{words(used, 'ratio')} of what the ready replicas can take; {words(waiting, '')} requests wait on average"
+    share = None
+    if running is not None and running.seconds > 0 and point is not None and point.c_max:
+        share = running.integral / running.seconds / point.c_max
+        text += f"; concurrency is {number(share, 'ratio')} of C_max"
+    return text, (
+        *_term("fleet_utilization", used.value, "ratio"),
+        *_term("concurrency_by_c_max", share, "ratio"),
+    )
+
+
+def _bound(asked: _Asked) -> _Answer:
+    """By the time requests spend in each phase; and which objective is nearer to its limit."""
+    prefill, decode = (_spent(asked.window, name) for name in ("prefill_seconds", "decode_seconds"))
+    prompt, made = (asked.window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+    text, share = "", None
+    if prefill is not None and decode is not None and prefill + decode > 0:
+        share = prefill / (prefill + decode)
+        text = f"requests spend {number(share, 'ratio')} of their running time in prefill, the rest in decode"
+    ratio = prompt / made if prompt is not None and made else None
+    if ratio is not None:
+        text += f"{'; ' if text else ''}{ratio:.3g} prompt tokens for each generated one"
+    near, shares = _nearest(asked)
+    text += f"{'; ' if text else ''}{near}" if near else ""
+    return text or "the engine shows neither phase", (
+        *_term("prefill_time_ratio", share, "ratio"),
+        *_term("prompt_by_generated_tokens", ratio, ""),
+        *shares,
+    )
+
+
+def _nearest(asked: _Asked) -> _Answer:
+    slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
+    ttft, tpot = asked.number("ttft_p99_seconds").value, asked.number("tpot_p99_seconds").value
+    if slo is None or slo.tpot_p99_seconds is None or ttft is None or tpot is None:
+        return "", ()
+    first, each = ttft / slo.ttft_p99_seconds, tpot / slo.tpot_p99_seconds
+    side = "prefill (TTFT" if first > each else "decode (TPOT"
+    text = f"{side} uses {max(first, each):.0%} of its objective, the other {min(first, each):.0%}) is the bottleneck"
+    return text, (*_term("ttft_by_slo", first, "ratio"), *_term("tpot_by_slo", each, "ratio"))
+
+
+def _spent(window: Window, family: str) -> float | None:
+    parts = window.histograms.get(family, ())
+    mean = histograms.mean(parts)
+    return None if mean is None else mean * sum(part.n for part in parts)
+
+
+def _memory(asked: _Asked) -> _Answer:
+    installed = asked.window.gauges.get("gpu_memory_total_bytes")
+    each, source = None, "GPU exporter"
+    if installed is not None and installed.seconds > 0:
+        each = installed.integral / installed.seconds / GIGA
+    elif asked.resize.seen.view.plan is not None:
+        named = re.search(r"(\d+)\s?GB", asked.resize.seen.view.plan.gpu.product)
+        each, source = float(named.group(1)) if named else None, "the product's name"
+    tokens, kv = asked.tokens_per_gpu, asked.number("kv_utilization")
+    per = tokens / each if tokens is not None and each else None
+    text = (
+        f"{number(per, 'tokens_per_second')} for each GB of HBM ({each:.0f} GB a GPU, by {source})"
+        if per is not None and each
+        else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
+    )
+    full = asked.resize.kv_fullest
+    text += f"; KV cache {words(kv, 'ratio')} in use"
+    text += f", {number(full, 'ratio')} in its fullest hours" if full is not None else ""
+    return text, (
+        *_term("tokens_per_second_per_gb_hbm", per, "tokens_per_second", source),
+        *_term("kv_utilization", kv.value, "ratio"),
+    )
+
+
+def _representative(asked: _Asked) -> _Answer:
+    """Step 13, time in system at equal load, and the guide's ceiling, which is shown and never judged (DESIGN 3.11)."""
+    view = asked.resize.seen.view
+    judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
+    text = HEADS[asked.past.step13.status]
+    text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
+    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
+    if point is None or point.c_max is None or view.plan is None:
+        return text, ()
+    ceiling = littles_ceiling_rps(point.c_max, view.plan.slo.ttft_p99_seconds)
+    gap = ceiling / point.usable_rps
+    text += f"; C_max / TTFT SLO = {point.c_max:.4g} / {view.plan.slo.ttft_p99_seconds:g} s = {ceiling:.4g} rps, {gap:.2g}x the "
+    text += f"usable {point.usable_rps:.4g} (guide 8.3: up to 2 where most of a request is its first token)"
+    return text, _term("littles_law_gap", gap, "", "benchmark")
+
+
+def _fairly(asked: _Asked) -> _Answer:
+    plan, each = asked.resize.seen.view.plan, asked.tokens_per_gpu
+    if plan is None or each is None:
+        return "not known", ()
+    precision = f", weights {plan.precision.weights}" if plan.precision and plan.precision.weights else ""
+    text = f"{number(each, 'tokens_per_second')} a GPU on {plan.gpu.per_replica} x {plan.gpu.product}, {plan.engine}{precision}; "
+    text += "compare it only with the same lengths and the same load"
+    return text, _term("tokens_per_second_per_gpu", each, "tokens_per_second")
+
+
+QUESTIONS: tuple[tuple[str, str, Callable[[_Asked], _Answer]], ...] = (
+    ("efficiency", "Is my hardware being used efficiently?", _efficient),
+    ("contract", "Am I serving users within my latency contract?", _contract),
+    ("unit", "How many requests can each replica handle?", _unit),
+    ("dollar", "What am I getting per dollar of GPU spend?", _dollar),
+    ("useful", "How much of my capacity is doing useful work?", _useful),
+    ("bound", "Is my system bottlenecked on decode or prefill?", _bound),
+    ("memory", "How efficiently am I using my memory budget?", _memory),
+    ("representative", "Is my benchmark representative of production?", _representative),
+    ("fairly", "How do I compare two configurations fairly?", _fairly),
+)
+"""Key, question, answer; in the guide's order."""

@@ -1,0 +1,380 @@
+"""The re-size report as plain records: what report.json holds, key by key, and what the other formats are written from.
+
+Owns the shape and its schema; nothing is computed here. Times are unix seconds, ratios 0-1, money in the plan's currency. A new
+fact of the report is a field here, filled by the module of its section, and `sizewatch render` writes the schema anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+SCHEMA = 1
+SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A reading: the best estimate within [low, high] (null: open or not known) from `n` observations; or `gap` says why not."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: float = 0.0
+    gap: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A row of the monitoring table (guide 9.3). `change` is observed by the time before, less 1; null where not comparable."""
+
+    key: str
+    title: str
+    target: str
+    unit: str
+    observed: Number
+    before: Number
+    change: float | None
+    status: str
+    certainty: str
+    sentence: str
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthRow:
+    what: str
+    quantile: str
+    observed: Number
+    planned: float | None
+    factor: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """Mean requests a second that arrived in the hour from `t`."""
+
+    t: float
+    rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPart:
+    """Step 1 again."""
+
+    lengths: tuple[LengthRow, ...]
+    requests: float
+    average_rps: float | None
+    peak_rps: float | None
+    p95_rps: float | None
+    highest_rps: float | None
+    planned_average_rps: float | None
+    planned_peak_rps: float | None
+    peak_to_average: float | None
+    archetype: str
+    towards: str
+    drift: str
+    hourly: tuple[RatePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A load of one replica, in production or in the benchmark. `slo` says whether it keeps the SLO."""
+
+    rps: float
+    in_system: float | None
+    requests: float | None
+    ttft_p50_seconds: Number
+    ttft_p99_seconds: Number
+    tpot_p99_seconds: Number
+    output_tokens_per_second: float | None
+    slo: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePart:
+    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left."""
+
+    production: tuple[CurvePoint, ...]
+    planned: tuple[CurvePoint, ...]
+    ttft_slo_seconds: float | None
+    usable_rps: float | None
+    usable_low: float | None
+    usable_high: float | None
+    planned_usable_rps: float | None
+    knee_seen: bool
+    certainty: str
+    reason: str
+    headroom: float | None
+    lengths: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermRow:
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """A formula, its terms and its result."""
+
+    formula: str
+    terms: tuple[TermRow, ...]
+    result: TermRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPart:
+    """Step 11 again. `fewest` and `most` are the replicas at the ends of the usable rate's bounds; null: open."""
+
+    planned: int | None
+    ready: float
+    needed: int | None
+    fewest: int | None
+    most: int | None
+    gpus_per_replica: int | None
+    arithmetic: Sum | None
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """Step 12 for one fleet: planned, measured or proposed."""
+
+    name: str
+    replicas: float
+    gpu_hours_a_day: float
+    money_a_day: float | None
+    per_million_tokens: float | None
+    utilization: float | None
+    arithmetic: Sum | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverRow:
+    name: str
+    replicas: float | None
+    gpu_hours_a_day: float | None
+    money_a_day: float | None
+    certainty: str
+    basis: str
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekHour:
+    weekday: int
+    hour: int
+    utilization: float | None
+    idle_replicas: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrapPart:
+    """The utilization trap (guide 9.2): what idles, when, and what each lever is worth."""
+
+    utilization: Number
+    status: str
+    certainty: str
+    sentence: str
+    levers: tuple[LeverRow, ...]
+    week: tuple[WeekHour, ...]
+    zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRow:
+    name: str
+    violation_minutes: float
+    late_requests: float
+    replica_hours: float
+    money: float | None
+    is_ours: bool
+    is_recommended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmPart:
+    """What pre-warming saved and cost, and how good its forecast was; `missing` says why that is not known.
+
+    `saved_money` and `saved_late_requests` are against reacting to load; negative where it cost more.
+    """
+
+    strategies: tuple[StrategyRow, ...]
+    start: float | None
+    end: float | None
+    sentence: str
+    saved_replica_hours: float | None
+    saved_money: float | None
+    saved_late_requests: float | None
+    method: str
+    naive: str
+    covered_ratio: float | None
+    error_ratio: float | None
+    forecasts: int
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a rule says over the time: of guardrails, and of anything that has no number of its own."""
+
+    rule: str
+    title: str
+    status: str
+    certainty: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailRow:
+    """A guardrail of the plan, and between what it would fit the traffic that was seen."""
+
+    key: str
+    planned: float | None
+    low: float
+    high: float
+    proposed: int
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailPart:
+    judged: tuple[Judged, ...]
+    fits: tuple[GuardrailRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    t: float
+    status: str
+    stage: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRow:
+    name: str
+    started_at: float
+    ended_at: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """An episode of a rule that sends alerts. `foreign` are the alerts of others that it explains."""
+
+    rule: str
+    title: str
+    replica: str | None
+    status: str
+    certainty: str
+    started_at: float
+    ended_at: float | None
+    sentence: str
+    stages: tuple[Stage, ...]
+    foreign: tuple[ForeignRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blind:
+    """What was not known, for which reason and for how long in all."""
+
+    rule: str
+    reason: str
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPart:
+    """`hours_seen` of `hours` were seen, weighted by coverage. `remarks` are sentences about the time as a whole."""
+
+    hours: float
+    hours_seen: float
+    coverage: float | None
+    plan_versions: tuple[str, ...]
+    remarks: tuple[str, ...]
+    blind: tuple[Blind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A question of the guide's 8.4 with its answer, and the lengths without which no number of it means anything."""
+
+    key: str
+    question: str
+    answer: str
+    numbers: tuple[TermRow, ...]
+    lengths: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalPart:
+    """keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative where it costs; null without a price."""
+
+    kind: str
+    certainty: str
+    now: int | None
+    replicas: int | None
+    to_tier: str
+    sentence: str
+    evidence: tuple[str, ...]
+    against: tuple[str, ...]
+    needed: tuple[str, ...]
+    saves_a_day: float | None
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierReport:
+    """One tier, in the order in which it is read."""
+
+    tier: str
+    model: str
+    gpu: str
+    currency: str
+    status: str
+    verdict: str
+    monitoring: tuple[Watched, ...]
+    workload: WorkloadPart
+    curve: CurvePart
+    fleet: FleetPart
+    costs: tuple[CostRow, ...]
+    trap: TrapPart
+    prewarming: PrewarmPart
+    guardrails: GuardrailPart
+    incidents: tuple[Incident, ...]
+    quality: QualityPart
+    questions: tuple[Answered, ...]
+    proposal: ProposalPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The report over [since, until). `headline` is the first thing to read; `simulated` says that none of it is real."""
+
+    schema: int
+    version: str
+    made_at: float
+    since: float
+    until: float
+    zone: str
+    simulated: bool
+    headline: str
+    remarks: tuple[str, ...]
+    tiers: tuple[TierReport, ...]
+    plan_changes: tuple[str, ...]
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of report.json."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
+    return {**head, **TypeAdapter(Report).json_schema(), "title": "sizewatch re-size report"}

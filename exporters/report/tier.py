@@ -1,0 +1,347 @@
+"""One tier of the report, section by section in the order in which it is read.
+
+Owns the translation of a re-sizing into the report's records and the verdict in one sentence. What has a module of its
+own (monitoring table, quality and incidents, questions) is only put in its place here.
+"""
+
+from __future__ import annotations
+
+from exporters.check_text import HEADS
+from exporters.plan_diff import tier_diff
+from exporters.report.monitoring import judge_row, watched
+from exporters.report.numbers import as_number, exactly, money
+from exporters.report.past import Prewarming, TierPast
+from exporters.report.quality import incidents, quality
+from exporters.report.questions import lengths_words, questions
+from exporters.report.record import (
+    CostRow,
+    CurvePart,
+    CurvePoint,
+    FleetPart,
+    GuardrailPart,
+    GuardrailRow,
+    LengthRow,
+    LeverRow,
+    PrewarmPart,
+    ProposalPart,
+    RatePoint,
+    StrategyRow,
+    Sum,
+    TermRow,
+    TierReport,
+    TrapPart,
+    WeekHour,
+    WorkloadPart,
+)
+from rules.money import HOURS_A_DAY
+from rules.plan import Plan, Point, TierPlan
+from rules.resize import Kind, Resize
+from rules.resize_curve import ProductionPoint
+from rules.resize_fleet import Arithmetic, Costed, Term
+from rules.resize_guardrails import fits
+from rules.resize_levers import by_hour_of_week
+from rules.resize_seen import Rate
+from rules.verdicts import Status
+from rules.watch_long import HOUR_SECONDS
+
+GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
+
+
+REACHED = 0.9
+"""Below this share of the usable load, production did not see what a replica can take, and the verdict says so."""
+
+
+def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
+    """Everything the report says of one tier. `proposed` is the whole next plan, None where there is no plan."""
+    resize, name = past.resize, past.resize.seen.view.tier
+    tier = resize.seen.view.plan
+    monitoring = watched(past)
+    before, after = (one.tiers.get(name) if one else None for one in (plan, proposed))
+    return TierReport(
+        tier=name,
+        model=tier.model if tier else "",
+        gpu=f"{tier.gpu.per_replica} x {tier.gpu.product}" if tier else "",
+        currency=tier.cost.currency if tier and tier.cost else "",
+        status=_status(past, [one.status for one in monitoring]),
+        verdict=verdict(past),
+        monitoring=monitoring,
+        workload=_workload(past),
+        curve=_curve(resize),
+        fleet=_fleet(resize),
+        costs=tuple(_cost(one) for one in (resize.planned, resize.measured, resize.proposed) if one is not None),
+        trap=_trap(past, zone),
+        prewarming=_prewarming(past.prewarming, past.no_prewarming),
+        guardrails=_guardrails(past),
+        incidents=incidents(past),
+        quality=quality(past, zone),
+        questions=questions(past),
+        proposal=_proposal(resize, tier, tier_diff(name, before, after) if before and after else ()),
+    )
+
+
+def verdict(past: TierPast) -> str:
+    """The first sentence of a tier: does production confirm the plan, what to do, and the money."""
+    resize = past.resize
+    name = resize.seen.view.tier
+    if not resize.seen.hours:
+        return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
+    head = HEADS[past.step13.status]
+    if past.step13.status is Status.UNKNOWN:
+        head = f"whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
+    share = past.step13.highest_share
+    if past.step13.status is Status.OK and share is not None and share < REACHED:
+        head += f" up to {share:.0%} of the usable load"
+    proposal = resize.proposal
+    said = f"{proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
+    sure = "" if proposal.kind is Kind.NONE else f" ({proposal.certainty.value})"
+    paid = _paid(resize)
+    return f"{name}: {head}; {said}{sure}{f'; {paid}' if paid else ''}."
+
+
+def _paid(resize: Resize) -> str:
+    """What it costs now, and what the proposal changes of that."""
+    measured, saves = resize.measured, _saves(resize)
+    if measured is None or measured.money_a_day is None:
+        return ""
+    text = f"it costs {money(measured.money_a_day, measured.currency)} a day"
+    if saves:
+        text += f", the proposal {'saves' if saves > 0 else 'costs'} {money(abs(saves), measured.currency)} a day"
+        text += " more" if saves < 0 else ""
+    return text
+
+
+def _saves(resize: Resize) -> float | None:
+    plan, proposal = resize.seen.view.plan, resize.proposal
+    if plan is None or plan.cost is None or proposal.replicas is None or proposal.now is None:
+        return None
+    each = plan.gpu.per_replica * plan.cost.gpu_hour_price * HOURS_A_DAY
+    return (proposal.now - proposal.replicas) * each
+
+
+def _status(past: TierPast, rows: list[str]) -> str:
+    """The worst of the monitoring table and Step 13; unknown where nothing was seen."""
+    if not past.resize.seen.hours:
+        return Status.UNKNOWN.value
+    found = {*rows, past.step13.status.value}
+    return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in found), "unknown")
+
+
+def _workload(past: TierPast) -> WorkloadPart:
+    now = past.resize.workload
+    return WorkloadPart(
+        lengths=tuple(
+            LengthRow(
+                what=one.what,
+                quantile=one.quantile,
+                observed=as_number(one.observed),
+                planned=one.planned,
+                factor=one.factor,
+            )
+            for one in now.lengths
+        ),
+        requests=now.requests,
+        average_rps=now.average_rps,
+        peak_rps=now.peak_rps,
+        p95_rps=now.p95_rps,
+        highest_rps=now.highest_rps,
+        planned_average_rps=now.planned_average_rps,
+        planned_peak_rps=now.planned_peak_rps,
+        peak_to_average=now.peak_to_average,
+        archetype=now.archetype,
+        towards=now.towards,
+        drift=judge_row(("WorkloadDrift",), past).sentence,
+        hourly=_hourly(past.resize.seen.rates),
+    )
+
+
+def _hourly(rates: tuple[Rate, ...]) -> tuple[RatePoint, ...]:
+    grouped: dict[float, list[float]] = {}
+    for one in rates:
+        grouped.setdefault(one.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.rps)
+    return tuple(RatePoint(t=t, rps=sum(several) / len(several)) for t, several in sorted(grouped.items()))
+
+
+def _curve(resize: Resize) -> CurvePart:
+    view, usable = resize.seen.view, resize.usable
+    fleet = view.plan.fleet if view.plan else None
+    peak = resize.workload.peak_rps
+    headroom = 1 - peak / (fleet.instances * usable.rps) if fleet and usable and peak else None
+    return CurvePart(
+        production=tuple(_production(one) for one in resize.points),
+        planned=tuple(_benchmark(one) for one in view.curve.points) if view.curve else (),
+        ttft_slo_seconds=view.basis.ttft_slo_seconds,
+        usable_rps=usable.rps if usable else None,
+        usable_low=usable.low if usable else None,
+        usable_high=usable.high if usable else None,
+        planned_usable_rps=view.basis.usable_rps,
+        knee_seen=usable.knee_seen if usable else False,
+        certainty=usable.certainty.value if usable else "",
+        reason=usable.reason if usable else "neither production nor the plan tells what a replica can take",
+        headroom=headroom,
+        lengths=lengths_words(resize),
+    )
+
+
+def _production(one: ProductionPoint) -> CurvePoint:
+    return CurvePoint(
+        rps=one.rps,
+        in_system=one.in_system,
+        requests=one.requests,
+        ttft_p50_seconds=as_number(one.ttft_p50),
+        ttft_p99_seconds=as_number(one.ttft_p99),
+        tpot_p99_seconds=as_number(one.tpot_p99),
+        output_tokens_per_second=one.output_tokens_per_second,
+        slo=one.kept.value,
+        note=one.outside,
+    )
+
+
+def _benchmark(one: Point) -> CurvePoint:
+    return CurvePoint(
+        rps=one.completed_rps,
+        in_system=one.concurrency,
+        requests=one.requests,
+        ttft_p50_seconds=exactly(one.ttft_p50_seconds, one.requests or 0),
+        ttft_p99_seconds=exactly(one.ttft_p99_seconds, one.requests or 0),
+        tpot_p99_seconds=exactly(one.tpot_p99_seconds, one.requests or 0),
+        output_tokens_per_second=one.output_tokens_per_second,
+        slo="",
+        note="",
+    )
+
+
+def _term(one: Term) -> TermRow:
+    return TermRow(name=one.name, value=one.value, unit=one.unit, source=one.source)
+
+
+def _sum(one: Arithmetic | None) -> Sum | None:
+    if one is None:
+        return None
+    return Sum(formula=one.formula, terms=tuple(map(_term, one.terms)), result=_term(one.result))
+
+
+def _fleet(resize: Resize) -> FleetPart:
+    plan, size = resize.seen.view.plan, resize.sized
+    return FleetPart(
+        planned=plan.fleet.instances if plan and plan.fleet else None,
+        ready=resize.seen.ready,
+        needed=size.replicas if size else None,
+        fewest=size.fewest if size else None,
+        most=size.most if size else None,
+        gpus_per_replica=plan.gpu.per_replica if plan else None,
+        arithmetic=_sum(size.arithmetic) if size else None,
+        missing="" if size else "; ".join(resize.proposal.needed) or "the peak or what a replica can take is not known",
+    )
+
+
+def _cost(one: Costed) -> CostRow:
+    return CostRow(
+        name=one.name,
+        replicas=one.replicas,
+        gpu_hours_a_day=one.gpu_hours_a_day,
+        money_a_day=one.money_a_day,
+        per_million_tokens=one.per_million_tokens,
+        utilization=one.utilization,
+        arithmetic=_sum(one.arithmetic),
+    )
+
+
+def _trap(past: TierPast, zone: str) -> TrapPart:
+    resize, judged = past.resize, judge_row(("UtilizationTrap",), past)
+    week = by_hour_of_week(resize.seen, zone) if resize.seen.view.basis.usable_rps else ()
+    return TrapPart(
+        utilization=as_number(resize.utilization),
+        status=judged.status,
+        certainty=judged.certainty,
+        sentence=judged.sentence,
+        levers=tuple(
+            LeverRow(
+                name=one.name,
+                replicas=one.replicas,
+                gpu_hours_a_day=one.gpu_hours_a_day,
+                money_a_day=one.money_a_day,
+                certainty=one.certainty.value,
+                basis=one.basis,
+                missing=one.missing,
+            )
+            for one in resize.levers
+        ),
+        week=tuple(
+            WeekHour(
+                weekday=one.weekday,
+                hour=one.hour,
+                utilization=one.utilization,
+                idle_replicas=one.idle_replicas,
+                count=one.count,
+            )
+            for one in week
+        ),
+        zone=zone,
+    )
+
+
+def _prewarming(found: Prewarming | None, missing: str) -> PrewarmPart:
+    """Ours beside the strategy that waits for load; what is not known stays null."""
+    worth = found.worth if found else None
+    ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
+    reacting = next((s for s in worth.strategies if found and s.name == found.reacting), None) if worth else None
+    both = ours is not None and reacting is not None
+    paid = ours.money if ours else None
+    instead = reacting.money if reacting else None
+    return PrewarmPart(
+        strategies=tuple(
+            StrategyRow(
+                name=one.name,
+                violation_minutes=one.violation_minutes,
+                late_requests=one.late_requests,
+                replica_hours=one.replica_hours,
+                money=one.money,
+                is_ours=one.name == worth.ours,
+                is_recommended=one.name == worth.recommended,
+            )
+            for one in worth.strategies
+        )
+        if worth
+        else (),
+        start=worth.start if worth else None,
+        end=worth.end if worth else None,
+        sentence=f"Recommended: {worth.recommended}. {worth.reason}" if worth else "",
+        saved_replica_hours=reacting.replica_hours - ours.replica_hours if both and ours and reacting else None,
+        saved_money=instead - paid if instead is not None and paid is not None else None,
+        saved_late_requests=reacting.late_requests - ours.late_requests if both and ours and reacting else None,
+        method=found.method if found else "",
+        naive=found.naive if found else "",
+        covered_ratio=found.covered_ratio if found else None,
+        error_ratio=found.error_ratio if found else None,
+        forecasts=found.forecasts if found else 0,
+        missing="" if found else missing,
+    )
+
+
+def _guardrails(past: TierPast) -> GuardrailPart:
+    return GuardrailPart(
+        judged=tuple(judge_row((rule,), past) for rule in GUARDRAILS),
+        fits=tuple(
+            GuardrailRow(
+                key=one.key, planned=one.planned, low=one.low, high=one.high, proposed=one.proposed, basis=one.basis
+            )
+            for one in fits(past.resize.seen, past.resize.workload)
+        ),
+    )
+
+
+def _proposal(resize: Resize, tier: TierPlan | None, changes: tuple[str, ...]) -> ProposalPart:
+    one = resize.proposal
+    return ProposalPart(
+        kind=one.kind.value,
+        certainty=one.certainty.value if one.kind is not Kind.NONE else "",
+        now=one.now,
+        replicas=one.replicas,
+        to_tier=one.to_tier,
+        sentence=one.sentence,
+        evidence=one.evidence,
+        against=one.against,
+        needed=one.needed,
+        saves_a_day=_saves(resize),
+        changes=changes,
+    )

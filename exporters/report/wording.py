@@ -1,0 +1,142 @@
+"""Sentences that report.md and report.html have in common.
+
+Owns words only; whatever is a number comes out of the record.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from exporters.report.numbers import money, plain, words
+from exporters.report.record import CurvePart, Report, Sum, TierReport, TrapPart
+from rules.resize import Kind
+from rules.wording import number
+
+SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+PROPOSED = {
+    Kind.KEEP.value: "Keep",
+    Kind.GROW.value: "Grow",
+    Kind.SHRINK.value: "Shrink",
+    Kind.MOVE.value: "Move to another tier",
+    Kind.NONE.value: "No recommendation",
+}
+
+STATUS = {"ok": "as it should be", "warning": "warning", "critical": "critical", "unknown": "not known"}
+
+
+def instant(t: float, zone: str = "UTC") -> str:
+    """Unix seconds as "Mon 17 Nov 14:05 UTC"."""
+    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
+
+
+def period(found: Report) -> str:
+    """What time the report is about, and when it was made."""
+    days = (found.until - found.since) / 86400
+    return (
+        f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)} ({days:.3g} days); "
+        f"made by sizewatch {found.version} at {instant(found.made_at, found.zone)}."
+    )
+
+
+def verdict_words(status: str, certainty: str) -> str:
+    said = STATUS.get(status, status)
+    return f"{said}, {certainty}" if certainty else said
+
+
+def curve_sentence(part: CurvePart) -> str:
+    """What a replica can take now, with its bounds, and the headroom."""
+    if part.usable_rps is None:
+        return f"What a replica can take is not known: {part.reason}."
+    high = "open" if part.usable_high is None else number(part.usable_high, "per_second")
+    text = f"A replica keeps the SLO up to {number(part.usable_rps, 'per_second')} now ({part.certainty}; between "
+    text += f"{number(part.usable_low or 0.0, 'per_second')} and {high}), the plan says "
+    text += f"{plain(part.planned_usable_rps, 'per_second')}: {part.reason}. "
+    text += "The knee was reached." if part.knee_seen else "The knee was not reached."
+    if part.headroom is not None:
+        left = f"{part.headroom:.0%} headroom is left" if part.headroom >= 0 else f"{-part.headroom:.0%} is missing"
+        text += f" At the peak {left} with the planned replicas, none of them lost."
+    return text
+
+
+def sum_line(one: Sum) -> str:
+    """The formula, its terms with their values, and the result."""
+    terms = "; ".join(f"{term.name} = {_value(term.value, term.unit)}" for term in one.terms)
+    return f"{one.formula}; {terms}: {one.result.name} = {_value(one.result.value, one.result.unit)}"
+
+
+def _value(value: float, unit: str) -> str:
+    if unit == "per_second":
+        return number(value, unit)
+    text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{text} {unit}" if unit and unit != "replicas" else text
+
+
+def fleet_lines(tier: TierReport) -> list[str]:
+    """Step 11 with its arithmetic."""
+    part = tier.fleet
+    gpus = part.gpus_per_replica or 0
+    planned = "not in the plan" if part.planned is None else f"{part.planned} replicas, {part.planned * gpus} GPUs"
+    lines = [f"Planned: {planned}. Ready on average: {part.ready:.3g} replicas."]
+    if part.needed is None or part.arithmetic is None:
+        return [*lines, f"Needed: not known; {part.missing}."]
+    fewest = "open" if part.fewest is None else part.fewest
+    most = "open" if part.most is None else part.most
+    lines.append(
+        f"Needed: {part.needed} replicas, {part.needed * gpus} GPUs ({fewest} to {most} at the bounds of what a replica takes)."
+    )
+    lines.append(f"{sum_line(part.arithmetic)}.")
+    sources = [f"{term.name}: {term.source}" for term in part.arithmetic.terms if term.name != "usable rps"]
+    return [*lines, f"Where from: {'; '.join(sources)}."]
+
+
+def trap_sentence(part: TrapPart) -> str:
+    """How much of the fleet is used, and whether that is the trap."""
+    said = verdict_words(part.status, part.certainty)
+    used = (
+        ""
+        if part.sentence.startswith("Fleet utilisation")
+        else f"Fleet utilisation {words(part.utilization, 'ratio')}. "
+    )
+    return f"{used}{part.sentence} ({said})."
+
+
+def busiest_idle(part: TrapPart) -> str:
+    """When batch work would fit: the quietest four hours of the day on average, and how many replicas idle then."""
+    hours = [[one for one in part.week if one.hour == hour and one.idle_replicas is not None] for hour in range(24)]
+    if not all(hours):
+        return ""
+    means = [sum(one.idle_replicas or 0.0 for one in group) / len(group) for group in hours]
+    stretch = [(sum(means[(start + step) % 24] for step in range(4)) / 4, start) for start in range(24)]
+    most, start = max(stretch, key=lambda pair: (pair[0], -pair[1]))
+    if most < 0.05:
+        return ""
+    when = f"from {start}:00 to {(start + 4) % 24}:00 ({part.zone})"
+    return f"Idle most {when}: {most:.1f} replicas on average; batch work fits there."
+
+
+def prewarm_sentences(tier: TierReport) -> list[str]:
+    """What pre-warming saved or cost against reacting, and how good the forecast was."""
+    part = tier.prewarming
+    if part.missing:
+        return [f"Not known: {part.missing}."]
+    lines = []
+    if part.saved_replica_hours is not None:
+        hours, late = part.saved_replica_hours, part.saved_late_requests or 0.0
+        text = f"Against reacting to load it {'saved' if hours >= 0 else 'took'} {abs(hours):,.0f} replica-hours"
+        text += f" ({money(abs(part.saved_money), tier.currency)})" if part.saved_money is not None else ""
+        text += f" and {'spared' if late >= 0 else 'cost'} {abs(late):,.0f} late requests."
+        lines.append(text)
+    if part.method:
+        text = f"Forecast by {part.method}"
+        text += (
+            f"; {part.covered_ratio:.0%} of {part.forecasts} targets at or below its 95 % quantile"
+            if part.covered_ratio is not None
+            else ""
+        )
+        text += f"; error {part.error_ratio:.2f}x that of {part.naive}" if part.error_ratio is not None else ""
+        lines.append(f"{text}.")
+    return [*lines, part.sentence] if part.sentence else lines

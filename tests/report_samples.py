@@ -1,0 +1,219 @@
+"""A small tier for the tests of re-sizing and its report, with numbers that can be worked out by hand.
+
+A replica is two GPUs at 2.5 USD an hour: 5 USD an hour, 120 USD a day. The benchmark has four points, 2, 4, 6 and 8 rps with
+TTFT P99 0.1, 0.2, 0.5 and 4 s. The SLO of 2 s is crossed at 6 + 2 x ln(2/0.5) / ln(4/0.5) = 7.333 rps, where 800 tokens/s
+are made (between 600 + 2/3 x 300). Ten replicas are planned for a peak of 50 rps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from judging_samples import gauge, seen
+from length_samples import TOKEN_EDGES
+
+from agent.history.booking import Booking
+from agent.history.store import Store
+from exporters.report.past import Past, TierPast
+from exporters.report.record import Report
+from exporters.report.whole import report
+from rules import arrivals, watch_long
+from rules.episodes import Episode
+from rules.lengths import OUTPUTS, PROMPTS
+from rules.plan import Plan, TierPlan, parse_plan, plan_version
+from rules.resize import by_rule, resize
+from rules.resize_seen import Seen, SeenSoFar
+from rules.signals import Reading
+from rules.slices import Slice, TierView, place, view
+from rules.step13 import step13
+from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.windows import Window
+
+HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
+START = 1_793_577_600.0
+"""Monday 2 November 2026, 0:00 UTC."""
+
+EDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, math.inf)
+USABLE = 6 + 2 * math.log(4) / math.log(8)
+
+POINTS = tuple(
+    {
+        "concurrency": concurrency,
+        "completed_rps": rps,
+        "requests": 3000,
+        "ttft_p50_seconds": ttft / 2,
+        "ttft_p99_seconds": ttft,
+        "tpot_p99_seconds": 0.03,
+        "output_tokens_per_second": tokens,
+    }
+    for concurrency, rps, ttft, tokens in (
+        (2, 2.0, 0.1, 200.0),
+        (4, 4.0, 0.2, 400.0),
+        (8, 6.0, 0.5, 600.0),
+        (30, 8.0, 4.0, 900.0),
+    )
+)
+
+TIER: dict[str, Any] = {
+    "model": "m-70b",
+    "engine": "vllm",
+    "gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 2},
+    "slo": {"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.08},
+    "workload": {
+        "prompt_tokens": {"p50": 900, "p95": 1900, "p99": 1990},
+        "generation_tokens": {"p50": 90, "p95": 190, "p99": 199},
+        "requests_per_second": {"average": 30, "peak": 50},
+        "archetype": "chat",
+    },
+    "curve": {"loop": "open", "points": list(POINTS)},
+    "fleet": {"instances": 10, "safety_factor": 1.2, "minimum_warm": 2},
+    "cost": {"gpu_hour_price": 2.5, "currency": "USD", "planned_utilization": 0.5},
+}
+
+
+def plan(name: str = "t", **parts: Any) -> Plan:
+    """A plan of one tier; `parts` replace its parts (None: left out)."""
+    whole = {key: value for key, value in {**TIER, **parts}.items() if value is not None}
+    return parse_plan({"schema": 1, "tiers": {name: whole}})
+
+
+def tier(**parts: Any) -> TierPlan:
+    return plan(**parts).tiers["t"]
+
+
+def tier_view(**parts: Any) -> TierView:
+    return view("t", tier(**parts))
+
+
+def hour(
+    number: float,
+    rps: float,
+    replicas: float = 10,
+    ttft: Mapping[float, float] | None = None,
+    prompts: float = 800.0,
+    outputs: float = 80.0,
+    kv: float = 0.3,
+    **more: Any,
+) -> Window:
+    """The hour `number` hours after START: `rps` of the whole tier on so many replicas. `ttft` are shares of the requests by
+    their time; all prompts and outputs are of one length, in tokens."""
+    due = replicas * HOUR
+    n = rps * HOUR
+    times = {value: share * n for value, share in (ttft or {0.08: 1.0}).items()}
+    counters = {
+        "requests_finished": n,
+        "in_system_change": 0.0,
+        "preemptions": 0.0,
+        "prompt_tokens": n * prompts,
+        "generation_tokens": n * outputs,
+    }
+    histograms = {
+        "ttft_seconds": seen(times, EDGES),
+        "tpot_seconds": seen({0.02: n}, (0.01, 0.025, 0.05, 0.1, math.inf)),
+        PROMPTS: seen({prompts: n}, TOKEN_EDGES),
+        OUTPUTS: seen({outputs: n}, TOKEN_EDGES),
+    }
+    gauges = {
+        "requests_running": gauge(2.0, seconds=due),
+        "requests_waiting": gauge(0.0, seconds=due),
+        "kv_utilization": gauge(kv, 0.0, min(1.0, kv + 0.1), seconds=due),
+    }
+    start = START + HOUR * number
+    span = {"start": start, "end": start + HOUR, "expected_seconds": due, "covered_seconds": due}
+    whole = {"counters": counters, "histograms": histograms, "gauges": gauges}
+    return Window(**{**span, **whole, **more})
+
+
+Rates = Callable[[int], float]
+
+
+def day_and_night(number: int) -> float:
+    """30 rps by day (8 to 20), 10 at night: 20 on average."""
+    return 30.0 if 8 <= number % 24 < 20 else 10.0
+
+
+def hours(count: int = 168, rps: Rates = day_and_night, first: int = 0, **more: Any) -> list[Window]:
+    return [hour(number, rps(number), **more) for number in range(first, first + count)]
+
+
+def slices(view: TierView, several: Iterable[Window]) -> list[Slice]:
+    """Each hour in the load bin of its own load."""
+    return [place(one, view.curve, None) for one in several]
+
+
+def seen_of(view: TierView, several: Iterable[Window], since: float = START, until: float = START + WEEK) -> Seen:
+    """As the history tells it: the hours by load bin, and the minutes they fall into."""
+    windows = list(several)
+    placed = slices(view, windows)
+    collected = SeenSoFar(view=view, since=since, until=until)
+    minutes = [part for one in windows for part in arrivals.by_minute(one)]
+    collected.add(placed, placed, arrivals.demand(minutes))
+    return collected.seen(("v1",) if windows else ())
+
+
+def book(store: Store, one: Plan, several: Iterable[Window], name: str = "t") -> None:
+    """Puts hours into a history under the plan's version, as if one replica had them."""
+    found = one.tiers[name]
+    curve = view(name, found).curve
+    store.book(
+        Booking(tier=name, plan_version=plan_version(found), slice=place(window, curve, "all")) for window in several
+    )
+
+
+def tier_past(
+    one: Plan, several: Iterable[Window], since: float = START, until: float = START + WEEK, **parts: Any
+) -> TierPast:
+    """What the history would tell of these hours; `parts` replace the fields of the record."""
+    found = view("t", one.tiers["t"])
+    windows = list(several)
+    checked = step13(found, slices(found, windows), until)
+    seen = seen_of(found, windows, since, until)
+    answers = (*checked.answers, *watch_long.long_answers(found, slices(found, windows), until))
+    return TierPast(**{"resize": resize(seen, by_rule(answers)), "step13": checked, "answers": answers, **parts})
+
+
+def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> Past:
+    """The report's input over the time of its first tier."""
+    seen = tiers[0].resize.seen
+    whole = {
+        "made_at": seen.until,
+        "since": seen.since,
+        "until": seen.until,
+        "zone": zone,
+        "version": "0.1",
+        "plan": one,
+    }
+    return Past(**{**whole, "tiers": tiers, **parts})
+
+
+def reported(one: Plan, several: Iterable[Window], zone: str = "UTC", **parts: Any) -> tuple[Report, Plan | None]:
+    """The report on one tier with these hours."""
+    return report(past(one, tier_past(one, several, **parts), zone=zone))
+
+
+def episode(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Episode:
+    """An episode of the tier, hours after START."""
+    seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
+    subject = Subject(tier="t", replica=parts.pop("replica", None))
+    began = START + start * HOUR
+    worst = Verdict(
+        t=began,
+        rule=rule,
+        subject=subject,
+        status=status,
+        certainty=Certainty.CERTAIN,
+        observed=seen,
+        expected=seen,
+        unit="",
+        sentence=parts.pop("sentence", f"{rule} fired"),
+    )
+    return Episode(
+        rule=rule,
+        subject=subject,
+        started_at=began,
+        ended_at=None if end is None else START + end * HOUR,
+        worst=worst,
+        transitions=parts.pop("transitions", ()),
+    )

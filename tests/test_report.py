@@ -1,0 +1,373 @@
+"""The report as data and as text: what it says of a whole week, of weeks that are none, and that its schema holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import jsonschema
+import pytest
+import yaml
+from report_samples import DAY, HOUR, START, WEEK, episode, hour, hours, past, plan, reported, tier_past
+
+from exporters.prewarm_worth import Strategy, Worth
+from exporters.report.html import report_html
+from exporters.report.markdown import SECTIONS, report_markdown
+from exporters.report.next_plan import next_plan_text
+from exporters.report.past import Prewarming
+from exporters.report.quality import clock_change
+from exporters.report.record import Report, TierReport, report_schema
+from exporters.report.whole import report, report_json
+from rules.episodes import Transition, UnknownSpan
+from rules.foreign_alerts import Diagnosis, ForeignAlert
+from rules.plan import parse_plan
+from rules.signals import Gap
+from rules.timeline import Event, Kind
+from rules.verdicts import Certainty, Status, Subject
+
+PLAN = plan()
+
+
+def week(**parts: object) -> TierReport:
+    return reported(PLAN, hours(), **parts)[0].tiers[0]
+
+
+def test_the_verdict_says_what_to_do_and_the_money() -> None:
+    assert week().verdict == (
+        "t: production confirms the benchmark up to 41% of the usable load; shrink from 10 to 5 replicas (likely); "
+        "it costs 1,200 USD a day, the proposal saves 600 USD a day."
+    )
+
+
+def test_the_headline_adds_up_the_money_of_one_currency() -> None:
+    found, _ = reported(PLAN, hours())
+    assert found.headline == "Shrink t: 600 USD a day less."
+
+
+def test_the_json_holds_by_its_schema_and_reads_back() -> None:
+    for several in (hours(), hours(84), []):
+        found, _ = reported(PLAN, several)
+        whole = json.loads(report_json(found))
+        jsonschema.Draft202012Validator(report_schema()).validate(whole)
+        assert whole["schema"] == 1
+        assert whole["tiers"][0]["proposal"]["kind"] == found.tiers[0].proposal.kind
+
+
+def test_the_schema_refuses_what_is_no_report() -> None:
+    found, _ = reported(PLAN, hours())
+    whole = json.loads(report_json(found))
+    del whole["tiers"][0]["proposal"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(report_schema()).validate(whole)
+
+
+def test_every_row_of_the_monitoring_table_has_target_trend_and_verdict() -> None:
+    before = hour(-168, 10.0)
+    rows = {one.key: one for one in week(before=before).monitoring}
+    assert len(rows) == 18
+    used = rows["fleet_utilization"]
+    assert (used.status, used.certainty) == ("warning", "certain")
+    assert used.observed.value == pytest.approx(2 / 7.33333333)
+    assert used.change == pytest.approx(1.0)
+    assert rows["ttft_p99_seconds"].target == "SLO 2 s"
+    assert rows["completed_rps"].observed.value == pytest.approx(20.0)
+
+
+def test_what_nobody_measures_is_not_healthy() -> None:
+    memory = next(one for one in week().monitoring if one.key == "gpu_memory_utilization")
+    assert (memory.observed.gap, memory.status) == ("not_exposed", "unknown")
+
+
+def test_a_row_tells_how_often_its_rules_fired() -> None:
+    fired = (
+        episode("KvCacheCascade", 10, 12, Status.CRITICAL, sentence="It was full"),
+        episode("KvCacheCascade", 20, 21),
+    )
+    row = next(one for one in week(episodes=fired).monitoring if one.key == "kv_utilization")
+    assert row.status == "critical"
+    assert row.sentence == "fired 2 times, 3 h in all; at its worst: It was full"
+
+
+def test_every_question_has_an_answer_with_the_lengths_it_was_measured_at() -> None:
+    found = week().questions
+    assert len(found) == 9
+    assert all(one.lengths == found[0].lengths for one in found)
+    assert (
+        found[0].lengths
+        == "at prompts P50 500 to 1,000 tokens, P95 500 to 1,000 tokens; outputs P50 50 to 100 tokens, P95 50 to 100 tokens"
+    )
+    said = {one.key: {term.name: term.value for term in one.numbers} for one in found}
+    # 20 rps x 80 tokens on 20 GPUs of 80 GB.
+    assert said["efficiency"]["tokens_per_second_per_gpu"] == pytest.approx(80.0)
+    assert said["memory"]["tokens_per_second_per_gb_hbm"] == pytest.approx(1.0)
+    assert said["dollar"]["rps_per_gpu"] == pytest.approx(1.0)
+    assert said["dollar"]["cost_per_million_tokens"] == pytest.approx(50 / (1600 * 3600) * 1e6)
+    assert said["dollar"]["ttft_p99_seconds_per_money_an_hour"] == pytest.approx(0.0995 / 5)
+    assert said["bound"]["prompt_by_generated_tokens"] == pytest.approx(10.0)
+    assert "MFU and MBU: not exposed" in found[0].answer
+
+
+def test_without_lengths_no_number_may_be_compared() -> None:
+    bare = [replace(one, histograms={}) for one in hours()]
+    found = reported(PLAN, bare)[0].tiers[0]
+    assert found.questions[0].lengths == "lengths are not known: compare these numbers with nothing"
+
+
+def test_the_week_by_hour_is_by_the_users_clock() -> None:
+    found = {
+        (one.weekday, one.hour): one for one in reported(PLAN, hours(), zone="Europe/Berlin")[0].tiers[0].trap.week
+    }
+    # Busy from 8 to 20 UTC is 9 to 21 in winter.
+    assert found[0, 8].utilization == pytest.approx(1 / 7.33333333)
+    assert found[0, 9].utilization == pytest.approx(3 / 7.33333333)
+    assert len(found) == 168
+
+
+def test_a_week_without_data_says_so_everywhere() -> None:
+    found, proposed = reported(PLAN, [])
+    tier = found.tiers[0]
+    assert tier.verdict == "t: nothing was seen in this time, so nothing is known and nothing is proposed."
+    assert tier.status == "unknown"
+    assert {row.status for row in tier.monitoring} == {"unknown"}
+    assert tier.quality.remarks[0].startswith("Nothing of this tier was seen from 02 Nov 00:00 UTC to ")
+    assert (tier.proposal.kind, found.plan_changes, proposed) == ("no_recommendation", (), PLAN)
+
+
+def test_a_tier_that_vanished_says_when_it_was_last_seen() -> None:
+    remark = week_of([], before=hour(-5, 10.0)).quality.remarks[0]
+    assert "it was last seen at 01 Nov 20:00 UTC. Is it gone? Then take it out of the plan." in remark
+
+
+def week_of(several: list, **parts: object) -> TierReport:
+    return reported(PLAN, several, **parts)[0].tiers[0]
+
+
+def test_a_tier_that_vanished_within_the_week_says_since_when() -> None:
+    remarks = week_of(hours(96)).quality.remarks
+    assert "Nothing of this tier was seen since 06 Nov 00:00 UTC: what is said of it ends there." in remarks
+
+
+def test_half_a_week_says_how_much_and_where_the_hole_is() -> None:
+    found = week_of([one for n, one in enumerate(hours()) if not 24 <= n < 108])
+    assert found.quality.remarks[0] == (
+        "Only 84 of 168 hours were seen; the longest hole is 3 d 12 h, 03 Nov 00:00 UTC to 06 Nov 12:00 UTC."
+    )
+    assert found.proposal.kind == "no_recommendation"
+
+
+def test_a_plan_that_changed_on_wednesday_says_what_rests_on_which() -> None:
+    whole = tier_past(PLAN, hours())
+    seen = replace(whole.resize.seen, versions=("old", "new"), plan_hours=whole.resize.seen.plan_hours[-100:])
+    changed = Event(t=START + 68 * HOUR, kind=Kind.PLAN, tier="t", replica=None, text="another plan")
+    one = replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))
+    remark = report(past(PLAN, one))[0].tiers[0].quality.remarks[0]
+    assert remark == (
+        "The plan changed on 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation rest on the "
+        "100 hours since then; traffic, cost and incidents on all 168."
+    )
+
+
+def test_the_clock_that_changed_is_told() -> None:
+    # 25 October 2026: the clocks of Europe went back.
+    begin = START - 10 * DAY
+    assert clock_change(begin, begin + WEEK, "UTC") == ""
+    assert clock_change(begin, begin + WEEK, "Europe/Berlin").startswith(
+        "The clock in Europe/Berlin was set back by 1 h within this time"
+    )
+    assert clock_change(START, START + WEEK, "Europe/Berlin") == ""
+
+
+def test_incidents_come_stage_by_stage_with_the_alerts_they_explain() -> None:
+    steps = tuple(
+        Transition(t=START + 10 * HOUR + 60 * at, status=Status.WARNING, stage=at, certainty=Certainty.CERTAIN)
+        for at in (1, 2, 3)
+    )
+    cascade = episode("KvCacheCascade", 10, 11, replica="r1", transitions=steps)
+    tied = Diagnosis(
+        rule="KvCacheCascade",
+        subject=Subject(tier="t", replica="r1"),
+        began_at=cascade.started_at,
+        certain=True,
+        sentence="why",
+    )
+    alert = ForeignAlert(
+        name="Slow",
+        labels=(),
+        summary="",
+        started_at=START + 10.1 * HOUR,
+        ended_at=None,
+        heard_at=START,
+        tier="t",
+        diagnosis=tied,
+    )
+    other = replace(alert, name="Other", diagnosis=None)
+    found = week(episodes=(cascade, episode("UtilizationTrap", 1, None)), foreign=(alert, other)).incidents
+    assert [one.rule for one in found] == ["KvCacheCascade"]
+    assert [step.stage for step in found[0].stages] == [1, 2, 3]
+    assert [(row.name, row.text) for row in found[0].foreign] == [("Slow", "why")]
+
+
+def test_what_was_not_known_is_added_up_by_rule_and_reason() -> None:
+    spans = tuple(
+        UnknownSpan(
+            rule="TtftDivergence",
+            subject=Subject(tier="t"),
+            reason=Gap.SCRAPE_FAILED,
+            text="",
+            started_at=a,
+            ended_at=b,
+        )
+        for a, b in ((START - HOUR, START + HOUR), (START + 5 * HOUR, START + 7 * HOUR), (START + WEEK - HOUR, None))
+    )
+    found = week(unknowns=spans).quality.blind
+    assert [(one.rule, one.seconds) for one in found] == [("TtftDivergence", 4 * HOUR)]
+
+
+def worth() -> Worth:
+    strategies = (
+        Strategy(name="reactive", violation_minutes=60, late_requests=500, replica_hours=900, money=4500),
+        Strategy(name="pre-warming", violation_minutes=5, late_requests=20, replica_hours=1000, money=5000),
+        Strategy(name="perfect foresight", violation_minutes=0, late_requests=0, replica_hours=850, money=4250),
+    )
+    return Worth(
+        start=START,
+        end=START + WEEK,
+        zone="UTC",
+        requests=1e6,
+        strategies=strategies,
+        ours="pre-warming",
+        perfect="perfect foresight",
+        recommended="pre-warming",
+        reason="It is worth it.",
+        currency="USD",
+    )
+
+
+def test_pre_warming_says_what_it_saved_and_cost() -> None:
+    told = Prewarming(
+        worth=worth(),
+        reacting="reactive",
+        method="profile",
+        naive="same hour yesterday",
+        covered_ratio=0.96,
+        error_ratio=0.8,
+        forecasts=168,
+    )
+    part = week(prewarming=told).prewarming
+    assert (part.saved_replica_hours, part.saved_money, part.saved_late_requests) == (-100, -500, 480)
+    text = report_markdown(reported(PLAN, hours(), prewarming=told)[0])
+    assert "Against reacting to load it took 100 replica-hours (500 USD) and spared 480 late requests." in text
+    assert "96% of 168 targets at or below its 95 % quantile; error 0.80x that of same hour yesterday." in text
+
+
+def test_without_a_forecast_the_report_says_why() -> None:
+    part = week(no_prewarming="forecasting is switched off").prewarming
+    assert part.missing == "forecasting is switched off"
+    assert "Not known: forecasting is switched off." in report_markdown(
+        reported(PLAN, hours(), no_prewarming="forecasting is switched off")[0]
+    )
+
+
+def test_the_markdown_has_every_section_in_its_order() -> None:
+    text = report_markdown(reported(PLAN, hours())[0])
+    titles = re.findall(r"^### (.*)$", text, flags=re.MULTILINE)
+    assert titles == [title for title, _ in SECTIONS]
+    assert titles[:3] == ["Plan against production", "Step 1: the workload now", "Latency against throughput"]
+    assert titles[-1] == "Proposal"
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(found: Report) -> _Page:
+    page = _Page()
+    page.feed(report_html(found))
+    page.close()
+    return page
+
+
+@pytest.mark.parametrize("count", [168, 84, 0])
+def test_the_page_is_one_well_formed_file_without_scripts_or_anything_from_elsewhere(count: int) -> None:
+    page = page_of(reported(PLAN, hours(count))[0])
+    assert page.open == []
+    assert "script" not in {tag for tag, _ in page.tags}
+    named = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
+    assert all(value and value.startswith(("#", "data:")) for value in named)
+    assert "url(" not in report_html(reported(PLAN, hours(count))[0])
+
+
+def test_the_page_draws_the_curve_the_arrivals_and_the_week() -> None:
+    charts = [
+        attributes["aria-label"]
+        for tag, attributes in page_of(reported(PLAN, hours())[0]).tags
+        if tag == "svg" and "aria-label" in attributes
+    ]
+    assert charts == [
+        "requests per second by hour, 168 hours",
+        "TTFT P99 against load: 2 points of production, 4 of the benchmark",
+        "fleet utilisation by hour of the week",
+    ]
+
+
+def test_names_and_sentences_of_others_are_escaped() -> None:
+    bad = episode("KvCacheCascade", 10, 11, sentence="<script>alert(1)</script>", replica='"><img>')
+    text = report_html(reported(PLAN, hours(), episodes=(bad,))[0])
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_next_plan_is_valid_and_says_what_was() -> None:
+    whole = past(PLAN, tier_past(PLAN, hours()))
+    found, proposed = report(whole)
+    assert proposed is not None
+    text = next_plan_text(whole, proposed)
+    assert parse_plan(yaml.safe_load(text)) == proposed
+    tier = proposed.tiers["t"]
+    assert tier.fleet is not None
+    assert tier.workload is not None
+    assert tier.workload.prompt_tokens is not None
+    assert tier.guardrails is not None
+    # P50 lies in its bucket and stays; P95 does not.
+    assert (tier.workload.prompt_tokens.p50, tier.workload.prompt_tokens.p95) == (900, 975)
+    assert (tier.fleet.instances, tier.fleet.safety_factor) == (5, 1.2)
+    assert (tier.guardrails.queue_breaker, tier.guardrails.max_prompt_tokens) == (85, 2438)
+    assert tier.curve == PLAN.tiers["t"].curve
+    assert "instances: 5  # was 10" in text
+    assert "# Shrink from 10 to 5 replicas (likely)." in text
+    assert "t: replicas: 10 -> 5 (-50%)" in found.plan_changes
+
+
+def test_a_tier_without_a_recommendation_keeps_its_plan() -> None:
+    assert reported(PLAN, hours(84))[1] == PLAN
+
+
+def test_a_simulated_week_says_so_on_every_format() -> None:
+    whole = past(PLAN, tier_past(PLAN, hours()), simulated=True)
+    found, proposed = report(whole)
+    assert proposed is not None
+    said = (report_html(found), report_markdown(found), next_plan_text(whole, proposed))
+    assert all("imulated" in text.replace("SIMULATED", "Simulated") for text in said)
+    assert found.simulated
+
+
+def test_a_fleet_of_no_tier_says_so() -> None:
+    found, _ = report(replace(past(PLAN, tier_past(PLAN, [])), tiers=()))
+    assert found.headline == "No tier is watched: the configuration names none."

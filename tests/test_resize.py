@@ -1,0 +1,347 @@
+"""Steps 1, 11 and 12 again, on a tier whose numbers are worked out by hand (see report_samples)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from report_samples import DAY, HOUR, START, USABLE, WEEK, day_and_night, hour, hours, seen_of, tier_view
+
+from rules.plan import TierPlan
+from rules.resize import Kind, Resize, by_rule, resize
+from rules.resize_curve import Kept
+from rules.resize_fleet import replicas_for
+from rules.resize_seen import Seen
+from rules.signals import Missing, Reading
+from rules.slices import TierView, view
+from rules.verdicts import Answer, Certainty, Status, Subject, Verdict
+
+PLANNED = tier_view()
+NOTHING: dict[str, Answer] = {}
+
+
+def week(view: TierView = PLANNED, **more: object) -> Resize:
+    return resize(seen_of(view, hours(**more)), NOTHING)
+
+
+def fires(rule: str) -> dict[str, Answer]:
+    seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
+    found = Verdict(
+        t=0.0,
+        rule=rule,
+        subject=Subject(tier="t"),
+        status=Status.WARNING,
+        certainty=Certainty.CERTAIN,
+        observed=seen,
+        expected=seen,
+        unit="",
+        sentence="",
+    )
+    return by_rule([found])
+
+
+def test_the_peak_is_what_three_stretches_of_five_minutes_had_and_the_average_that_of_all_minutes() -> None:
+    now = week().workload
+    assert now.average_rps == pytest.approx(20.0)
+    assert (now.peak_rps, now.highest_rps) == (pytest.approx(30.0), pytest.approx(30.0))
+    assert now.peak_to_average == pytest.approx(1.5)
+    assert (now.planned_average_rps, now.planned_peak_rps) == (30, 50)
+
+
+def test_a_burst_of_ten_minutes_is_the_highest_rate_and_no_peak() -> None:
+    burst = [
+        hour(12 + at / 12, 60.0, start=START + 12 * HOUR + at * 300, end=START + 12 * HOUR + (at + 1) * 300)
+        for at in (0, 1)
+    ]
+    short = [
+        type(one)(
+            **{
+                **{f: getattr(one, f) for f in one.__slots__},
+                "expected_seconds": 3000.0,
+                "covered_seconds": 3000.0,
+                "counters": {name: value / 12 for name, value in one.counters.items()},
+            }
+        )
+        for one in burst
+    ]
+    now = resize(
+        seen_of(PLANNED, [*[one for one in hours() if one.start != START + 12 * HOUR], *short]), NOTHING
+    ).workload
+    assert now.highest_rps == pytest.approx(60.0)
+    assert now.peak_rps == pytest.approx(30.0)
+
+
+def test_lengths_stand_between_the_edges_of_their_bucket_beside_the_planned_ones() -> None:
+    found = {(one.what, one.quantile): one for one in week().workload.lengths}
+    p95 = found["prompts", "p95"]
+    assert isinstance(p95.observed, Reading)
+    assert (p95.observed.low, p95.observed.high, p95.planned) == (500.0, 1000.0, 1900)
+    assert (p95.shorter, p95.longer) == (True, False)
+    assert found["prompts", "p50"].factor == pytest.approx(750 / 900)
+    assert not found["prompts", "p50"].shorter
+
+
+def test_prompts_that_grew_move_chat_towards_rag() -> None:
+    assert week(prompts=4000.0, outputs=80.0).workload.towards == "rag"
+    assert week().workload.towards == ""
+
+
+def test_the_benchmark_stands_as_far_as_production_reached_and_is_likely_above() -> None:
+    usable = week().usable
+    assert usable is not None
+    assert usable.rps == pytest.approx(USABLE)
+    assert (usable.low, usable.kept_rps) == (pytest.approx(3.0), pytest.approx(3.0))
+    assert usable.high == pytest.approx(USABLE)
+    assert (usable.certainty, usable.knee_seen) == (Certainty.LIKELY, False)
+
+
+def test_production_near_the_usable_load_makes_it_certain() -> None:
+    usable = week(rps=lambda number: 70.0).usable
+    assert usable is not None
+    assert usable.certainty is Certainty.CERTAIN
+    assert usable.low == pytest.approx(USABLE)
+
+
+def test_the_knee_lies_between_the_load_that_kept_the_slo_and_the_one_that_broke_it() -> None:
+    slow = {0.15: 0.95, 3.0: 0.05}
+    mixed = [hour(n, 70.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
+    found = resize(seen_of(PLANNED, mixed), NOTHING)
+    assert [(point.rps, point.kept) for point in found.points] == [(5.0, Kept.KEPT), (7.0, Kept.BROKEN)]
+    assert found.usable is not None
+    assert (found.usable.low, found.usable.high, found.usable.knee_seen) == (5.0, 7.0, True)
+    # Inside its bucket the tail falls by a constant factor: from all requests (5 of a hundred) down to half a one at its end.
+    below = 0.1 + 0.1 * math.log(100) / math.log(2 * 126 * 50 * HOUR)
+    over = 2 + 2 * math.log(5) / math.log(0.05 * 2 * 42 * 70 * HOUR)
+    assert found.usable.rps == pytest.approx(5 + 2 * math.log(2 / below) / math.log(over / below))
+    assert found.usable.certainty is Certainty.CERTAIN
+
+
+def test_the_benchmarks_value_stands_where_it_lies_between_the_two() -> None:
+    slow = {0.15: 0.95, 3.0: 0.05}
+    mixed = [hour(n, 76.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
+    usable = resize(seen_of(PLANNED, mixed), NOTHING).usable
+    assert usable is not None
+    assert usable.rps == pytest.approx(USABLE)
+
+
+def test_a_low_load_that_broke_the_slo_below_one_that_kept_it_is_no_knee() -> None:
+    slow = {0.08: 0.9, 3.0: 0.1}
+    mixed = [hour(n, 10.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0) for n in range(168)]
+    found = resize(seen_of(PLANNED, mixed), NOTHING)
+    assert [point.kept for point in found.points] == [Kept.BROKEN, Kept.KEPT]
+    assert found.usable is not None
+    assert not found.usable.knee_seen
+    assert found.usable.rps == pytest.approx(USABLE)
+
+
+def test_production_slower_than_the_benchmark_at_equal_load_scales_its_curve() -> None:
+    # At 3 rps the benchmark has sqrt(0.1 x 0.2) = 0.1414 s, production's P99 lies in its bucket from 0.2 to 0.5 s.
+    seen = seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0}))
+    usable = resize(seen, fires("TtftDivergence")).usable
+    assert usable is not None
+    factor = (0.2 + 0.3 * math.log(100) / math.log(2 * 168 * 30 * HOUR)) / math.sqrt(0.02)
+    assert usable.rps == pytest.approx(6 + 2 * math.log(2 / (0.5 * factor)) / math.log(8))
+    assert (usable.low, usable.certainty) == (pytest.approx(3.0), Certainty.LIKELY)
+    calm = resize(seen, NOTHING).usable
+    assert calm is not None
+    assert calm.rps == pytest.approx(USABLE)
+
+
+def test_fewer_than_300_requests_say_nothing_of_a_load() -> None:
+    assert resize(seen_of(PLANNED, [hour(0, 299 / HOUR)]), NOTHING).points[0].kept is Kept.TOO_FEW
+    assert resize(seen_of(PLANNED, [hour(0, 300 / HOUR)]), NOTHING).points[0].kept is Kept.KEPT
+
+
+def test_without_a_benchmark_the_highest_load_that_kept_the_slo_is_what_is_known() -> None:
+    found = resize(seen_of(tier_view(curve=None), hours()), NOTHING)
+    assert found.usable is not None
+    # Without a curve there are no load bins: one point at the mean of all hours.
+    assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
+
+
+def test_step_11_by_hand() -> None:
+    found = week().sized
+    assert found is not None
+    # 30 x 1.2 / 7.333 = 4.9; at 3 rps a replica 12. The guide rounds twice: ceil(4.09) = 5, and 5 x 1.2 = 6.
+    assert (found.replicas, found.gpus, found.fewest, found.most, found.by_guide) == (5, 10, 5, 12, 6)
+    assert [term.value for term in found.arithmetic.terms] == [pytest.approx(30.0), pytest.approx(USABLE), 1.2, 2.0]
+
+
+def test_the_minimum_warm_count_is_never_undercut() -> None:
+    assert week(tier_view(fleet={"instances": 10, "safety_factor": 1.2, "minimum_warm": 8})).proposal.replicas == 8
+
+
+def test_without_a_safety_factor_the_cautious_one_counts() -> None:
+    found = week(tier_view(fleet={"instances": 10})).sized
+    assert found is not None
+    assert (found.safety_factor, found.replicas) == (1.5, 7)
+
+
+def test_step_12_by_hand() -> None:
+    found = week()
+    assert found.planned is not None
+    assert found.measured is not None
+    assert found.proposed is not None
+    # 10 x 2 x 2.5 = 50 USD an hour; 800 tokens/s x 10 x 0.5 and 20 x 80 tokens a second.
+    assert found.planned.per_million_tokens == pytest.approx(50 / (800 * 10 * 0.5 * 3600) * 1e6)
+    assert found.measured.per_million_tokens == pytest.approx(50 / (20 * 80 * 3600) * 1e6)
+    assert found.proposed.per_million_tokens == pytest.approx(25 / (20 * 80 * 3600) * 1e6)
+    assert (found.measured.money_a_day, found.proposed.money_a_day) == (pytest.approx(1200.0), pytest.approx(600.0))
+    assert found.measured.utilization == pytest.approx(2 / USABLE)
+    assert found.proposed.utilization == pytest.approx(2 / USABLE * 10 / 5)
+
+
+def test_half_the_utilisation_doubles_the_cost_of_a_token() -> None:
+    """Guide 9.2: 40 % against 80 %."""
+    low, high = (week(rps=lambda number, used=used: 10 * USABLE * used).measured for used in (0.4, 0.8))
+    assert low is not None
+    assert high is not None
+    assert (low.utilization, high.utilization) == (pytest.approx(0.4), pytest.approx(0.8))
+    assert low.per_million_tokens is not None
+    assert high.per_million_tokens is not None
+    assert low.per_million_tokens / high.per_million_tokens == pytest.approx(2.0)
+
+
+def test_a_fleet_that_is_scaled_with_its_traffic_is_proposed_to_be_scaled_alike() -> None:
+    found = week(replicas=5)
+    assert found.proposed is not None
+    # Of 10 planned replicas 5 were ready: of 5 proposed ones 2.5 would be.
+    assert found.proposed.replicas == pytest.approx(2.5)
+
+
+def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
+    proposal = week().proposal
+    assert (proposal.kind, proposal.now, proposal.replicas) == (Kind.SHRINK, 10, 5)
+    assert proposal.certainty is Certainty.LIKELY
+    assert proposal.sentence == "Shrink from 10 to 5 replicas"
+    assert any("rests on the benchmark" in text for text in proposal.against)
+    assert "ceil(30 x 1.2 / 7.333) = 5 replicas" in proposal.evidence
+
+
+def test_a_day_of_a_higher_peak_proposes_more() -> None:
+    seen = seen_of(PLANNED, hours(24, rps=lambda number: 72.0), until=START + DAY)
+    proposal = resize(seen, NOTHING).proposal
+    # 72 x 1.2 / 7.333 = 11.8.
+    assert (proposal.kind, proposal.replicas, proposal.certainty) == (Kind.GROW, 12, Certainty.CERTAIN)
+
+
+def test_as_many_as_are_needed_are_kept() -> None:
+    proposal = week(tier_view(fleet={"instances": 5, "safety_factor": 1.2})).proposal
+    assert (proposal.kind, proposal.replicas) == (Kind.KEEP, 5)
+
+
+def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
+    proposal = resize(seen_of(PLANNED, hours(84)), NOTHING).proposal
+    assert (proposal.kind, proposal.replicas) == (Kind.NONE, None)
+    assert proposal.needed == ("84 hours were seen; 152 are needed to propose fewer replicas",)
+
+
+def test_nothing_seen_proposes_nothing_and_says_how_much_is_needed() -> None:
+    proposal = resize(seen_of(PLANNED, []), NOTHING).proposal
+    assert proposal.kind is Kind.NONE
+    assert len(proposal.needed) == 3
+    assert proposal.needed[0].startswith("0.0 hours were seen; 22 are needed")
+    assert proposal.needed[1] == "0 requests were seen; 300 are needed"
+
+
+def test_three_hours_are_too_few_for_anything() -> None:
+    assert resize(seen_of(PLANNED, hours(21, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.NONE
+    assert resize(seen_of(PLANNED, hours(22, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.GROW
+
+
+def test_a_full_kv_cache_keeps_the_replicas() -> None:
+    assert week(kv=0.74).proposal.kind is Kind.SHRINK
+    kept = week(kv=0.76).proposal
+    assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
+    assert "memory sets the size" in kept.sentence
+
+
+def test_evictions_keep_the_replicas() -> None:
+    kept = resize(seen_of(PLANNED, hours()), fires("KvEviction")).proposal
+    assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
+
+
+def test_pools_served_apart_get_no_recommendation() -> None:
+    apart = tier_view(pools=["prefill", "decode"])
+    proposal = resize(seen_of(apart, hours()), NOTHING).proposal
+    assert proposal.kind is Kind.NONE
+    assert "prefill and decode apart" in proposal.sentence
+
+
+def test_a_tier_without_a_plan_gets_no_recommendation() -> None:
+    assert "the tier has no plan" in resize(seen_of(view("t", None), hours()), NOTHING).proposal.sentence
+
+
+def test_levers_by_hand() -> None:
+    found = {one.name: one for one in week().levers}
+    by_day, by_night = 10 * (1 - 3 / USABLE / 0.6), 10 * (1 - 1 / USABLE / 0.6)
+    assert found["Offline batch fill"].replicas == pytest.approx((by_day + by_night) / 2)
+    assert found["Model colocation"].replicas == pytest.approx(10 * (1 - 2 / USABLE / 0.6) - 2)
+    # Five replicas by day, 10 x 1.2 / 7.333 = 1.6 by night, so 2: 5 and 8 of 10 could go.
+    assert found["Scaling by schedule"].replicas == pytest.approx(6.5)
+    assert found["Shorter prompts"].replicas == 1.0
+    assert found["Routing simple requests"].replicas == 2.0
+    assert found["Scaling by schedule"].money_a_day == pytest.approx(6.5 * 120)
+    assert week().levers[0].name == "Scaling by schedule"
+
+
+def test_what_is_between_two_holes_is_told_of_the_hours_that_were_seen() -> None:
+    some = [one for number, one in enumerate(hours(rps=lambda number: 20.0)) if not 40 <= number < 80]
+    seen = seen_of(PLANNED, some)
+    assert isinstance(seen, Seen)
+    assert seen.seen_seconds == 128 * HOUR
+    assert seen.total is not None
+    assert seen.total.span == 128 * HOUR
+
+
+def test_the_rates_of_an_empty_time_are_not_known() -> None:
+    now = resize(seen_of(PLANNED, []), NOTHING).workload
+    assert (now.average_rps, now.peak_rps) == (None, None)
+    assert all(isinstance(one.observed, Missing) for one in now.lengths)
+
+
+def test_the_samples_are_what_they_say() -> None:
+    assert isinstance(PLANNED.plan, TierPlan)
+    assert PLANNED.basis.usable_rps == pytest.approx(7.3333333)
+    assert (day_and_night(7), day_and_night(8), day_and_night(20)) == (10.0, 30.0, 10.0)
+    assert WEEK == 168 * HOUR
+
+
+def test_the_guides_example_and_what_rounding_twice_would_buy() -> None:
+    assert replicas_for(120, 12, 1.3) == 13
+    assert replicas_for(4, 3.2, 1.2) == 2
+    assert replicas_for(50, 1, 1.1) == 55
+
+
+def test_a_p99_and_the_share_of_slow_requests_say_alike_whether_the_slo_is_kept() -> None:
+    # Two of a hundred in the bucket from 2 to 4 s that holds the SLO of 3 s: by the falling tail fewer than one is above it.
+    wide = tier_view(slo={"ttft_p99_seconds": 3.0})
+    found = resize(seen_of(wide, hours(ttft={0.08: 0.98, 3.5: 0.02})), NOTHING).points[-1]
+    assert found.kept is Kept.LIKELY_KEPT
+    assert isinstance(found.ttft_p99, Reading)
+    assert found.ttft_p99.value is not None
+    assert (found.ttft_p99.low, found.ttft_p99.high) == (2.0, 4.0)
+    assert found.ttft_p99.value < 3.0
+
+
+def test_over_a_month_the_last_week_tells_lengths_and_what_a_replica_takes() -> None:
+    month = [
+        hour(n, day_and_night(n), prompts=800.0 if n < 504 else 4000.0, ttft={0.08: 1.0} if n < 504 else {0.15: 1.0})
+        for n in range(672)
+    ]
+    found = resize(seen_of(PLANNED, month, START, START + 4 * WEEK), NOTHING)
+    assert found.workload.requests == 20 * HOUR * 672
+    assert found.workload.prompt_mean == pytest.approx(4000.0)
+    assert sum(point.requests for point in found.points) == 20 * HOUR * 168
+
+
+def test_an_overload_that_completes_less_than_a_load_that_kept_the_slo_is_no_knee() -> None:
+    several = hours()
+    seen = seen_of(PLANNED, several)
+    slow = hour(200, 10.0, ttft={3.0: 1.0})
+    beyond = type(seen.bins[0])(replica=None, window=slow, rps=1.0, in_system=60.0, beyond="60 requests in the system")
+    found = resize(replace(seen, bins=(*seen.bins, beyond)), NOTHING)
+    assert found.points[-1].kept is Kept.BROKEN
+    assert found.usable is not None
+    assert not found.usable.knee_seen

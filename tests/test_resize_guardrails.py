@@ -1,0 +1,42 @@
+"""The guide's guardrails (9.4) by its own numbers."""
+
+import pytest
+from report_samples import hours, seen_of, tier_view
+
+from rules.resize_guardrails import Fit, breaker, fits
+from rules.resize_workload import workload_now
+from rules.slices import TierView
+
+
+def fitting(view: TierView, **more: object) -> dict[str, Fit]:
+    seen = seen_of(view, hours(24, **more))
+    return {one.key: one for one in fits(seen, workload_now(seen))}
+
+
+def test_the_guides_breaker_is_80_to_90_requests_at_2_s_and_50_rps() -> None:
+    found = breaker(2.0, 50.0, None, {})
+    assert (found.low, found.high, found.proposed) == (pytest.approx(80.0), pytest.approx(90.0), 85)
+
+
+def test_the_breaker_is_for_the_larger_of_the_planned_and_the_observed_peak() -> None:
+    assert fitting(tier_view())["queue_breaker"].proposed == 85
+    assert fitting(tier_view(), rps=lambda number: 100.0)["queue_breaker"].proposed == 170
+
+
+def test_limits_are_two_to_three_times_the_p95_of_prompts_and_the_p99_of_outputs() -> None:
+    found = fitting(tier_view())
+    # All prompts lie in 500 to 1000: P95 is 975; all outputs in 50 to 100: P99 is 99.5.
+    prompts, outputs = found["max_prompt_tokens"], found["max_generation_tokens"]
+    assert (prompts.low, prompts.high, prompts.proposed) == (pytest.approx(1950), pytest.approx(2925), 2438)
+    assert (outputs.low, outputs.high) == (pytest.approx(199), pytest.approx(298.5))
+
+
+def test_what_the_plan_has_stands_beside_it() -> None:
+    guarded = tier_view(guardrails={"max_prompt_tokens": 2500, "queue_breaker": 300})
+    found = fitting(guarded)
+    assert (found["max_prompt_tokens"].planned, found["queue_breaker"].planned) == (2500, 300)
+    assert found["max_generation_tokens"].planned is None
+
+
+def test_too_few_requests_give_no_limit() -> None:
+    assert "max_prompt_tokens" not in fitting(tier_view(), rps=lambda number: 0.001)
