@@ -37,6 +37,12 @@ COUNTRIES = frozenset(
 
 DAY_SECONDS = 86_400.0
 
+YEARS = range(2000, 2200)
+"""A rule is followed from its first time on, so one that began long ago is slow; and no calendar goes beyond 9999."""
+
+MOST_A_DAY = 24
+"""Times at which a rule may come on one day: each is followed, and bins are minutes long."""
+
 _RULE_PARTS = {
     "FREQ": "YEARLY|MONTHLY|WEEKLY|DAILY",
     "INTERVAL": "[1-9][0-9]{0,3}",
@@ -55,6 +61,7 @@ _RULE_PARTS = {
 }
 """RFC 5545, 3.3.10, but for frequencies below a day (BYHOUR says the same); what stands in a list is separated by commas."""
 
+_OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
 _SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
 
 
@@ -100,6 +107,8 @@ def _local_time(value: object) -> datetime:
         raise wrong("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
     if given.tzinfo is not None:
         raise wrong("must have no offset: it is what the clock in forecast.zone shows")
+    if given.year not in YEARS:
+        raise wrong(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
     return given
 
 
@@ -117,6 +126,7 @@ def _recurrence(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise wrong("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
     names: list[str] = []
+    a_day = 1
     for part in value.upper().removeprefix("RRULE:").split(";"):
         name, equals, text = part.partition("=")
         if name not in _RULE_PARTS or not equals:
@@ -126,12 +136,15 @@ def _recurrence(value: object) -> str:
         if not all(re.fullmatch(_RULE_PARTS[name], one, re.ASCII) for one in texts):
             raise wrong(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")
         names.append(name)
+        a_day *= len(set(texts)) if name in _OF_A_DAY else 1
     if "FREQ" not in names:
         raise wrong("has no FREQ; write one, such as FREQ=WEEKLY;BYDAY=MO")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise wrong(f"has {twice} twice")
     if {"COUNT", "UNTIL"} <= set(names):
         raise wrong("has COUNT and UNTIL; only one of them may end it")
+    if a_day > MOST_A_DAY:
+        raise wrong(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
     return value.upper()
 
 

@@ -23,10 +23,12 @@ CHECK = "forecast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastSeen:
-    """What the process said of itself, or why it did not; `no_trees` is why a method is missing."""
+    """What the process said of itself, or why it did not; `no_trees` is why a method is missing, `no_holidays` why the
+    configured country's are not known."""
 
     memory_bytes: int = 0
     no_trees: str = ""
+    no_holidays: str = ""
     trouble: str = ""
 
 
@@ -35,6 +37,8 @@ def look(config: Config) -> ForecastSeen | None:
     if config.history_path is None or not config.forecast.enabled:
         return None
     words = [sys.executable, "-P", "-m", "agent.forecasting.probe", str(MEMORY_BYTES)]
+    if config.forecast.country is not None:
+        words.append(config.forecast.country)
     try:
         done = subprocess.run(
             words,
@@ -53,11 +57,13 @@ def look(config: Config) -> ForecastSeen | None:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return ForecastSeen(trouble=f"does not start: {last[0]}")
     said = json.loads(done.stdout)
-    return ForecastSeen(memory_bytes=said["memory_bytes"], no_trees=said["no_trees"] or "")
+    return ForecastSeen(
+        memory_bytes=said["memory_bytes"], no_trees=said["no_trees"] or "", no_holidays=said["no_holidays"] or ""
+    )
 
 
 def forecast(seen: ForecastSeen | None, loaded: Loaded) -> Iterator[Finding]:
-    """One line, and one more where a method is left out."""
+    """One line, and one more where a method is left out or the country has no holidays that are known."""
     if seen is None:
         off = "off (forecast.enabled: false)" if loaded.config.history_path else "none: this agent keeps no history"
         yield ok(CHECK, off)
@@ -66,6 +72,10 @@ def forecast(seen: ForecastSeen | None, loaded: Loaded) -> Iterator[Finding]:
         advice = "reinstall with the libraries of requirements.lock, or set forecast.enabled: false"
         yield fail(CHECK, f"its process {seen.trouble}", advice)
         return
+    if seen.no_holidays:
+        yield fail(
+            CHECK, f"forecast.country: {seen.no_holidays}", "correct it or leave it out; until then nothing is forecast"
+        )
     held, limit = seen.memory_bytes // MIB, MEMORY_BYTES // MIB
     yield ok(CHECK, f"its process starts: its libraries take {held} MiB, it may take {limit} MiB for a tier")
     if seen.no_trees:

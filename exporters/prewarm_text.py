@@ -164,7 +164,7 @@ def _schedule(report: Prewarm) -> list[str]:
     rows = [
         (
             _clock(step.start, report.zone),
-            "" if end is None else _clock(end, report.zone),
+            "" if end is None else _end(step.start, end, report.zone),
             str(step.replicas),
             number(step.demand_rps, "per_second"),
         )
@@ -195,6 +195,12 @@ def _replicas(count: int) -> str:
 
 def _clock(t: float, zone: str) -> str:
     return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%H:%M")
+
+
+def _end(start: float, end: float, zone: str) -> str:
+    """A step of a whole day would seem to end where it begins."""
+    begins, ends = _clock(start, zone), _clock(end, zone)
+    return f"{ends} next day" if begins == ends else ends
 
 
 def _filled(text: str, first: str, then: str) -> list[str]:

@@ -16,7 +16,15 @@ from exporters.scaling_objects import Manifest, printed
 
 FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {"keda": keda, "hpa": hpa, "cronjob": cronjobs, "aibrix": aibrix}
 
+NEW_OWNERS = frozenset({"keda", "hpa"})
+"""Those that make an owner of the replica field, of which there must be no other."""
+
 
 def manifest_text(scaling: Scaling, name: str) -> str:
     """The manifests of one format as YAML. Raises KeyError for an unknown format, ValueError where it cannot be written."""
+    if name in NEW_OWNERS and (owner := scaling.autoscaler) is not None:
+        raise ValueError(
+            f"{owner.kind} {owner.name} owns the replicas, and {name} would be a second owner: remove it and name no "
+            "autoscaler, or keep it and write cronjob, which moves its minimum"
+        )
     return printed(FORMATS[name](scaling))

@@ -19,7 +19,7 @@ from traffic_samples import week
 
 from agent import cli
 from agent.config import load
-from agent.forecasting.output import COLUMNS
+from agent.forecasting.output import COLUMNS, must_be_writable
 from agent.history.store import Store
 from forecast.series import Series
 
@@ -144,6 +144,24 @@ def test_bad_rows_are_told_with_their_line_and_end_with_2(
     assert f"bad.csv:{len(lines) + 1}: " in error
     assert told in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_file_is_tried_without_a_trace(tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept.csv", tmp_path / "new.csv"
+    kept.write_text("what was there")
+    must_be_writable(kept, new, None)
+    assert kept.read_text() == "what was there"
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("words", [["backtest", "--emit"], ["backtest", "--picture"], ["forecast", "--picture"]])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, option = words
+    # The history would be looked for only afterwards.
+    assert cli.main([command, "--history", str(tmp_path / "nowhere.csv"), option, str(tmp_path)]) == 2
+    assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

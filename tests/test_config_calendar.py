@@ -123,6 +123,11 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d,
         ),
         ({"lead": "5m"}, "lead: is not a key of the configuration"),
         ({"event": []}, "event: is not a key of the configuration; did you mean events?"),
+        ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be in a year from 2000 to 2199"),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"}]},
+            "events[0].recurrence: comes 26 times a day; at most 24: one event may last longer",
+        ),
         ({"events": SALE}, "events: must be a list, not a mapping"),
         (
             {"events": [{**SALE, "starts": "x"}]},

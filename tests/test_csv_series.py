@@ -210,6 +210,7 @@ def test_an_hour_that_comes_three_times_is_refused(tmp_path: Path) -> None:
         (("0,1", "60,inf", "120,4"), ":3: requests: 'inf' is no number"),
         (("0,1", "60,-Infinity", "120,4"), ":3: requests: '-Infinity' is no number"),
         (("0,1", "60,1e400", "120,4"), ":3: requests: '1e400' is no number"),
+        (("0,1", "60,1e300", "120,4"), ":3: requests: '1e300' is more than 1e+15"),
         (("0,1", "60,1_000", "120,4"), ":3: requests: '1_000' is no number"),
         (("0,True", "60,True", "120,True"), ":2: requests: 'True' is no number"),
         (("0,1", "60,1,200", "120,4"), ":3: has 3 cells, the header has 2"),

@@ -56,3 +56,12 @@ def test_where_nothing_is_forecast_nothing_is_begun_and_it_is_said() -> None:
     assert [f.text for f in forecast(None, off)] == ["off (forecast.enabled: false)"]
     assert look(node.config) is None
     assert [f.text for f in forecast(None, node)] == ["none: this agent keeps no history"]
+
+
+def test_a_part_of_a_country_that_is_none_is_a_failing_line() -> None:
+    one = loaded(forecast={"country": "DE-XX"})
+    found, *_ = forecast(look(one.config), one)
+    assert found.level is Level.FAIL
+    assert found.text.startswith("forecast.country: DE has no part 'XX' with holidays of its own; known: BB, BE, BW")
+    right = loaded(forecast={"country": "DE-BY"})
+    assert Level.FAIL not in {finding.level for finding in forecast(look(right.config), right)}

@@ -139,8 +139,14 @@ def test_without_a_start_nothing_is_recommended(trace: Path, capsys: pytest.Capt
 
 def test_a_manifest_without_a_recommendation_is_not_written(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(capsys, "--history", str(trace), "--format", "keda", "--workload", "Deployment/chat")
-    assert (code, out) == (2, "")
-    assert "no manifest without a recommendation" in err
+    assert (code, out) == (3, "")
+    assert "no manifest: trace: no recommendation" in err
+
+
+def test_bins_are_those_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "-c", str(configured(tmp_path, history=True)), "--bin", "5m")
+    assert code == 2
+    assert "--bin is for --history" in err
 
 
 def configured(folder: Path, *, history: bool) -> Path:

@@ -97,6 +97,12 @@ What it was worth, 2026-11-09 00:00 to 2026-11-23 00:00 (1,200,000 requests)
     )
 
 
+def test_a_schedule_of_one_count_ends_on_the_next_day() -> None:
+    (step, *_) = STEPS
+    text = prewarm_text(replace(REPORT, schedule=(step,)))
+    assert " ".join(text.splitlines()[-1].split()) == "00:00 00:00 next day 2 9.1 rps"
+
+
 def test_without_explain_the_worth_is_left_out() -> None:
     text = prewarm_text(REPORT)
     assert "What it was worth" not in text

@@ -16,7 +16,7 @@ import yaml
 from scaling_samples import BEHIND_AIBRIX, BY_FORMAT, CHAT, HOSTILE, objects
 
 from exporters.scaling import LONGEST_NAME, Reference, Scaling, Secret, Slot, object_name, recommended_query
-from exporters.scaling_formats import FORMATS, manifest_text
+from exporters.scaling_formats import FORMATS, NEW_OWNERS, manifest_text
 
 RFC_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -81,12 +81,21 @@ def test_every_manifest_begins_with_who_owns_the_replica_field_and_what_not_to_a
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_manifest_holds_two_owners(name: str) -> None:
-    for scaling in (BY_FORMAT[name], replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler)):
+    behind = () if name in NEW_OWNERS else (replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler),)
+    for scaling in (BY_FORMAT[name], *behind):
         kinds = [one["kind"] for one in objects(scaling, name)]
         assert (
             len([kind for kind in kinds if kind in {"ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler"}]) <= 1
         )
         assert not ("CronJob" in kinds and {"ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler"} & set(kinds))
+
+
+@pytest.mark.parametrize("name", sorted(NEW_OWNERS))
+def test_a_second_owner_beside_one_that_is_named_is_refused(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"PodAutoscaler chat-pa owns the replicas, and {name} would be a second owner"
+    ):
+        manifest_text(replace(BY_FORMAT[name], autoscaler=BEHIND_AIBRIX.autoscaler), name)
 
 
 @pytest.mark.parametrize(

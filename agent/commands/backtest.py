@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test-days",
         type=int,
-        metavar="4",
+        metavar="DAYS",
         help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
     )
     parser.add_argument("--emit", type=Path, metavar="FILE", help="every forecast of every method as CSV")
@@ -65,11 +65,12 @@ def run(options: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)
     from agent.forecasting.backtest_report import backtest_report
     from agent.forecasting.given import given_by
-    from agent.forecasting.output import write_forecasts, write_text
+    from agent.forecasting.output import must_be_writable, write_forecasts, write_text
     from exporters.backtest_text import backtest_json, backtest_svg, backtest_text
     from forecast.backtest import walk
     from forecast.backtest_window import CannotTest
 
+    must_be_writable(options.emit, options.picture)
     given = given_by(options)
     try:
         with _progress() as tell:

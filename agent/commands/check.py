@@ -8,6 +8,7 @@ import time
 
 from agent.commands.arguments import add_config, add_format, duration
 from agent.config import Loaded, find, load
+from agent.demo.past import mark
 from agent.durations import duration_text
 from agent.errors import BadConfig
 from agent.history.keeping import check_tier
@@ -51,6 +52,7 @@ def _check(loaded: Loaded, tier: str | None, since_seconds: float) -> list[Step1
         )
     now, versions = time.time(), versions_of(loaded)
     with Store.open_reader(loaded.config.history_path) as store:
+        mark.tell(store)
         return [
             check_tier(store, view, versions.get(name, ""), now - since_seconds, now)
             for name, view in sorted(views.items())

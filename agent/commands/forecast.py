@@ -62,9 +62,10 @@ def run(options: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)
     from agent.forecasting.forecast_now import forecast_now
     from agent.forecasting.given import given_by
-    from agent.forecasting.output import write_text
+    from agent.forecasting.output import must_be_writable, write_text
     from exporters.forecast_text import forecast_json, forecast_svg, forecast_text
 
+    must_be_writable(options.picture)
     given = given_by(options)
     found = forecast_now(options.tier or given.name, given, options.horizon)
     if options.picture is not None:

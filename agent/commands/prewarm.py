@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import os
+import sys
 
 from agent.commands.arguments import duration
 from agent.commands.forecast import add_history
@@ -111,6 +112,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.format in MANIFESTS and options.workload is None:
         raise BadConfig((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))
+    if options.bin is not None and options.history is None:
+        raise BadConfig(
+            ("--bin is for --history: the daemon's demand is kept by the minute, and forecast in `forecast.bin`",)
+        )
     said = Said(usable_rps=options.usable_rps, start_seconds=options.start)
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
@@ -119,7 +124,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         assert loaded is not None
         answer = by_history(loaded, known_tier(loaded, options.tier), said)
+    found = answer.prewarm.recommendation is not None
     if options.format in MANIFESTS:
+        if not found:
+            print(f"sizewatch prewarm: no manifest: {prewarm_text(answer.prewarm)}", file=sys.stderr)
+            return CANNOT_JUDGE
         where = Where(
             namespace=options.namespace,
             workload=options.workload,
@@ -134,4 +143,4 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(prewarm_json(answer.prewarm), indent=2))
     else:
         print(prewarm_text(answer.prewarm, explain=options.explain))
-    return FINE if answer.prewarm.recommendation is not None else CANNOT_JUDGE
+    return FINE if found else CANNOT_JUDGE

@@ -8,6 +8,7 @@ import time
 
 from agent.commands.arguments import add_config, add_format, duration
 from agent.config import Loaded, find, load
+from agent.demo.past import mark
 from agent.errors import BadConfig
 from agent.history.store import Store
 from agent.views import views_of
@@ -48,6 +49,7 @@ def _entries(loaded: Loaded, tier: str | None, since: float) -> tuple[Entry, ...
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
         )
     with Store.open_reader(loaded.config.history_path) as store:
+        mark.tell(store)
         episodes, foreign = store.episodes(since, tier), store.foreign_alerts(since)
         events = store.events(since)
     known = {*views_of(loaded), *(e.subject.tier for e in episodes), *(event.tier for event in events)}

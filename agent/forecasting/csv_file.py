@@ -38,6 +38,9 @@ ROWS_AT_A_TIME = 500_000
 MOST_ROWS = 50_000_000
 """A century of minutes."""
 
+MOST_AMOUNT = 1e15
+"""Of a bin: no service has so many requests or tokens, and squares of it are still numbers."""
+
 _MAGIC = b"\x1f\x8b"
 _MISREAD = (ValueError, OverflowError, pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError)
 
@@ -222,8 +225,8 @@ def _micros(cells: pd.Series, style: TimeStyle) -> Integers:
 
 def _amounts(cells: pd.Series) -> Array:
     found: Array = cells.to_numpy(dtype=np.float64)
-    if np.isinf(found).any() or (found < 0).any():
-        raise ValueError("an amount is negative or infinite")
+    if (found > MOST_AMOUNT).any() or (found < 0).any():
+        raise ValueError("an amount is negative or too large")
     return found
 
 
@@ -262,3 +265,7 @@ def _check_amount(cell: str) -> None:
         raise ValueError(f"'{shown}' is no number; a number, or an empty cell where it is not known")
     if amount < 0:
         raise ValueError(f"'{shown}' is negative; a count is 0 or more, or an empty cell where it is not known")
+    if amount > MOST_AMOUNT:
+        raise ValueError(
+            f"'{shown}' is more than {MOST_AMOUNT:g}, which nothing serves in a bin; is it another column?"
+        )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent.config import Loaded, find, load
 from agent.config_keys import Forecast
+from agent.demo.past import mark
 from agent.errors import BadConfig
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.history_series import demand_series, settled_until
@@ -92,6 +93,7 @@ def from_history(loaded: Loaded, tier: str, bin_seconds: float | None, now: floa
         raise BadConfig((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
     until = settled_until(time.time() if now is None else now, loaded.config.scrape_interval_seconds) // width * width
     with Store.open_reader(history_path(loaded)) as reader:
+        mark.tell(reader)
         found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)
     if found is None:
         raise BadConfig(

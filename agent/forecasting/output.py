@@ -26,6 +26,22 @@ class NotWritten(SizewatchError):
         super().__init__(f"{path}: cannot be written: {error.strerror or error}")
 
 
+def must_be_writable(*paths: Path | None) -> None:
+    """Asked before long work, whose result would be lost; it leaves no file behind. Raises NotWritten."""
+    for path in paths:
+        # What stands behind a pipe would take an opening and closing for all that comes.
+        if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
+            continue
+        new = not path.exists()
+        try:
+            with path.open("a", encoding="utf-8"):
+                pass
+            if new:
+                path.unlink()
+        except OSError as error:
+            raise NotWritten(path, error) from error
+
+
 def write_text(path: Path, text: str) -> None:
     """A whole file. Raises NotWritten."""
     try:

@@ -12,13 +12,26 @@ from agent.forecasting.worker import limit_memory, memory_bytes
 
 
 def main() -> int:
-    """Prints one JSON object: the memory that the libraries take, and why there are no trees (null where there are)."""
+    """Prints one JSON object: the memory that the libraries take, why there are no trees (null where there are), and what
+    is wrong with the country that is the second argument (null where nothing is, or where there is none)."""
     limit_memory(sys.argv[1])
     import agent.forecasting.history_forecasts  # noqa: F401
     from forecast.trees import missing
 
-    print(json.dumps({"memory_bytes": memory_bytes(), "no_trees": missing()}))
+    said = {"memory_bytes": memory_bytes(), "no_trees": missing(), "no_holidays": no_holidays(*sys.argv[2:])}
+    print(json.dumps(said))
     return 0
+
+
+def no_holidays(country: str = "") -> str | None:
+    """Why the public holidays of a country are not known; None where they are, and for none."""
+    from forecast.public_holidays import public_holidays
+
+    try:
+        public_holidays(country, ()) if country else None
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 if __name__ == "__main__":

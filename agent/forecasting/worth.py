@@ -27,6 +27,7 @@ WEEK_MINUTES = 7 * DAY_MINUTES
 LEAST_MINUTES = DAY_MINUTES
 """Less than a day says nothing of the night."""
 
+REACTING = "reacting"
 OURS, PERFECT, STATIC = "pre-warming", "perfect foresight", "static peak"
 SHOWN_UTILISATIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -127,7 +128,7 @@ def _shown(past: Past, demand: Array, found: Worth) -> Shown:
 
 
 def _reacting(utilisation: float) -> str:
-    return f"reacting at {utilisation:.0%}"
+    return f"{REACTING} at {utilisation:.0%}"
 
 
 def _cheapest(found: Worth) -> str:
@@ -145,3 +146,14 @@ def _strategy(name: str, one: Outcome, requests: float, minutes: int, replica_ho
         replica_hours=one.replica_hours,
         money=None if replica_hour is None else one.cost(replica_hour),
     )
+
+
+def reacting_beside(shown: Shown) -> str:
+    """The reacting that ours is to be compared with: the cheapest that is short of capacity no longer than ours, else the one
+    that is short the least."""
+    ours = next(one for one in shown.strategies if one.name == shown.ours)
+    others = [one for one in shown.strategies if one.name.startswith(REACTING)]
+    fair = [one for one in others if one.violation_minutes <= ours.violation_minutes]
+    if fair:
+        return min(fair, key=lambda one: one.replica_hours).name
+    return min(others, key=lambda one: one.violation_minutes).name

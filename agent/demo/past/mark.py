@@ -6,6 +6,7 @@ Owns the name and the words; whoever prints from a history asks `simulated`. Not
 from __future__ import annotations
 
 import json
+import sys
 
 from agent.history.reader import Reader
 
@@ -19,3 +20,10 @@ def simulated(history: Reader) -> str:
     """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryTrouble."""
     kept = history.kept(KEPT)
     return "" if kept is None else str(json.loads(kept)["text"])
+
+
+def tell(history: Reader) -> None:
+    """Says it on stderr before a command prints what it found there; nothing of a real history."""
+    text = simulated(history)
+    if text:
+        print(text, file=sys.stderr)
