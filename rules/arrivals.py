@@ -167,17 +167,12 @@ def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
     that arrived and did not finish (or finished and had arrived before) the mean of the last REQUEST_MINUTES, within
     LEAST_SHARE and MOST_SHARE of those seen.
     """
-    recent: deque[MinuteSums] = deque()
+    recent = _Recent()
     found = []
     for one in minutes:
-        recent.append(one)
-        while recent[0].start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
-            recent.popleft()
-        finished = math.fsum(each.completed for each in recent)
-        prompts, generated = (
-            _asked(getattr(one, name), math.fsum(getattr(each, name) for each in recent), finished, one)
-            for name in ("prompt_tokens", "generation_tokens")
-        )
+        recent.add(one)
+        prompts = _asked(one.prompt_tokens, recent.prompt_tokens, recent.completed, one)
+        generated = _asked(one.generation_tokens, recent.generation_tokens, recent.completed, one)
         found.append(
             Demand(
                 start=one.start,
@@ -190,6 +185,34 @@ def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
             )
         )
     return tuple(found)
+
+
+class _Recent:
+    """The sums of the last REQUEST_MINUTES, kept as minutes come and go, and summed anew now and then so that no rounding
+    stays."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[MinuteSums] = deque()
+        self._since_anew = 0
+        self.completed = self.prompt_tokens = self.generation_tokens = 0.0
+
+    def add(self, one: MinuteSums) -> None:
+        """The next minute, and without those that are too old by then."""
+        self._minutes.append(one)
+        self._count(one, 1.0)
+        while self._minutes[0].start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
+            self._count(self._minutes.popleft(), -1.0)
+        self._since_anew += 1
+        if self._since_anew >= REQUEST_MINUTES:
+            self._since_anew = 0
+            self.completed = math.fsum(each.completed for each in self._minutes)
+            self.prompt_tokens = math.fsum(each.prompt_tokens for each in self._minutes)
+            self.generation_tokens = math.fsum(each.generation_tokens for each in self._minutes)
+
+    def _count(self, one: MinuteSums, sign: float) -> None:
+        self.completed += sign * one.completed
+        self.prompt_tokens += sign * one.prompt_tokens
+        self.generation_tokens += sign * one.generation_tokens
 
 
 def _asked(tokens: float, of_recent: float, finished: float, one: MinuteSums) -> float:
