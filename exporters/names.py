@@ -153,7 +153,9 @@ FORECAST_FOR_NOW_RPS = _gauge(
     "forecast_for_now_requests_per_second", OF_QUANTILE, "What was forecast for now, one cold start ago"
 )
 FORECAST_LEAD = _gauge(
-    "forecast_lead_seconds", OF_TIER, "How far ahead the forecast is judged: the P95 of the tier's cold start"
+    "forecast_lead_seconds",
+    OF_TIER,
+    "How far ahead the forecast is judged: the P95 of the tier's measured cold starts, the plan's while they are few",
 )
 FORECAST_COVERAGE = _gauge(
     "forecast_coverage_ratio", OF_TIER, "Share of past targets at or below their 95 % quantile; right is 0.95"

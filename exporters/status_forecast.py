@@ -100,7 +100,8 @@ def _cold_start(one: ForecastStatus) -> Tile:
     if found is None:
         return "Cold start P95", NOT_KNOWN, "no start was seen, and the plan has no cold_start_seconds", ""
     count = f"{found.count} start{'' if found.count == 1 else 's'} known" if found.count else "no start seen"
-    return "Cold start P95", number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
+    label = "Cold start, planned" if found.source is Source.PLAN else "Cold start P95"
+    return label, number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
 
 
 def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:

@@ -23,29 +23,6 @@ SMOOTH_MINUTES = 35
 """Bins shorter than a third of this are smoothed over it: their own noise is no time of day."""
 
 
-def path_outlook(observed: Array, paths: Array, bin_minutes: int, lead: int, minutes: int) -> Outlook:
-    """From `paths[k, h]`, the demand of bin `k + h` forecast from the bins before `k` (NaN rows: none was made).
-
-    `observed[k]` is the demand of bin `k`; all are rates in the unit of the minutes that are asked for. Minutes beyond the
-    path take its end.
-    """
-    minute = np.arange(minutes)
-    origin = np.minimum(minute // bin_minutes, len(paths) - 1)
-    before = np.where(origin > 0, observed[np.maximum(origin - 1, 0)], np.nan)
-    known = np.column_stack([before, paths[origin]])
-
-    def at(wanted: Minutes) -> Array:
-        place = (wanted + 0.5) / bin_minutes - 0.5 - (origin - 1)
-        place = np.clip(place, 0.0, known.shape[1] - 1.0)
-        lower = np.minimum(place.astype(np.int64), known.shape[1] - 2)
-        share = place - lower
-        rows = np.arange(minutes)
-        drawn: Array = known[rows, lower] * (1 - share) + known[rows, lower + 1] * share
-        return drawn
-
-    return Outlook(now=at(minute - 1), then=at(minute + lead))
-
-
 def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) -> Outlook:
     """From the median of each time of the week over the last weeks, made anew every day; silent for the first two days.
 

@@ -7,8 +7,6 @@ surge: it is the fall-back and the overview, the gauge is the answer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -63,16 +61,3 @@ def schedule(
             begin, demand = before.start, max(before.demand_rps, demand)
         shifts.append(Shift(ask_at=begin - lead_seconds, start=begin, end=end, replicas=count, demand_rps=demand))
     return tuple(shifts)
-
-
-def text(shifts: tuple[Shift, ...], clock: str, zone: str) -> str:
-    """The schedule for people, one line a shift, times in `zone` by `clock` (a strftime format)."""
-
-    def at(moment: float) -> str:
-        return datetime.fromtimestamp(moment, ZoneInfo(zone)).strftime(clock)
-
-    return "\n".join(
-        f"{at(one.start)} - {at(one.end)}  {one.replicas:>4} replicas  (up to {one.demand_rps:.3g} requests/s; ask for them "
-        f"at {at(one.ask_at)})"
-        for one in shifts
-    )

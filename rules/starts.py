@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
@@ -204,12 +204,6 @@ def _same(one: Start, other: Start) -> bool:
     if one.engine_seconds is not None and one.engine_seconds == other.engine_seconds:
         return True
     return one.seen_at == other.seen_at
-
-
-def of_record(several: Iterable[Start]) -> tuple[Start, ...]:
-    """Those that count: the measured ones, or where there are none those of which only the engine tells."""
-    every = tuple(several)
-    return tuple(one for one in every if one.measured) or every
 
 
 def nearest_rank(values: Sequence[float], q: float) -> float:

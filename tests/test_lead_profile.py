@@ -3,37 +3,18 @@
 import numpy as np
 import pytest
 
-from forecast.lead_profile import DAY_MINUTES, path_outlook, profile_outlook, week_profile
-
-
-def test_a_path_is_drawn_from_the_last_finished_bin_to_the_forecast_of_the_next() -> None:
-    observed = np.array([10.0, 20.0, 1e9])
-    paths = np.array([[np.nan, np.nan], [30.0, 50.0], [60.0, 80.0]])
-    found = path_outlook(observed, paths, 10, 3, 20)
-    assert np.isnan(found.now[:10]).all(), "no path was made in the first bin"
-    assert found.now[10] == pytest.approx(10.0 + 20.0 * 0.45)
-    assert found.then[10] == pytest.approx(10.0 + 20.0 * 0.85)
-    assert found.then[19] == pytest.approx(30.0 + 20.0 * 0.75)
-
-
-def test_minutes_beyond_a_path_take_its_end() -> None:
-    found = path_outlook(np.array([1.0, 1.0]), np.array([[np.nan], [5.0]]), 5, 60, 10)
-    assert found.then[5:].tolist() == [5.0] * 5
+from forecast.lead_profile import DAY_MINUTES, profile_outlook, week_profile
 
 
 def test_no_bin_that_is_not_finished_is_looked_at() -> None:
-    random = np.random.default_rng(1)
-    bins, paths = random.uniform(1, 9, 5 * 288), random.uniform(1, 9, (5 * 288, 3))
+    bins = np.random.default_rng(1).uniform(1, 9, 5 * 288)
     minutes, cut = 5 * DAY_MINUTES, 3 * 288 + 100
-    other, others = bins.copy(), paths.copy()
-    other[cut:], others[cut + 1 :] = 1e6, 1e6
-    for made, changed in (
-        (path_outlook(bins, paths, 5, 3, minutes), path_outlook(other, others, 5, 3, minutes)),
-        (profile_outlook(bins, 5, 3, minutes), profile_outlook(other, 5, 3, minutes)),
-    ):
-        end = (cut + 1) * 5
-        assert np.array_equal(made.now[:end], changed.now[:end], equal_nan=True)
-        assert np.array_equal(made.then[:end], changed.then[:end], equal_nan=True)
+    other = bins.copy()
+    other[cut:] = 1e6
+    made, changed = profile_outlook(bins, 5, 3, minutes), profile_outlook(other, 5, 3, minutes)
+    end = (cut + 1) * 5
+    assert np.array_equal(made.now[:end], changed.now[:end], equal_nan=True)
+    assert np.array_equal(made.then[:end], changed.then[:end], equal_nan=True)
     with pytest.raises(AssertionError):
         np.testing.assert_array_equal(made.now, changed.now)
 

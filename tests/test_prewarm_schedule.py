@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forecast.prewarm import Usable
-from forecast.prewarm_schedule import Shift, schedule, text
+from forecast.prewarm_schedule import Shift, schedule
 
 PLAN = Usable(rps=2.0, source="the plan")
 
@@ -42,14 +42,6 @@ def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
     for place, value in enumerate(values):
         shift = next(one for one in found if one.start <= place * 300.0 < one.end)
         assert shift.replicas >= max(4, value / 2.0)
-
-
-def test_the_text_has_one_line_a_shift_in_the_zone_of_the_people() -> None:
-    lines = text(made([1.0, 1.0, 9.0]), "%H:%M", "Europe/Berlin").splitlines()
-    assert lines == [
-        "14:46 - 14:56     1 replicas  (up to 1 requests/s; ask for them at 14:43)",
-        "14:56 - 15:01     5 replicas  (up to 9 requests/s; ask for them at 14:53)",
-    ]
 
 
 def test_a_path_with_a_gap_has_no_schedule() -> None:

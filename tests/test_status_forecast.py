@@ -173,7 +173,7 @@ def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastS
     planned = replace(COLD, count=0, source=Source.PLAN, measured_p95_seconds=None)
     found = samples(status(replace(told, cold_start=planned)))
     assert not [name for name in found if "cold_start_measured" in name]
-    assert "Cold start P95 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
+    assert "Cold start, planned 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
 
 
 def test_every_metric_of_forecasts_has_its_row_in_the_order_of_the_names() -> None:

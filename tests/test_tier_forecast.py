@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate,
 
 from agent.errors import BadConfig
 from agent.forecasting.exchange import Answer, Known
+from agent.forecasting.telling import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from exporters.prewarm_text import Decided
 from forecast.prewarm import certainty
@@ -244,3 +246,16 @@ def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> Non
     assert found.forecast is not None
     assert len(found.forecast.projection.points) == 96
     assert found.prewarm.recommendation is not None
+
+
+def test_traffic_that_ended_is_hardly_any_and_less_than_one_a_day_is_none() -> None:
+    asked = question()
+    silent = series(4 * DAY_MINUTES)
+    tier = TierForecast(asked, replace(silent, values=np.where(np.arange(len(silent)) < 60, silent.values, 0.0)))
+    found = tier.answer(asked)
+    assert found.forecast is not None
+    said = [point.q50 for point in found.forecast.projection.points]
+    assert max(said) < 0.001
+    assert not [amount for amount in said if 0 < amount < NOTHING]
+    assert 0.0 in said
+    assert {step.replicas for step in found.prewarm.schedule} == {found.minimum_warm}

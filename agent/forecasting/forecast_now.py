@@ -12,19 +12,18 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.given import Given
+from agent.forecasting.telling import TOO_YOUNG, points
 from exporters.forecast_text import Forecast
 from forecast.backtest import cut, usual
 from forecast.backtest_window import CannotTest, bins_a_day
 from forecast.binning import last
-from forecast.forecaster import Forecaster, Path
+from forecast.forecaster import Forecaster
 from forecast.past import DAY_SECONDS
-from forecast.series import Array, Series
-from rules.projections import Demand, Projection
+from forecast.series import Series
+from rules.projections import Projection
 
 KEPT_SECONDS = 34 * DAY_SECONDS
 """Four weeks to learn from, and a few days of their errors."""
-
-TOO_YOUNG = "too few bins have passed to know how far a forecast would be off"
 
 
 def forecast_now(tier: str, given: Given, horizon_seconds: float) -> Forecast:
@@ -46,7 +45,7 @@ def forecast_now(tier: str, given: Given, horizon_seconds: float) -> Forecast:
         tier=tier,
         made_at=series.end,
         horizon_seconds=forecaster.leads * series.bin_seconds,
-        points=() if path is None else _points(path, ahead[: len(path.q50)]),
+        points=() if path is None else points(path, ahead[: len(path.q50)]),
         method="no method" if path is None else path.method,
         covered=quality.covered,
         forecasts=quality.forecasts,
@@ -77,15 +76,6 @@ def _followed(name: str, series: Series, given: Given, horizon_seconds: float) -
     for value in series.values[first:]:
         forecaster.step(float(value))
     return forecaster
-
-
-def _points(path: Path, factors: Array) -> tuple[Demand, ...]:
-    rates = np.stack([path.q50, path.q95, path.q99]) * factors / path.bin_seconds
-    risen = np.maximum.accumulate(np.maximum(rates, 0.0), axis=0)
-    return tuple(
-        Demand(t=path.start + place * path.bin_seconds, q50=q50, q95=q95, q99=q99)
-        for place, (q50, q95, q99) in enumerate(risen.T.tolist())
-    )
 
 
 def _seen(series: Series) -> tuple[tuple[float, float | None], ...]:

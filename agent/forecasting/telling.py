@@ -28,6 +28,9 @@ TOO_YOUNG = "too few bins have passed to know how far a forecast is off"
 NO_METHOD = "none yet: what is needed now counts"
 NO_START = "how long a start takes is not known: the plan has no cold_start_seconds, and none was seen yet"
 
+NOTHING = 1e-5
+"""Requests per second below which nothing is expected: less than one a day."""
+
 HIGH = 0.95
 """Above this certainty the schedule is of the 99 % quantile, else of the 95 %: a day ahead there are no others."""
 
@@ -63,17 +66,11 @@ def forecast(
     asked: Question, path: Path, factors: Array, quality: Quality, seen: tuple[tuple[float, float | None], ...]
 ) -> Forecast:
     """The path in requests per second, each bin times the factor of the events known for it, with what came before."""
-    lines = np.stack([path.q50, path.q95, path.q99]) * factors / path.bin_seconds
-    risen = np.maximum.accumulate(np.maximum(lines, 0.0), axis=0)
-    points = tuple(
-        Demand(t=path.start + place * path.bin_seconds, q50=float(q50), q95=float(q95), q99=float(q99))
-        for place, (q50, q95, q99) in enumerate(risen.T)
-    )
     projection = Projection(
         tier=asked.tier,
         made_at=asked.now,
         horizon_seconds=asked.horizon_seconds,
-        points=points,
+        points=points(path, factors),
         method=path.method,
         covered=quality.covered,
         forecasts=quality.forecasts,
@@ -88,6 +85,16 @@ def forecast(
         seen=seen,
         weights=tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
         notes=(path.note,) if path.note else (),
+    )
+
+
+def points(path: Path, factors: Array) -> tuple[Demand, ...]:
+    """The path's bins in requests per second, each times its factor; less than NOTHING is none."""
+    rates = np.stack([path.q50, path.q95, path.q99]) * factors / path.bin_seconds
+    risen = np.maximum.accumulate(np.where(rates < NOTHING, 0.0, rates), axis=0)
+    return tuple(
+        Demand(t=path.start + place * path.bin_seconds, q50=q50, q95=q95, q99=q99)
+        for place, (q50, q95, q99) in enumerate(risen.T.tolist())
     )
 
 
