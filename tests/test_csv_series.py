@@ -268,20 +268,20 @@ def test_another_header_is_refused_with_the_right_one(tmp_path: Path, header: st
     assert wrong(written(tmp_path, "0,1", "60,2", "120,3", header=header)).startswith(said)
 
 
+CUT_OFF = gzip.compress(b"timestamp,requests\n0,1\n60,1\n120,2\n" * 99)[:-30]
+NO_UTF_8 = ": is not a text file in UTF-8"
+
+
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
-        ("t.csv", b"", ": is empty; it must begin with the line timestamp,requests"),
-        ("t.csv", b"\n\n", ": is empty"),
-        ("t.csv.gz", b"timestamp,requests\n0,1\n", ": is named .gz and is not gzipped"),
-        (
-            "t.csv.gz",
-            gzip.compress(b"timestamp,requests\n0,1\n60,1\n120,2\n" * 99)[:-30],
-            ": is a gzip file that is cut off",
-        ),
-        ("t.csv", "timestamp,requests\n0,1\n".encode("utf-16"), ": is not a text file in UTF-8"),
-        ("t.csv", b"timestamp,requests\n0,1\n60,\xff\n120,3\n", ": is not a text file in UTF-8"),
-        ("t.csv", b"timestamp,requests\n0,1\n60,5\x00\n120,3\n", ""),
+        pytest.param("t.csv", b"", ": is empty; it must begin with the line timestamp,requests", id="empty"),
+        pytest.param("t.csv", b"\n\n", ": is empty", id="blank lines"),
+        pytest.param("t.csv.gz", b"timestamp,requests\n0,1\n", ": is named .gz and is not gzipped", id="not packed"),
+        pytest.param("t.csv.gz", CUT_OFF, ": is a gzip file that is cut off", id="cut off"),
+        pytest.param("t.csv", "timestamp,requests\n0,1\n".encode("utf-16"), NO_UTF_8, id="UTF-16"),
+        pytest.param("t.csv", b"timestamp,requests\n0,1\n60,\xff\n120,3\n", NO_UTF_8, id="a byte of Latin-1"),
+        pytest.param("t.csv", b"timestamp,requests\n0,1\n60,5\x00\n120,3\n", "", id="a zero byte"),
     ],
 )
 def test_files_that_are_no_csv_are_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
