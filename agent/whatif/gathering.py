@@ -1,0 +1,104 @@
+"""What a what-if is answered from, asked of the history: the sums of the report, and the slices whose load is known best.
+
+Owns the questions and their order. Most of a week is read as hours by load bin; the busiest hours once more as quarters of an
+hour by replica, for a peak is higher than any hour's mean. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.history.reader import Reader
+from agent.history.troubles import HistoryProblem
+from rules import windows
+from rules.arrivals import Demand
+from rules.resize_seen import RECENT_SECONDS, Seen, SeenSoFar
+from rules.slices import Slice, TierView
+from rules.whatif_prompts import Varied, varied
+from rules.windows import Window
+
+DAY_SECONDS, HOUR_SECONDS, QUARTERS_AN_HOUR = 86_400.0, 3600.0, 4
+
+FINE_ROWS = 3000
+"""Quarters that are read at most: 24 hours of 30 replicas, 3 hours of 200."""
+
+BUSIEST_HOURS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What was seen of one tier, the slices of the last days whose load is told, and the hours that tell of prompts."""
+
+    seen: Seen
+    slices: tuple[Slice, ...]
+    hours: tuple[Varied, ...]
+
+
+def material(store: Reader, view: TierView, version: str, since: float, until: float) -> Material:
+    """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryTrouble."""
+    versions = store.plan_versions(view.tier, since, until)
+    collected = SeenSoFar(view=view, since=since, until=until)
+    recent: list[Slice] = []
+    hours: list[Varied] = []
+    for begin, end in _days(since, until):
+        every = store.bins(view.tier, begin, end)
+        present = every if set(versions) <= {version} else store.bins(view.tier, begin, end, version)
+        needed = present if end > until - RECENT_SECONDS else _by_hour(present)
+        collected.add(_by_hour(every), needed, _demand(store, view.tier, begin, end))
+        hours += (one for one in map(varied, present) if one is not None)
+        recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
+    busiest = _busiest(recent)
+    fine = [
+        quarter
+        for hour in busiest
+        for quarter in store.replica_bins(view.tier, hour, hour + HOUR_SECONDS, version or None)
+    ]
+    coarse = [one for one in recent if _hour(one.window) not in busiest]
+    return Material(seen=collected.seen(versions), slices=(*coarse, *fine), hours=tuple(hours))
+
+
+def _by_hour(slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    """The load bins of each hour added up at once; one after the other they would take most of the time."""
+    grouped: dict[float, list[Window]] = {}
+    for one in slices:
+        grouped.setdefault(_hour(one.window), []).append(one.window)
+    return tuple(Slice(replica=None, window=windows.add(group), rps=None, in_system=None) for group in grouped.values())
+
+
+def _busiest(recent: Sequence[Slice]) -> frozenset[float]:
+    """The hours (by their begin) with most requests a replica-second, as many as are read in quarters."""
+    sums: dict[float, tuple[float, float]] = {}
+    for one in recent:
+        requests, seconds = sums.get(_hour(one.window), (0.0, 0.0))
+        finished = one.window.counters.get("requests_finished", 0.0)
+        sums[_hour(one.window)] = (requests + finished, seconds + one.window.covered_seconds)
+    known = {hour: requests / seconds for hour, (requests, seconds) in sums.items() if seconds > 0}
+    replicas = max((seconds / HOUR_SECONDS for _, seconds in sums.values()), default=1.0)
+    most = min(BUSIEST_HOURS, max(1, math.floor(FINE_ROWS / (QUARTERS_AN_HOUR * max(1.0, replicas)))))
+    return frozenset(sorted(known, key=lambda hour: -known[hour])[:most])
+
+
+def _middle(window: Window) -> float:
+    return (window.start + window.end) / 2
+
+
+def _hour(window: Window) -> float:
+    return _middle(window) // HOUR_SECONDS * HOUR_SECONDS
+
+
+def _demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+    try:
+        return store.requests(tier, since, until)
+    except HistoryProblem:
+        # An older sizewatch kept none; the peak is then told by the hours, and says so.
+        return ()
+
+
+def _days(since: float, until: float) -> Iterator[tuple[float, float]]:
+    """From full hour to full hour, so that no hour is asked for in two parts."""
+    while since < until:
+        end = min(until, (since // DAY_SECONDS + 1) * DAY_SECONDS)
+        yield since, end
+        since = end

@@ -1,0 +1,174 @@
+"""What-if against the simulator: bounds from what it was seen to do contain what it would do at the load that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from whatif_samples import DAY, Simulated, simulated
+
+from agent.demo.past.engine import PREFILL_EXPONENT
+from rules.resize_curve import Kept
+from rules.signals import Gap, Missing, Reading, SignalValue
+from rules.whatif import LATENCIES, AtLoad
+from rules.whatif_limits import BENCHMARK_END
+from rules.whatif_predict import Source
+from rules.whatif_prompts import effect
+
+RAG, CHAT = "rag-l40s", "chat-h100"
+
+
+@pytest.fixture(scope="module")
+def rag() -> Simulated:
+    """Up to about 4 rps a replica of a benchmark that goes to 6.65; prompts as planned."""
+    return simulated(RAG, 4.0)
+
+
+@pytest.fixture(scope="module")
+def drifting() -> Simulated:
+    """Prompts grow to twice the planned ones over four days."""
+    return simulated(CHAT, 3.3, days=4, longer=lambda t: 1 + t / (4 * DAY))
+
+
+def contains(value: SignalValue, truth: float, rounding: float = 0.01) -> bool:
+    """`rounding`: the simulator takes a load in steps of half a per cent of its range."""
+    assert isinstance(value, Reading), value
+    low, high = value.low or 0.0, value.high
+    return low * (1 - rounding) <= truth and (high is None or truth <= high * (1 + rounding))
+
+
+def production(at: AtLoad, name: str) -> SignalValue:
+    return at.of(name).production
+
+
+@pytest.mark.parametrize("instances", [4, 5, 6, 8, 12])
+@pytest.mark.parametrize("name", [*LATENCIES, "kv_utilization"])
+def test_at_a_load_that_production_served_its_bounds_contain_what_the_simulator_gives(
+    rag: Simulated, instances: int, name: str
+) -> None:
+    found = rag.answer(instances, rps=12.0)
+    assert contains(production(found.asked, name), rag.truth(name, 12.0 / instances), 0.02)
+
+
+@pytest.mark.parametrize("instances", [4, 6, 12])
+def test_the_best_estimate_of_p99_is_near_the_truth_and_its_bounds_are_closed(rag: Simulated, instances: int) -> None:
+    value = production(rag.answer(instances, rps=12.0).asked, "ttft_p99_seconds")
+    assert isinstance(value, Reading)
+    assert value.high is not None
+    assert value.value == pytest.approx(rag.truth("ttft_p99_seconds", 12.0 / instances), rel=0.1)
+
+
+def test_the_peak_itself_with_the_replicas_that_carried_it_lies_on_production_s_curve(rag: Simulated) -> None:
+    found = rag.answer(3)
+    assert found.peak is not None
+    assert found.peak.at is not None
+    assert found.peak.source == "reached in three stretches of five minutes"
+    assert (found.peak.at - rag.seen.since) % DAY == pytest.approx(DAY / 2, abs=3 * 3600)
+    assert found.rps == pytest.approx(12.0, rel=0.05)
+    assert isinstance(production(found.asked, "ttft_p99_seconds"), Reading)
+    assert [one.source for one in found.asked.held] == [Source.PRODUCTION] * 2
+    assert found.asked.kept is Kept.KEPT
+
+
+@pytest.mark.parametrize("name", [*LATENCIES, "kv_utilization"])
+def test_beyond_production_the_benchmark_stands_beside_it_and_is_not_mixed_in(rag: Simulated, name: str) -> None:
+    found = rag.answer(2, rps=11.0)
+    told = found.asked.of(name)
+    assert isinstance(told.production, Missing)
+    assert told.production.gap is Gap.LOAD_NOT_REACHED
+    assert "rps a replica at most" in told.production.text
+    assert contains(told.benchmark, rag.truth(name, 5.5))
+    assert [one.source for one in found.asked.held] == [Source.BENCHMARK] * 2
+    assert found.asked.kept is Kept.LIKELY_KEPT
+
+
+def test_beyond_both_nothing_is_invented(rag: Simulated) -> None:
+    found = rag.answer(1, rps=9.0)
+    for name in LATENCIES:
+        told = found.asked.of(name)
+        assert isinstance(told.production, Missing)
+        assert isinstance(told.benchmark, Missing)
+        assert (told.production.gap, told.benchmark.gap) == (Gap.LOAD_NOT_REACHED, Gap.OUTSIDE_BENCHMARK)
+    # The benchmark's last point, 2.739 s, broke 2 s at 6.65 rps; 9 rps are more. TPOT was kept there and nobody knows more.
+    assert {one.name: one.kept for one in found.asked.held} == {
+        "ttft_p99_seconds": Kept.LIKELY_BROKEN,
+        "tpot_p99_seconds": Kept.NOT_KNOWN,
+    }
+    assert found.asked.kept is Kept.LIKELY_BROKEN
+
+
+def test_the_load_at_which_the_first_limit_breaks_is_that_of_the_simulator(rag: Simulated) -> None:
+    found = rag.answer(3)
+    assert found.first is not None
+    assert found.first.limit.name == "ttft_p99_seconds"
+    load = found.first.limit.earliest
+    assert load is not None
+    assert rag.truth("ttft_p99_seconds", load) == pytest.approx(2.0, rel=0.02)
+    assert found.first.tier_rps == pytest.approx(3 * load)
+    end = next(one for one in found.met if one.limit.name == BENCHMARK_END)
+    assert end.tier_rps == pytest.approx(3 * 6.652)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.7, 1.2, 1.5])
+@pytest.mark.parametrize("name", LATENCIES)
+def test_prompts_that_production_never_had_give_bounds_alone_and_these_contain_the_truth(
+    rag: Simulated, scale: float, name: str
+) -> None:
+    found = rag.answer(6, rps=12.0, prompt_scale=scale)
+    told = found.asked.of(name)
+    for value in (told.production, told.benchmark):
+        assert isinstance(value, Reading)
+        assert value.value is None
+        assert contains(value, rag.truth(name, 2.0, scale))
+    assert any("production did not show what such prompts do to TTFT" in text for text in found.assumed)
+
+
+@pytest.mark.parametrize(("scale", "then"), [(0.8, 1.2), (1.2, 1.8)])
+@pytest.mark.parametrize("name", LATENCIES)
+def test_prompts_as_production_had_them_move_a_prediction_as_they_moved_production(
+    drifting: Simulated, scale: float, then: float, name: str
+) -> None:
+    found = drifting.answer(3, rps=6.0, prompt_scale=scale)
+    value = production(found.asked, name)
+    assert isinstance(value, Reading)
+    assert value.value is not None
+    assert contains(value, drifting.truth(name, 2.0, then))
+    if name == "ttft_p99_seconds":
+        assert value.value == pytest.approx(drifting.truth(name, 2.0, then), rel=0.15)
+
+
+def test_the_exponent_of_the_simulator_is_found_again(drifting: Simulated) -> None:
+    ttft, tpot = (effect(drifting.hours, name) for name in ("ttft_p99_seconds", "tpot_p99_seconds"))
+    assert ttft is not None
+    assert tpot is not None
+    assert ttft.value == pytest.approx(PREFILL_EXPONENT, abs=0.03)
+    assert ttft.low < PREFILL_EXPONENT < ttft.high
+    assert ttft.high - ttft.low < 0.2
+    assert tpot.low < 0.0 < tpot.high
+    told = [one for one in drifting.answer(3, prompt_scale=0.8).assumed if one.startswith("TTFT moves")]
+    assert f"to the power of {ttft.value:.2f}" in told[0]
+
+
+def test_a_benchmark_that_production_is_slower_than_is_not_believed_beyond_it(drifting: Simulated) -> None:
+    found = drifting.answer(2, rps=9.0)
+    told = {one.name: one for one in found.asked.held}
+    # At 4.5 rps the benchmark has about 1.12 s; with prompts half as long again as planned it is 1.12 x 1.5^1.15 = 1.78 s.
+    assert drifting.truth("ttft_p99_seconds", 4.5) < 1.5 < drifting.truth("ttft_p99_seconds", 4.5, 1.5)
+    assert (told["ttft_p99_seconds"].kept, told["ttft_p99_seconds"].source) == (Kept.LIKELY_BROKEN, Source.SLOWED)
+    assert found.asked.kept is Kept.LIKELY_BROKEN
+    # What the benchmark measured is shown as it is.
+    assert contains(found.asked.of("ttft_p99_seconds").benchmark, drifting.truth("ttft_p99_seconds", 4.5))
+
+
+def true_limit(of: Simulated, limit: float, scale: float) -> float:
+    """The load at which the simulator's TTFT P99 crosses a limit, with prompts so many times as long as planned."""
+    loads = [0.01 * n for n in range(1, 660)]
+    return next((x for x in loads if of.truth("ttft_p99_seconds", x, scale) > limit), loads[-1])
+
+
+@pytest.mark.parametrize("scale", [0.8, 1.3, 1.8])
+def test_with_other_prompts_the_load_at_which_a_limit_breaks_is_bounded(rag: Simulated, scale: float) -> None:
+    met = next(one for one in rag.answer(6, rps=12.0, prompt_scale=scale).met if one.limit.name == "ttft_p99_seconds")
+    known = met.limit.rps
+    assert isinstance(known, Reading)
+    truth = true_limit(rag, 2.0, scale)
+    assert (known.low or 0.0) <= truth * 1.02
+    assert known.high is None or truth <= known.high * 1.02

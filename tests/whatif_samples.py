@@ -1,0 +1,97 @@
+"""A simulated tier as a what-if sees it, and what the simulator would give at any load: the truth that bounds must contain."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import agent.demo
+from agent.config_files import load_plan
+from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, Engine
+from agent.demo.past.loads import Loads
+from agent.demo.past.lognormal import Z99
+from rules import arrivals, slices, windows
+from rules.curve import Curve
+from rules.plan import TierPlan
+from rules.resize_seen import Seen, SeenSoFar
+from rules.slices import Slice, TierView
+from rules.whatif import Question, WhatIf, what_if
+from rules.whatif_prompts import Varied, varied
+
+HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
+START = 1_793_577_600.0
+"""Monday 2 November 2026, 0:00 UTC."""
+
+PLANS = load_plan(Path(agent.demo.__file__).parent / "plan_past.yaml").tiers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """Days of one tier, and how many replicas served them."""
+
+    plan: TierPlan
+    seen: Seen
+    slices: tuple[Slice, ...]
+    hours: tuple[Varied, ...]
+
+    def answer(self, instances: int, rps: float | None = None, prompt_scale: float = 1.0) -> WhatIf:
+        question = Question(instances=instances, rps=rps, prompt_scale=prompt_scale)
+        return what_if(self.seen, self.slices, self.hours, question)
+
+    def truth(self, name: str, rps: float, prompt_scale: float = 1.0) -> float:
+        """What an engine of the simulator does at a load of one replica, with prompts so many times as long as planned."""
+        curve = Curve.from_plan(self.plan)
+        assert curve is not None
+        load = Loads(curve).at(rps)
+        if name == "kv_utilization":
+            return load.kv
+        times = load.first.scaled(prompt_scale**PREFILL_EXPONENT) if name.startswith("ttft") else load.each
+        return times.median * math.exp(times.sigma * (Z99 if "p99" in name else 0.0))
+
+
+def simulated(
+    tier: str, busiest: float, days: int = 2, replicas: int = 3, longer: Callable[[float], float] = lambda t: 1.0
+) -> Simulated:
+    """Days with a peak of `busiest` rps of a replica in the afternoon; `longer` says how many times as long prompts are, by the
+    seconds since the begin."""
+    plan, rng = PLANS[tier], random.Random(tier)
+    view = slices.view(tier, plan)
+    assert view.curve is not None
+    engines = [Engine(plan, view.curve, rng, START) for _ in range(replicas)]
+    pages = [engine.snapshot() for engine in engines]
+    found: list[Slice] = []
+    for step in range(1, round(days * DAY / QUARTER) + 1):
+        t = START + step * QUARTER
+        rate = busiest * (0.55 - 0.45 * math.cos(2 * math.pi * (step % 96) / 96))
+        for n, engine in enumerate(engines):
+            mean = rate * QUARTER
+            arrived = max(0, round(mean + rng.gauss(0.0, 1.0) * math.sqrt(mean)))
+            engine.advance(t, arrived, Conditions(prompt_scale=longer(t - START)))
+            after = engine.snapshot()
+            found.append(slices.place(windows.between(pages[n], after), view.curve, f"r{n}"))
+            pages[n] = after
+    return _simulated(view, plan, found, START + days * DAY)
+
+
+def _simulated(view: TierView, plan: TierPlan, found: list[Slice], until: float) -> Simulated:
+    hourly: dict[tuple[float, int | None], list[Slice]] = {}
+    for one in found:
+        hourly.setdefault(((one.window.start + one.window.end) / 2 // HOUR, one.bin), []).append(one)
+    hours = [
+        slices.place(windows.add(one.window for one in group), None, None, bin) for (_, bin), group in hourly.items()
+    ]
+    collected = SeenSoFar(view=view, since=START, until=until)
+    minutes = [part for one in found for part in arrivals.by_minute(one.window)]
+    collected.add(hours, hours, arrivals.demand(_summed(minutes)))
+    told = tuple(one for one in map(varied, hours) if one is not None)
+    return Simulated(plan=plan, seen=collected.seen(("v1",)), slices=tuple(found), hours=told)
+
+
+def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:
+    grouped: dict[float, list[arrivals.MinuteSums]] = {}
+    for one in minutes:
+        grouped.setdefault(one.start, []).append(one)
+    return [arrivals.add(grouped[start]) for start in sorted(grouped)]
