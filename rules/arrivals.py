@@ -187,6 +187,19 @@ def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
     return tuple(found)
 
 
+def requests_alone(one: MinuteSums) -> Demand:
+    """The requests of a minute as `demand` tells them; tokens and waiting requests are missing."""
+    return Demand(
+        start=one.start,
+        requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
+        prompt_tokens=None,
+        generation_tokens=None,
+        waiting=None,
+        covered_seconds=one.covered_seconds,
+        expected_seconds=one.expected_seconds,
+    )
+
+
 class _Recent:
     """The sums of the last REQUEST_MINUTES, kept as minutes come and go, and summed anew now and then so that no rounding
     stays."""

@@ -183,15 +183,19 @@ def test_the_history_loads_nothing_of_the_forecasts() -> None:
 # ---- files of the older format ----
 
 
-def old_file(path: Path) -> None:
-    """A history of format 1 with an event and a kept value in it, as it was made before there was demand."""
+LATER = {"demand": 2, "chunks": 3}
+"""The format that each table came with, where that is not the first."""
+
+
+def old_file(path: Path, format: int = 1) -> None:
+    """A history of an older format with a kept value in it: of the first, as it was made before there was demand."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     for name, statement in TABLES.items():
-        if name != "demand":
+        if LATER.get(name, 1) <= format:
             connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("PRAGMA user_version = 1")
+    connection.execute(f"PRAGMA user_version = {format}")
     connection.execute("INSERT INTO kept VALUES ('plan', '\"v1\"')")
     connection.commit()
     connection.close()
@@ -210,7 +214,7 @@ def test_a_file_of_the_older_format_is_brought_to_the_new_one_by_the_writer(path
         assert json.loads(store.kept("plan") or "") == "v1"
         store.book([booking(0)])
         assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
-    assert version(path) == VERSION == 2
+    assert version(path) == VERSION == 3
     with Store(path) as store, Store.open_reader(path) as reader:
         assert reader.demand("h100", *EVER) == store.demand("h100", *EVER) != ()
 

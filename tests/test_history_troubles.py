@@ -233,10 +233,10 @@ def problem_of(call, *arguments):
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
     with Store(path) as store:
         store.book([booking(0)])
-        store._connection.execute("PRAGMA user_version = 3")
+        store._connection.execute("PRAGMA user_version = 4")
     before = path.read_bytes()
     text = (
-        f"{path}: was written by a newer sizewatch (format 3, this one knows 2); run that version, or give another path"
+        f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or give another path"
     )
     assert problem_of(Store, path) == text
     assert problem_of(Store.open_reader, path) == text

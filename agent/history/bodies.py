@@ -42,7 +42,7 @@ def unpack(body: bytes) -> Window:
         raise ValueError(f"a row that does not unpack ({error})") from error
 
 
-def slice_of(replica: str, bin: int, beyond: str, body: bytes) -> Slice:
-    """The slice that a row holds, its load worked out anew. Raises ValueError where the body holds no window."""
-    placed = slices.place(unpack(body), None, replica or None, bin if bin >= 0 else None)
+def slice_of(replica: str, bin: int, beyond: str, window: Window) -> Slice:
+    """The slice of a row's window, its load worked out anew."""
+    placed = slices.place(window, None, replica or None, bin if bin >= 0 else None)
     return replace(placed, beyond=beyond) if bin == BEYOND else placed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from agent.history.bodies import bin_code, pack, slice_of
+from agent.history.bodies import bin_code, pack, slice_of, unpack
 from agent.history.troubles import HistoryTrouble
 from rules.slices import Slice
 
@@ -110,5 +110,5 @@ def _waiting(booking: Booking) -> _Waiting:
 
 
 def _booking(one: _Waiting) -> Booking:
-    placed = slice_of(one.replica, one.bin, one.beyond, one.body)
+    placed = slice_of(one.replica, one.bin, one.beyond, unpack(one.body))
     return Booking(tier=one.tier, plan_version=one.plan_version, slice=placed, pool=one.pool)

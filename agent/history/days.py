@@ -1,16 +1,18 @@
-"""The hours of a tier, asked of the history for the rules that look back days.
+"""The hours of a tier, asked of the history for whoever looks back days.
 
-Owns how they are asked for: day by day, each day slimmed to what those rules read before the next is read, so that weeks
-of a busy tier fit into memory and a turn that wants to book waits for a day at most. The judgement is
-`rules.watch_long`'s.
+Owns how they are asked for: piece by piece, each made smaller before the next is read, so that weeks of a busy tier fit into
+memory and a turn that wants to book waits for a day's reading at most. The judgement is `rules.watch_long`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from agent.history.reader import Reader
-from rules import watch_long
+from rules import watch_long, windows
 from rules.slices import Slice, TierView
 from rules.verdicts import Answer
+from rules.windows import Window
 
 DAY_SECONDS = 86_400.0
 
@@ -26,9 +28,23 @@ def answers(store: Reader, view: TierView, version: str, now: float) -> tuple[An
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[Slice, ...]:
     found: list[Slice] = []
-    while since < until:
-        # From full hour to full hour, so that no hour is asked for in two parts.
-        end = min(until, (since // DAY_SECONDS + 1) * DAY_SECONDS)
-        found += watch_long.hour_sums(store.bins(tier, since, end, version))
-        since = end
+    for begin, end in pieces(since, until, DAY_SECONDS):
+        found += watch_long.hour_sums(store.bins(tier, begin, end, version))
     return tuple(found)
+
+
+def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, float]]:
+    """[since, until) cut at full multiples of `seconds`, so that no hour (or minute) is asked for in two parts."""
+    while since < until:
+        end = min(until, (since // seconds + 1) * seconds)
+        yield since, end
+        since = end
+
+
+def by_hour(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
+    grouped: dict[float, list[Window]] = {}
+    for one in slices:
+        middle = (one.window.start + one.window.end) / 2
+        grouped.setdefault(middle // watch_long.HOUR_SECONDS, []).append(one.window)
+    return tuple(Slice(replica=None, window=windows.add(group), rps=None, in_system=None) for group in grouped.values())

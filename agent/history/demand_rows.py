@@ -11,7 +11,7 @@ from agent.history.bodies import NO_BIN
 from agent.history.booking import Booking
 from agent.history.rows import RowKey
 from rules import arrivals
-from rules.arrivals import ADDED, MinuteSums
+from rules.arrivals import ADDED, Demand, MinuteSums
 
 COLUMNS = ("first", "last", *ADDED)
 
@@ -21,10 +21,19 @@ DEMAND_UPSERT = (
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in ADDED)
 )
 
+
+def _several(columns: Iterable[str]) -> str:
+    return ", ".join(f"demand.{name}" for name in columns)
+
+
 DEMAND_SELECT = (
-    f"SELECT start, {', '.join(f'demand.{name}' for name in COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
+    f"SELECT start, {_several(COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
     " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
 )
+
+REQUESTS_COLUMNS = ("first", "last", "expected_seconds", "covered_seconds", "requests", "requests_seconds")
+
+REQUESTS_SELECT = DEMAND_SELECT.replace(_several(COLUMNS), _several(REQUESTS_COLUMNS))
 
 
 def by_tier_minute(bookings: Iterable[Booking]) -> dict[RowKey, list[MinuteSums]]:
@@ -50,3 +59,19 @@ def demand_values(one: MinuteSums) -> tuple[float, ...]:
 def minute_sums(start: int, *values: float) -> MinuteSums:
     """The row that was read."""
     return MinuteSums(start=float(start), **dict(zip(COLUMNS, values, strict=True)))
+
+
+def requests_of(
+    start: int, first: float, last: float, expected: float, covered: float, requests: float, seconds: float
+) -> Demand:
+    """What the row says of requests alone, as `rules.arrivals.demand` does."""
+    one = MinuteSums(
+        start=float(start),
+        first=first,
+        last=last,
+        expected_seconds=expected,
+        covered_seconds=covered,
+        requests=requests,
+        requests_seconds=seconds,
+    )
+    return arrivals.requests_alone(one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ from rules.budget import Budget
 from rules.episodes import Episode
 from rules.foreign_alerts import ForeignAlert
 from rules.signals import Gap
-from rules.slices import TierView
+from rules.slices import Slice, TierView
 from rules.step13 import FIRST_WEEK_SECONDS, Step13, step13
 from rules.timeline import Event
 from rules.verdicts import Answer
@@ -40,6 +40,9 @@ ALIVE_SECONDS = 3600.0
 
 MINUTES_BELOW_SECONDS = 43_200.0
 """A check over less than half a day is made from minutes: hours are too few to tell a burst from a habit."""
+
+PIECE_OF_MINUTES_SECONDS = 600.0
+"""What of the minutes of some hundred replicas is in memory at once when a budget is filled again."""
 
 NO_POOLS: Mapping[Key, str] = MappingProxyType({})
 
@@ -85,6 +88,10 @@ class Keeping:
         with self._opening:
             self._store = self._store or self._opened()
             return self._store
+
+    def store(self) -> Store:
+        """The store, for what is booked beside the turns. Raises HistoryTrouble or HistoryProblem."""
+        return self._open()
 
     def turn(
         self,
@@ -151,7 +158,7 @@ class Keeping:
             found = store.episodes(since)
             unfinished = tuple(e for e in found if e.ended_at is None)
             tiers = {episode.subject.tier for episode in unfinished}
-            seen = any(store.minutes(tier, now - ALIVE_SECONDS, now) for tier in tiers)
+            seen = any(store.booked_since(tier, now - ALIVE_SECONDS) for tier in tiers)
             foreign, events = store.foreign_alerts(since), store.events(since)
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
@@ -165,11 +172,20 @@ class Keeping:
         cut = (now - budget.HOUR_SECONDS) // budget.HOUR_SECONDS * budget.HOUR_SECONDS
         try:
             store = self._open()
-            hours = store.bins(view.tier, now - budget.KEPT_SECONDS, cut)
-            return budget.refilled(view, hours, store.minutes(view.tier, cut, now))
+            return budget.refilled(
+                view, _hours(store, view.tier, now - budget.KEPT_SECONDS, cut), _minutes(store, view.tier, cut, now)
+            )
         except HistoryTrouble as trouble:
             self.trouble = str(trouble)
             return None
+
+    def seal(self, now: float, stopping: Callable[[], bool] = lambda: False) -> None:
+        """What is over goes into chunks (`agent.history.sealing`), until all is done or `stopping`. Takes up to
+        SEALING_SECONDS: not for a start, nor a turn."""
+        try:
+            self._open().seal(now, stopping=stopping)
+        except (HistoryTrouble, HistoryProblem) as trouble:
+            self.trouble = str(trouble)
 
     def upkeep(self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float) -> dict[str, str] | None:
         """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
@@ -208,6 +224,16 @@ class Keeping:
                 self._store.close()
         finally:
             self._let_go()
+
+
+def _hours(store: Reader, tier: str, since: float, until: float) -> Iterator[Slice]:
+    for begin, end in days.pieces(since, until, days.DAY_SECONDS):
+        yield from days.by_hour(store.bins(tier, begin, end))
+
+
+def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[Slice]:
+    for begin, end in days.pieces(since, until, PIECE_OF_MINUTES_SECONDS):
+        yield from store.minutes(tier, begin, end)
 
 
 def _step13(store: Store, view: TierView, version: str, now: float) -> str | None:

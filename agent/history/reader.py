@@ -13,8 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agent.history import spans
-from agent.history.bodies import slice_of
+from agent.history import demand_rows, slice_rows, spans
 from agent.history.demand_rows import DEMAND_SELECT, minute_sums
 from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, has
 from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
@@ -60,6 +59,10 @@ class Reader:
         """
         return self._slices(MINUTES, tier, since, until, plan_version)
 
+    def booked_since(self, tier: str, since: float) -> bool:
+        """Whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
+        return bool(self._ask(slice_rows.any_since(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0])
+
     def replica_bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
         """The quarters of an hour of each replica and load bin that begin in [since, until), oldest first."""
         return self._slices(QUARTERS, tier, since, until, plan_version)
@@ -73,22 +76,25 @@ class Reader:
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """The plan versions under which hours of [since, until) were booked, the newest hour's last."""
-        rows = self._ask(
-            f"SELECT plan, max(start) FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
-            " WHERE tier = ? AND start >= ? AND start < ? GROUP BY plan ORDER BY 2, 1",
-            (tier, since, until),
-        )
-        return tuple(plan for plan, _ in rows)
+        asked = {"tier": tier, "since": since, "until": until}
+        found = self._ask(slice_rows.PLANS if self._has("chunks") else slice_rows.PLANS_OF_ROWS, asked)
+        newest: dict[str, int] = {}
+        for plan, last, begin, body in found:
+            inside = [last]
+            if body is not None:
+                (inside,) = self._read([(begin, body, since, until)], slice_rows.starts_of, "chunks")
+            for start in inside:
+                newest[plan] = max(newest.get(plan, start), start)
+        return tuple(sorted(newest, key=lambda plan: (newest[plan], plan)))
 
     def _slices(self, kind: Sum, tier: str, since: float, until: float, plan: str | None) -> tuple[Slice, ...]:
-        # CROSS JOIN: by time first, as the tables are ordered; SQLite without statistics may begin with the series.
-        rows = self._ask(
-            f"SELECT replica, bin, beyond, body FROM {kind.table} AS row CROSS JOIN series ON series.id = row.series"
-            " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
-            " ORDER BY start, replica, bin",
-            {"tier": tier, "since": since, "until": until, "plan": plan},
-        )
-        return self._read(rows, slice_of, kind.table)
+        asked = {"tier": tier, "since": since, "until": until, "plan": plan}
+        found = self._ask(slice_rows.statement(kind, self._has("chunks")), asked)
+        return self._read([(found, since, until)], slice_rows.slices_of, kind.table)[0]
+
+    def _has(self, table: str) -> bool:
+        with self._lock, translated(self._path):
+            return has(self._connection, table)
 
     def demand(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
         """What arrived at the tier in each minute that begins in [since, until), oldest first; minutes of which nothing was
@@ -97,14 +103,22 @@ class Reader:
         The newest minutes are still growing: a minute is whole when every replica has booked the one after it, two scrape
         intervals after its end. Raises HistoryProblem where an older sizewatch wrote the file, which kept no demand.
         """
-        with self._lock, translated(self._path):
-            if not has(self._connection, "demand"):
-                raise HistoryProblem(
-                    self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
-                )
+        self._require_demand()
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
         rows = self._ask(DEMAND_SELECT, (before, until, tier))
         return tuple(one for one in arrivals.demand(minute_sums(*row) for row in rows) if one.start >= since)
+
+    def requests(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+        """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
+        self._require_demand()
+        rows = self._ask(demand_rows.REQUESTS_SELECT, (since, until, tier))
+        return tuple(demand_rows.requests_of(*row) for row in rows)
+
+    def _require_demand(self) -> None:
+        if not self._has("demand"):
+            raise HistoryProblem(
+                self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
+            )
 
     def episodes(self, since: float, tier: str | None = None) -> tuple[Episode, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
@@ -126,7 +140,7 @@ class Reader:
         )
         return self._read(rows, read, "spans")
 
-    def _read(self, rows: list[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
+    def _read(self, rows: Sequence[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
         try:
             return tuple(read(*row) for row in rows)
         except ValueError as error:

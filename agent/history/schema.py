@@ -7,6 +7,7 @@ one before there.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from agent.history.backup import back_up
 from agent.history.troubles import HistoryProblem, translated
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
 
-VERSION = 2
+VERSION = 3
 
 DAY = 86_400.0
 
@@ -31,19 +33,24 @@ WAL_BYTES = 16 * 1024 * 1024
 """What is left of the write-ahead log after a checkpoint; a slow reader can make it grow beyond for a while."""
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """One of the three sums: a row holds `seconds` of one load bin, of one replica or (hours) of the whole tier."""
+    """One of the three sums: a row holds `seconds` of one load bin, of one replica or (hours) of the whole tier. Rows of
+    `sealed_seconds` that are over are put into one chunk."""
 
     table: str
     seconds: int
     per_replica: bool
     keep_seconds: float
+    sealed_seconds: int
 
 
-MINUTES = Sum(table="minutes", seconds=60, per_replica=True, keep_seconds=3 * DAY)
-QUARTERS = Sum(table="quarters", seconds=900, per_replica=True, keep_seconds=91 * DAY)
-HOURS = Sum(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY)
+MINUTES = Sum(table="minutes", seconds=60, per_replica=True, keep_seconds=3 * DAY, sealed_seconds=3_600)
+QUARTERS = Sum(table="quarters", seconds=900, per_replica=True, keep_seconds=91 * DAY, sealed_seconds=86_400)
+HOURS = Sum(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY, sealed_seconds=86_400)
 
 SUMS = (MINUTES, QUARTERS, HOURS)
 """DESIGN 3.5: 3 days of minutes, 13 weeks of the others."""
@@ -74,11 +81,14 @@ TABLES = {
         requests_seconds REAL NOT NULL, completed REAL NOT NULL, prompt_tokens REAL NOT NULL,
         prompt_seconds REAL NOT NULL, generation_tokens REAL NOT NULL, generation_seconds REAL NOT NULL,
         waiting REAL NOT NULL, waiting_seconds REAL NOT NULL, PRIMARY KEY (start, series))""",
+    "chunks": """CREATE TABLE chunks (
+        sum TEXT NOT NULL, start INTEGER NOT NULL, series INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
+        rows INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (sum, start, series))""",
 }
 """What each table is made with. `series.last` is the hour of its newest row; an empty replica stands for the tier, an empty
-plan for all."""
+plan for all. `chunks.start` is when its hour or day begins, `oldest` and `newest` when those of its rows do."""
 
-STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",)}
+STEPS: Mapping[int, tuple[str, ...]] = {1: ("demand",), 2: ("chunks",)}
 """By format: the tables that the next one added. A writer makes them in an older file, and it is of the newest format."""
 
 
@@ -139,7 +149,13 @@ def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: P
     if found != VERSION:
         with _transaction(connection, "BEGIN IMMEDIATE"):
             # Another process may have come first.
-            for table in _lacking(_version(connection, path)):
+            before = _version(connection, path)
+            if 0 < before < VERSION:
+                _log.warning("%s is of format %d; a copy is made before it is brought to %d", path, before, VERSION)
+                _log.warning(
+                    "the copy is %s; an older sizewatch reads it, and it may be deleted", back_up(path, before)
+                )
+            for table in _lacking(before):
                 connection.execute(TABLES[table])
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")

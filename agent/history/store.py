@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.history import schema, spans
-from agent.history.bodies import pack, slice_of
+from agent.history import schema, sealing, spans
+from agent.history.bodies import pack, slice_of, unpack
 from agent.history.booking import Booking
 from agent.history.demand_rows import DEMAND_UPSERT, by_tier_minute, demand_values
 from agent.history.reader import Reader
@@ -32,8 +33,17 @@ BUSY_TIMEOUT_SECONDS = 5.0
 ROWS_AT_A_TIME = 5_000
 """Pruning lets go of the file after so many rows, so that a backlog does not hold up a booking."""
 
+CHUNKS_AT_A_TIME = 100
+
 PAGES_AT_A_TIME = 8_192
 """Pages of 4 KiB that one pruning gives back at most: 32 MiB."""
+
+SEALING_SECONDS = 20.0
+"""Sealing takes at most so long an hour. What an hour of 200 replicas leaves takes some seconds, the end of a day ten; what an
+older sizewatch left may take a day of hours."""
+
+PAUSE_SECONDS = 0.005
+"""Between two pieces, so that a booking that waits comes first."""
 
 FREE_SHARE = 0.1
 """Free pages up to this share of the file are left for the next rows; what is above goes back to the disk."""
@@ -80,7 +90,7 @@ class Store(Reader):
             f"SELECT beyond, body FROM {kind.table} WHERE start = ? AND series = ? AND bin = ?",
             (key.start, series, key.bin),
         ).fetchall()
-        before = self._read([(key.replica, key.bin, *row) for row in found], slice_of, kind.table)
+        before = self._read([(key.replica, key.bin, *row) for row in found], _slice_in, kind.table)
         window, beyond = summed((*before, *group))
         self._connection.execute(
             f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)"
@@ -137,12 +147,38 @@ class Store(Reader):
                 (name, value_json),
             )
 
+    def seal(
+        self, now: float, most_seconds: float = SEALING_SECONDS, stopping: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Puts rows whose hour or day is over at `now` (unix seconds) into chunks; the number of them. Each chunk is a
+        transaction of some ten milliseconds; what does not fit into `most_seconds`, or comes after `stopping`, waits for the
+        next call."""
+        sealed, until = 0, time.monotonic() + most_seconds
+        for kind in SUMS:
+            with self._lock, translated(self._path):
+                pieces = sealing.due(self._connection, kind, now)
+            for piece in pieces:
+                if time.monotonic() >= until or stopping():
+                    return sealed
+                sealed += self._exchange(piece)
+                time.sleep(PAUSE_SECONDS)
+        return sealed
+
+    def _exchange(self, piece: sealing.Piece) -> int:
+        with self._transaction():
+            try:
+                return sealing.exchange(self._connection, piece)
+            except ValueError as error:
+                raise trouble(Trouble.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
+
     def prune(self, now: float) -> int:
         """Throws away what is older than it is kept at `now` (unix seconds); the number of rows that went.
 
-        Kept values stay, and so do open episodes and unknown spans. Called hourly it removes an hour's rows.
+        Kept values stay, and so do open episodes and unknown spans. Called hourly it removes an hour's rows. A chunk goes
+        when its newest row is too old, up to an hour (of minutes) or a day after its oldest.
         """
         gone = sum(self._delete(f"{kind.table} WHERE start < ?", now - kind.keep_seconds) for kind in SUMS)
+        gone += sum(self._delete_chunks(kind, now - kind.keep_seconds) for kind in SUMS)
         gone += self._delete("demand WHERE start < ?", now - KEEP_SECONDS)
         gone += self._delete("spans WHERE ended_at < ?", now - KEEP_SECONDS)
         gone += self._delete("events WHERE t < ?", now - KEEP_SECONDS)
@@ -159,6 +195,18 @@ class Store(Reader):
             with self._transaction():
                 last = self._connection.execute(statement, (older_than,)).rowcount
             gone += last
+        return gone
+
+    def _delete_chunks(self, kind: Sum, older_than: float) -> int:
+        """A few at a time: each is many pages."""
+        some = f"SELECT rowid FROM chunks WHERE sum = :sum AND start < :old AND newest < :old LIMIT {CHUNKS_AT_A_TIME}"
+        values = {"sum": kind.table, "old": older_than}
+        gone, last = 0, CHUNKS_AT_A_TIME
+        while last == CHUNKS_AT_A_TIME:
+            with self._transaction():
+                held = f"SELECT coalesce(sum(rows), 0) FROM chunks WHERE rowid IN ({some})"
+                gone += int(self._connection.execute(held, values).fetchone()[0])
+                last = self._connection.execute(f"DELETE FROM chunks WHERE rowid IN ({some})", values).rowcount
         return gone
 
     def _shrink(self) -> None:
@@ -192,6 +240,10 @@ class Store(Reader):
         """SQLite goes on writing to a file that was deleted or replaced, and all of that would be lost unseen."""
         if _identity(self._path) != self._identity:
             raise trouble(Trouble.MISSING, self._path, "was removed or replaced while it was open")
+
+
+def _slice_in(replica: str, bin: int, beyond: str, body: bytes) -> Slice:
+    return slice_of(replica, bin, beyond, unpack(body))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -25,8 +25,6 @@ from rules.step13 import HOUR_SECONDS, Step13, step13
 from rules.verdicts import Answer
 from rules.windows import Window
 
-DAY_SECONDS = 86_400.0
-
 JUDGED_SECONDS = RECENT_SECONDS
 """Rules that compare with the benchmark see at most so much: what was slow ten weeks ago is no reason to re-size now."""
 
@@ -91,10 +89,11 @@ def _tier(store: Reader, asked: Asked, view: TierView) -> _Judged:
     collected = SeenSoFar(view=view, since=asked.since, until=asked.until)
     recent: list[Slice] = []
     of_plan: list[Slice] = []
-    for since, until in _days(asked.since, asked.until):
+    for since, until in days.pieces(asked.since, asked.until, days.DAY_SECONDS):
         every = store.bins(view.tier, since, until)
         present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
-        collected.add(every, present, _demand(store, view.tier, since, until))
+        hours = days.by_hour(every)
+        collected.add(hours, _as_needed(asked, until, every, hours, present), _demand(store, view.tier, since, until))
         if since >= asked.until - JUDGED_SECONDS:
             recent += every
             of_plan += present
@@ -104,6 +103,15 @@ def _tier(store: Reader, asked: Asked, view: TierView) -> _Judged:
     return _Judged(seen=seen, step13=checked, answers=answers, before=_before(store, asked, view))
 
 
+def _as_needed(
+    asked: Asked, until: float, every: tuple[Slice, ...], hours: tuple[Slice, ...], present: tuple[Slice, ...]
+) -> tuple[Slice, ...]:
+    """A day under the present plan: by load bin where `Seen` tells them apart, else by hour."""
+    if until > asked.until - RECENT_SECONDS:
+        return present
+    return hours if present is every else days.by_hour(present)
+
+
 def _over(view: TierView, slices: list[Slice], now: float) -> Iterator[Answer]:
     for name in OVER_THE_TIME:
         yield judge(RULES[name], view, slices, now, HOUR_SECONDS)
@@ -111,7 +119,7 @@ def _over(view: TierView, slices: list[Slice], now: float) -> Iterator[Answer]:
 
 def _demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
     try:
-        return store.demand(tier, since, until)
+        return store.requests(tier, since, until)
     except HistoryProblem:
         # An older sizewatch kept none; the report says so where it needs it.
         return ()
@@ -121,17 +129,9 @@ def _before(store: Reader, asked: Asked, view: TierView) -> Window | None:
     """The sum of as long a time before, for trends."""
     begin = 2 * asked.since - asked.until
     collected = SeenSoFar(view=view, since=begin, until=asked.since)
-    for since, until in _days(begin, asked.since):
-        collected.add(store.bins(view.tier, since, until), (), ())
+    for since, until in days.pieces(begin, asked.since, days.DAY_SECONDS):
+        collected.add(days.by_hour(store.bins(view.tier, since, until)), (), ())
     return collected.seen(()).total
-
-
-def _days(since: float, until: float) -> Iterator[tuple[float, float]]:
-    """From full hour to full hour, so that no hour is asked for in two parts."""
-    while since < until:
-        end = min(until, (since // DAY_SECONDS + 1) * DAY_SECONDS)
-        yield since, end
-        since = end
 
 
 def _past(store: Reader, asked: Asked, found: Resize, judged: _Judged) -> TierPast:

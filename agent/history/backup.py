@@ -1,0 +1,62 @@
+"""The copy of a history that is made before its format changes.
+
+Owns its name, the room it needs, and that it is whole or not there. Whoever calls holds the file's write lock, so that nobody
+writes meanwhile. It must not change the history itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+
+ROOM = 1.1
+"""So many times the file's size must be free: the copy, and the log of what changes."""
+
+
+def name_of(path: Path, version: int) -> Path:
+    """Where the copy of a file of this format is put: beside it."""
+    return path.with_name(f"{path.name}.format-{version}")
+
+
+def back_up(path: Path, version: int) -> Path:
+    """Copies the file, which is of this format; an earlier copy of that name is replaced. Raises HistoryTrouble where there is
+    no room, HistoryProblem where the folder does not take it."""
+    into = name_of(path, version)
+    unfinished = into.with_name(f"{into.name}.{os.getpid()}")
+    try:
+        if shutil.disk_usage(path.parent).free < ROOM * path.stat().st_size:
+            raise trouble(Trouble.FULL, into, "has no room: a new format begins with a copy of the file")
+        try:
+            os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600))
+            _copy(path, unfinished)
+            unfinished.replace(into)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        _sync(into.parent)
+    except OSError as error:
+        raise HistoryProblem(
+            into, f"cannot be made ({error.strerror}); make its directory writable for this user"
+        ) from error
+    return into
+
+
+def _copy(path: Path, into: Path) -> None:
+    source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    with closing(source), translated(into), closing(sqlite3.connect(into)) as target:
+        # One file that is whole by itself; the log's own mode would leave others beside it.
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()
+    _sync(into)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

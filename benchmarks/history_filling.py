@@ -1,0 +1,335 @@
+"""A history of weeks of a large fleet, made in minutes: what `benchmarks/history.py` measures.
+
+A real vLLM's minute (`agent/demo/recordings`) is scaled to a load that follows day and week, its counts drawn anew (Poisson),
+and booked for a few replicas over one day by the daemon's own writer, which then seals it. The chunks of that day stand for the
+others: they are copied to the other replicas and days with their times shifted, so that each has the size that it would have,
+though not numbers of its own. The hours of each tier, its demand and its episodes are made for the whole fleet.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from agent.collect.reader import PageReader
+from agent.config_files import load_plan
+from agent.demo.past.folder import PLAN
+from agent.history.bodies import NO_BIN, bin_code, pack
+from agent.history.booking import Booking
+from agent.history.chunks import ChunkRow, seal, unseal
+from agent.history.demand_rows import DEMAND_UPSERT, demand_values
+from agent.history.rows import RowKey
+from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum
+from agent.history.store import Store
+from agent.recording import load, scrapes
+from rules import arrivals, slices, tracks, windows
+from rules.episodes import Episode
+from rules.plan import Plan, plan_version
+from rules.signals import Reading
+from rules.slices import TierView
+from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.windows import Window
+
+RECORDING = Path(__file__).resolve().parent.parent / "agent" / "demo" / "recordings" / "steady_quiet"
+HOUR, DAY, WEEK = 3600, 86_400, 604_800
+SHARES = (0.5, 0.3, 0.2)
+"""Of the replicas, by tier."""
+
+MADE_REPLICAS = 2
+"""Of each tier, booked minute by minute."""
+
+SPREAD = 0.3
+"""Of the load over the replicas and minutes of an hour: no router is even."""
+
+EPISODES_A_DAY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A tier of the fleet: how many replicas, its plan's view and version."""
+
+    name: str
+    view: TierView
+    version: str
+    replicas: tuple[str, ...]
+
+
+class Traffic:
+    """Windows of a replica (or of many) at a load, drawn from a recorded minute."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._base = windows.add(_recorded())
+
+    def chance(self) -> float:
+        """Between 0 and 1."""
+        return self._random.random()
+
+    def load(self, t: float, replicas: int = 1, spread: float = 0.12) -> float:
+        """Share of the benchmark's top load that a replica has: by hour and weekday, and by chance."""
+        day = 0.5 - 0.5 * math.cos(2 * math.pi * (t % DAY) / DAY)
+        weekday = 0.6 if int(t // DAY + 4) % 7 in (0, 6) else 1.0
+        return (0.15 + 0.7 * day * weekday) * self._random.lognormvariate(0.0, spread / math.sqrt(replicas))
+
+    def window(self, t: float, seconds: float, replicas: float, rps: float) -> Window:
+        """What `replicas` did from about `t` on, each at `rps`."""
+        base, rng = self._base, self._random
+        start, end = (round(t + at + rng.uniform(0.0, 0.02), 3) for at in (0.0, seconds))
+        covered = (end - start) * replicas
+        share = rps * covered / base.counters["requests_finished"]
+        each = rps / (base.counters["requests_finished"] / base.covered_seconds)
+        return replace(
+            base,
+            start=start,
+            end=end,
+            expected_seconds=covered,
+            covered_seconds=covered,
+            counters={name: self._count(value * share) for name, value in base.counters.items()},
+            histograms={
+                name: tuple(
+                    replace(
+                        part,
+                        counts=tuple(self._count(count * share) for count in part.counts),
+                        total=(part.total or 0.0) * share * rng.gauss(1.0, 0.03),
+                    )
+                    for part in parts
+                )
+                for name, parts in base.histograms.items()
+            },
+            gauges={
+                name: replace(
+                    gauge,
+                    integral=covered
+                    if name == "engine_awake"
+                    else gauge.integral / gauge.seconds * covered * each * rng.gauss(1.0, 0.05),
+                    seconds=covered,
+                    maximum=gauge.maximum if gauge.maximum in (0.0, 1.0) else rng.random(),
+                    samples=float(math.ceil(covered / 15)),
+                )
+                for name, gauge in base.gauges.items()
+            },
+        )
+
+    def _count(self, mean: float) -> float:
+        """Poisson, of large means by the normal distribution."""
+        if mean <= 0:
+            return 0.0
+        if mean > 50:
+            return float(max(0, round(self._random.gauss(mean, math.sqrt(mean)))))
+        found, chance = 0, math.exp(-mean)
+        rest = self._random.random() - chance
+        while rest > 0 and found < 500:
+            found += 1
+            chance *= mean / found
+            rest -= chance
+        return float(found)
+
+
+def _recorded() -> Iterator[Window]:
+    recording, _ = load(RECORDING)
+    reader, track = PageReader(recording.targets[0].engine), tracks.Track()
+    for scrape in scrapes(recording, []):
+        if scrape.body is not None:
+            track, one = tracks.good(track, reader.read(scrape.body, scrape.t))
+            if one is not None and one.covered_seconds > 0:
+                yield one
+
+
+def fleet(folder: Path, replicas: int) -> tuple[Tier, ...]:
+    """The tiers, with plan and configuration written into the folder."""
+    counts = [max(1, round(replicas * share)) for share in SHARES]
+    counts[0] += replicas - sum(counts)
+    data = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    for tier, count in zip(data["tiers"].values(), counts, strict=True):
+        tier["fleet"] |= {"instances": count}
+        load = tier["workload"]["requests_per_second"]
+        load |= {name: value * count / 3 for name, value in load.items()}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    plan = load_plan(folder / "plan.yaml")
+    found = tuple(_tier(plan, name, count) for name, count in zip(plan.tiers, counts, strict=True))
+    targets = [
+        {"url": f"http://127.0.0.1:9/{replica}/metrics", "tier": one.name, "replica": replica}
+        for one in found
+        for replica in one.replicas
+    ]
+    configuration = {"plan": "plan.yaml", "data_dir": ".", "scrape_interval": "15s", "targets": targets}
+    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    return found
+
+
+def _tier(plan: Plan, name: str, count: int) -> Tier:
+    one = plan.tiers[name]
+    replicas = tuple(f"{name}-{number}" for number in range(count))
+    return Tier(name=name, view=slices.view(name, one), version=plan_version(one), replicas=replicas)
+
+
+class Filling:
+    """Weeks up to the minute before `now` (unix seconds) of these tiers into a new store."""
+
+    def __init__(self, store: Store, tiers: tuple[Tier, ...], now: float, weeks: float, seed: int = 1) -> None:
+        self._store, self._tiers, self._traffic = store, tiers, Traffic(seed)
+        self._now = int(now // 60 * 60)
+        self._today = self._now // DAY * DAY
+        self._begin = self._now - round(weeks * WEEK)
+
+    def run(self) -> None:
+        """Fills."""
+        for tier in self._tiers:
+            self._book_a_day(tier)
+            with self._store._transaction():
+                for kind in (MINUTES, QUARTERS):
+                    self._spread(tier, kind)
+                self._hours(tier)
+                self._demand(tier)
+            self._store.save_episode(*self._episodes(tier))
+
+    def minute(self, t: float) -> list[Booking]:
+        """A minute of the whole fleet."""
+        return [self._booking(tier, replica, t) for tier in self._tiers for replica in tier.replicas]
+
+    def _booking(self, tier: Tier, replica: str, t: float) -> Booking:
+        assert tier.view.curve is not None
+        rps = self._traffic.load(t) * tier.view.curve.points[-1].completed_rps
+        window = self._traffic.window(t, 60.0, 1, rps)
+        return Booking(tier=tier.name, plan_version=tier.version, slice=slices.place(window, tier.view.curve, replica))
+
+    def _book_a_day(self, tier: Tier) -> None:
+        """Yesterday of a few replicas, as a daemon books and seals it."""
+        for t in range(self._today - DAY, self._today, 60):
+            self._store.book(self._booking(tier, replica, float(t)) for replica in tier.replicas[:MADE_REPLICAS])
+        self._store.seal(self._today + 2 * HOUR, math.inf)
+
+    def _series(self, tier: Tier, replica: str) -> int:
+        return self._store._series(RowKey(self._now, tier.name, tier.version, replica, NO_BIN))
+
+    def _spread(self, tier: Tier, kind: Sum) -> None:
+        """Chunks for the times that are over, rows for the one that is not."""
+        made = {}
+        for number in range(MADE_REPLICAS):
+            found = self._store._connection.execute(
+                "SELECT start % 86400, oldest - start, newest - start, rows, body FROM chunks WHERE sum = ? AND series = ?",
+                (kind.table, self._series(tier, tier.replicas[number])),
+            ).fetchall()
+            made[number] = {row[0]: row[1:] for row in found}
+        self._store._connection.execute(
+            "DELETE FROM chunks WHERE sum = ? AND series IN (SELECT id FROM series WHERE tier = ?)",
+            (kind.table, tier.name),
+        )
+        length = kind.sealed_seconds
+        begin = max(self._begin, self._now - round(kind.keep_seconds)) // length * length
+        open_from = (self._now - HOUR) // length * length
+        names = [(place, self._series(tier, replica)) for place, replica in enumerate(tier.replicas)]
+        for start in range(begin, self._now, length):
+            for place, series in names:
+                oldest, newest, rows, body = made[place % MADE_REPLICAS][start % DAY]
+                if start < open_from:
+                    self._insert_chunk(kind, start, series, start + oldest, start + newest, rows, body)
+                else:
+                    # As if it were of this time: bodies tell times from their beginning.
+                    self._insert_rows(
+                        kind, series, [r for r in unseal(start, body) if r.start + kind.seconds <= self._now]
+                    )
+
+    def _insert_chunk(
+        self, kind: Sum, start: int, series: int, oldest: int, newest: int, rows: int, body: bytes
+    ) -> None:
+        self._store._connection.execute(
+            "INSERT INTO chunks (sum, start, series, oldest, newest, rows, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (kind.table, start, series, oldest, newest, rows, body),
+        )
+
+    def _insert_rows(self, kind: Sum, series: int, rows: list[ChunkRow]) -> None:
+        self._store._connection.executemany(
+            f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)",
+            [(row.start, series, row.bin, row.beyond, pack(row.window)) for row in rows],
+        )
+
+    def _hours(self, tier: Tier) -> None:
+        series = self._series(tier, "")
+        connection = self._store._connection
+        connection.execute("DELETE FROM chunks WHERE sum = 'hours' AND series = ?", (series,))
+        connection.execute("DELETE FROM hours WHERE series = ?", (series,))
+        for start in range(self._begin // DAY * DAY, self._now, DAY):
+            rows = [row for t in range(start, start + DAY, HOUR) if t < self._now for row in self._hour(tier, t)]
+            if start < self._today:
+                self._insert_chunk(HOURS, start, series, rows[0].start, rows[-1].start, len(rows), seal(start, rows))
+            else:
+                self._insert_rows(HOURS, series, rows)
+
+    def _hour(self, tier: Tier, t: int) -> list[ChunkRow]:
+        """The load bins that a hundred draws of a replica's load fall into, each with its share of the hour."""
+        curve = tier.view.curve
+        assert curve is not None
+        top = curve.points[-1].completed_rps
+        drawn: dict[tuple[int, str], list[float]] = {}
+        for _ in range(100):
+            rps = self._traffic.load(t + HOUR * self._traffic.chance(), 1, SPREAD) * top
+            place = curve.place(rps, None)
+            code = bin_code(
+                slices.Slice(
+                    replica=None,
+                    window=EMPTY,
+                    rps=rps,
+                    in_system=None,
+                    bin=place.bin,
+                    beyond=place.reason if place.beyond else "",
+                )
+            )
+            drawn.setdefault((code, "" if code >= 0 else place.reason), []).append(rps)
+        rows = {}
+        for (code, beyond), several in drawn.items():
+            window = self._traffic.window(t, HOUR, len(tier.replicas) * len(several) / 100, sum(several) / len(several))
+            rows[code] = ChunkRow(t, code, beyond, window)
+        return [rows[code] for code in sorted(rows)]
+
+    def _demand(self, tier: Tier) -> None:
+        # Demand is the same under any plan.
+        series, curve = self._store._series(RowKey(self._now, tier.name, "", "", NO_BIN)), tier.view.curve
+        assert curve is not None
+        connection = self._store._connection
+        connection.execute("DELETE FROM demand WHERE series = ?", (series,))
+        count = len(tier.replicas)
+        first = self._begin // 60 * 60
+        # One window an hour tells what a minute holds; each minute has its own load.
+        for hour in range(first, self._now, HOUR):
+            window = self._traffic.window(float(hour), 60.0, count, curve.points[-1].completed_rps)
+            parts = arrivals.of_window(replace(window, start=float(hour), end=hour + 60.0))
+            for t in range(hour, min(hour + HOUR, self._now), 60):
+                share = self._traffic.load(t, count)
+                scaled = {
+                    name: getattr(parts, name) * share
+                    for name in ("requests", "completed", "prompt_tokens", "generation_tokens", "waiting")
+                }
+                one = replace(parts, start=float(t), first=float(t), last=t + 60.0, **scaled)
+                connection.execute(DEMAND_UPSERT, (t, series, *demand_values(one)))
+
+    def _episodes(self, tier: Tier) -> Iterator[Episode]:
+        for number, start in enumerate(range(self._begin, self._now, DAY // EPISODES_A_DAY)):
+            subject = Subject(tier=tier.name, replica=tier.replicas[number % len(tier.replicas)])
+            worst = Verdict(
+                t=start + 600.0,
+                rule="KvCacheCascade" if number % 5 == 0 else "TtftDivergence",
+                subject=subject,
+                status=Status.WARNING,
+                certainty=Certainty.CERTAIN,
+                observed=Reading(value=1.4, low=1.2, high=1.6, n=812.0),
+                expected=Reading(value=0.9, low=0.9, high=0.9, n=3000.0),
+                unit="seconds",
+                sentence="TTFT P99 is 1.4 s where the benchmark measured 0.9 s at this load.",
+            )
+            yield Episode(
+                rule=worst.rule,
+                subject=subject,
+                started_at=start + 0.0,
+                ended_at=start + 1800.0,
+                worst=worst,
+                transitions=(),
+            )
+
+
+EMPTY = Window(start=0.0, end=0.0, expected_seconds=0.0, covered_seconds=0.0)
