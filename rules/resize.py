@@ -34,6 +34,9 @@ TO_GROW_SECONDS = 0.9 * DAY_SECONDS
 TO_SHRINK_SECONDS = 0.9 * 7 * DAY_SECONDS
 """What was not needed on a day may be needed on another weekday: a week, as the rules over days ask."""
 
+GONE_SECONDS = DAY_SECONDS
+"""A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
+
 SLOWER = ("TtftDivergence", "TpotDivergence", "ItlDivergence")
 EVICTING = ("KvEviction", "EvictionDivergence")
 
@@ -170,6 +173,9 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: U
             f"{hours:.1f} hours were seen; {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas, "
             f"{TO_SHRINK_SECONDS / 3600:.0f} for fewer"
         )
+    silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
+    if silent >= GONE_SECONDS:
+        found.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
     if workload.requests < CERTAIN_REQUESTS:
         found.append(f"{workload.requests:.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
     if workload.peak_rps is None:

@@ -150,7 +150,7 @@ def seen_of(view: TierView, several: Iterable[Window], since: float = START, unt
     collected = SeenSoFar(view=view, since=since, until=until)
     minutes = [part for one in windows for part in arrivals.by_minute(one)]
     collected.add(placed, placed, arrivals.demand(minutes))
-    return collected.seen(("v1",) if windows else ())
+    return collected.seen((plan_version(view.plan),) if windows and view.plan else ())
 
 
 def book(store: Store, one: Plan, several: Iterable[Window], name: str = "t") -> None:

@@ -131,13 +131,13 @@ def test_a_week_without_data_says_so_everywhere() -> None:
     assert tier.verdict == "t: nothing was seen in this time, so nothing is known and nothing is proposed."
     assert tier.status == "unknown"
     assert {row.status for row in tier.monitoring} == {"unknown"}
-    assert tier.quality.remarks[0].startswith("Nothing of this tier was seen from 02 Nov 00:00 UTC to ")
+    assert tier.quality.remarks[0].startswith("Nothing of this tier was seen from Mon 02 Nov 00:00 UTC to ")
     assert (tier.proposal.kind, found.plan_changes, proposed) == ("no_recommendation", (), PLAN)
 
 
 def test_a_tier_that_vanished_says_when_it_was_last_seen() -> None:
     remark = week_of([], before=hour(-5, 10.0)).quality.remarks[0]
-    assert "it was last seen at 01 Nov 20:00 UTC. Is it gone? Then take it out of the plan." in remark
+    assert "it was last seen at Sun 01 Nov 20:00 UTC. Is it gone? Then take it out of the plan." in remark
 
 
 def week_of(several: list, **parts: object) -> TierReport:
@@ -146,13 +146,13 @@ def week_of(several: list, **parts: object) -> TierReport:
 
 def test_a_tier_that_vanished_within_the_week_says_since_when() -> None:
     remarks = week_of(hours(96)).quality.remarks
-    assert "Nothing of this tier was seen since 06 Nov 00:00 UTC: what is said of it ends there." in remarks
+    assert any(one.startswith("Nothing of this tier was seen since Fri 06 Nov 00:00 UTC: what is said") for one in remarks)
 
 
 def test_half_a_week_says_how_much_and_where_the_hole_is() -> None:
     found = week_of([one for n, one in enumerate(hours()) if not 24 <= n < 108])
     assert found.quality.remarks[0] == (
-        "Only 84 of 168 hours were seen; the longest hole is 3 d 12 h, 03 Nov 00:00 UTC to 06 Nov 12:00 UTC."
+        "Only 84 of 168 hours were seen; the longest hole is 3 d 12 h, Tue 03 Nov 00:00 UTC to Fri 06 Nov 12:00 UTC."
     )
     assert found.proposal.kind == "no_recommendation"
 
@@ -164,7 +164,7 @@ def test_a_plan_that_changed_on_wednesday_says_what_rests_on_which() -> None:
     one = replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))
     remark = report(past(PLAN, one))[0].tiers[0].quality.remarks[0]
     assert remark == (
-        "The plan changed on 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation rest on the "
+        "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation rest on the "
         "100 hours since then; traffic, cost and incidents on all 168."
     )
 
@@ -174,7 +174,7 @@ def test_the_clock_that_changed_is_told() -> None:
     begin = START - 10 * DAY
     assert clock_change(begin, begin + WEEK, "UTC") == ""
     assert clock_change(begin, begin + WEEK, "Europe/Berlin").startswith(
-        "The clock in Europe/Berlin was set back by 1 h within this time"
+        "The clock in Europe/Berlin was set back by 1 h on Sun 25 Oct: "
     )
     assert clock_change(START, START + WEEK, "Europe/Berlin") == ""
 

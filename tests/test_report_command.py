@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, episode, hours, plan, tier
+from report_servers import webhook
 
 from agent import cli
 from agent.history.store import Store
@@ -78,7 +79,8 @@ def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) ->
     found = tier_of(path, asked(changed, since=START, until=START + WEEK))
     assert found.quality.remarks == (
         (
-            "The plan changed on 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet utilisation rest on the "
+            "The plan changed on Wed 04 Nov 20:00 UTC: the comparison with the benchmark, the curve and fleet "
+            "utilisation rest on the "
             "100 hours since then; traffic, cost and incidents on all 168."
         ),
     )
@@ -145,6 +147,29 @@ def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.
     assert cli.main(["plan", "check", str(out / "plan.next.yaml")]) == 0
     assert cli.main(["plan", "diff", str(tmp_path / "plan.yaml"), str(out / "plan.next.yaml")]) == 1
     assert capsys.readouterr().out.count("t: replicas: 10 -> 5 (-50%)") == 1
+
+
+def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = configured(tmp_path, recent(24)), tmp_path / "out"
+    words = ["report", "-c", str(config), "--since", "1d", "--out", str(out), "--deliver"]
+    assert cli.main(words) == 2
+    assert "report.deliver: names no destination" in capsys.readouterr().err
+    with webhook() as hook:
+        (tmp_path / "url").write_text(f"json://u:CANARY@{hook.place}/x")
+        (tmp_path / "bad").write_text("json://u:CANARY@127.0.0.1:1/x")
+        several = [{"name": "chat", "url_file": "url"}, {"name": "bad", "url_file": "bad"}]
+        with config.open("a", encoding="utf-8") as more:
+            more.write(yaml.safe_dump({"report": {"deliver": several}}))
+        assert cli.main(words) == 1
+        said = capsys.readouterr()
+        assert "chat: sent\nbad: not sent: the connection was refused\n" in said.out
+        (tmp_path / "bad").write_text(f"json://{hook.place}/y")
+        assert cli.main(words) == 0
+        assert [one["path"] for one in hook.taken] == ["/x", "/x", "/y"]
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "report.png"])
+    assert "CANARY" not in said.out + said.err
 
 
 def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:

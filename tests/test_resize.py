@@ -232,7 +232,7 @@ def test_as_many_as_are_needed_are_kept() -> None:
 
 
 def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
-    proposal = resize(seen_of(PLANNED, hours(84)), NOTHING).proposal
+    proposal = resize(seen_of(PLANNED, hours(84, first=84)), NOTHING).proposal
     assert (proposal.kind, proposal.replicas) == (Kind.NONE, None)
     assert proposal.needed == ("84 hours were seen; 152 are needed to propose fewer replicas",)
 
@@ -246,8 +246,8 @@ def test_nothing_seen_proposes_nothing_and_says_how_much_is_needed() -> None:
 
 
 def test_three_hours_are_too_few_for_anything() -> None:
-    assert resize(seen_of(PLANNED, hours(21, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.NONE
-    assert resize(seen_of(PLANNED, hours(22, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.GROW
+    assert resize(seen_of(PLANNED, hours(21, first=147, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.NONE
+    assert resize(seen_of(PLANNED, hours(22, first=146, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.GROW
 
 
 def test_a_full_kv_cache_keeps_the_replicas() -> None:

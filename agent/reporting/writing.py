@@ -9,6 +9,7 @@ from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.past import Past
+from exporters.report.picture import png
 from exporters.report.record import Report
 from exporters.report.whole import report, report_json
 
@@ -24,3 +25,8 @@ def files_of(past: Past) -> tuple[dict[str, str], Report]:
     if proposed is not None:
         texts["plan.next.yaml"] = next_plan_text(past, proposed)
     return texts, found
+
+
+def picture_of(found: Report) -> bytes:
+    """report.png: the key charts, for a chat or a mail that shows no page."""
+    return png(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from exporters.report import charts, numbers, wording
 from exporters.report.record import Number, Report
@@ -48,8 +48,15 @@ def _environment() -> Environment:
     made.filters["money"] = numbers.money
     made.filters["change"] = numbers.change
     made.filters["span"] = span
+    made.filters["coded"] = _coded
     made.globals["w"] = wording
     return made
+
+
+def _coded(text: str) -> Markup:
+    """What stands between backticks as code."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
 def _worst(found: Report) -> Status:

@@ -17,8 +17,11 @@ from exporters.report.wording import (
     curve_sentence,
     fleet_lines,
     instant,
+    next_step,
+    of_requests,
     period,
     prewarm_sentences,
+    stage_lines,
     sum_line,
     trap_sentence,
     verdict_words,
@@ -30,8 +33,10 @@ def report_markdown(found: Report) -> str:
     lines = ["# Re-size report", "", period(found), "", f"**{found.headline}**"]
     lines += ["", f"> {SIMULATED}"] if found.simulated else []
     lines += [line for remark in found.remarks for line in ("", f"- {remark}")]
+    lines += ["", *(f"1. {tier.verdict}" for tier in found.tiers), "", next_step(found)]
     for tier in found.tiers:
         lines += ["", f"## {tier.tier}", "", f"**{tier.verdict}**"]
+        lines += [line for text in tier.quality.remarks for line in ("", f"> {text}")]
         for title, section in SECTIONS:
             lines += ["", f"### {title}", "", *section(tier)]
     lines += ["", "## Changes of the plan", ""]
@@ -53,7 +58,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
     ]
     yield table(("", "target", "observed", "trend", "verdict", ""), rows)
     yield ""
-    yield f"All numbers {tier.curve.lengths}."
+    yield of_requests(tier.lengths)
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -120,11 +125,13 @@ def _curve(tier: TierReport) -> Iterator[str]:
             ],
         )
         yield ""
-    yield f"Production was measured {part.lengths}."
+    yield of_requests(part.lengths, "Production was measured")
 
 
 def _fleet(tier: TierReport) -> Iterator[str]:
     yield from (f"- {line}" for line in fleet_lines(tier))
+    yield ""
+    yield of_requests(tier.curve.lengths, "What a replica takes was measured")
 
 
 def _cost(tier: TierReport) -> Iterator[str]:
@@ -147,6 +154,8 @@ def _cost(tier: TierReport) -> Iterator[str]:
         if one.arithmetic:
             yield ""
             yield f"- {one.name}: {sum_line(one.arithmetic)}"
+    yield ""
+    yield of_requests(tier.lengths, "What was measured was")
 
 
 def _trap(tier: TierReport) -> Iterator[str]:
@@ -171,6 +180,8 @@ def _trap(tier: TierReport) -> Iterator[str]:
         yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
         yield ""
         yield "The levers overlap; their sum means nothing."
+    yield ""
+    yield of_requests(tier.lengths)
 
 
 def _prewarming(tier: TierReport) -> Iterator[str]:
@@ -190,6 +201,8 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
                 for one in tier.prewarming.strategies
             ],
         )
+        yield ""
+        yield of_requests(tier.lengths)
 
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
@@ -208,11 +221,12 @@ def _incidents(tier: TierReport) -> Iterator[str]:
         end = instant(one.ended_at) if one.ended_at else "not over"
         said = verdict_words(one.status, one.certainty)
         yield f"- **{one.title}**{where}: {said}, {instant(one.started_at)} to {end}. {one.sentence}"
-        staged = [step for step in one.stages if step.stage]
-        for step in staged:
-            yield f"  - {instant(step.t)}: stage {step.stage}"
+        yield from (f"  - {line}" for line in stage_lines(one, "UTC"))
         for alert in one.foreign:
             yield f"  - {instant(alert.started_at)}: alert {alert.name}: {alert.text}"
+    if tier.incidents:
+        yield ""
+        yield of_requests(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
 
 
 def _quality(tier: TierReport) -> Iterator[str]:
@@ -228,7 +242,7 @@ def _questions(tier: TierReport) -> Iterator[str]:
     for one in tier.questions:
         yield f"- **{one.question}** {one.answer}."
     yield ""
-    yield f"All of it {tier.curve.lengths}."
+    yield of_requests(tier.lengths, "All of it")
 
 
 def _proposal(tier: TierReport) -> Iterator[str]:
@@ -236,6 +250,8 @@ def _proposal(tier: TierReport) -> Iterator[str]:
     yield f"**{PROPOSED[one.kind]}**{f' ({one.certainty})' if one.certainty else ''}: {one.sentence}."
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
+    yield ""
+    yield of_requests(tier.curve.lengths, "What a replica takes was measured")
     if one.changes:
         yield ""
         yield "Changes of the plan:"

@@ -131,7 +131,7 @@ def _slo(name: str, unit: str = "seconds") -> Callable[[TierView], str]:
 
 
 def _above(rule: str, threshold: str, text: str) -> Callable[[TierView], str]:
-    return lambda view: text.format(number(RULES[rule].limit(threshold, view.limits), "ratio"))
+    return lambda view: text.format(f"{RULES[rule].limit(threshold, view.limits) * 100:.3g}")
 
 
 def _usable(view: TierView) -> str:

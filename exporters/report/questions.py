@@ -16,7 +16,7 @@ from exporters.report.numbers import as_number, money, words
 from exporters.report.past import TierPast
 from exporters.report.record import Answered, Number, TermRow
 from rules import histograms
-from rules.readings import read, replica_rate
+from rules.readings import Basis, read, replica_rate
 from rules.resize import Resize
 from rules.signals import BY_NAME, Reading, SignalValue
 from rules.sizing import littles_ceiling_rps
@@ -24,6 +24,8 @@ from rules.windows import Window
 from rules.wording import number, quantity
 
 GIGA = 1e9
+
+LENGTHS = (("prompts", "prompt_tokens"), ("outputs", "generation_tokens"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,13 @@ class _Asked:
 _Answer = tuple[str, tuple[TermRow, ...]]
 
 
-def lengths_words(resize: Resize) -> str:
-    """The lengths that numbers were measured at: medians and P95 of prompts and outputs."""
+def lengths_words(window: Window | None, basis: Basis) -> str:
+    """The lengths that the numbers of a window were measured at: medians and P95 of prompts and outputs."""
     said = []
-    for what in ("prompts", "outputs"):
-        found = {one.quantile: one.observed for one in resize.workload.lengths if one.what == what}
+    if window is None:
+        return "lengths are not known: nothing was seen"
+    for what, key in LENGTHS:
+        found = {name: read(BY_NAME[f"{key}_{name}"], window, basis) for name in ("p50", "p95")}
         known = {name: value for name, value in found.items() if isinstance(value, Reading)}
         if known:
             told = ", ".join(
@@ -73,7 +77,7 @@ def lengths_words(resize: Resize) -> str:
 def questions(past: TierPast) -> tuple[Answered, ...]:
     """Every question of QUESTIONS; where nothing was seen, none has an answer."""
     window = past.resize.seen.total
-    lengths = lengths_words(past.resize)
+    lengths = lengths_words(window, past.resize.seen.view.basis)
     found = []
     for key, question, answer in QUESTIONS:
         text, terms = (

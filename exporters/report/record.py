@@ -205,7 +205,8 @@ class StrategyRow:
 class PrewarmPart:
     """What pre-warming saved and cost, and how good its forecast was; `missing` says why that is not known.
 
-    `saved_money` and `saved_late_requests` are against reacting to load; negative where it cost more.
+    `saved_money` and `saved_late_requests` are against reacting to load; negative where it cost more. `failed` says why the
+    forecast was no better than none, "" while it was.
     """
 
     strategies: tuple[StrategyRow, ...]
@@ -221,6 +222,7 @@ class PrewarmPart:
     error_ratio: float | None
     forecasts: int
     missing: str
+    failed: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +337,8 @@ class ProposalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReport:
-    """One tier, in the order in which it is read."""
+    """One tier, in the order in which it is read. `lengths` are those of all requests of the time; those of the last days,
+    which the curve was measured at, stand beside it."""
 
     tier: str
     model: str
@@ -343,6 +346,7 @@ class TierReport:
     currency: str
     status: str
     verdict: str
+    lengths: str
     monitoring: tuple[Watched, ...]
     workload: WorkloadPart
     curve: CurvePart

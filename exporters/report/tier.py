@@ -6,12 +6,14 @@ own (monitoring table, quality and incidents, questions) is only put in its plac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from exporters.check_text import HEADS
 from exporters.plan_diff import tier_diff
 from exporters.report.monitoring import judge_row, watched
 from exporters.report.numbers import as_number, exactly, money
 from exporters.report.past import Prewarming, TierPast
-from exporters.report.quality import incidents, quality
+from exporters.report.quality import incidents, quality, shortly, worst_titles
 from exporters.report.questions import lengths_words, questions
 from exporters.report.record import (
     CostRow,
@@ -33,6 +35,7 @@ from exporters.report.record import (
     WeekHour,
     WorkloadPart,
 )
+from rules.catalogue import BY_NAME as RULES
 from rules.money import HOURS_A_DAY
 from rules.plan import Plan, Point, TierPlan
 from rules.resize import Kind, Resize
@@ -41,11 +44,14 @@ from rules.resize_fleet import Arithmetic, Costed, Term
 from rules.resize_guardrails import fits
 from rules.resize_levers import by_hour_of_week
 from rules.resize_seen import Rate
-from rules.verdicts import Status
+from rules.verdicts import FIRING, SEVERITY, Status, Verdict
 from rules.watch_long import HOUR_SECONDS
 
 GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
 
+
+SHOWN = 3
+"""So many incidents stand in the verdict; all of them in their section."""
 
 REACHED = 0.9
 """Below this share of the usable load, production did not see what a replica can take, and the verdict says so."""
@@ -63,14 +69,15 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         gpu=f"{tier.gpu.per_replica} x {tier.gpu.product}" if tier else "",
         currency=tier.cost.currency if tier and tier.cost else "",
         status=_status(past, [one.status for one in monitoring]),
-        verdict=verdict(past),
+        verdict=verdict(past, zone),
+        lengths=lengths_words(resize.seen.total, resize.seen.view.basis),
         monitoring=monitoring,
         workload=_workload(past),
         curve=_curve(resize),
         fleet=_fleet(resize),
         costs=tuple(_cost(one) for one in (resize.planned, resize.measured, resize.proposed) if one is not None),
         trap=_trap(past, zone),
-        prewarming=_prewarming(past.prewarming, past.no_prewarming),
+        prewarming=_prewarming(past, resize.seen.view.limits),
         guardrails=_guardrails(past),
         incidents=incidents(past),
         quality=quality(past, zone),
@@ -79,13 +86,13 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
     )
 
 
-def verdict(past: TierPast) -> str:
+def verdict(past: TierPast, zone: str) -> str:
     """The first sentence of a tier: does production confirm the plan, what to do, and the money."""
     resize = past.resize
     name = resize.seen.view.tier
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
-    head = HEADS[past.step13.status]
+    head = HEADS[past.step13.status] + _suspect(past)
     if past.step13.status is Status.UNKNOWN:
         head = f"whether production confirms the benchmark {HEADS[Status.UNKNOWN]}"
     share = past.step13.highest_share
@@ -95,7 +102,18 @@ def verdict(past: TierPast) -> str:
     said = f"{proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
     sure = "" if proposal.kind is Kind.NONE else f" ({proposal.certainty.value})"
     paid = _paid(resize)
-    return f"{name}: {head}; {said}{sure}{f'; {paid}' if paid else ''}."
+    odd = shortly(past, zone)
+    critical = worst_titles(past)
+    happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
+    return f"{name}{f' ({odd})' if odd else ''}: {head}; {said}{sure}{f'; {paid}' if paid else ''}{happened}."
+
+
+def _suspect(past: TierPast) -> str:
+    """The first cause of what makes production differ from the benchmark, without its numbers; "" where none is known."""
+    firing = [one for one in past.step13.answers if isinstance(one, Verdict) and one.status in FIRING and one.causes]
+    loudest = max(firing, key=lambda one: SEVERITY[one.status], default=None)
+    told = loudest.causes[0].evidence if loudest is not None else ()
+    return f" ({told[0].partition(':')[0]})" if told else ""
 
 
 def _paid(resize: Resize) -> str:
@@ -178,7 +196,7 @@ def _curve(resize: Resize) -> CurvePart:
         certainty=usable.certainty.value if usable else "",
         reason=usable.reason if usable else "neither production nor the plan tells what a replica can take",
         headroom=headroom,
-        lengths=lengths_words(resize),
+        lengths=lengths_words(resize.seen.lately, view.basis),
     )
 
 
@@ -280,8 +298,9 @@ def _trap(past: TierPast, zone: str) -> TrapPart:
     )
 
 
-def _prewarming(found: Prewarming | None, missing: str) -> PrewarmPart:
+def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> PrewarmPart:
     """Ours beside the strategy that waits for load; what is not known stays null."""
+    found = past.prewarming
     worth = found.worth if found else None
     ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
     reacting = next((s for s in worth.strategies if found and s.name == found.reacting), None) if worth else None
@@ -314,8 +333,22 @@ def _prewarming(found: Prewarming | None, missing: str) -> PrewarmPart:
         covered_ratio=found.covered_ratio if found else None,
         error_ratio=found.error_ratio if found else None,
         forecasts=found.forecasts if found else 0,
-        missing="" if found else missing,
+        missing="" if found else past.no_prewarming,
+        failed=_failed(found, limits) if found else "",
     )
+
+
+def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str:
+    """Why the forecast was worth nothing here, by the limits of the rule that judges it; "" while it was worth something."""
+    rule = RULES["ForecastDegraded"]
+    if found.forecasts < rule.limit("minimum_forecasts", limits):
+        return ""
+    said = []
+    if found.error_ratio is not None and found.error_ratio >= rule.limit("error_ratio", limits):
+        said.append(f"its error is {found.error_ratio:.2f}x that of {found.naive}")
+    if found.covered_ratio is not None and found.covered_ratio < rule.limit("coverage", limits):
+        said.append(f"only {found.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
+    return " and ".join(said)
 
 
 def _guardrails(past: TierPast) -> GuardrailPart:

@@ -9,7 +9,8 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from exporters.report.numbers import money, plain, words
-from exporters.report.record import CurvePart, Report, Sum, TierReport, TrapPart
+from exporters.report.record import CurvePart, Incident, Report, Sum, TierReport, TrapPart
+from rules.cascade import STAGES
 from rules.resize import Kind
 from rules.wording import number
 
@@ -24,6 +25,9 @@ PROPOSED = {
     Kind.MOVE.value: "Move to another tier",
     Kind.NONE.value: "No recommendation",
 }
+
+NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
+NOTHING_TO_DO = "Nothing is to be done: the plan stays as it is."
 
 STATUS = {"ok": "as it should be", "warning": "warning", "critical": "critical", "unknown": "not known"}
 
@@ -45,6 +49,23 @@ def period(found: Report) -> str:
 def verdict_words(status: str, certainty: str) -> str:
     said = STATUS.get(status, status)
     return f"{said}, {certainty}" if certainty else said
+
+
+def next_step(found: Report) -> str:
+    """The next thing to do with the report as a whole."""
+    lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == Kind.NONE)
+    if found.plan_changes:
+        return NEXT
+    if lacking:
+        return (
+            f"What to do: the plan stays as it is; see to what a recommendation lacks ({lacking}), then report again."
+        )
+    return NOTHING_TO_DO
+
+
+def of_requests(lengths: str, what: str = "All numbers") -> str:
+    """The lengths without which a number of performance means nothing."""
+    return f"{what}: {lengths}." if lengths.startswith("lengths") else f"{what} {lengths}."
 
 
 def curve_sentence(part: CurvePart) -> str:
@@ -118,6 +139,20 @@ def busiest_idle(part: TrapPart) -> str:
     return f"Idle most {when}: {most:.1f} replicas on average; batch work fits there."
 
 
+def stage_lines(one: Incident, zone: str) -> list[str]:
+    """When a cascade reached each stage, to the second: its stages follow each other within a minute."""
+    lines: list[str] = []
+    worst = 0
+    for step in one.stages:
+        if step.stage is not None and step.stage > worst:
+            worst = step.stage
+            name = STAGES[step.stage]
+            lines.append(
+                f"{datetime.fromtimestamp(step.t, ZoneInfo(zone)):%a %d %b %H:%M:%S %Z}: stage {worst}, {name}"
+            )
+    return lines
+
+
 def prewarm_sentences(tier: TierReport) -> list[str]:
     """What pre-warming saved or cost against reacting, and how good the forecast was."""
     part = tier.prewarming
@@ -139,4 +174,6 @@ def prewarm_sentences(tier: TierReport) -> list[str]:
         )
         text += f"; error {part.error_ratio:.2f}x that of {part.naive}" if part.error_ratio is not None else ""
         lines.append(f"{text}.")
+    if part.failed:
+        lines.append(f"The forecast was no better than none: {part.failed}. Do not pre-warm by it until that is over.")
     return [*lines, part.sentence] if part.sentence else lines

@@ -1,0 +1,81 @@
+"""What the doctor says of the weekly report: when it is due and where it goes, can it be written there, is each address one that
+Apprise understands?
+
+Owns looking and judging of this one part; nothing is written and nothing is sent. Addresses are read by a process of their own, and
+nothing of them is told but the name of the service.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.config import Config, Loaded
+from agent.config_report import Destination
+from agent.doctor_findings import Finding, fail, ok, warn
+from agent.durations import duration_text
+from agent.reporting.jobs import Check, Checked
+from agent.reporting.process import Runner
+
+CHECK = "report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSeen:
+    """Of each destination what its address is; `unwritable` is the folder that nobody may write into, "" where one may."""
+
+    unwritable: str = ""
+    checked: tuple[Checked, ...] = ()
+    trouble: str = ""
+
+
+def look(config: Config) -> ReportSeen | None:
+    """Reads the addresses; takes a second where there are any. None where no report is written."""
+    if config.report_folder is None:
+        return None
+    several = config.report.deliver
+    done = Runner().run(Check(destinations=several)) if several else None
+    return ReportSeen(
+        unwritable=_unwritable(config.report_folder.absolute()),
+        checked=done.checked if done is not None else (),
+        trouble=done.trouble if done is not None else "",
+    )
+
+
+def _unwritable(folder: Path) -> str:
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    return "" if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else str(existing)
+
+
+def report(seen: ReportSeen | None, loaded: Loaded) -> Iterator[Finding]:
+    """A line for the report, and one for each destination."""
+    keys = loaded.config.report
+    if seen is None:
+        off = "off (report.enabled: false)" if not keys.enabled else f"none: role {loaded.config.role} writes none"
+        yield ok(CHECK, off)
+        return
+    if seen.unwritable:
+        yield fail(CHECK, f"{seen.unwritable} cannot be written", "make it writable, or name another report.directory")
+    when = f"{keys.weekday.capitalize()} {keys.at} {keys.zone or loaded.config.forecast.zone}"
+    where = f"into {loaded.config.report_folder}, the newest {keys.keep} are kept"
+    yield ok(CHECK, f"every {when}, of the last {duration_text(keys.since_seconds)}, {where}")
+    if seen.trouble:
+        text = f"its addresses were not looked at: {seen.trouble}"
+        yield fail(CHECK, text, "reinstall with the libraries of requirements.lock")
+    for one, checked in zip(keys.deliver, seen.checked, strict=False):
+        yield from _destination(one, checked)
+
+
+def _destination(one: Destination, checked: Checked) -> Iterator[Finding]:
+    if checked.trouble:
+        advice = "put one address there, as Apprise writes them (github.com/caronc/apprise/wiki)"
+        yield fail(CHECK, f"deliver to {one.name}: {checked.trouble}", advice)
+        return
+    along = f"with {', '.join(one.attached)}" if one.attached else "without files"
+    if one.attached and not checked.takes_files:
+        along = "the sentences alone: it takes no files"
+    yield ok(CHECK, f"deliver to {one.name}: {checked.service}, {along}")
+    if checked.readable_by_all:
+        yield warn(CHECK, f"{one.url_file} can be read by everybody on this machine", f"chmod 600 {one.url_file}")

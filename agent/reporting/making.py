@@ -1,0 +1,63 @@
+"""A report from the history that the daemon keeps: asked, written, put into its place.
+
+Owns the way from a configuration to files. What is asked of the history is `agent.reporting.gathering`'s, which files there are
+`agent.reporting.writing`'s. It loads the page's and the forecast's libraries, and so it is loaded only when a report is written.
+"""
+
+from __future__ import annotations
+
+from agent.config import Loaded
+from agent.errors import BadConfig, SizewatchError
+from agent.history.store import Store
+from agent.reporting import folder
+from agent.reporting.gathering import Asked, gather
+from agent.reporting.jobs import Make
+from agent.reporting.prewarming import prewarming
+from agent.reporting.writing import files_of, picture_of
+from agent.version import VERSION
+from agent.views import versions_of, views_of
+from exporters.report.past import Past
+
+HOUR_SECONDS = 3600.0
+
+
+class ReportProblem(SizewatchError):
+    """The report cannot be written where it should stand."""
+
+
+def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
+    """What a report of the last `seconds` before `now` is made from. Raises BadConfig, HistoryTrouble."""
+    if loaded.config.history_path is None:
+        raise BadConfig(
+            (f"{loaded.path}: data_dir: there is no history to report on; role node keeps none unless it is given",)
+        )
+    # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
+    until = now // HOUR_SECONDS * HOUR_SECONDS
+    with Store.open_reader(loaded.config.history_path) as store:
+        asked = Asked(
+            views=views_of(loaded),
+            versions=versions_of(loaded),
+            plan=loaded.plan,
+            since=until - max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS),
+            until=until,
+            zone=loaded.config.forecast.zone,
+            version=VERSION,
+            forecasting=loaded.config.forecast.enabled,
+            prewarming=prewarming(loaded, now),
+        )
+        return gather(store, asked)
+
+
+def make(job: Make) -> str:
+    """Writes the report, throws away old ones, and gives the headline. Raises SizewatchError."""
+    keys = job.loaded.config.report
+    texts, found = files_of(past_of(job.loaded, keys.since_seconds, job.due))
+    files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+    files[folder.PICTURE] = picture_of(found)
+    try:
+        folder.publish(job.folder, job.name, files)
+        folder.prune(job.folder, keys.keep)
+    except OSError as error:
+        where = f"{job.folder} cannot be written: {error.strerror or error}"
+        raise ReportProblem(f"{where}; make room, or name another report.directory") from error
+    return found.headline

@@ -1,0 +1,109 @@
+"""The reporting process: one job by stdin, what became of it to stdout, and the end.
+
+Owns the limits that the process sets itself, and that two never work at once. What is made is `agent.reporting.making`'s, what is
+sent `agent.reporting.sending`'s; each is loaded for its job alone. Whatever a library prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from agent.errors import SizewatchError
+from agent.reporting.jobs import OUT_OF_MEMORY, Check, Done, Job, Make, Send, done_bytes, job_of
+
+NICE = 5
+"""Behind the collector, and behind the engine that may share the machine."""
+
+BUSY = "another process still works on a report"
+
+
+class _Busy(Exception):
+    pass
+
+
+def main() -> int:
+    """Does the one job."""
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    # Whoever began this may be gone by then.
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    os.nice(NICE)
+    try:
+        done = _done(job_of(sys.stdin.buffer.read()))
+    except MemoryError:
+        return OUT_OF_MEMORY
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    answers.write(done_bytes(replace(done, memory_bytes=peak)))
+    answers.flush()
+    return 0
+
+
+def _done(job: Job) -> Done:
+    try:
+        return WORK[type(job)](job)
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except _Busy:
+        return Done(trouble=BUSY)
+    except SizewatchError as error:
+        return Done(trouble="; ".join(str(error).splitlines()))
+    except Exception as error:
+        if isinstance(job, Make):
+            logging.getLogger("reporting").exception("the report failed")
+        # Of a delivery only the kind of it: a library's words may hold the address.
+        return Done(trouble=f"defect: {type(error).__name__}")
+
+
+def _make(job: Job) -> Done:
+    from agent.reporting.making import make
+
+    assert isinstance(job, Make)
+    with _alone(job.lock):
+        return Done(text=make(job))
+
+
+def _send(job: Job) -> Done:
+    from agent.reporting.sending import send
+
+    assert isinstance(job, Send)
+    with _alone(job.lock):
+        return Done(trouble=send(job))
+
+
+def _check(job: Job) -> Done:
+    from agent.reporting.sending import check
+
+    assert isinstance(job, Check)
+    return Done(checked=tuple(check(one) for one in job.destinations))
+
+
+WORK: dict[type[Job], Callable[[Job], Done]] = {Make: _make, Send: _send, Check: _check}
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """A process that outlived its daemon still holds it: what it sends must not be sent beside it."""
+    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise _Busy from None
+    finally:
+        os.close(held)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

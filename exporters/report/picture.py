@@ -1,0 +1,158 @@
+"""report.png: the headline and each tier's key charts as a picture, for chats and mails that show no page.
+
+Owns the layout and the way to PNG: the charts are the page's own (`exporters.report.charts`), its style's rules with the light
+colours put in. It draws with the two fonts beside it and no other, so a machine without fonts draws the same picture; a letter
+that they lack is left out or a box. It is loaded only where a report is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import resvg_py
+
+from exporters.report import charts
+from exporters.report.record import Report, TierReport
+from exporters.report.wording import SIMULATED, instant
+from exporters.status_signs import SIGNS
+from rules.verdicts import SEVERITY, Status
+
+HERE = Path(__file__).parent
+FONTS = (HERE / "fonts" / "DejaVuSans.ttf", HERE / "fonts" / "DejaVuSans-Bold.ttf")
+FAMILY = "DejaVu Sans"
+
+MOST_TIERS = 3
+"""The worst; a picture of more is read by nobody on a phone."""
+
+WIDTH, MARGIN, GAP = 1280, 32, 24
+COLUMN = (WIDTH - 2 * MARGIN - GAP) / 2
+CHART = COLUMN * charts.HEIGHT / charts.WIDTH
+LINE, LETTERS = 24, 138
+"""Height of a line of text, and how many letters of its size stand in one."""
+
+
+def png(found: Report) -> bytes:
+    """The picture."""
+    return resvg_py.svg_to_bytes(
+        svg_string=svg(found),
+        skip_system_fonts=True,
+        font_files=[str(font) for font in FONTS],
+        font_family=FAMILY,
+        sans_serif_family=FAMILY,
+    )
+
+
+def svg(found: Report) -> str:
+    """The same before it is drawn."""
+    shown = sorted(found.tiers, key=lambda tier: -SEVERITY[Status(tier.status)])[:MOST_TIERS]
+    y, parts = float(MARGIN), []
+    for height, part in (*_top(found), *(row for tier in shown for row in _tier(tier, found))):
+        parts.append(f'<g transform="translate({MARGIN} {y:g})">{part}</g>')
+        y += height
+    left_out = len(found.tiers) - len(shown)
+    if left_out:
+        parts.append(_text(MARGIN, y + 20, f"{left_out} more tiers are in the report", "soft"))
+        y += LINE
+    y += MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:g}" width="{WIDTH}" height="{y:g}">'
+        f'<style>{style()}</style><rect class="page" width="{WIDTH}" height="{y:g}"/>{"".join(parts)}</svg>'
+    )
+
+
+Row = tuple[float, str]
+"""Height, and what stands there."""
+
+
+def _top(found: Report) -> Iterator[Row]:
+    if found.simulated:
+        yield LINE + 6, _text(0, 18, SIMULATED, "banner")
+    period = f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)}"
+    yield LINE, _text(0, 16, f"sizewatch: {period}", "soft")
+    for line in _lines(found.headline, 72):
+        yield 36, _text(0, 27, line, "headline")
+    yield 8, ""
+
+
+def _tier(tier: TierReport, found: Report) -> Iterator[Row]:
+    state = Status(tier.status)
+    yield 18, f'<line class="base" x1="0" x2="{WIDTH - 2 * MARGIN}" y1="6" y2="6"/>'
+    name = _cut(f"{SIGNS[state]} {tier.tier}", 40)
+    yield 34, _text(0, 22, name, f"name {state.value}") + _text(560, 22, _cut(f"{tier.model}, {tier.gpu}", 70), "soft")
+    for line in _lines(tier.verdict, LETTERS)[:4]:
+        yield LINE, _text(0, 17, line, "verdict")
+    drawn = [
+        (title, chart)
+        for title, chart in (
+            ("TTFT P99 against the load of a replica: production and plan", charts.curve_chart(tier.curve)),
+            ("Requests a second", charts.rates_chart(tier.workload, found.since, found.until, found.zone)),
+        )
+        if chart
+    ]
+    if drawn:
+        yield (
+            LINE + 6,
+            "".join(_text(place * (COLUMN + GAP), 20, title, "soft") for place, (title, _) in enumerate(drawn)),
+        )
+        yield CHART + 10, "".join(_placed(chart, place * (COLUMN + GAP)) for place, (_, chart) in enumerate(drawn))
+    else:
+        yield LINE + 8, _text(0, 17, "No chart: too little was seen in this time.", "soft")
+
+
+def _placed(chart: str, x: float) -> str:
+    place = f'<svg x="{x:g}" y="0" width="{COLUMN:g}" height="{CHART:.1f}" '
+    return chart.replace("<svg ", place, 1)
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(_drawable(text))}</text>'
+
+
+def _drawable(text: str) -> str:
+    """Without letters that XML has no way to write."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _lines(text: str, most: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {_cut(word, most)}".strip()
+    return lines
+
+
+OWN_STYLE = """
+text{font-family:"DejaVu Sans";fill:var(--ink);font-size:15px}
+.page{fill:var(--card)}.base{stroke:var(--rule)}
+.soft{fill:var(--soft)}.banner{fill:var(--limit);font-weight:bold}
+.headline{font-size:25px;font-weight:bold}.verdict{font-size:16px}
+.name{font-size:20px;font-weight:bold}.name.ok{fill:var(--ok)}.name.warning{fill:var(--warning)}
+.name.critical{fill:var(--critical)}.name.unknown{fill:var(--unknown)}
+"""
+
+
+@cache
+def style() -> str:
+    """Our rules and the charts' of the page, each colour as the page has it in light."""
+    page = (HERE / "report.css").read_text("utf-8")
+    light = dict(re.findall(r"(--[a-z0-9-]+):([^;}]+)", page.partition("@media")[0]))
+    # Rules that are indented are those of a phone or a printer.
+    of_charts = "".join(re.findall(r"(?m)(?:^|(?<=\}))\.chart [^{}]*\{[^{}]*\}", page))
+    return re.sub(r"var\((--[a-z0-9-]+)\)", lambda name: _colour(light[name[1]]), OWN_STYLE + of_charts)
+
+
+def _colour(text: str) -> str:
+    """#rrggbbaa as a colour that every drawer of SVG knows."""
+    if len(text) != 9:
+        return text
+    red, green, blue, alpha = (int(text[place : place + 2], 16) for place in (1, 3, 5, 7))
+    return f"rgba({red},{green},{blue},{alpha / 255:.2f})"

@@ -1,0 +1,75 @@
+"""Histories, configurations and written reports for tests of the schedule and of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from report_samples import START, TIER, WEEK, book, hours, plan, reported
+
+from agent.config import Loaded, load
+from agent.history.store import Store
+from agent.reporting import folder
+from agent.reporting import state as kept
+from agent.reporting.reports import STATE_FILE
+from agent.reporting.state import State, Waiting
+from exporters.report.whole import report_json
+
+DUE = START + WEEK + 7 * 3600.0
+"""Monday 9 November 2026, 07:00 UTC."""
+NAME = "2026-11-09"
+CANARY = "CANARY-in-the-address"
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+
+
+def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> Loaded:
+    """A configuration there, of one tier; `deliver` are addresses by the name of the destination, each put into a file."""
+    (place / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
+    several = []
+    for name, url in (deliver or {}).items():
+        (place / f"{name}.url").write_text(f"{url}\n")
+        (place / f"{name}.url").chmod(0o600)
+        several.append({"name": name, "url_file": f"{name}.url"})
+    data = {
+        "plan": "plan.yaml",
+        "data_dir": "data",
+        "gpus": {"source": "none"},
+        "forecast": {"enabled": False},
+        "report": {"deliver": several, **keys.pop("report", {})},
+        **keys,
+    }
+    path = place / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump(data))
+    (place / "data").mkdir(exist_ok=True)
+    return load(path)
+
+
+def with_history(place: Path) -> None:
+    """Two weeks of one tier, until 16 November."""
+    (place / "data").mkdir(exist_ok=True)
+    with Store(place / "data" / "history.db") as store:
+        book(store, plan(), hours(336))
+
+
+def written(place: Path, name: str = NAME, **parts: Any) -> Path:
+    """A report that stands in its place, as if it had been made; `parts` replace the tier's."""
+    found, _ = reported(plan(**parts), hours())
+    root = place / "data" / "reports"
+    files = {"report.json": report_json(found).encode(), "report.html": b"<html>report", "report.png": b"\x89PNG"}
+    folder.publish(root, name, files)
+    return root / name
+
+
+def remembered(place: Path, *waiting: str, until: float = DUE + DAY, **parts: Any) -> None:
+    """The state after a report was made at DUE, with these destinations still to be told."""
+    several = tuple(Waiting(destination=name, report=NAME, next_at=DUE, until=until) for name in waiting)
+    whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "waiting": several, **parts}
+    kept.write(place / "data" / STATE_FILE, State(**whole))
+
+
+def state_of(place: Path) -> State:
+    found = kept.read(place / "data" / STATE_FILE)
+    assert found is not None
+    return found

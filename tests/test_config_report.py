@@ -1,0 +1,67 @@
+"""The keys of `report`: what they mean, and what is refused without repeating an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import parse_config
+from agent.errors import BadConfig
+
+SECRET = "json://user:CANARY@example.com"
+
+
+def problems(report: Any, **keys: Any) -> tuple[str, ...]:
+    with pytest.raises(BadConfig) as bad:
+        parse_config({"report": report, **keys})
+    assert "CANARY" not in str(bad.value)
+    return bad.value.problems
+
+
+def test_without_a_word_a_report_is_written_on_monday_morning_beside_the_history() -> None:
+    config = parse_config({"data_dir": "/var/lib/x"})
+    keys = config.report
+    assert (keys.weekday, keys.at, keys.zone, keys.since_seconds) == ("monday", "07:00", None, 604_800.0)
+    assert (config.report_folder, keys.keep, keys.deliver) == (Path("/var/lib/x/reports"), 26, ())
+
+
+def test_it_can_be_switched_off_and_put_elsewhere() -> None:
+    assert parse_config({"report": {"enabled": False}}).report_folder is None
+    config = parse_config({"report": {"directory": "there"}}, folder=Path("/etc/sizewatch"))
+    assert config.report_folder == Path("/etc/sizewatch/there")
+
+
+def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
+    assert parse_config({"role": "node", "data_dir": "/d"}).report_folder is None
+    (problem,) = problems({"keep": 3}, role="node")
+    assert problem.startswith("report: is given, but role node writes no report")
+    assert parse_config({"role": "node", "report": {"enabled": False}}).report_folder is None
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({"at": 420}, 'report.at: must be a time of the day such as "07:00", in quotes'),
+        ({"at": "7:00"}, 'report.at: must be a time of the day such as "07:00", in quotes'),
+        ({"weekday": "Monday"}, "report.weekday: must be 'monday'"),
+        ({"since": "30m"}, "report.since: must be from 1h to 91d"),
+        ({"keep": 0}, "report.keep"),
+        ({"zone": "Mars"}, "report.zone: is no time zone"),
+        ({"deliver": SECRET}, "report.deliver: must be a list, not a text"),
+        ({"deliver": [SECRET]}, "report.deliver[0]: must be a mapping"),
+        ({"deliver": [{"name": "a", "url": SECRET}]}, "report.deliver[0].url: is not a key"),
+        ({"deliver": [{"name": "a", "url_env": SECRET}]}, "report.deliver[0].url_env: must be the name of an"),
+        ({"deliver": [{"name": SECRET, "url_env": "A"}]}, "report.deliver[0].name: must be a name"),
+        ({"deliver": [{"name": "a"}]}, "report.deliver[0]: needs url_file or url_env"),
+        ({"deliver": [{"name": "a", "url_env": "A", "url_file": "f"}]}, "report.deliver[0]: needs url_file or url_env"),
+        ({"deliver": [{"name": "a", "url_env": "A", "with": ["pdf"]}]}, "report.deliver[0].with[0]: must be 'picture'"),
+        (
+            {"deliver": [{"name": "a", "url_env": "A"}, {"name": "a", "url_env": "B"}]},
+            "report.deliver[1].name: is that of deliver[0]",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_place_and_no_address_is_repeated(report: Any, said: str) -> None:
+    assert any(problem.startswith(said) for problem in problems(report))

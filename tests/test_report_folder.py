@@ -1,0 +1,88 @@
+"""Where reports stand: whole or not at all, the newest found by name, nothing foreign touched, no link followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.reporting import folder
+
+ONE = {"report.html": b"<html>", "report.json": b"{}"}
+
+
+def test_a_report_appears_whole_and_latest_leads_to_the_newest(tmp_path: Path) -> None:
+    root = tmp_path / "not" / "there"
+    folder.publish(root, "2026-11-23", ONE)
+    folder.publish(root, "2026-11-16", {"report.html": b"late"})
+    assert folder.names(root) == ("2026-11-23", "2026-11-16")
+    assert (root / "latest" / "report.html").read_bytes() == b"<html>"
+    assert sorted(one.name for one in root.iterdir()) == ["2026-11-16", "2026-11-23", "latest"]
+    assert folder.files(root, "2026-11-16") == ("report.html",)
+
+
+def test_the_same_date_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    folder.publish(tmp_path, "2026-11-23", ONE)
+    folder.publish(tmp_path, "2026-11-23", {"report.md": b"again"})
+    assert folder.files(tmp_path, "2026-11-23") == ("report.md",)
+    assert folder.read(tmp_path, "2026-11-23", "report.html") is None
+
+
+def test_what_an_interrupted_run_left_is_no_report_and_goes(tmp_path: Path) -> None:
+    (tmp_path / ".new-2026-11-23").mkdir()
+    (tmp_path / ".new-2026-11-23" / "report.html").write_bytes(b"half")
+    assert folder.names(tmp_path) == ()
+    folder.publish(tmp_path, "2026-11-16", ONE)
+    folder.prune(tmp_path, 5)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["2026-11-16", "latest"]
+
+
+def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
+    for day in range(10, 16):
+        folder.publish(tmp_path, f"2026-11-{day}", ONE)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "2026-plans").mkdir()
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (tmp_path / "2020-01-01").symlink_to(outside)
+    assert folder.prune(tmp_path, 2) == ("2026-11-13", "2026-11-12", "2026-11-11", "2026-11-10")
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "2026-11-15", "2026-11-14", "latest", "notes.txt", "2026-plans", "2020-01-01",
+    }  # fmt: skip
+    assert (outside / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("..", "report.html"),
+        ("2026-11-23/..", "report.html"),
+        ("2026-11-23", "../secret"),
+        ("2026-11-23", "secret"),
+        ("2026-11-2٣", "report.html"),
+        ("", "report.html"),
+        ("latest", "report.html"),
+    ],
+)
+def test_nothing_but_a_reports_own_files_is_read(tmp_path: Path, name: str, file: str) -> None:
+    folder.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"})
+    assert folder.read(tmp_path, name, file) is None
+
+
+def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.publish(tmp_path, "2026-11-23", {**ONE, "report.md": b"x" * 100})
+    (tmp_path / "secret").write_text("secret")
+    place = tmp_path / "2026-11-23"
+    (place / "report.html").unlink()
+    (place / "report.html").symlink_to(tmp_path / "secret")
+    os.mkfifo(place / "report.png")
+    (place / "plan.next.yaml").mkdir()
+    (tmp_path / "2026-11-24").symlink_to(place)
+    for file in ("report.html", "report.png", "plan.next.yaml"):
+        assert folder.read(tmp_path, "2026-11-23", file) is None
+    assert folder.read(tmp_path, "2026-11-24", "report.json") is None
+    assert folder.read(tmp_path, "2026-11-23", "report.md") == b"x" * 100
+    monkeypatch.setattr(folder, "MOST_BYTES", 50)
+    assert folder.read(tmp_path, "2026-11-23", "report.md") is None

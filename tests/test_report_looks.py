@@ -1,0 +1,89 @@
+"""report.html for those who do not see it as it was drawn: contrast, headings, tables, charts, a phone."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from report_samples import hours, plan, reported
+from test_report import page_of
+
+from exporters.report import html
+from exporters.report.html import report_html
+
+STYLE = (Path(html.__file__).parent / "report.css").read_text(encoding="utf-8")
+PAGE = reported(plan(), hours())[0]
+
+TEXT = ("ink", "soft", "ok", "warning", "critical", "unknown", "limit")
+GROUNDS = ("page", "card", "warning-fill", "critical-fill")
+READABLE = 4.5
+"""WCAG 2.2, 1.4.3: contrast of text, as a ratio."""
+
+
+def colours(block: str) -> dict[str, str]:
+    """The custom properties of a block that are colours of six or three digits."""
+    return dict(re.findall(r"--([\w-]+):(#(?:[0-9a-f]{6}|[0-9a-f]{3}))\b", block))
+
+
+LIGHT = colours(STYLE.partition("@media")[0])
+DARK = LIGHT | colours(STYLE.partition("prefers-color-scheme:dark")[2].partition("}}")[0])
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
+    parts = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_is_reckoned_as_its_authors_do() -> None:
+    assert contrast("#000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#fff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("text", TEXT)
+def test_text_can_be_read_on_every_ground(theme: dict[str, str], text: str) -> None:
+    grounds = GROUNDS if text in ("ink", "soft") else ("page", "card")
+    assert {
+        ground: contrast(theme[text], theme[ground])
+        for ground in grounds
+        if contrast(theme[text], theme[ground]) < READABLE
+    } == {}
+
+
+def test_headings_go_down_by_one_step() -> None:
+    levels = [int(tag[1]) for tag, _ in page_of(PAGE).tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
+def test_every_header_cell_says_of_what_and_whose() -> None:
+    page = report_html(PAGE)
+    assert re.findall(r"<th(?! scope=)[ >]", page) == []
+    assert re.findall(r"<th[^>]*>\s*</th>", page) == []
+    for table in re.findall(r"<table.*?</table>", page, flags=re.DOTALL):
+        assert table.count('<th scope="col">') >= 3
+        assert '<th scope="row">' in table
+
+
+def test_what_scrolls_sideways_can_be_reached_without_a_mouse() -> None:
+    tags = page_of(PAGE).tags
+    wide = [attributes for tag, attributes in tags if tag == "div" and attributes.get("class") == "wide"]
+    assert wide
+    assert all(attributes.get("tabindex") == "0" for attributes in wide)
+
+
+def test_the_next_thing_to_do_stands_before_any_table() -> None:
+    head = report_html(PAGE).partition("<table")[0]
+    assert "Shrink t: 600 USD a day less." in head
+    assert "shrink from 10 to 5 replicas (likely)" in head
+    assert "What to do: read plan.next.yaml, then <code>sizewatch plan check plan.next.yaml</code>" in head

@@ -1,0 +1,360 @@
+"""The daemon's weekly reports, step by step with the time as an argument: made when due, made late, tried again, never twice."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from report_runs import CANARY, DAY, DUE, HOUR, MINUTE, NAME, configured, remembered, state_of, with_history, written
+from report_samples import WEEK
+from report_servers import mail_server, webhook
+
+from agent.config import load
+from agent.reporting import folder, process
+from agent.reporting import state as kept
+from agent.reporting.process import Runner
+from agent.reporting.reports import LOCK_FILE, STATE_FILE, Reports
+from agent.reporting.state import State
+
+
+def looked_after(place: Path, now: float, *, reports: Reports | None = None) -> Reports:
+    """One look at `now` with the configuration that stands there."""
+    one = reports or Reports(place / "data")
+    one.run(load(place / "sizewatch.yaml"), lambda: now)
+    return one
+
+
+def names(place: Path) -> tuple[str, ...]:
+    return folder.names(place / "data" / "reports")
+
+
+def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    with webhook() as hook:
+        loaded = configured(tmp_path, {"chat": f"json://u:{CANARY}@{hook.place}/x"}, report={"keep": 1})
+        reports = looked_after(tmp_path, DUE - HOUR)
+        assert (names(tmp_path), hook.taken) == ((), [])
+        looked_after(tmp_path, DUE, reports=reports)
+        (found,) = hook.taken
+        assert names(tmp_path) == (NAME,)
+        assert found["title"] == reports.health(loaded, DUE).headline
+        assert [one["filename"] for one in found["attachments"]] == ["report.png", "report.html"]
+        told = json.loads((tmp_path / "data" / "reports" / "latest" / "report.json").read_text())
+        assert (told["until"], told["until"] - told["since"]) == (DUE, WEEK)
+        for later in (MINUTE, HOUR, DAY, WEEK - 1):
+            looked_after(tmp_path, DUE + later, reports=reports)
+        assert len(hook.taken) == 1
+        # A daemon that begins anew knows what was done.
+        health = looked_after(tmp_path, DUE + 2 * DAY).health(loaded, DUE + 2 * DAY)
+        assert len(hook.taken) == 1
+    assert (health.newest, health.made_at, health.next_at) == (NAME, DUE, DUE + WEEK)
+    assert health.deliveries[0].last_success_at == DUE
+    assert reports.health(loaded, DUE).memory_bytes > 20e6
+    assert not list((tmp_path / "data" / "deliveries").iterdir())
+
+
+def test_one_that_was_missed_is_made_at_the_next_start_once_and_of_its_own_time(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    configured(tmp_path)
+    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
+    late = DUE + 2 * DAY
+    reports = looked_after(tmp_path, late)
+    # Those of two weeks were missed: only the newest is of any use.
+    assert names(tmp_path) == (NAME,)
+    assert json.loads((tmp_path / "data" / "reports" / NAME / "report.json").read_text())["until"] == DUE
+    before = (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns
+    looked_after(tmp_path, late + HOUR, reports=reports)
+    looked_after(tmp_path, late + HOUR)
+    assert (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns == before
+
+
+def test_what_was_due_before_the_first_start_is_nobodys(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    configured(tmp_path)
+    looked_after(tmp_path, DUE + 1)
+    assert names(tmp_path) == ()
+    assert state_of(tmp_path).begun_at == DUE + 1
+
+
+def test_a_report_that_fails_is_tried_again_ever_more_rarely_and_is_seen(tmp_path: Path) -> None:
+    loaded = configured(tmp_path)
+    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
+    reports = looked_after(tmp_path, DUE)
+    health = reports.health(loaded, DUE)
+    assert "history" in health.trouble
+    assert health.failures == 1
+    looked_after(tmp_path, DUE + 59, reports=reports)
+    assert reports.health(loaded, DUE).failures == 1
+    looked_after(tmp_path, DUE + 60, reports=reports)
+    assert reports.health(loaded, DUE).failures == 2
+    assert state_of(tmp_path).next_at == DUE + 60 + 120
+    with_history(tmp_path)
+    looked_after(tmp_path, DUE + HOUR, reports=reports)
+    assert reports.health(loaded, DUE).trouble == ""
+    assert (names(tmp_path), state_of(tmp_path).attempts) == ((NAME,), 0)
+
+
+def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_history(tmp_path)
+    loaded = configured(tmp_path)
+    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
+    reports = looked_after(tmp_path, DUE, reports=Reports(tmp_path / "data", Runner(0.05)))
+    assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
+    monkeypatch.setattr(process, "MEMORY_BYTES", 30 * 1024 * 1024)
+    reports = looked_after(tmp_path, DUE + 120)
+    assert reports.health(loaded, DUE).failures == 1
+    assert reports.health(loaded, DUE).trouble
+    assert names(tmp_path) == ()
+
+
+def test_a_clock_that_is_set_back_makes_nothing_again_and_one_that_was_ahead_is_forgotten(tmp_path: Path) -> None:
+    configured(tmp_path, {"a": "json://127.0.0.1:1/"})
+    remembered(tmp_path, until=DUE + DAY)
+    looked_after(tmp_path, DUE - DAY)
+    assert (names(tmp_path), state_of(tmp_path).made_for) == ((), DUE)
+    # The machine's clock stood at 2030 when the report was made.
+    remembered(tmp_path, "a", made_for=DUE + 200 * WEEK, next_at=DUE + 200 * WEEK, until=DUE + 200 * WEEK)
+    looked_after(tmp_path, DUE + HOUR)
+    state = state_of(tmp_path)
+    assert (state.made_for, state.begun_at) == (0.0, DUE + HOUR)
+    assert state.next_at <= DUE + 2 * HOUR
+    assert all(one.until <= DUE + HOUR + DAY for one in state.waiting)
+    with_history(tmp_path)
+    looked_after(tmp_path, DUE + WEEK)
+    assert names(tmp_path) == ("2026-11-16",)
+
+
+def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with webhook() as good, webhook() as bad, mail_server() as box:
+        bad.answers = [500, 401]
+        loaded = configured(
+            tmp_path,
+            {
+                "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}",
+                "ill": f"json://u:{CANARY}@{bad.place}/{CANARY}",
+                "chat": f"json://u:{CANARY}@{good.place}/{CANARY}",
+                "mail": f"mailto://u:{CANARY}@127.0.0.1:{box.port}?to=a@example.com&from=b@example.com",
+                "typo": f"jsno://{CANARY}",
+            },
+        )
+        written(tmp_path)
+        remembered(tmp_path, "gone", "ill", "chat", "mail", "typo")
+        reports = looked_after(tmp_path, DUE)
+        assert (len(good.taken), len(box.mails), bad.asked) == (1, 1, 1)
+        told = {one.destination: one for one in reports.health(loaded, DUE).deliveries}
+        assert {name: one.trouble for name, one in told.items()} == {
+            "gone": "the connection was refused",
+            "ill": "it answered 500",
+            "chat": "",
+            "mail": "",
+            "typo": "its address is none that Apprise understands; `sizewatch doctor` says more",
+        }
+        assert [(one.sent, one.failed, one.pending) for one in told.values()] == [
+            (0, 1, 1), (0, 1, 1), (1, 0, 0), (1, 0, 0), (0, 1, 1),
+        ]  # fmt: skip
+        looked_after(tmp_path, DUE + 61, reports=reports)
+        assert reports.health(loaded, DUE).deliveries[1].trouble == "it answered 401"
+        looked_after(tmp_path, DUE + 61 + 121, reports=reports)
+        assert reports.health(loaded, DUE).deliveries[1].trouble == ""
+        assert (len(bad.taken), len(good.taken), len(box.mails)) == (1, 1, 1)
+    assert CANARY not in caplog.text
+    assert CANARY not in repr(reports.health(loaded, DUE))
+    assert CANARY not in (tmp_path / "data" / STATE_FILE).read_text()
+
+
+def test_a_destination_that_never_answers_is_given_up_after_the_stated_time(tmp_path: Path) -> None:
+    loaded = configured(tmp_path, {"gone": "json://127.0.0.1:1/"}, report={"retry_for": "10m"})
+    written(tmp_path)
+    remembered(tmp_path, "gone", until=DUE + 600)
+    reports = looked_after(tmp_path, DUE)
+    for minute in range(1, 20):
+        looked_after(tmp_path, DUE + 60 * minute, reports=reports)
+    (told,) = reports.health(loaded, DUE).deliveries
+    # After 0, 1, 3 and 7 minutes; another one would come after 15.
+    assert (told.failed, told.given_up, told.pending) == (3, 1, 0)
+    assert told.trouble == f"the report of {NAME} was given up: the connection was refused"
+    # That is still known after a restart.
+    assert looked_after(tmp_path, DUE + HOUR).health(loaded, DUE).deliveries[0].trouble == told.trouble
+
+
+def test_a_destination_that_hangs_is_left_and_the_next_one_has_its_turn(tmp_path: Path) -> None:
+    over = threading.Event()
+    with webhook() as slow, webhook() as good:
+        slow.before = lambda: over.wait(60) and None
+        loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=1", "good": f"json://{good.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "slow", "good")
+        reports = looked_after(tmp_path, DUE)
+        assert len(good.taken) == 1
+        over.set()
+    assert reports.health(loaded, DUE).deliveries[0].trouble == "it did not answer in time"
+
+
+def test_a_delivery_that_no_library_ends_is_ended_by_the_daemon(tmp_path: Path) -> None:
+    over = threading.Event()
+    with webhook() as slow:
+        slow.before = lambda: over.wait(60) and None
+        loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
+        written(tmp_path)
+        remembered(tmp_path, "slow")
+        reports = looked_after(tmp_path, DUE, reports=Reports(tmp_path / "data", Runner(1.0)))
+        over.set()
+    assert reports.health(loaded, DUE).deliveries[0].trouble == "it took longer than 1 s and was ended"
+
+
+def test_the_address_of_a_variable_reaches_its_own_destination_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with webhook() as hook:
+        monkeypatch.setenv("CHAT_URL", f"json://{hook.place}/mine")
+        deliver = [{"name": "chat", "url_env": "CHAT_URL", "with": []}, {"name": "unset", "url_env": "NO_SUCH_URL"}]
+        loaded = configured(tmp_path, report={"deliver": deliver})
+        written(tmp_path)
+        remembered(tmp_path, "chat", "unset")
+        reports = looked_after(tmp_path, DUE)
+        (found,) = hook.taken
+    assert (found["path"], found["attachments"]) == ("/mine", [])
+    assert (
+        reports.health(loaded, DUE).deliveries[1].trouble == "the environment variable NO_SUCH_URL is empty or not set"
+    )
+
+
+def test_a_daemon_that_dies_between_delivery_and_its_own_note_repeats_nothing(tmp_path: Path) -> None:
+    with webhook() as hook:
+        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        looked_after(tmp_path, DUE)
+        assert len(hook.taken) == 1
+        # The state as it was before, and the receipt that the process left.
+        remembered(tmp_path, "chat")
+        kept.receipt(tmp_path / "data", NAME, "chat").touch()
+        reports = looked_after(tmp_path, DUE + MINUTE)
+        assert len(hook.taken) == 1
+    told = reports.health(loaded, DUE).deliveries[0]
+    assert (told.sent, told.pending) == (1, 0)
+
+
+def test_while_a_process_of_a_dead_daemon_still_sends_nobody_sends_beside_it(tmp_path: Path) -> None:
+    with webhook() as hook:
+        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        with (tmp_path / "data" / LOCK_FILE).open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            reports = looked_after(tmp_path, DUE)
+        assert hook.taken == []
+        assert reports.health(loaded, DUE).deliveries[0].trouble == "another process still works on a report"
+        looked_after(tmp_path, DUE + 61, reports=reports)
+        assert len(hook.taken) == 1
+
+
+def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path: Path) -> None:
+    with webhook() as hook:
+        begun = threading.Event()
+        hook.before = lambda: (begun.set(), time.sleep(1))[0]
+        configured(tmp_path, {"chat": f"json://{hook.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        reports = Reports(tmp_path / "data")
+        thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
+        thread.start()
+        assert begun.wait(10)
+        reports.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+        (waiting,) = state_of(tmp_path).waiting
+        assert (waiting.attempts, waiting.next_at) == (0, DUE)
+
+
+def test_where_the_state_cannot_be_kept_nothing_is_sent_and_that_is_told(tmp_path: Path) -> None:
+    with webhook() as hook:
+        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        # Whoever runs the tests may write everywhere: a folder in the place of the file nobody can write.
+        (tmp_path / "data" / f".{STATE_FILE}.new").mkdir()
+        reports = looked_after(tmp_path, DUE)
+        assert hook.taken == []
+    assert "cannot be written" in reports.health(loaded, DUE).trouble
+
+
+def test_a_damaged_state_is_put_aside_and_sends_nothing_twice(tmp_path: Path) -> None:
+    with webhook() as hook:
+        configured(tmp_path, {"chat": f"json://{hook.place}/"})
+        written(tmp_path)
+        (tmp_path / "data" / STATE_FILE).write_text('{"begun_at": ')
+        looked_after(tmp_path, DUE + HOUR)
+        assert hook.taken == []
+    assert (tmp_path / "data" / f"{STATE_FILE}.damaged").is_file()
+    assert state_of(tmp_path).begun_at == DUE + HOUR
+
+
+def test_a_newer_report_takes_the_place_of_one_that_waits(tmp_path: Path) -> None:
+    with_history(tmp_path)
+    with webhook() as hook:
+        loaded = configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"retry_for": "7d"})
+        written(tmp_path)
+        remembered(tmp_path, "chat", until=DUE + 2 * WEEK)
+        hook.answers = [503]
+        reports = looked_after(tmp_path, DUE)
+        looked_after(tmp_path, DUE + WEEK, reports=reports)
+        assert len(hook.taken) == 1
+    told = reports.health(loaded, DUE).deliveries[0]
+    assert (told.sent, told.failed, told.given_up, told.pending, told.trouble) == (1, 1, 1, 0, "")
+
+
+def test_a_hostile_name_goes_out_escaped_where_there_is_markup(tmp_path: Path) -> None:
+    with mail_server() as box, webhook() as hook:
+        mail = f"mailto://u:p@127.0.0.1:{box.port}?to=a@example.com&from=b@example.com&format=html"
+        configured(tmp_path, {"mail": mail, "chat": f"json://{hook.place}/"})
+        place = written(tmp_path)
+        told = json.loads((place / "report.json").read_text())
+        told["tiers"][0]["verdict"] = "<script>alert(1)</script> & co: keep 10 replicas"
+        told["headline"] = "Keep <script>alert(1)</script>\nBcc: x@example.com"
+        (place / "report.json").write_text(json.dumps(told))
+        remembered(tmp_path, "mail", "chat")
+        looked_after(tmp_path, DUE)
+        (mailed,), (posted,) = box.mails, hook.taken
+    body = mailed.get_body(("html",))
+    assert body is not None
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&nbsp;&amp;&nbsp;co" in body.get_content()
+    assert "<script" not in body.get_content()
+    assert mailed["Subject"] == "Keep <script>alert(1)</script> Bcc: x@example.com"
+    assert mailed["Bcc"] is None
+    assert posted["message"].startswith("<script>alert(1)</script> & co: keep 10 replicas")
+
+
+def test_no_secret_stands_in_the_arguments_or_the_environment_of_the_process(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with webhook() as hook:
+
+        def look() -> None:
+            for one in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    words = one.read_bytes()
+                    if (
+                        b"agent.reporting.worker" in words
+                        and str(os.getpid()).encode() in one.with_name("stat").read_bytes().split()
+                    ):
+                        seen.append((words + one.with_name("environ").read_bytes()).decode())
+                except OSError:
+                    continue
+
+        hook.before = look
+        configured(tmp_path, {"chat": f"json://u:{CANARY}@{hook.place}/"})
+        written(tmp_path)
+        remembered(tmp_path, "chat")
+        looked_after(tmp_path, DUE)
+        assert len(hook.taken) == 1
+    assert seen
+    assert CANARY not in "".join(seen)
