@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.histograms import Cumulative
+from rules.pod_times import PodTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Snapshot:
 
     `started_at` is when the counters began, as far as the page tells (unix seconds, None where it does not).
     `ready_at` is when the engine made its metrics, which is when it became ready. `facts` are labels of info series.
+    `pod` is what is known of the pod that the page is from, where it is from one.
     `broken` are the families that were broken on this page and are therefore absent here, `problems` says how.
     """
 
@@ -33,3 +35,4 @@ class Snapshot:
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
     sampled: frozenset[str] = frozenset()
+    pod: PodTimes | None = None

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pydantic import TypeAdapter
 
 from rules import windows
+from rules.pod_times import PodTimes
 from rules.signals import Reading
 from rules.snapshots import Snapshot
 from rules.tracks import Track
@@ -51,7 +52,9 @@ class Start:
     `alive_at` is the last good page of the process before, `silent_since` the first scrape that failed, `started_at` and
     `ready_at` what the page tells of its process, `seen_at` the first good page of it. `waited` says that requests were
     there already and none was served yet, `served_at` when the first of these was seen as served. `engine_seconds` is what
-    the engine says of its own start. Without `alive_at` and `silent_since` the process was met when it was already running.
+    the engine says of its own start. `asked_at`, `scheduled_at`, `container_at` and `pod_ready_at` are those of its pod
+    (`rules.pod_times`); `unready` says that it answers and that its pod is not Ready yet. Without `alive_at` and `silent_since`
+    the process was met when it was already running.
     """
 
     replica: str
@@ -63,6 +66,11 @@ class Start:
     waited: bool = False
     served_at: float | None = None
     engine_seconds: float | None = None
+    asked_at: float | None = None
+    scheduled_at: float | None = None
+    container_at: float | None = None
+    pod_ready_at: float | None = None
+    unready: bool = False
 
     @property
     def t(self) -> float:
@@ -72,7 +80,7 @@ class Start:
     @property
     def settled(self) -> bool:
         """Whether nothing more will be learnt of it."""
-        return not self.waited or self.served_at is not None
+        return (not self.waited or self.served_at is not None) and not self.unready
 
     @property
     def watched(self) -> bool:
@@ -82,7 +90,14 @@ class Start:
     @property
     def measured(self) -> bool:
         """Whether more is known of it than what the engine says of itself."""
-        return self.started_at is not None or self._silence is not None
+        return self.asked_at is not None or self.started_at is not None or self._silence is not None
+
+    @property
+    def source(self) -> str:
+        """Whose clock it is timed by: the pod's, the page's own, the silence around it, or the engine's word."""
+        if self.asked_at is not None:
+            return "pod"
+        return "page" if self.started_at is not None else "silence" if self._silence is not None else "engine"
 
     @property
     def seconds(self) -> Reading:
@@ -91,6 +106,8 @@ class Start:
         reaches to the first request served if requests were there when it was ready: time without any is no cold start.
         """
         until = self.seen_at if self.served_at is None else self.served_at
+        if self.asked_at is not None:
+            return self._since_asked(self.asked_at, until)
         if self.started_at is not None:
             if self.ready_at is None:
                 low = max(0.0, (self.silent_since or 0.0) - self.started_at)
@@ -101,6 +118,16 @@ class Start:
         low = self.engine_seconds or 0.0
         silence = self._silence
         return Reading(value=None, low=low, high=None if silence is None else max(low, silence), n=1.0)
+
+    def _since_asked(self, asked_at: float, until: float) -> Reading:
+        """From the pod's making, which is when it was asked for, to Ready, which is when traffic may come. Where it was not
+        seen to become Ready: at least to the engine's readiness, at most to the first page or the first request served.
+        """
+        if self.pod_ready_at is not None:
+            took = max(0.0, self.pod_ready_at - asked_at)
+            return Reading(value=took, low=took, high=took, n=1.0)
+        low = max(0.0, (self.ready_at or self.container_at or asked_at) - asked_at)
+        return Reading(value=None, low=low, high=max(low, until - asked_at), n=1.0)
 
     @property
     def lead_seconds(self) -> float:
@@ -147,6 +174,9 @@ def begun(track: Track, page: Snapshot, replica: str) -> Start | None:
         alive = track.last.t if track.last is not None else None
         silent = track.silent_since if track.misses else None
         found = replace(told, alive_at=alive, silent_since=silent, waited=_waits(page))
+    if found is None and told.asked_at is not None:
+        # Its page tells too little, its pod enough.
+        found = told
     return found if found is not None and (found.measured or found.engine_seconds) else None
 
 
@@ -155,12 +185,18 @@ def _told(page: Snapshot, replica: str) -> Start:
     started, ready = page.started_at, page.ready_at
     if started is not None and ready is not None and ready <= started:
         started = None
+    pod = page.pod or PodTimes()
     return Start(
         replica=replica,
         seen_at=page.t,
         started_at=started,
         ready_at=ready,
         engine_seconds=page.gauges.get("engine_startup_seconds") or None,
+        asked_at=pod.asked_at,
+        scheduled_at=pod.scheduled_at,
+        container_at=pod.container_at,
+        pod_ready_at=pod.ready_at,
+        unready=pod.asked_at is not None and pod.ready_at is None,
     )
 
 
@@ -179,9 +215,12 @@ def followed(start: Start | None, page: Snapshot) -> Start | None:
     """The replica's start after a further page of the same process; the same object where nothing new is learnt."""
     if start is None or start.settled:
         return start
-    if page.counters.get(FINISHED, 0.0) > 0:
+    if start.unready and page.pod is not None and page.pod.ready_at is not None:
+        start = replace(start, unready=False, pod_ready_at=page.pod.ready_at)
+    if start.waited and start.served_at is None and page.counters.get(FINISHED, 0.0) > 0:
         return replace(start, served_at=page.t)
-    return replace(start, waited=False) if page.t - start.seen_at > SERVE_SECONDS else start
+    late = page.t - start.seen_at > SERVE_SECONDS
+    return replace(start, waited=False, unready=False) if late else start
 
 
 def added(known: tuple[Start, ...], start: Start) -> tuple[Start, ...]:
@@ -217,6 +256,8 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
 def sentence(start: Start) -> str:
     """What a person is told of one start."""
     gone, took, engine = start.after_gone, _process(start), start.engine_seconds
+    if start.asked_at is not None:
+        return _pod(start, start.asked_at)
     if gone is not None and start.ready_at is not None:
         said = f"ready {quantity(gone, 'seconds')} after it was gone" + (f" ({took})" if took else "")
     elif gone is not None:
@@ -230,6 +271,18 @@ def sentence(start: Start) -> str:
     return (
         f"{said}; a request that was there was served at most {number(start.served_at - start.t, 'seconds')} after that"
     )
+
+
+def _pod(start: Start, asked_at: float) -> str:
+    """The pod's way, each step counted from the moment it was asked for: the engine's readiness is not its pod's."""
+    steps = (
+        ("on a node", start.scheduled_at),
+        ("container started", start.container_at),
+        ("engine ready", start.ready_at or start.seen_at),
+        ("pod Ready", start.pod_ready_at),
+    )
+    told = [f"{what} after {number(max(0.0, at - asked_at), 'seconds')}" for what, at in steps if at is not None]
+    return f"its pod was asked for: {', '.join(told)}" + ("" if start.pod_ready_at else "; Ready was not seen")
 
 
 def _process(start: Start) -> str:

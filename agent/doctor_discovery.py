@@ -1,0 +1,99 @@
+"""Looks for engine pods as the daemon does, once, and judges what was found.
+
+Owns the look (the API, the node, the kubelet's socket) and the words. Which pod is an engine is `agent.kubernetes`'s, and what
+its page says is checked with the other targets. It is loaded where the configuration asks for discovery.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.collect.gpu_owners import Owned
+from agent.collect.scrapers import Target
+from agent.config import Loaded
+from agent.doctor_findings import Finding, count, fail, ok, warn
+from agent.errors import SizewatchError
+from agent.kubernetes import pod_resources
+from agent.kubernetes.joining import Pods, pods_of
+from exporters.status import DiscoveryHealth
+from rules.gpu_readout import GpuReadout
+
+CHECK = "pods"
+LOOK_SECONDS = 6.0
+"""A page that must tell the model of its pod is waited for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoverySeen:
+    """What was found; `loaded` is the configuration with the pods. `trouble` says why nothing could be asked."""
+
+    loaded: Loaded
+    pods: Pods | None = None
+    health: DiscoveryHealth | None = None
+    trouble: str = ""
+    socket: bool = False
+
+    def owners(
+        self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
+    ) -> dict[tuple[str, str], tuple[str, ...]]:
+        """The GPUs of each target."""
+        owned: Mapping[tuple[str, str], Owned] = self.pods.assigned(targets, readouts) if self.pods is not None else {}
+        return {target.key: owned[target.key].gpus if target.key in owned else () for target in targets}
+
+
+def look(loaded: Loaded, clock: Callable[[], float] = time.time) -> DiscoverySeen | None:
+    """One look at the node's pods; None where the configuration asks for none."""
+    keys = loaded.config.discovery.kubernetes
+    if keys is None:
+        return None
+    try:
+        pods = pods_of(loaded.config, clock)
+        assert pods is not None
+        pods.start()
+    except SizewatchError as error:
+        return DiscoverySeen(loaded=loaded, trouble=str(error))
+    try:
+        joined = pods.joined(loaded)
+        until = time.monotonic() + LOOK_SECONDS
+        while (health := pods.health()) is not None and health.later and time.monotonic() < until:
+            time.sleep(0.1)
+            joined = pods.joined(loaded)
+        socket = pod_resources.there(keys.pod_resources)
+        return DiscoverySeen(loaded=joined, pods=pods, health=health, socket=socket)
+    finally:
+        pods.stop()
+
+
+def discovery(seen: DiscoverySeen | None, loaded: Loaded) -> Iterator[Finding]:
+    """Whether pods are told of, which are watched and which are left out, and whether their GPUs can be known."""
+    if seen is None:
+        return
+    keys = loaded.config.discovery.kubernetes
+    assert keys is not None
+    if seen.trouble or (seen.health is not None and seen.health.trouble):
+        said = seen.trouble or (seen.health.trouble if seen.health is not None else "")
+        yield fail(CHECK, str(said), "look at the service account and its role; docs/kubernetes-discovery.md has both")
+        return
+    if seen.health is None:
+        yield ok(CHECK, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
+        return
+    found = seen.health
+    yield ok(CHECK, f"node {keys.node}: {count(found.watched, 'engine pod')}, {found.starting} starting")
+    if not found.watched and not found.left_out:
+        yield warn(
+            CHECK,
+            "no pod of this node is taken for an engine",
+            "annotate them with sizewatch.io/scrape: 'true', or set discovery.kubernetes.selector",
+        )
+    for text in found.left_out:
+        yield warn(CHECK, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
+    for text in found.notes:
+        yield warn(CHECK, text, "docs/kubernetes-discovery.md has what the agent needs")
+    if not seen.socket:
+        yield warn(
+            CHECK,
+            f"there is no socket {keys.pod_resources} here: which GPU is whose only the exporter or hostPID can tell",
+            "mount the folder of the kubelet's pod-resources socket",
+        )

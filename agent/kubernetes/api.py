@@ -1,0 +1,312 @@
+"""A small client of the Kubernetes API: one object, a list, a watch, and what a lease needs to be written.
+
+Owns the connection, the credentials of the service account and the words for what went wrong. It knows no kind of object:
+paths and bodies come in and go out. Another verb is a function beside `get`.
+
+Why not the official client: loaded beside `requests`, which the agent has anyway, it takes 17 MiB more (kubernetes 37.0,
+Python 3.11, resident memory after the import), more than a quarter of the 64 MiB of a node; this takes none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import requests
+import urllib3
+from urllib3.connection import HTTPConnection
+
+from agent.collect.scrape_failures import closed_by_peer, place_of, translated
+from agent.collect.transport import TargetAdapter, tls_context
+from agent.errors import SizewatchError
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Of one answer: a node's 250 pods are 3 to 5 MB."""
+
+MOST_EVENT_BYTES = 2 * 1024 * 1024
+"""Of one line of a watch: an object in etcd has at most 1.5 MB."""
+
+_HEAVY = frozenset(
+    (
+        *("managedFields", "volumes", "volumeMounts", "volumeDevices", "env", "envFrom", "args", "command", "images"),
+        *("tolerations", "affinity", "topologySpreadConstraints", "securityContext", "lifecycle"),
+        *("livenessProbe", "startupProbe", "readinessProbe"),
+    )
+)
+"""Keys that nobody here reads, left out while an answer is parsed: most of a pod's memory."""
+
+_ALIVE = (
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A watch whose other side vanished without a word ends after a minute."""
+
+
+class ApiTrouble(SizewatchError):
+    """The API gave no answer that can be used. `status` is its HTTP status, None where there was none."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.status = status
+
+    @property
+    def gone(self) -> bool:
+        """Whether the resource version asked for is too old: everything must be listed anew."""
+        return self.status == 410
+
+    @property
+    def conflict(self) -> bool:
+        """Whether somebody else wrote the object in between."""
+        return self.status == 409
+
+    @property
+    def missing(self) -> bool:
+        return self.status == 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where the API is and what it is asked with. Secrets are named by their files; `timeout_seconds` is for an answer."""
+
+    url: str
+    token_file: str | None = None
+    ca_file: str | None = None
+    timeout_seconds: float = 10.0
+
+
+def in_cluster(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Server:
+    """The API as a pod finds it. Raises ApiTrouble outside of a cluster."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ApiTrouble(
+            "KUBERNETES_SERVICE_HOST is not set: this is no pod; name the API in discovery.kubernetes.api.url"
+        )
+    host = f"[{host}]" if ":" in host else host
+    return Server(url=f"https://{host}:{port}", token_file=str(account / "token"), ca_file=str(account / "ca.crt"))
+
+
+class _Adapter(TargetAdapter):
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
+        super().init_poolmanager(connections, maxsize, block=block, socket_options=_ALIVE, **options)
+
+
+Body = Mapping[str, Any]
+
+
+class Api:
+    """The API with one account. For one thread at a time, but for `close`, which ends a watch from any thread.
+
+    The token and the CA are read when they change; a 401 reads the token again at once, and asks once more.
+    """
+
+    def __init__(self, server: Server, adapter: Callable[[ssl.SSLContext | None], TargetAdapter] = _Adapter) -> None:
+        self._server = server
+        self._make = adapter
+        self._adapter: TargetAdapter | None = None
+        self._stamps: tuple[object, ...] | None = None
+        self._token = ""
+        self._place = place_of(server.url)
+        self._watched: requests.Response | None = None
+        self._closed = False
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """One object, or a list. Raises ApiTrouble."""
+        return self._ask("GET", path, query, None)
+
+    def create(self, path: str, body: Body) -> dict[str, Any]:
+        """A new object; a conflict where there is one already. Raises ApiTrouble."""
+        return self._ask("POST", path, {}, body)
+
+    def replace(self, path: str, body: Body) -> dict[str, Any]:
+        """The object in place of the one whose resource version it carries; else a conflict. Raises ApiTrouble."""
+        return self._ask("PUT", path, {}, body)
+
+    def watch(self, path: str, seconds: float, **query: str) -> Iterator[dict[str, Any]]:
+        """The events of a watch that has begun, as they come, for so many seconds; they are to be read to their end, or
+        `close` is to be called. Raises ApiTrouble, also for an ERROR event."""
+        query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
+        answer = self._send("GET", path, query, None, seconds + self._server.timeout_seconds)
+        if answer.status_code != 200:
+            with closing(answer):
+                raise self._refused(answer, self._read(answer))
+        self._watched = answer
+        if self._closed:
+            self._shut(answer)
+        return self._events(answer)
+
+    def _events(self, answer: requests.Response) -> Iterator[dict[str, Any]]:
+        with closing(answer):
+            try:
+                for line in self._lines(answer):
+                    yield _event(line)
+            finally:
+                self._watched = None
+
+    def close(self) -> None:
+        """Ends the connection, and a watch with it, for good."""
+        self._closed = True
+        watched = self._watched
+        if watched is not None:
+            self._shut(watched)
+        if self._adapter is not None:
+            self._adapter.close()
+
+    def _shut(self, answer: requests.Response) -> None:
+        try:
+            answer.raw.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            # It ended in this very moment.
+            self._watched = None
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str], body: Body | None) -> dict[str, Any]:
+        with closing(self._send(method, path, query, body, self._server.timeout_seconds)) as answer:
+            said = self._read(answer)
+            if not 200 <= answer.status_code < 300:
+                raise self._refused(answer, said)
+        found = _parsed(said)
+        if not isinstance(found, dict):
+            raise ApiTrouble(f"{self._place}: the answer is no JSON object")
+        return found
+
+    def _send(
+        self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
+    ) -> requests.Response:
+        answer = self._sent(method, path, query, body, seconds)
+        if answer.status_code == 401 and self._server.token_file:
+            answer.close()
+            self._stamps = None
+            answer = self._sent(method, path, query, body, seconds)
+        return answer
+
+    def _sent(
+        self, method: str, path: str, query: Mapping[str, str], body: Body | None, seconds: float
+    ) -> requests.Response:
+        adapter = self._connection()
+        headers = {"Accept": "application/json", "User-Agent": "sizewatch"}
+        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers |= {"Content-Type": "application/json"} if body is not None else {}
+        data = json.dumps(body).encode() if body is not None else None
+        url = self._server.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
+        request = requests.Request(method, url, headers=headers, data=data).prepare()
+        try:
+            try:
+                return adapter.send_within(request, seconds)
+            except requests.ConnectionError as error:
+                # A connection that stood idle may be closed at the very moment it is used again.
+                if not closed_by_peer(error):
+                    raise
+                return adapter.send_within(request, seconds)
+        except requests.RequestException as error:
+            raise ApiTrouble(f"API server: {translated(error, self._place, seconds).text}") from error
+
+    def _connection(self) -> TargetAdapter:
+        files = [name for name in (self._server.token_file, self._server.ca_file) if name]
+        try:
+            stamps = tuple((s.st_mtime_ns, s.st_size, s.st_ino) for s in map(os.stat, files))
+            if self._adapter is None or stamps != self._stamps:
+                self._load()
+                self._stamps = stamps
+        except OSError as error:
+            raise ApiTrouble(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
+        assert self._adapter is not None
+        return self._adapter
+
+    def _load(self) -> None:
+        token = Path(self._server.token_file).read_text(encoding="utf-8").strip() if self._server.token_file else ""
+        if not (token.isascii() and (token.isprintable())):
+            raise ApiTrouble(f"service account: {self._server.token_file}: holds characters that a header cannot carry")
+        tls = None
+        if urlsplit(self._server.url).scheme == "https":
+            tls = tls_context(self._server.ca_file, verify=True, client_certificate=None)
+        if self._adapter is not None:
+            self._adapter.close()
+        self._adapter, self._token = self._make(tls), token
+
+    def _read(self, answer: requests.Response) -> bytes:
+        try:
+            said: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            text = translated(error, self._place, self._server.timeout_seconds).text
+            raise ApiTrouble(f"API server: {text}") from error
+        if len(said) > MOST_BYTES:
+            raise ApiTrouble(f"{self._place} sends more than {MOST_BYTES} bytes; narrow discovery.kubernetes.selector")
+        return said
+
+    def _lines(self, answer: requests.Response) -> Iterator[bytes]:
+        """A JSON object a line; the last one may be cut off by the end of the watch and is then left out."""
+        rest = b""
+        try:
+            for chunk in answer.raw.stream(65_536, decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (line for line in lines if line.strip())
+                if len(rest) > MOST_EVENT_BYTES:
+                    raise ApiTrouble(f"{self._place}: an event of more than {MOST_EVENT_BYTES} bytes")
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            raise ApiTrouble(f"API server: the watch broke off ({type(error).__name__})") from error
+
+    def _refused(self, answer: requests.Response, said: bytes) -> ApiTrouble:
+        status = answer.status_code
+        try:
+            message = str(_parsed(said).get("message", ""))
+        except (ApiTrouble, AttributeError):
+            message = ""
+        words = " ".join(message.split())[:300]
+        hint = _HINTS.get(status, "")
+        return ApiTrouble(f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status)
+
+
+_HINTS = {
+    401: "the service account's token is not valid",
+    403: "give the service account the role of docs/kubernetes-discovery.md",
+    429: "it takes no more at the moment",
+}
+
+
+def _lighter(found: dict[str, Any]) -> dict[str, Any]:
+    for key in _HEAVY & found.keys():
+        # A label may be called so too.
+        if not isinstance(found[key], str):
+            del found[key]
+    return found
+
+
+def _parsed(said: bytes) -> Any:
+    try:
+        return json.loads(said, object_hook=_lighter)
+    except (ValueError, RecursionError) as error:
+        raise ApiTrouble("API server: the answer is no JSON") from error
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    found = _parsed(line)
+    if not isinstance(found, dict) or not isinstance(found.get("object"), dict):
+        raise ApiTrouble("API server: an event without an object")
+    if found.get("type") == "ERROR":
+        said = found["object"]
+        code = said.get("code")
+        text = " ".join(str(said.get("message", "")).split())[:300]
+        raise ApiTrouble(f"the watch ended with {code}: {text}", code if isinstance(code, int) else None)
+    return found
+
+
+def backoff_seconds(failures: int, chance: float) -> float:
+    """How long to wait after so many failures in a row, one at least: 0.8 s doubled up to 30 s, as client-go's reflector
+    (backoff 800 ms to 30 s, factor 2), spread by `chance` (0 to 1) over half of it: a cluster's agents do not ask at once.
+    """
+    most = min(30.0, 0.8 * 2.0 ** min(failures - 1, 10))
+    return most * (0.5 + 0.5 * chance)

@@ -1,0 +1,186 @@
+"""What of a pod matters here, out of the API's JSON: bounded, and never trusted to have the right shape.
+
+Owns the record and the reading of one object; what a pod then means is `agent.kubernetes.discovery`'s. Who may make pods
+writes names, labels and annotations: every text is cut to a length and freed of control characters before it gets anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rules.pod_times import PodTimes
+
+PREFIX = "sizewatch.io/"
+"""Of the annotations and labels that are ours."""
+
+MOST_TEXT = 253
+"""Characters of any text of a pod: names and label values have no more by Kubernetes' own rules, annotations may."""
+
+MOST_LABELS = 64
+MOST_PORTS = 64
+
+GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
+"""How the names of resources begin that are accelerators."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod. `own` are its annotations and labels of ours, by what stands after the prefix, annotations first; `address`
+    is empty until it has one. `waiting` says in Kubernetes' own word why its container does not run.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str = ""
+    address: str = ""
+    phase: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    leader: str = ""
+    """Name of the leader's pod, where a LeaderWorkerSet made it."""
+    ports: tuple[Port, ...] = ()
+    wants_gpu: bool = False
+    host_network: bool = False
+    ready: bool = False
+    ending: bool = False
+    restarts: int = 0
+    waiting: str = ""
+    times: PodTimes = field(default_factory=PodTimes)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it will ever answer again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def place(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def bounded(value: object, most: int = MOST_TEXT) -> str:
+    """Any value as text of one line of at most so many characters."""
+    text = _CONTROL.sub(" ", value if isinstance(value, str) else "").strip()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def pod_of(data: Mapping[str, Any]) -> Pod | None:
+    """The pod in an object of the API; None where it has no name."""
+    meta, spec, status = (_mapping(data.get(key)) for key in ("metadata", "spec", "status"))
+    uid, name, namespace = (bounded(meta.get(key)) for key in ("uid", "name", "namespace"))
+    if not (uid and name and namespace):
+        return None
+    labels, annotations = _texts(meta.get("labels")), _texts(meta.get("annotations"), LWS_LEADER)
+    containers, states = list(_mappings(spec.get("containers"))), list(_mappings(status.get("containerStatuses")))
+    conditions = {bounded(c.get("type")): c for c in _mappings(status.get("conditions"))}
+    engine = _engine(containers)
+    state = next((s for s in states if engine is not None and s.get("name") == engine.get("name")), {})
+    ready = _is_true(conditions.get("Ready"))
+    return Pod(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        node=bounded(spec.get("nodeName")),
+        address=bounded(status.get("podIP"), 64),
+        phase=bounded(status.get("phase"), 32),
+        labels=labels,
+        own=_ours(labels) | _ours(annotations),
+        leader=annotations.get(LWS_LEADER, ""),
+        ports=tuple(_ports(containers))[:MOST_PORTS],
+        wants_gpu=engine is not None and _wants_gpu(engine),
+        host_network=spec.get("hostNetwork") is True,
+        ready=ready,
+        ending=bool(meta.get("deletionTimestamp")),
+        restarts=_whole(state.get("restartCount")),
+        waiting=bounded(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
+        times=_times(meta, state, conditions),
+    )
+
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+LWS_LEADER = f"{LWS}leader-name"
+"""Annotation of every pod of a group but its leader (LeaderWorkerSet api/leaderworkerset/v1, LeaderPodNameAnnotationKey)."""
+
+
+def _times(meta: Mapping[str, Any], state: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> PodTimes:
+    """As the status tells them; whether `ready_at` may be believed only who saw the pod before knows."""
+    first = _whole(state.get("restartCount")) == 0
+    scheduled = conditions.get("PodScheduled")
+    ready = conditions.get("Ready")
+    return PodTimes(
+        asked_at=_seconds(meta.get("creationTimestamp")) if first else None,
+        scheduled_at=_seconds(_mapping(scheduled).get("lastTransitionTime")) if first and _is_true(scheduled) else None,
+        container_at=_seconds(_mapping(_mapping(state.get("state")).get("running")).get("startedAt")),
+        ready_at=_seconds(_mapping(ready).get("lastTransitionTime")) if _is_true(ready) else None,
+    )
+
+
+def _engine(containers: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The container that serves: the first that asks for a GPU, else the first."""
+    return next((one for one in containers if _wants_gpu(one)), containers[0] if containers else None)
+
+
+def _wants_gpu(container: Mapping[str, Any]) -> bool:
+    resources = _mapping(container.get("resources"))
+    asked = {*_mapping(resources.get("limits")), *_mapping(resources.get("requests"))}
+    # A claim (dynamic resource allocation) names no kind; who asks for a device asks for an accelerator.
+    return bool(resources.get("claims")) or any(str(name).startswith(GPU_RESOURCES) for name in asked)
+
+
+def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
+    for container in containers:
+        for port in _mappings(container.get("ports")):
+            number = _whole(port.get("containerPort"))
+            if 0 < number <= 65535 and port.get("protocol", "TCP") == "TCP":
+                yield Port(name=bounded(port.get("name"), 15), number=number)
+
+
+def _texts(value: object, *wanted: str) -> dict[str, str]:
+    """Labels, or of annotations ours and those that are `wanted`: the others may be a quarter of a megabyte."""
+    found = {}
+    for key, text in _mapping(value).items():
+        if not wanted or key in wanted or str(key).startswith(PREFIX):
+            found[bounded(key, 317)] = bounded(text)
+        if len(found) == MOST_LABELS:
+            break
+    return found
+
+
+def _ours(several: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(PREFIX): value for key, value in several.items() if key.startswith(PREFIX)}
+
+
+def _is_true(condition: Mapping[str, Any] | None) -> bool:
+    return condition is not None and condition.get("status") == "True"
+
+
+def _seconds(value: object) -> float | None:
+    """RFC 3339, as the API prints every time."""
+    try:
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) and value.endswith("Z") else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    return (one for one in value if isinstance(one, Mapping)) if isinstance(value, list) else iter(())
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0

@@ -1,0 +1,433 @@
+"""A node agent in a cluster: a real daemon, engines on loopback, an API that speaks the true shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from daemon_runs import PLAN, ask, health, made, metric, running, wait_for, write
+from engine_server import Engine, answers_500, engines
+from gpu_samples import readout
+from kube_standin import Kube, Object, pod, serving
+
+from agent import daemon as daemon_module
+from agent.assembly import assemble
+from agent.daemon import Daemon
+from agent.kubernetes import node_pods
+from agent.kubernetes.api import ApiTrouble
+from rules.gpu_readout import GpuReadout
+
+ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
+LWS = "leaderworkerset.sigs.k8s.io/"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "CLOCK_SECONDS", 0.05)
+    monkeypatch.setattr(node_pods, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(
+        node_pods.NodePods.__init__,
+        "__kwdefaults__",
+        {**node_pods.NodePods.__init__.__kwdefaults__, "round_seconds": 0.1},
+    )
+
+
+@pytest.fixture
+def kube() -> Iterator[Kube]:
+    with serving(Kube()) as served:
+        served.node("gpu-1")
+        yield served
+
+
+def cluster(tmp_path: Path, kube: Kube, **more: Any) -> dict[str, Any]:
+    (tmp_path / "token").write_text("good")
+    found = {"node": "gpu-1", "api": {"url": kube.url, "bearer_token_file": "token"}, "keep": "30s"}
+    return {
+        "role": "node",
+        "plan": str(PLAN),
+        "scrape_interval": "500ms",
+        "gpus": {"source": "none"},
+        "discovery": {"kubernetes": {**found, **more.pop("kubernetes", {})}},
+        **more,
+    }
+
+
+def serves(name: str, engine: Engine, **more: Any) -> Object:
+    notes = {**ON, "sizewatch.io/port": str(engine.port), **more.pop("annotations", {})}
+    return pod(name, annotations=notes, **more)
+
+
+def status(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask(daemon, "api/status"))
+    return found
+
+
+def replicas(daemon: Daemon) -> dict[str, dict[str, Any]]:
+    return {one["replica"]: one for tier in status(daemon)["tiers"] for one in tier["replicas"]}
+
+
+def up(daemon: Daemon) -> set[str]:
+    return {name for name, one in replicas(daemon).items() if one["up"]}
+
+
+def series(daemon: Daemon, name: str) -> list[str]:
+    return [line for line in ask(daemon, "metrics").decode().splitlines() if line.startswith(name + "{")]
+
+
+@pytest.mark.parametrize("role", ["node", "standalone"])
+def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
+    role: str, tmp_path: Path, kube: Kube
+) -> None:
+    with engines(2) as (first, second):
+        kube.put(serves("a", first))
+        kube.put(pod("proxy", gpus=0))
+        keys = cluster(tmp_path, kube, role=role, forecast={"enabled": False})
+        with running(write(tmp_path, keys)) as daemon:
+            assert up(daemon) == {"a"}, "the first turn knows it"
+            assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
+            before = daemon.turns.ledger.replicas["cpu-small", "a"]
+            kube.put(serves("b", second))
+            assert wait_for(lambda: up(daemon) == {"a", "b"})
+            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            assert daemon.counts.reloads == 0
+            assert metric(daemon, "sizewatch_config_reloads_total") == 0
+            kube.delete("b")
+            second.act = answers_500
+            time.sleep(0.7)
+            assert "b" in replicas(daemon), "it may miss three scrapes"
+            assert wait_for(lambda: "b" not in replicas(daemon), 6.0)
+            assert not any(
+                'replica="b"' in line for line in ask(daemon, "metrics").decode().splitlines() if "failures" not in line
+            )
+            assert up(daemon) == {"a"}
+            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            texts = [one["text"] for one in status(daemon)["timeline"]]
+            assert "other engine pods were found: 2 targets" in texts
+
+
+def test_an_address_that_another_pod_has_now_is_not_asked_for_the_one_that_is_gone(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("a", engine))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert up(daemon) == {"a"}
+            kube.delete("a")
+            kube.put(serves("b", engine))
+            assert wait_for(lambda: set(replicas(daemon)) == {"b"}, 1.2), "sooner than three scrapes"
+
+
+def test_while_the_api_is_away_the_pods_stay_and_it_is_told(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("a", engine))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert up(daemon) == {"a"}
+            assert metric(daemon, "sizewatch_discovery_up") == 1
+            kube.refuse = 503
+            kube.forget()
+            assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 0)
+            assert "503" in health(daemon)["discovery"]["trouble"]
+            assert "Engine pods have not been followed" in ask(daemon).decode()
+            assert up(daemon) == {"a"}
+            kube.refuse = 0
+            assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 1)
+
+
+def test_an_agent_that_starts_while_the_api_is_away_says_so_and_finds_its_pods_later(
+    tmp_path: Path, kube: Kube
+) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("a", engine))
+        kube.refuse = 403
+        with running(write(tmp_path, cluster(tmp_path, kube)), turns=1) as daemon:
+            assert "role of docs/kubernetes-discovery.md" in health(daemon)["discovery"]["trouble"]
+            assert replicas(daemon) == {}
+            kube.refuse = 0
+            assert wait_for(lambda: up(daemon) == {"a"}, 8.0)
+
+
+def test_a_pod_that_is_left_out_is_told_on_every_page_without_its_markup(tmp_path: Path, kube: Kube) -> None:
+    kube.put(pod("a", annotations={**ON, "sizewatch.io/tier": "<script>alert(1)</script>\n" + "x" * 10_000}))
+    kube.put(pod("b", annotations={**ON, "sizewatch.io/tier": "cpu-smal"}))
+    with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+        assert health(daemon)["discovery"]["left_out"] == [
+            "llm/a: its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)",
+            "llm/b: its sizewatch.io/tier: is not a tier of the plan; did you mean cpu-small?",
+        ]
+        page = ask(daemon).decode()
+        assert "Pod llm/b: its sizewatch.io/tier" in page
+        assert "<script>alert" not in page
+        assert 'sizewatch_discovery_pods{state="left_out"} 2.0' in ask(daemon, "metrics").decode()
+
+
+def test_the_model_on_its_page_tells_the_tier_of_a_pod_that_says_none(tmp_path: Path, kube: Kube) -> None:
+    plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    kube.node("gpu-1", **{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
+    with engines(1) as (engine,):
+        kube.put(pod("a", annotations={"sizewatch.io/scrape": "true", "sizewatch.io/port": str(engine.port)}))
+        plan["tiers"]["cpu-small"]["gpu"]["product"] = "NVIDIA H100 80GB HBM3"
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+        with running(write(tmp_path, cluster(tmp_path, kube, plan="plan.yaml")), turns=1) as daemon:
+            assert wait_for(lambda: up(daemon) == {"a"}), health(daemon)["discovery"]
+
+
+def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_its_status(
+    tmp_path: Path, kube: Kube
+) -> None:
+    asked = float(int(time.time()) - 40)
+    with engines(1) as (engine,):
+        engine.act = answers_500
+        kube.put(serves("a", engine, ready=False, made=asked, started=asked + 20))
+        with running(write(tmp_path, cluster(tmp_path, kube)), turns=8) as daemon:
+            assert set(replicas(daemon)) == {"a"}
+            assert up(daemon) == set()
+            assert not [x for x in series(daemon, "sizewatch_verdict") if "TargetDown" in x], "it is starting"
+            assert 'state="starting"} 1.0' in ask(daemon, "metrics").decode()
+            engine.act = None
+            assert wait_for(lambda: up(daemon) == {"a"})
+            assert daemon.turns.watcher.starts("cpu-small") == (), "its pod is not Ready yet"
+            kube.put(serves("a", engine, made=asked, started=asked + 20, became_ready=asked + 45))
+            assert wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
+            (start,) = daemon.turns.watcher.starts("cpu-small")
+            assert (start.source, start.seconds.value) == ("pod", 45.0)
+            assert (start.scheduled_at, start.container_at) == (asked + 5, asked + 20)
+            (text,) = [one["text"] for one in status(daemon)["timeline"] if "asked for" in one["text"]]
+            assert "container started after 20 s" in text
+            assert "pod Ready after 45 s" in text
+            engine.act = answers_500
+            assert wait_for(lambda: any("TargetDown" in x for x in series(daemon, "sizewatch_verdict")))
+
+
+def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_not_down(
+    tmp_path: Path, kube: Kube
+) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("vllm-0", engine, uid="first"))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert up(daemon) == {"vllm-0"}
+            engine.act = answers_500
+            kube.delete("vllm-0")
+            asked = float(int(time.time()) + 1)
+            again = {"uid": "second", "made": asked, "started": asked}
+            kube.put(serves("vllm-0", engine, ready=False, **again))
+            assert wait_for(lambda: ("cpu-small", "vllm-0") not in daemon.turns.watcher.replicas)
+            turns = daemon.counts.turns
+            assert wait_for(lambda: daemon.counts.turns > turns + 6)
+            assert not [x for x in series(daemon, "sizewatch_verdict") if 'TargetDown"} 1' in x]
+            # Another process, by its own word.
+            other = (
+                re.sub(rb"(?m)^(process_start_time_seconds) .*$", rb"\1 1700000000", page) for page in engine.pages
+            )
+            engine.pages, engine.act = tuple(other), None
+            kube.put(serves("vllm-0", engine, became_ready=asked + 9, **again))
+            timed = wait_for(lambda: [x for x in daemon.turns.watcher.starts("cpu-small") if x.source == "pod"])
+            assert [x.seconds.value for x in timed] == [9.0]
+
+
+def test_a_pod_that_restarts_again_and_again_is_down(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        engine.act = answers_500
+        kube.put(serves("a", engine, ready=False, made=time.time() - 60, restarts=3))
+        with running(write(tmp_path, cluster(tmp_path, kube)), turns=8) as daemon:
+            assert wait_for(lambda: any("TargetDown" in x for x in series(daemon, "sizewatch_verdict")))
+
+
+def test_how_a_tier_starts_is_known_when_its_only_pod_was_another(tmp_path: Path, kube: Kube) -> None:
+    asked = float(int(time.time()) - 40)
+    with engines(1) as (engine,):
+        kube.put(serves("a", engine, ready=False, made=asked, started=asked + 10))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            kube.put(serves("a", engine, made=asked, started=asked + 10, became_ready=asked + 30))
+            assert wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
+            kube.delete("a")
+            assert wait_for(lambda: not replicas(daemon), 6.0)
+            assert len(daemon.turns.watcher.starts("cpu-small")) == 1
+            kube.put(serves("c", engine))
+            assert wait_for(lambda: up(daemon) == {"c"})
+            assert len(daemon.turns.watcher.starts("cpu-small")) == 1
+
+
+class Gpus:
+    """Two GPUs, which get warmer and use energy."""
+
+    def __init__(self) -> None:
+        self.joules = 0.0
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        self.joules += 100.0
+        several = []
+        for name, owner in (("GPU-a", "llm/deep-3-1"), ("GPU-b", "llm/other")):
+            one = readout(name, t=now)
+            several.append(
+                GpuReadout(
+                    t=now,
+                    gpu=name,
+                    index=None,
+                    product="H",
+                    counters={"gpu_energy_joules": self.joules},
+                    gauges=one.gauges,
+                    gaps={},
+                    sampled=frozenset(),
+                    pids=(),
+                    pods=(owner,),
+                )
+            )
+        return tuple(several), ()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_down(tmp_path: Path, kube: Kube) -> None:
+    labels = {f"{LWS}name": "deep", f"{LWS}group-index": "3", f"{LWS}worker-index": "1"}
+    kube.put(pod("deep-3-1", labels=labels, annotations={**ON, f"{LWS}leader-name": "deep-3"}))
+    with running(
+        write(tmp_path, cluster(tmp_path, kube)), turns=4, assemble=partial(assemble, gpu_source=Gpus())
+    ) as daemon:
+        (line,) = wait_for(lambda: series(daemon, "sizewatch_gpu_energy_joules_total"))
+        assert 'tier="cpu-small"' in line
+        assert 'replica="deep-3"' in line
+        assert 'gpu="GPU-a"' in line
+        assert float(line.rpartition(" ")[2]) >= 100
+        assert series(daemon, "sizewatch_gpu_info")[0].count('replica="deep-3"') == 1
+        assert series(daemon, "sizewatch_target_up") == []
+        assert replicas(daemon) == {}
+        assert status(daemon)["tiers"][0]["parts"][0]["replica"] == "deep-3"
+
+
+def test_gpus_of_a_pod_are_those_that_the_exporter_gives_it(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("other", engine))
+        with running(
+            write(tmp_path, cluster(tmp_path, kube)), turns=3, assemble=partial(assemble, gpu_source=Gpus())
+        ) as daemon:
+            assert [gpu["gpu"] for gpu in replicas(daemon)["other"]["gpus"]] == ["GPU-b"]
+
+
+def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", "other")
+    monkeypatch.setenv("POD_NAMESPACE", "llm")
+    with engines(1) as (engine,):
+        keys = {
+            "role": "node",
+            "plan": str(PLAN),
+            "scrape_interval": "500ms",
+            "targets": [{"url": engine.url, "tier": "cpu-small"}],
+            "discovery": {"kubernetes": {"scope": "pod"}},
+        }
+        with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
+            assert up(daemon) == {"other"}
+            assert [gpu["gpu"] for gpu in replicas(daemon)["other"]["gpus"]] == ["GPU-b"]
+            assert health(daemon)["discovery"] is None
+        monkeypatch.setenv("POD_NAME", "third")
+        with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
+            assert replicas(daemon)["third"]["gpus"] == []
+            assert "not exposed" in daemon.turns.owned["cpu-small", "third"].missing
+        with running(write(tmp_path, keys), turns=3) as daemon:
+            assert daemon.turns.gpu_problems == (), "NVML would show it the whole node"
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[Any]:
+    """A ConfigMap as the kubelet mounts it: files are links into `..data`, which is a link that is turned at once."""
+    folder.mkdir()
+    number = iter(range(100))
+
+    def mount(**files: str) -> None:
+        fresh = folder / f"..2026_{next(number)}"
+        fresh.mkdir()
+        for name, text in files.items():
+            (fresh / name.replace("_", ".")).write_text(text, encoding="utf-8")
+        (folder / "..data_tmp").symlink_to(fresh.name)
+        os.replace(folder / "..data_tmp", folder / "..data")
+        for name in files:
+            link = folder / name.replace("_", ".")
+            if not link.is_symlink():
+                link.symlink_to(Path("..data") / link.name)
+
+    yield mount
+
+
+def test_a_configmap_that_changes_is_read_again_and_a_bad_plan_changes_nothing(tmp_path: Path, kube: Kube) -> None:
+    plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    config = yaml.safe_dump({**cluster(tmp_path, kube, plan="plan.yaml")})
+    config = config.replace("bearer_token_file: token", f"bearer_token_file: {tmp_path / 'token'}")
+    with engines(1) as (engine,), mounted(tmp_path / "etc") as mount:
+        kube.put(serves("a", engine))
+        mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
+        with running(tmp_path / "etc" / "sizewatch.yaml") as daemon:
+            mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
+            time.sleep(0.4)
+            assert daemon.counts.reloads == 0, "mounted anew, with the same contents"
+            before = daemon.turns.ledger.replicas["cpu-small", "a"]
+            plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
+            mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
+            assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
+            assert daemon.turns.ledger.replicas["cpu-small", "a"] is before
+            mount(sizewatch_yaml=config, plan_yaml="tiers: [broken")
+            assert wait_for(lambda: health(daemon)["config_trouble"])
+            assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
+            assert metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0
+            assert up(daemon) == {"a"}
+            time.sleep(0.3)
+            assert daemon.counts.reloads == 1, "what cannot be used is not tried again and again"
+            mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
+            assert wait_for(lambda: health(daemon)["config_trouble"] is None)
+            mount(sizewatch_yaml=config + "scrape_timeout: 400ms\n", plan_yaml=yaml.safe_dump(plan))
+            assert wait_for(lambda: daemon.loaded.config.scrape_timeout_seconds == 0.4)
+
+
+def test_a_file_that_is_not_mounted_waits_for_a_signal(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        kube.put(serves("a", engine))
+        path = write(tmp_path, cluster(tmp_path, kube))
+        with running(path) as daemon:
+            path.write_text("half a fil")
+            time.sleep(0.4)
+            assert daemon.counts.config_trouble is None
+
+
+def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tmp_path: Path, kube: Kube) -> None:
+    with engines(2) as (first, second):
+        kube.put(serves("a", first))
+        kube.put(serves("b", second, namespace="other"))
+        with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
+            assert up(daemon) == {"a", "b"}
+            before = daemon.turns.pods
+            write(tmp_path, cluster(tmp_path, kube, kubernetes={"namespaces": ["other"]}))
+            daemon.ask_reload()
+            assert wait_for(lambda: up(daemon) == {"b"})
+            assert daemon.turns.pods is not before
+            again = daemon.turns.pods
+            daemon.ask_reload()
+            assert wait_for(lambda: daemon.counts.reloads == 2)
+            assert daemon.turns.pods is again, "the same goes on"
+            keys = cluster(tmp_path, kube)
+            del keys["discovery"]
+            write(tmp_path, keys)
+            daemon.ask_reload()
+            assert wait_for(lambda: replicas(daemon) == {})
+            assert health(daemon)["discovery"] is None
+
+
+def test_outside_of_a_cluster_it_does_not_start_and_says_what_to_do(
+    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    keys = cluster(tmp_path, kube)
+    del keys["discovery"]["kubernetes"]["api"]
+    daemon = made(write(tmp_path, keys))
+    with pytest.raises(ApiTrouble, match=r"discovery\.kubernetes\.api\.url"):
+        daemon.start()
+    assert daemon.web is not None
+    with pytest.raises(OSError):
+        ask(daemon)

@@ -1,0 +1,69 @@
+"""The doctor in a cluster: which pods it finds, which it does not, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from daemon_runs import PLAN
+from engine_server import engines
+from kube_standin import Kube, pod, serving
+
+from agent import doctor_discovery
+from agent.config import load
+from agent.doctor import Finding, run_checks
+
+ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
+
+
+@pytest.fixture
+def kube() -> Iterator[Kube]:
+    with serving(Kube()) as served:
+        served.node("gpu-1")
+        yield served
+
+
+def findings(tmp_path: Path, kube: Kube, **more: Any) -> list[Finding]:
+    (tmp_path / "token").write_text("good")
+    keys = {
+        "node": "gpu-1",
+        "api": {"url": kube.url, "bearer_token_file": "token"},
+        "pod_resources": "none.sock",
+        **more,
+    }
+    path = tmp_path / "sizewatch.yaml"
+    config = {"role": "node", "plan": str(PLAN), "gpus": {"source": "none"}, "discovery": {"kubernetes": keys}}
+    path.write_text(yaml.safe_dump(config))
+    return [one for one in run_checks(load(path)) if one.check in ("pods", "target cpu-small/a", "engine cpu-small/a")]
+
+
+def test_pods_are_checked_as_targets_are_and_the_others_are_named(tmp_path: Path, kube: Kube) -> None:
+    with engines(1) as (engine,):
+        kube.put(pod("a", annotations={**ON, "sizewatch.io/port": str(engine.port)}))
+        kube.put(pod("b", annotations={**ON, "sizewatch.io/pool": "left"}))
+        told = findings(tmp_path, kube)
+    texts = [f"{one.level} {one.check} {one.text}" for one in told]
+    assert texts[0] == "ok pods node gpu-1: 1 engine pod, 0 starting"
+    assert texts[1].startswith("warn pods left out: llm/b: its sizewatch.io/pool must be one of mixed")
+    assert "there is no socket" in texts[2]
+    assert [one.check for one in told[3:]] == ["target cpu-small/a", "engine cpu-small/a"]
+    assert all(one.advice for one in told if one.level != "ok")
+
+
+def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
+    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no pod of this node is taken for an engine" in findings(tmp_path, kube)[1].text
+    kube.refuse = 403
+    (only,) = findings(tmp_path, kube)
+    assert only.level == "fail"
+    assert "403" in only.text
+    kube.refuse = 0
+    monkeypatch.setattr(doctor_discovery, "LOOK_SECONDS", 0.2)
+    kube.put(pod("c", address=None))
+    texts = [one.text for one in findings(tmp_path, kube)]
+    assert "0 engine pods, 1 starting" in texts[0]
+    assert "left out: llm/c: has no address yet" in texts[1]

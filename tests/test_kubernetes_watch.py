@@ -1,0 +1,343 @@
+"""The API's client and the watch of pods, against a server that speaks the API's own shapes."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from daemon_runs import wait_for
+from kube_standin import Kube, pod, serving
+
+from agent.kubernetes import api as api_module
+from agent.kubernetes.api import Api, ApiTrouble, Server, backoff_seconds, in_cluster
+from agent.kubernetes.watching import Asked, Known, PodWatch
+
+
+@pytest.fixture
+def kube() -> Iterator[Kube]:
+    with serving(Kube()) as served:
+        yield served
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("good\n")
+    return path
+
+
+def client(kube: Kube, token: Path | None, seconds: float = 2.0) -> Api:
+    return Api(Server(url=kube.url, token_file=str(token) if token else None, timeout_seconds=seconds))
+
+
+@contextmanager
+def watching(
+    kube: Kube, token: Path, *, keep: float = 60.0, seconds: float = 2.0, watch_seconds: float = 20.0, **asked: object
+) -> Iterator[PodWatch]:
+    watch = PodWatch(
+        client(kube, token, seconds),
+        Asked(node="gpu-1", **asked),  # type: ignore[arg-type]
+        keep_seconds=keep,
+        watch_seconds=watch_seconds,
+        wait=lambda failures: 0.05,
+    )
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+        assert not watch._thread.is_alive(), "the watch did not end"
+
+
+def names(known: Known) -> set[str]:
+    return {one.name for one in known.pods.values()}
+
+
+def sees(watch: PodWatch, *wanted: str) -> bool:
+    return bool(wait_for(lambda: names(watch.known()) == set(wanted), 3.0))
+
+
+def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Path) -> None:
+    there = in_cluster({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
+    assert there.url == "https://[fd00::1]:6443"
+    assert there.token_file == str(tmp_path / "token")
+    with pytest.raises(ApiTrouble, match=r"discovery\.kubernetes\.api\.url"):
+        in_cluster({}, tmp_path)
+
+
+def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_its_text(
+    kube: Kube, token: Path
+) -> None:
+    kube.node("gpu-1", a="b")
+    api = client(kube, token)
+    assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
+    kube.tokens = {"renewed"}
+    with pytest.raises(ApiTrouble, match="401") as refused:
+        api.get("/api/v1/nodes/gpu-1")
+    assert "good" not in str(refused.value)
+    token.write_text("renewed")
+    assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
+    kube.tokens = {"changed"}
+    seen = token.stat()
+    token.write_text("changed")
+    os.utime(token, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node", "a refusal is reason enough to look again"
+    token.write_text("two\nlines")
+    with pytest.raises(ApiTrouble, match="header"):
+        api.get("/api/v1/nodes/gpu-1")
+    api.close()
+
+
+def test_the_api_is_known_by_the_clusters_own_ca_and_a_renewed_one_is_taken(tmp_path: Path) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    new.issue_cert("127.0.0.1").configure_cert(context)
+    (tmp_path / "token").write_text("good")
+    old.cert_pem.write_to_path(tmp_path / "ca.crt")
+    with serving(Kube(), tls=context) as kube:
+        kube.node("gpu-1")
+        host, port = kube.url.removeprefix("https://").split(":")
+        server = in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}, tmp_path)
+        api = Api(server)
+        with pytest.raises(ApiTrouble, match="CA"):
+            api.get("/api/v1/nodes/gpu-1")
+        new.cert_pem.write_to_path(tmp_path / "ca.crt")
+        assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
+        api.close()
+
+
+def test_a_connection_that_the_server_gave_up_meanwhile_costs_nothing(token: Path) -> None:
+    kube = Kube()
+    kube.node("gpu-1")
+    with serving(kube) as served:
+        api = client(served, token)
+        api.get("/api/v1/nodes/gpu-1")
+        port = int(served.url.rpartition(":")[2])
+    with serving(kube, port):
+        assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
+    api.close()
+
+
+def test_a_watch_that_always_ends_at_once_is_not_asked_without_a_pause(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    kube.break_off = True
+    with watching(kube, token) as watch:
+        assert sees(watch, "a")
+        time.sleep(0.5)
+    assert sum("watch=1" in one for one in kube.asked) < 12
+
+
+def test_a_missing_token_file_a_refusal_and_an_object_that_is_not_there_are_told_in_words(
+    kube: Kube, token: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ApiTrouble, match=r"(?i)no such file"):
+        client(kube, tmp_path / "none").get("/api/v1/pods")
+    api = client(kube, token)
+    with pytest.raises(ApiTrouble) as missing:
+        api.get("/api/v1/nodes/other")
+    assert missing.value.missing
+    kube.refuse = 403
+    with pytest.raises(ApiTrouble, match="kubernetes-discovery"):
+        api.get("/api/v1/pods")
+    api.close()
+
+
+def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
+    kube: Kube, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.node("gpu-1", long="x" * 5000)
+    api = client(kube, token, seconds=0.3)
+    monkeypatch.setattr(api_module, "MOST_BYTES", 1000)
+    with pytest.raises(ApiTrouble, match="more than 1000 bytes"):
+        api.get("/api/v1/nodes/gpu-1")
+    kube.hang = True
+    began = time.monotonic()
+    with pytest.raises(ApiTrouble, match=r"0\.3 s"):
+        api.get("/api/v1/nodes/gpu-1")
+    assert time.monotonic() - began < 1.5
+    api.close()
+
+
+def test_a_label_keeps_its_name_though_a_heavy_key_is_called_the_same(kube: Kube, token: Path) -> None:
+    kube.put(pod("a", labels={"env": "prod"}))
+    api = client(kube, token)
+    (item,) = api.get("/api/v1/pods")["items"]
+    assert item["metadata"]["labels"]["env"] == "prod"
+    assert "managedFields" not in item["metadata"]
+    assert "env" not in item["spec"]["containers"][0]
+    api.close()
+
+
+def test_pods_of_the_node_are_listed_from_the_servers_memory_and_followed(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    kube.put(pod("elsewhere", node="gpu-2"))
+    with watching(kube, token) as watch:
+        assert sees(watch, "a")
+        kube.put(pod("b"))
+        assert sees(watch, "a", "b")
+        kube.delete("a")
+        assert sees(watch, "b")
+        assert watch.known().trouble == ""
+    assert "resourceVersion=0" in kube.asked[0]
+    assert "fieldSelector=spec.nodeName%3Dgpu-1" in kube.asked[0]
+    assert sum("watch=1" not in one for one in kube.asked) == 1, "one list is enough"
+
+
+def test_one_namespace_is_asked_for_by_itself_several_are_told_apart_here(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    kube.put(pod("b", namespace="other"))
+    kube.put(pod("c", namespace="third"))
+    with watching(kube, token, namespaces=("other",)) as watch:
+        assert sees(watch, "b")
+    assert set(kube.paths()) == {"/api/v1/namespaces/other/pods"}
+    kube.asked.clear()
+    with watching(kube, token, namespaces=("other", "llm"), selector="app=vllm") as watch:
+        assert sees(watch, "a", "b")
+    assert set(kube.paths()) == {"/api/v1/pods"}
+    assert "labelSelector=app%3Dvllm" in kube.asked[0]
+
+
+def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    with watching(kube, token) as watch:
+        assert sees(watch, "a")
+        with kube.lock:
+            del kube.pods["llm", "a"]
+        kube.pods["llm", "b"] = pod("b")
+        kube.forget()
+        assert sees(watch, "b"), "what happened while nobody followed is seen by the list"
+        assert watch.known().trouble == ""
+    assert sum("watch=1" not in one for one in kube.asked) == 2
+
+
+def test_a_watch_that_ends_goes_on_from_the_last_bookmark(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    with watching(kube, token, watch_seconds=0.6) as watch:
+        assert sees(watch, "a")
+        for _ in range(5):
+            kube.put(pod("elsewhere", node="gpu-2"))
+        assert wait_for(lambda: sum("watch=1" in one for one in kube.asked) >= 3, 5.0)
+    versions = [one.partition("resourceVersion=")[2].partition("&")[0] for one in kube.asked if "watch=1" in one]
+    assert int(versions[-1]) >= 106
+    assert sum("watch=1" not in one for one in kube.asked) == 1
+
+
+def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube, token: Path) -> None:
+    kube.put(pod("a"))
+    with watching(kube, token, keep=0.6) as watch:
+        assert sees(watch, "a")
+        kube.refuse = 503
+        kube.forget()
+        assert wait_for(lambda: watch.known().trouble)
+        assert names(watch.known()) == {"a"}
+        assert "503" in watch.known().trouble
+        assert wait_for(lambda: not watch.known().pods, 3.0)
+        assert "given up" in watch.known().trouble
+        kube.refuse = 0
+        assert sees(watch, "a"), "and they are back as soon as the API is"
+        assert watch.known() == Known(pods=watch.known().pods, listed=True)
+
+
+def test_a_quiet_node_is_no_trouble_once_the_api_is_back(kube: Kube, token: Path) -> None:
+    kube.bookmarks = False
+    kube.refuse = 500
+    with watching(kube, token) as watch:
+        assert wait_for(lambda: watch.known().trouble)
+        kube.refuse = 0
+        assert wait_for(lambda: watch.known().listed and not watch.known().trouble)
+
+
+def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) -> None:
+    kube.hang = True
+    kube.put(pod("a"))
+    with watching(kube, token, seconds=0.2) as watch:
+        assert wait_for(lambda: "within 0.2 s" in watch.known().trouble)
+        with kube.lock:
+            kube.hang = False
+            kube.lock.notify_all()
+        assert sees(watch, "a")
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"metadata": None, "spec": [], "status": 7},
+        {"metadata": {"name": 1, "namespace": [], "uid": {}}},
+        {"metadata": {"name": "x", "namespace": "y", "uid": "z", "labels": [1]}, "spec": {"containers": [3]}},
+    ],
+)
+def test_an_object_of_a_strange_shape_costs_only_itself(kube: Kube, token: Path, strange: dict[str, object]) -> None:
+    with watching(kube, token) as watch:
+        assert wait_for(lambda: watch.known().listed)
+        kube.tell({"spec": {"nodeName": "gpu-1"}, **strange})
+        kube.put(pod("a"))
+        assert wait_for(lambda: "a" in names(watch.known()), 3.0)
+
+
+def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: Kube, token: Path) -> None:
+    kube.put(pod("old", made=1000.0, became_ready=9000.0))
+    kube.put(pod("new", made=1000.0, ready=False))
+    with watching(kube, token) as watch:
+        assert sees(watch, "old", "new")
+        kube.put(pod("new", made=1000.0, became_ready=1300.0))
+
+        def times(name: str) -> object:
+            return next(one.times for one in watch.known().pods.values() if one.name == name)
+
+        assert wait_for(lambda: times("new").ready_at == 1300.0)  # type: ignore[attr-defined]
+        assert times("new").asked_at == 1000.0  # type: ignore[attr-defined]
+        assert times("new").scheduled_at == 1005.0  # type: ignore[attr-defined]
+        assert times("old").ready_at is None, "its condition tells its last change"  # type: ignore[attr-defined]
+        assert times("old").asked_at is None  # type: ignore[attr-defined]
+        kube.put(pod("new", made=1000.0, ready=False, became_ready=2000.0))
+        kube.put(pod("new", made=1000.0, became_ready=2100.0))
+        kube.put(pod("last"))
+        assert wait_for(lambda: "last" in names(watch.known()))
+        assert times("new").ready_at == 1300.0, "a probe that failed later is no start"  # type: ignore[attr-defined]
+        kube.put(pod("new", made=1000.0, restarts=1, ready=False, started=3000.0))
+        kube.put(pod("new", made=1000.0, restarts=1, started=3000.0, became_ready=3200.0))
+        assert wait_for(lambda: times("new").ready_at == 3200.0)  # type: ignore[attr-defined]
+        assert times("new").asked_at is None, "a container that was started again was not asked for"  # type: ignore[attr-defined]
+
+
+def test_the_shapes_that_are_tested_with_are_those_of_kubernetes() -> None:
+    kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
+    newest = kubernetes_validate.latest_version()
+    several = (
+        pod("a"),
+        pod("b", address=None, labels={"x": "y"}, annotations={"z": "z" * 5000}, ready=False, hostNetwork=True),
+    )
+    for one in several:
+        kubernetes_validate.validate(one, newest, strict=True)
+
+
+def test_waiting_grows_to_half_a_minute_and_is_spread() -> None:
+    assert backoff_seconds(1, 0.0) == pytest.approx(0.4)
+    assert backoff_seconds(1, 1.0) == pytest.approx(0.8)
+    assert backoff_seconds(3, 1.0) == pytest.approx(3.2)
+    assert backoff_seconds(1000, 1.0) == 30.0
+
+
+def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:
+    kube.bookmarks = False
+    api = client(kube, token)
+    events = api.watch("/api/v1/pods", 60.0, resourceVersion="100")
+    ended = threading.Event()
+
+    def read() -> None:
+        with suppress(ApiTrouble):
+            list(events)
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    time.sleep(0.1)
+    api.close()
+    assert ended.wait(1.0)
