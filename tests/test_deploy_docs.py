@@ -1,0 +1,109 @@
+"""docs/install-kubernetes.md against what is installed: its examples build, its tables are the manifests'."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from deployed import KUBERNETES, ROOT, base, built, containers, pods
+
+from agent.config import parse_config
+from exporters.manifests import settings
+from exporters.manifests.access import LEASE
+from exporters.manifests.chart_files import CHART
+from exporters.manifests.kustomize_files import COMPONENTS, OVERLAYS
+
+PAGE = (ROOT / "docs" / "install-kubernetes.md").read_text(encoding="utf-8")
+BLOCKS = [yaml.safe_load(one) for one in re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)]
+
+
+def block(*keys: str) -> dict[str, object]:
+    (found,) = (one for one in BLOCKS if set(one) >= set(keys))
+    return dict(found)
+
+
+def beside(tmp_path: Path, told: dict[str, object]) -> Path:
+    """A folder of an operator's own beside a checkout."""
+    for folder in ("deploy/kubernetes", "rules/prometheus", "grafana/kubernetes"):
+        shutil.copytree(ROOT / folder, tmp_path / "sizewatch" / folder)
+    own = tmp_path / "fleet"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(told), encoding="utf-8")
+    return own
+
+
+def test_the_overlay_of_the_first_ten_minutes_builds_and_does_what_it_says(tmp_path: Path) -> None:
+    own = beside(tmp_path, block("configMapGenerator"))
+    (own / "plan.yaml").write_text("schema: 1\ntiers: {}\n", encoding="utf-8")
+    found = built(own)
+    images = {one["image"] for spec in pods(found).values() for one in containers(spec)}
+    assert images == {f"registry.example/llm/{name}:{settings.VERSION}" for name in ("sizewatch", "sizewatch-node")}
+    assert found["ConfigMap", "sizewatch-plan"]["data"] == {"plan.yaml": "schema: 1\ntiers: {}\n"}
+    labelled = {kind for (kind, _), one in found.items() if one["metadata"].get("labels", {}).get("release")}
+    assert labelled == {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
+
+
+def test_the_sidecars_example_builds(tmp_path: Path) -> None:
+    told = block("components")
+    own = beside(tmp_path, told)
+    shutil.copy(KUBERNETES / "overlays/sidecar/engine.yaml", own / "engine.yaml")
+    (spec,) = pods(built(own)).values()
+    assert [one["name"] for one in containers(spec)] == ["sizewatch", "vllm"]
+
+
+def test_the_values_shown_are_values_of_the_chart() -> None:
+    schema = yaml.safe_load((ROOT / CHART / "values.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(block("image", "node"), schema)
+    known = {slot.path for slot in settings.SLOTS}
+    for path in re.findall(r"`((?:node|fleet|web|networkPolicy)(?:\.\w+)?)(?:: [^`]+)?`", PAGE):
+        assert path in known or any(one.startswith(f"{path}.") for one in known), path
+
+
+@pytest.mark.parametrize("key", ["store", "gpus"])
+def test_the_parts_of_a_configuration_shown_are_keys_of_the_program(key: str, tmp_path: Path) -> None:
+    role = {"store": "fleet", "gpus": "node"}[key]
+    parse_config({**block(key), "role": role}, folder=tmp_path, environment={})
+
+
+def rows(heading: str) -> list[list[str]]:
+    part = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line] for line in lines if not set("".join(line)) <= set("- ")]
+
+
+def test_the_table_of_permissions_has_every_one_and_no_other() -> None:
+    told = [row[:2] for row in rows("What each permission is for")[1:]]
+    assert told == [
+        ["node, standalone", "`list`, `watch` on pods"],
+        ["node, standalone", "`get` on nodes"],
+        ["fleet", "`create` on leases of its namespace"],
+        ["fleet", f"`get`, `update` on the lease `{LEASE}`"],
+        ["sidecar", "nothing"],
+    ]
+    verbs = {
+        part: [(rule["resources"], rule["verbs"]) for one in base(part).values() for rule in one.get("rules", ())]
+        for part in ("node", "standalone", "fleet")
+    }
+    assert verbs["node"] == verbs["standalone"] == [(["pods"], ["list", "watch"]), (["nodes"], ["get"])]
+    assert verbs["fleet"] == [(["leases"], ["create"]), (["leases"], ["get", "update"])]
+
+
+def test_the_numbers_on_the_page_are_those_of_the_manifests() -> None:
+    (spec,) = pods(base("node")).values()
+    (container,) = containers(spec)
+    assert container["resources"]["limits"]["memory"].replace("Mi", " MiB") in PAGE
+    assert container["resources"]["requests"]["memory"].replace("Mi", " MiB") in PAGE
+    assert f"user {spec['securityContext']['runAsUser']}" in PAGE
+    for slot in (settings.ENGINE_PORTS, settings.EXPORTER_PORTS, settings.API_PORTS, settings.STORE_PORTS):
+        assert ", ".join(str(one["port"]) for one in slot.default) in PAGE, slot.path
+    assert settings.VERSION in PAGE
+
+
+def test_every_overlay_and_component_of_a_choice_is_told_and_exists() -> None:
+    named = set(re.findall(r"`((?:overlays|components)/[\w-]+)`", PAGE))
+    assert named <= {*OVERLAYS, *COMPONENTS}
+    assert {*OVERLAYS, *COMPONENTS} - named == {"components/monitoring", "components/dashboards"}

@@ -1,0 +1,201 @@
+"""deploy/image: what is in the images, who runs in them, and that a node has what it loads and nothing more.
+
+No image is built here, for that takes a builder and a registry: what the Dockerfile does is read, and what it installs is held
+against what a working node really loads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import yaml
+from deployed import ROOT
+from engine_server import engines
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
+
+from exporters.manifests import pods
+from exporters.manifests.configurations import PORT
+from exporters.manifests.settings import VERSION
+
+IMAGE = ROOT / "deploy" / "image"
+DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
+LEFT_OUT = {
+    "apprise",
+    "holidays",
+    "jinja2",
+    "lightgbm",
+    "numpy",
+    "pandas",
+    "python-dateutil",
+    "resvg-py",
+    "statsmodels",
+    "tqdm",
+}
+"""Of the forecast and the report, which no node does."""
+ON_OCCASION = {"h2"}
+"""Loaded where there is a kubelet's socket to speak to, and not before."""
+
+
+def stages() -> dict[str, str]:
+    """The lines of each stage, comments and continued lines taken out, with those of the stage it begins with."""
+    text = re.sub(r"\\\n\s*", "", re.sub(r"^\s*#.*\n", "", DOCKERFILE, flags=re.MULTILINE))
+    found: dict[str, str] = {}
+    for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        base, name = re.fullmatch(r"(\S+) AS (\S+)", head).groups()  # type: ignore[union-attr]
+        found[name] = found.get(base, f"FROM {base}\n") + body
+    return found
+
+
+def needed() -> dict[str, Requirement]:
+    """What the program says it needs."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    return {canonical(one.name): one for one in map(Requirement, told)}
+
+
+def for_nodes() -> set[str]:
+    lines = (IMAGE / "requirements-node.txt").read_text(encoding="utf-8").splitlines()
+    return {canonical(line) for line in lines if line and not line.startswith("#")}
+
+
+def locked() -> set[str]:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    return {canonical(line.partition("==")[0]) for line in lines if line}
+
+
+def with_what_they_need(names: set[str]) -> set[str]:
+    seen: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        told = map(Requirement, distribution(name).requires or ())
+        left += [canonical(one.name) for one in told if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return seen
+
+
+def test_a_node_needs_what_the_program_needs_without_the_forecast_and_the_report() -> None:
+    assert for_nodes() == set(needed()) - LEFT_OUT, "a new dependency: is it a node's? then it goes into its list"
+    assert set(needed()) >= LEFT_OUT
+    assert with_what_they_need(for_nodes()) <= locked()
+    assert not with_what_they_need(for_nodes()) & LEFT_OUT
+
+
+NODE = """
+import json, sys, urllib.request
+from pathlib import Path
+from agent import cli
+from agent.commands import run
+from agent.config import load
+from agent.daemon import Daemon, Surroundings
+from agent.web_config import WebOptions
+
+def on_turn(daemon):
+    for page in ("", "metrics", "api/status", "healthz"):
+        urllib.request.urlopen(daemon.web.url + page, timeout=5).read()
+    daemon.stop()
+
+cli.parser()
+loaded = load(Path(sys.argv[1]), role="node")
+Daemon(loaded, Surroundings(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_a_working_node_loads_nothing_that_its_image_lacks(tmp_path: Path) -> None:
+    with engines() as (engine,):
+        configuration = {
+            "plan": str(ROOT / "tests" / "plans" / "cpu-small.yaml"),
+            "targets": [{"url": engine.url, "tier": "cpu-small", "replica": "r"}],
+            # Looked for and not found on most machines, and its library is loaded for it.
+            "gpus": {"source": "nvml"},
+        }
+        (tmp_path / "sizewatch.yaml").write_text(yaml.safe_dump(configuration))
+        found = subprocess.run(
+            [sys.executable, "-c", NODE, str(tmp_path / "sizewatch.yaml")],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert found.returncode == 0, found.stderr
+    owners = packages_distributions()
+    loaded = {canonical(name) for module in json.loads(found.stdout) for name in owners.get(module, ())}
+    # What development brings into every process: the checkout itself, and what makes it importable.
+    loaded -= {"sizewatch", "setuptools"}
+    assert loaded <= with_what_they_need(for_nodes())
+    assert for_nodes() - ON_OCCASION <= loaded, "in the node's list, and never loaded by one"
+
+
+def test_both_images_run_as_nobody_by_number() -> None:
+    for name in ("node", "full"):
+        users = re.findall(r"^USER (.+)$", stages()[name], flags=re.MULTILINE)
+        assert users[-1] == f"{pods.USER}:{pods.USER}"
+        assert stages()[name].rstrip().endswith(users[-1]), "nothing is done as another user after it"
+
+
+def test_no_shell_is_needed_to_run_them() -> None:
+    for name in ("node", "full"):
+        for word in ("CMD", "ENTRYPOINT"):
+            (told,) = re.findall(rf"^{word} (.+)$", stages()[name], flags=re.MULTILINE)
+            assert isinstance(json.loads(told), list), f"{word} in the form that needs no shell"
+        (check,) = re.findall(r"^HEALTHCHECK .*?CMD (.+)$", stages()[name], flags=re.MULTILINE)
+        assert json.loads(check)[0] == "/opt/sizewatch/bin/python"
+        assert f":{PORT}/healthz" in json.loads(check)[-1]
+        assert f"\nEXPOSE {PORT}\n" in stages()[name]
+
+
+def test_the_entry_point_and_the_manifests_agree() -> None:
+    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, flags=re.MULTILINE)
+    (command,) = re.findall(r"^CMD (.+)$", DOCKERFILE, flags=re.MULTILINE)
+    assert json.loads(entry) == ["/opt/sizewatch/bin/sizewatch"]
+    assert json.loads(command) == ["run", "-c", f"{pods.CONFIG_DIR}/sizewatch.yaml"]
+
+
+def test_the_base_can_be_given_by_digest_and_every_stage_takes_it() -> None:
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.11-slim", DOCKERFILE, flags=re.MULTILINE)
+    assert {text.split("\n")[0] for text in stages().values()} == {"FROM ${PYTHON_IMAGE}"}
+    assert "ADD " not in DOCKERFILE
+    assert f"\nARG VERSION={VERSION}\n" in DOCKERFILE
+    for label in ("title", "description", "version", "revision", "created", "licenses", "base.name"):
+        assert f"org.opencontainers.image.{label}=" in DOCKERFILE
+
+
+def test_versions_are_those_of_the_lock_and_nothing_is_compiled_on_the_way() -> None:
+    installs = [
+        line
+        for line in stages()["full-packages"].splitlines() + stages()["node-packages"].splitlines()
+        if '"install"' in line
+    ]
+    assert len(installs) == 5, "the tools twice, the node's packages and program, the full image's"
+    for line in installs:
+        words = json.loads(line.removeprefix("RUN "))
+        offline = "--no-index" in words and "--no-deps" in words
+        assert offline or ("requirements.lock" in words and words[words.index("--only-binary") + 1] == ":all:"), line
+    assert '"-r", "requirements-node.txt"' in stages()["node-packages"]
+    for name in ("node", "full"):
+        assert "/opt/build" not in stages()[name], "pip stays behind"
+
+
+def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
+    lines = [
+        line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+    ]
+    assert lines[0] == "*"
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied: set[str] = set()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, flags=re.MULTILINE):
+        copied |= {word.removesuffix("/") for word in line.split()[:-1]}
+    assert copied == let_in
+    assert all((ROOT / one).exists() for one in copied)
+    assert {"**/__pycache__", "**/*.pyc"} <= set(lines)
