@@ -7,6 +7,7 @@ is read page by page, an http(s) address is a Prometheus server. A further kind 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from agent.benchmarks.prometheus_api import PrometheusApi
 from agent.benchmarks.telemetry_found import Telemetry, TelemetryFound
@@ -23,19 +24,18 @@ def open_telemetry(
     *,
     engine: str | None = None,
     selector: str | None = None,
-    bearer_token_file: str | None = None,
-    ca_file: str | None = None,
+    **ways_in: Any,
 ) -> Telemetry:
     """The telemetry at `place`. Raises BadBenchmark where it cannot be used, in one sentence that names the place.
 
     `engine` is the engine's name where its pages must not tell it. `selector` names the benchmarked replica: label
-    matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. The files hold a token and
-    a CA for a server.
+    matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. `ways_in` are
+    fields of `agent.store.options.StoreOptions`, for a server.
     """
     if not place.strip():
         raise BadBenchmark("--telemetry", "is empty: give a folder, a recording or the address of a Prometheus server")
     if "://" in place:
-        return PrometheusTelemetry(PrometheusApi(place, bearer_token_file, ca_file), engine, selector)
+        return PrometheusTelemetry(PrometheusApi(place, **ways_in), engine, selector)
     folder = Path(place)
     try:
         if (folder / "recording.yaml").is_file():

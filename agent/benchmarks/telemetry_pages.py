@@ -13,8 +13,8 @@ from pathlib import Path
 
 from agent.benchmarks.results import Measured
 from agent.benchmarks.telemetry_found import FINISHED, Seen, TelemetryFound, found
-from agent.collect.pages import DEFAULT_MAX_BYTES
 from agent.collect.reader import PageReader
+from agent.collect.target_options import DEFAULT_MAX_BYTES
 from agent.errors import BadBenchmark, ScrapeError
 from rules import windows
 from rules.engines.table import Engine

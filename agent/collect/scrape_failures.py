@@ -71,16 +71,16 @@ def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeEr
     return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} sent {content_type[:80]!r}, not a text page of metrics")
 
 
-def translated(error: Exception, place: str, timeout_seconds: float) -> ScrapeError:
-    """An exception of requests or urllib3, raised while asking or reading, as ours."""
+def translated(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
+    """An exception of requests or urllib3, raised while asking for or reading a `what`, as ours."""
     causes = tuple(_causes(error))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return ScrapeError(ScrapeFailure.TLS, f"{place}: {_tls_reason(causes)}")
     if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
-        text = f"{place} gave no complete page within {timeout_seconds:g} s"
+        text = f"{place} gave no complete {what} within {timeout_seconds:g} s"
         return ScrapeError(ScrapeFailure.TIMEOUT, text)
     if isinstance(error, urllib3.exceptions.HTTPError):
-        return ScrapeError(ScrapeFailure.CUT_OFF, f"{place} ended the connection in the middle of the page")
+        return ScrapeError(ScrapeFailure.CUT_OFF, f"{place} ended the connection in the middle of the {what}")
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
     return ScrapeError(ScrapeFailure.CONNECT, f"{place}: {reason[:1].lower()}{reason[1:]}; is the target up?")

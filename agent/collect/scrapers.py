@@ -13,8 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from agent.collect.pages import Backoff, PageFetcher, TargetOptions
+from agent.collect.pages import Backoff, PageFetcher
 from agent.collect.reader import PageReader
+from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.snapshots import Snapshot
 

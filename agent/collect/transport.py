@@ -78,10 +78,11 @@ class _HTTPSPool(HTTPSConnectionPool):
 
 
 class TargetAdapter(HTTPAdapter):
-    """One kept connection to one target."""
+    """One kept connection to one target; its certificate must be for `server_name`, where one is given, or else for its host."""
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, server_name: str | None = None) -> None:
         self._tls = tls
+        self._server_name = server_name
         super().__init__(pool_connections=1, pool_maxsize=1)
 
     def send_within(self, request: PreparedRequest, seconds: float) -> Response:
@@ -99,7 +100,7 @@ class TargetAdapter(HTTPAdapter):
 
     def build_connection_pool_key_attributes(self, request: PreparedRequest, verify: Any, cert: Any = None) -> Any:
         host, _ = super().build_connection_pool_key_attributes(request, verify, cert)
-        return host, {} if self._tls is None else {"ssl_context": self._tls}
+        return host, {} if self._tls is None else {"ssl_context": self._tls, "server_hostname": self._server_name}
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Nothing to set: the context says what is trusted, and setting files here would load them on every connect."""

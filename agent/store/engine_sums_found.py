@@ -1,0 +1,205 @@
+"""What a store's sums over replicas' own series say: of each part of a group what it did, and what it leaves open.
+
+Owns the way from answers to `agent.store.engine_sums`' queries back to windows, by the engine's table. A family is taken
+from the sum where every replica of the part had it at both ends, from the same row and on the same buckets; of one that
+some had and some had not, or whose grids differ, the replicas are left to be asked one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from agent.store.engine_sums import EXPORTED, NAME, SUMS, Part, looked_at, read_of_each
+from agent.store.found import StoredSeries
+from agent.store.promql import GROUP, WHAT
+from rules import windows
+from rules.engines.registry import mapped, unwrapped
+from rules.engines.table import Engine, Row
+from rules.families import Kind, stem
+from rules.layouts import compile_layout
+from rules.normalise import snapshot
+from rules.snapshots import Snapshot
+from rules.windows import Window
+
+Labels = tuple[tuple[str, str], ...]
+Key = tuple[str, Labels]
+"""The name of a series as the table has it, and what it looks at of its labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSums:
+    """What the replicas of one part did: `window` has the families that their sum says, and covers nothing itself; `open`
+    are those that it does not say."""
+
+    window: Window
+    open: frozenset[str]
+
+
+class _Of(Enum):
+    """How many replicas of a part had a row's family."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class _Ends:
+    """Values by series at the two ends; series of one name and kept labels, with repetitions and without, add up."""
+
+    at: tuple[dict[Key, float], dict[Key, float]] = field(default_factory=lambda: ({}, {}))
+
+    def take(self, key: Key, one: StoredSeries, times: tuple[float, float]) -> None:
+        for end, t in zip(self.at, times, strict=True):
+            for place, found in enumerate(one.times):
+                if found == t:
+                    end[key] = end.get(key, 0.0) + one.values[place]
+
+
+@dataclass(slots=True)
+class _Told:
+    sums: _Ends = field(default_factory=_Ends)
+    counted: _Ends = field(default_factory=_Ends)
+
+
+def part_sums(
+    several: Iterable[StoredSeries], parts: Iterable[Part], times: tuple[float, float]
+) -> dict[str, PartSums | None]:
+    """By part what the answers say of the time between two ends (unix seconds); None of one that they say nothing of."""
+    by_key = {part.key: part for part in parts}
+    told = {key: _Told() for key in by_key}
+    for one in several:
+        part = by_key[one.labels[GROUP]]
+        of_part = told[part.key]
+        ends = of_part.sums if one.labels[WHAT] == SUMS else of_part.counted
+        ends.take(_key(one.labels, part.engine), one, times)
+    return {key: _part(by_key[key], of_part, times) for key, of_part in told.items()}
+
+
+def replica_windows(
+    several: Iterable[StoredSeries],
+    part: Part,
+    families: frozenset[str],
+    replica_label: str,
+    times: tuple[float, float],
+) -> dict[str, Window]:
+    """By replica of a part these families alone, of the time between two ends (unix seconds)."""
+    grouped: dict[str, _Ends] = {member: _Ends() for member in part.members}
+    for one in several:
+        grouped[one.labels[replica_label]].take(_key(one.labels, part.engine), one, times)
+    return {
+        replica: _only(_between(part.engine, ends, times), families)
+        for replica, ends in grouped.items()
+        if all(ends.at)
+    }
+
+
+def _key(labels: Mapping[str, str], engine: Engine) -> Key:
+    kept = ((name, labels.get(EXPORTED + name, labels.get(name, ""))) for name in looked_at(engine))
+    return name_of(labels, engine), tuple((name, value) for name, value in kept if value)
+
+
+def name_of(labels: Mapping[str, str], engine: Engine) -> str:
+    """The name that the series of an answer were added up under, as the engine's table has it."""
+    return unwrapped(mapped(labels.get(NAME) or labels.get("__name__", "")), engine)
+
+
+def _part(part: Part, told: _Told, times: tuple[float, float]) -> PartSums | None:
+    if not all(told.counted.at):
+        return None
+    whole = _between(part.engine, told.sums, times)
+    steady, unsure = _steady(part, told.counted)
+    told_by_sum = {f for f in steady if f in whole.histograms or any(stem(c) == f for c in whole.counters)}
+    return PartSums(window=_only(whole, told_by_sum), open=unsure | (steady - told_by_sum))
+
+
+def _between(engine: Engine, ends: _Ends, times: tuple[float, float]) -> Window:
+    before, after = (_page(engine, values, t) for values, t in zip(ends.at, times, strict=True))
+    return windows.between(before, after)
+
+
+def _page(engine: Engine, values: Mapping[Key, float], t: float) -> Snapshot:
+    keys = sorted(values, key=_order)
+    layout = compile_layout([(name, dict(labels)) for name, labels in keys], engine)
+    return snapshot(layout, [values[key] for key in keys], t)
+
+
+def _order(key: Key) -> tuple[str, Labels, float]:
+    """Buckets of one histogram by their edge."""
+    name, labels = key
+    edge = dict(labels).get("le", "inf")
+    return name, tuple(one for one in labels if one[0] != "le"), float(edge)
+
+
+def _only(window: Window, families: Iterable[str]) -> Window:
+    """Of a window some counters and histograms, and nothing of the rest."""
+    kept = frozenset(families)
+    return replace(
+        windows.only(window, kept),
+        gauges={},
+        gaps={f: gap for f, gap in window.gaps.items() if f in kept or stem(f) in kept},
+        sampled=frozenset(),
+    )
+
+
+def _steady(part: Part, counted: _Ends) -> tuple[frozenset[str], frozenset[str]]:
+    """The families that all replicas had alike at both ends, and those that only some had, or in different ways."""
+    rows: dict[str, list[Row]] = {}
+    for row in part.engine.rows:
+        if not read_of_each(row):
+            rows.setdefault(row.family, []).append(row)
+    ends = [_Counts(values) for values in counted.at]
+    steady: set[str] = set()
+    unsure: set[str] = set()
+    for family, several in rows.items():
+        first, last = (_winner(several, end, len(part.members)) for end in ends)
+        if first != last or _Of.SOME in (first, last):
+            unsure.add(family)
+        elif isinstance(first, Row):
+            alike = first.kind is not Kind.HISTOGRAM or all(end.alike(first) for end in ends)
+            (steady if alike else unsure).add(family)
+    return frozenset(steady), frozenset(unsure)
+
+
+def _winner(rows: Iterable[Row], end: _Counts, members: int) -> Row | _Of:
+    """The row that gives a family on every replica's page, as `rules.layouts` chooses it; or NONE, or SOME."""
+    for row in rows:
+        having = end.having(row, members)
+        if having is _Of.ALL:
+            return row
+        if having is _Of.SOME:
+            return _Of.SOME
+    return _Of.NONE
+
+
+class _Counts:
+    """Of how many replicas there were series at one end, by name and kept labels, of buckets edge by edge."""
+
+    def __init__(self, values: Mapping[Key, float]) -> None:
+        self._by_name: dict[str, dict[Labels, list[float]]] = {}
+        for (name, labels), count in values.items():
+            without = tuple(one for one in labels if one[0] != "le")
+            self._by_name.setdefault(name, {}).setdefault(without, []).append(count)
+
+    def having(self, row: Row, members: int) -> _Of:
+        """How many of the replicas had the row's family on their page."""
+        found = self._by_name.get(row.sample, {})
+        beside = (
+            max((max(c) for c in self._by_name.get(row.zero_with, {}).values()), default=0.0) if row.zero_with else 0.0
+        )
+        asked_for = found if row.lazy else dict(self._matching(row))
+        most = max((max(counts) for counts in asked_for.values()), default=0.0)
+        if most >= members:
+            return _Of.ALL
+        if beside >= members and (row.lazy or not found or not (row.where or row.matches)):
+            return _Of.ALL
+        return _Of.SOME if most or (beside and not found) else _Of.NONE
+
+    def alike(self, row: Row) -> bool:
+        """Whether as many replicas stand behind every bucket of a histogram."""
+        return all(len(set(counts)) == 1 for _, counts in self._matching(row))
+
+    def _matching(self, row: Row) -> Iterator[tuple[Labels, list[float]]]:
+        yield from ((labels, c) for labels, c in self._by_name.get(row.sample, {}).items() if row.reads(dict(labels)))

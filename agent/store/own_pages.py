@@ -1,0 +1,123 @@
+"""Pages of replicas from the series that node agents export: sizewatch's own names, back to snapshots.
+
+Owns the way from `sizewatch_*` series to what `rules.normalise` makes of an engine's page. A page's time is that of the
+agent's own scrape, so windows have the edges that the agent's had. An agent that starts anew begins its sums at zero:
+they are continued, for no engine restarted. A new family of `rules.families` is read without a change here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from agent.store.continued import ContinuedSums
+from agent.store.found import StoredPage, StoredSeries
+from agent.store.own_columns import GPU_INFO, SAMPLES, Columns
+from exporters import names
+
+AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
+"""Labels that tell agents apart: two of them that see one replica are not added up."""
+
+_UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
+
+
+def selector(tier: str, matchers: str = "", families: Iterable[str] = names.FAMILY) -> str:
+    """The PromQL selector of everything that pages of a tier are made from; `matchers` narrow it further."""
+    wanted = set(families)
+    stems = [name for name, (family, _) in SAMPLES.items() if family in wanted]
+    stems += [_UP, _SEEN, _INFO, GPU_INFO]
+    alternatives = "|".join(sorted(stem.removeprefix(names.PREFIX) for stem in stems))
+    more = f",{matchers}" if matchers else ""
+    return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{_quoted(tier)}"{more}}}'
+
+
+def counted(tier: str, matchers: str = "") -> str:
+    """The PromQL of how many replicas of a tier are told of."""
+    more = f",{matchers}" if matchers else ""
+    return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{_quoted(tier)}"{more}}}))'
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """All series that one agent told of one replica, by sample name."""
+
+    by_name: dict[str, list[StoredSeries]] = field(default_factory=dict)
+
+    @property
+    def scraped(self) -> tuple[float, ...]:
+        """The times at which the agent was scraped."""
+        return tuple(sorted({t for one in self.by_name.get(_UP, ()) for t in one.times}))
+
+    @property
+    def newest(self) -> float:
+        return max((s.times[-1] for several in self.by_name.values() for s in several), default=-math.inf)
+
+
+class OwnPages:
+    """The pages of one tier from answer to answer. It remembers what is needed to continue sums and to tell a page from
+    the one before; for one thread."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._sums: dict[str, ContinuedSums] = {}
+
+    def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
+        """The pages in an answer, replica by replica, each replica's in order of time; none twice."""
+        for (replica, pool), seen in _by_replica(several).items():
+            yield from self._of(replica, pool, seen)
+
+    def forget(self, replicas: set[str]) -> None:
+        """What is remembered of replicas that are gone."""
+        for replica in replicas:
+            self._last.pop(replica, None)
+            self._sums.pop(replica, None)
+
+    def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
+        facts = _facts(seen)
+        read = Columns(seen.by_name, seen.scraped)
+        sums = self._sums.setdefault(replica, ContinuedSums())
+        up, at = read.column(_UP), read.column(_SEEN)
+        for place, t in enumerate(read.times):
+            if not up[place]:
+                yield StoredPage(
+                    t=t, replica=replica, pool=pool, snapshot=None, trouble="its agent got no page from it"
+                )
+                continue
+            scraped = at[place] if math.isfinite(at[place]) else t
+            if scraped <= self._last.get(replica, -math.inf):
+                continue
+            self._last[replica] = scraped
+            page = sums.page(read.snapshot(place, scraped, facts))
+            yield StoredPage(t=scraped, replica=replica, pool=pool, snapshot=page, gpus=read.gpus(place, scraped))
+
+
+def _by_replica(several: Iterable[StoredSeries]) -> dict[tuple[str, str], _Seen]:
+    """The series by replica, of several agents that see it those of the one that saw it last."""
+    agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
+    for one in several:
+        labels = one.labels
+        replica = labels.get(names.REPLICA)
+        if replica is None or not one.times:
+            continue
+        get = labels.get
+        of_replica = agents.setdefault((replica, get(names.POOL, "mixed")), {})
+        agent = tuple(map(get, AGENT))
+        seen = of_replica.get(agent)
+        if seen is None:
+            seen = of_replica[agent] = _Seen()
+        seen.by_name.setdefault(get("__name__", ""), []).append(one)
+    return {key: max(group.values(), key=lambda seen: seen.newest) for key, group in agents.items()}
+
+
+def _facts(seen: _Seen) -> dict[str, str]:
+    info = max(seen.by_name.get(_INFO, ()), key=lambda s: s.times[-1], default=None)
+    if info is None:
+        return {}
+    labels = info.labels
+    told = {"model": labels.get(names.MODEL, ""), "engine_versions": labels.get("engine_version", "")}
+    return {name: value for name, value in told.items() if value} | {"engine": labels.get("engine", "")}

@@ -1,0 +1,149 @@
+"""Sums over many replicas, asked of a store so that they are exact: which queries, and what their answers are.
+
+Owns the PromQL. Replicas that were seen at both ends of a minute are named group by group (a group is a load); their
+cumulative counters and buckets are added up by the store at both ends, and the difference is what they did: no `rate`,
+nothing extrapolated, nothing of a replica that came, went or began anew. Buckets go with the count of the series behind
+each edge: where those differ, the group's replicas have different bucket grids and their sum means nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporters import names
+from rules.families import Kind
+from rules.gpu_readout import GPU_NAMES
+
+MOST_CHARACTERS = 15_000
+"""Of one query: VictoriaMetrics takes 16 KiB (-search.maxQueryLen), Prometheus more."""
+
+PART = "sizewatch_part"
+"""The label that a query puts on its parts: the group, which lot of its replicas, and what was added up."""
+
+SUMS, COUNTED = "sums", "counted"
+COPIES = 4
+"""So often the names of a group's replicas stand in its part of a query."""
+
+LEVELS: Mapping[str, str] = {"least": "min", "most": "max"}
+"""What is asked of gauges of GPUs beside their sum and count: what the part is called, and the aggregation."""
+
+EACH_COUNTERS = (
+    *("requests_finished", "requests_arrived", "admission_rejections", "preemptions", "engine_steps"),
+    *("prompt_tokens", "generation_tokens", "prefix_queried_tokens", "prefix_hit_tokens"),
+    *("expert_balance_sum", "expert_balance_passes", "restarts", "cold_starts", "cold_start_seconds"),
+)
+"""Counter families that are read of every replica: its load, the cascade, and what rules that compare replicas look at."""
+
+EACH_HISTOGRAMS = ("ttft_seconds", "e2e_seconds", "prompt_tokens_per_request")
+"""Histogram families of which every replica's count, sum and the buckets around an objective are read."""
+
+_EACH = (
+    *(names.FAMILY[name].name for name in EACH_COUNTERS),
+    *(f"{names.FAMILY[name].name}_{part}" for name in EACH_HISTOGRAMS for part in ("bucket", "sum")),
+    *(metric.name for name, metric in names.FAMILY.items() if metric.kind is Kind.GAUGE and name not in GPU_NAMES),
+    *(metric.name for metric in (names.TARGET_UP, names.TARGET_SEEN, names.REPLICA_INFO)),
+)
+
+LEVEL_NAMES = frozenset(
+    names.FAMILY[name].name
+    for name, known in GPU_NAMES.items()
+    if name in names.FAMILY and known.kind == Kind.GAUGE.value
+)
+"""Sample names of gauges of GPUs."""
+
+_LEVELS = "gpu_.+_({})".format("|".join(sorted({name.rpartition("_")[2] for name in LEVEL_NAMES})))
+"""They all, and what else has their units: a query has no room for forty names."""
+
+_OWN_LEVELS = f"{names.PREFIX}{_LEVELS}"
+_OWN_COUNTED = f"{names.PREFIX}(.+_bucket|{_LEVELS})"
+_OWN_SUMS = f"{names.PREFIX}(.+_(bucket|sum|total)|{_LEVELS})"
+_KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSums:
+    """Queries over what node agents export of one tier; `matchers` narrow it further."""
+
+    tier: str
+    matchers: str = ""
+
+    def queries(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
+        """The sums of each group of replicas; several groups a query, as many as fit into it. A part is named
+        GROUP.LOT.WHAT."""
+        parts = [
+            (f"{place}.{part}", members)
+            for place, group in enumerate(groups)
+            for part, members in enumerate(_fitting(group))
+        ]
+        lot: list[str] = []
+        for name, members in parts:
+            text = " or ".join(self._parts(name, members))
+            if lot and sum(map(len, lot)) + len(text) > MOST_CHARACTERS:
+                yield " or ".join(lot)
+                lot = []
+            lot.append(text)
+        if lot:
+            yield " or ".join(lot)
+
+    def by_replica(self, family: str, members: Iterable[str]) -> Iterator[str]:
+        """The buckets and sums of one histogram replica by replica, where their grids differ."""
+        name = names.metric(family).name
+        for some in _fitting(tuple(members)):
+            selector = self._selector(f"{name}_(bucket|sum)", some)
+            yield f"max by (__name__, le, {names.REPLICA}) ({selector})"
+
+    def _parts(self, name: str, members: Sequence[str]) -> Iterator[str]:
+        # As few times as can be: the names of a group's replicas are most of a query.
+        by = ",".join(_KEPT)
+        once = f"max by ({by},{names.REPLICA},{names.GPU}) ({self._selector(_OWN_SUMS, members)})"
+        yield _labelled(f"sum by ({by}) ({once})", name, SUMS)
+        counted = f"max by (__name__,le,{names.REPLICA},{names.GPU}) ({self._selector(_OWN_COUNTED, members)})"
+        yield _labelled(f"count by (__name__,le) ({counted})", name, COUNTED)
+        gpus = self._selector(_OWN_LEVELS, members)
+        for what, aggregation in LEVELS.items():
+            yield _labelled(f"{aggregation} by (__name__) ({gpus})", name, what)
+
+    def each(self, edges: Iterable[str]) -> str:
+        """The selector of what is asked of every replica; of histograms the buckets at these edges, as they are printed."""
+        stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
+        some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
+        more = f",{self.matchers}" if self.matchers else ""
+        tier = f'{names.TIER}="{_quoted(self.tier)}"'
+        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{_quoted(some)}"{more}}}'
+
+    def _selector(self, name: str, members: Sequence[str]) -> str:
+        more = f",{self.matchers}" if self.matchers else ""
+        return f'{{__name__=~"{name}",{names.TIER}="{_quoted(self.tier)}",{names.REPLICA}=~"{_any_of(members)}"{more}}}'
+
+
+def _labelled(expr: str, name: str, what: str) -> str:
+    return f'label_replace({expr}, "{PART}", "{name}.{what}", "", "")'
+
+
+def _fitting(members: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The members in lots whose names fit into a query, at most once each for every part of it."""
+    lot: list[str] = []
+    for member in sorted(members):
+        if lot and len(_any_of([*lot, member])) > MOST_CHARACTERS / COPIES - 400:
+            yield tuple(lot)
+            lot = []
+        lot.append(member)
+    if lot:
+        yield tuple(lot)
+
+
+def _any_of(members: Sequence[str]) -> str:
+    """A regular expression of exactly these names, with what all begin with written once: names of pods are long."""
+    if len(members) == 1:
+        return _quoted(re.escape(members[0]))
+    first, last = min(members), max(members)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    prefix = first[:same]
+    rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
+    return _quoted(f"{re.escape(prefix)}({rest})")
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

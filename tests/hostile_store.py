@@ -1,0 +1,139 @@
+"""A Prometheus-compatible server that misbehaves as it is told, on loopback: `act` is what it does with a query."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import trustme
+
+SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
+
+
+def matrix(*series: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": series}}).encode()
+
+
+def vector(*series: object, **further: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}, **further}).encode()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
+        self.act: Callable[[Handler], None] = lambda handler: give(handler, matrix())
+        self.asked: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up hangs up; that is what is tested."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def do_POST(self) -> None:
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.asked.append((self.path, dict(self.headers.items()), parse_qs(form)))
+        self.server.act(self)
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, dict(self.headers.items()), {}))
+        self.server.act(self)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+class Tls:
+    """A server that lets in who shows a certificate of this authority, and the files of one who may."""
+
+    def __init__(self, folder: Path, name: str = "127.0.0.1") -> None:
+        authority = trustme.CA()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(self.context)
+        authority.configure_trust(self.context)
+        self.context.verify_mode = ssl.CERT_REQUIRED
+        self.ca_file = str(folder / "ca.pem")
+        authority.cert_pem.write_to_path(self.ca_file)
+        ours = authority.issue_cert("sizewatch")
+        self.cert_file, self.key_file = str(folder / "cert.pem"), str(folder / "key.pem")
+        ours.cert_chain_pems[0].write_to_path(self.cert_file)
+        ours.private_key_pem.write_to_path(self.key_file)
+
+
+def give(handler: Handler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Type", kind)
+    handler.send_header("Content-Length", headers.pop("length", str(len(body))))
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def hangs(handler: Handler) -> None:
+    handler.server.released.wait(20)
+    handler.close_connection = True
+
+
+def drips(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "10000")
+    handler.end_headers()
+    while not handler.server.released.wait(0.05):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+
+
+def never_ends(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.end_headers()
+    while not handler.server.released.is_set():
+        handler.wfile.write(b" " * 4096)
+
+
+def cuts_off(handler: Handler) -> None:
+    give(handler, matrix(SERIES)[:20], length="5000")
+    handler.close_connection = True
+
+
+def hangs_up(handler: Handler) -> None:
+    handler.close_connection = True
+
+
+@contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """One that runs until the end of the block."""
+    made = Server(tls)
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.released.set()
+        made.shutdown()
+        made.server_close()
+        thread.join()

@@ -1,0 +1,288 @@
+"""A store that answers wrongly, partly, late or without end: nothing of it becomes data, and each trouble has its kind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hostile_store import (
+    SERIES,
+    Handler,
+    Server,
+    cuts_off,
+    drips,
+    give,
+    hangs,
+    hangs_up,
+    matrix,
+    never_ends,
+    serving,
+    vector,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.store.api import RawSeries, Sampled, StoreApi, StoreOptions, StoreTrouble, TroubleKind
+
+MOST_BYTES = 20_000
+UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}
+K = TroubleKind
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+def api_of(server: Server, **options: Any) -> StoreApi:
+    given: dict[str, Any] = {"timeout_seconds": 20.0, "most_bytes": MOST_BYTES, "most_samples": 100, **options}
+    return StoreApi(StoreOptions(url=server.url, **given))
+
+
+def error(kind: str, text: str) -> bytes:
+    return json.dumps({"status": "error", "errorType": kind, "error": text}).encode()
+
+
+def series(*samples: list[object], **labels: str) -> dict[str, object]:
+    return {"metric": labels, "values": list(samples)}
+
+
+BOMB = gzip.compress(b"[" + b" " * 5_000_000 + b"]")
+"""Of 5 kB: how large it is shows only when it is unpacked."""
+
+
+def bombs(handler: Handler) -> None:
+    give(handler, BOMB, Content_Encoding="gzip")
+
+
+def half_gzip(handler: Handler) -> None:
+    give(handler, gzip.compress(matrix())[:-9], Content_Encoding="gzip")
+
+
+USELESS = [
+    (lambda h: give(h, b"<html>login</html>", kind="text/html"), K.WRONG_ANSWER, "something else than JSON"),
+    (lambda h: give(h, b"[" * 10_000), K.WRONG_ANSWER, "something else than JSON"),
+    (lambda h: give(h, b"\xff\xfe"), K.WRONG_ANSWER, "something else than JSON"),
+    (lambda h: give(h, b"[]"), K.WRONG_ANSWER, "JSON that is not Prometheus'"),
+    (lambda h: give(h, b'{"status":"success"}'), K.WRONG_ANSWER, "no matrix of samples"),
+    (lambda h: give(h, vector(UP)), K.WRONG_ANSWER, "no matrix of samples"),
+    (lambda h: give(h, matrix(1)), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix({"metric": {}})), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix({"metric": {"a": 1}, "values": []})), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([1, "x"]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([1, 2]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([1]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([True, "1"]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([10**400, "1"]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([math.nan, "1"]))), K.WRONG_ANSWER, "something else than JSON"),
+    (
+        lambda h: give(h, matrix(series([1, "1"])).replace(b"[1,", b"[1e999,")),
+        K.WRONG_ANSWER,
+        "a series that is not written",
+    ),
+    (lambda h: give(h, matrix(series([2, "1"], [1, "1"]))), K.WRONG_ANSWER, "not in order of time"),
+    (lambda h: give(h, matrix(series([2, "1"], [2, "3"]))), K.WRONG_ANSWER, "two values of one series at one time"),
+    (lambda h: give(h, matrix(series([1, "1"]), series([2, "1"]))), K.WRONG_ANSWER, "the same series twice"),
+    (lambda h: give(h, matrix(series([1, "1"], a="\ud800"))), K.WRONG_ANSWER, "half of a character"),
+    (
+        lambda h: give(h, matrix({"metric": {}, "histograms": [[1, {"count": "1"}]]})),
+        K.WRONG_ANSWER,
+        "native histograms",
+    ),
+    (lambda h: give(h, matrix(series(*([t, "1"] for t in range(101))))), K.TOO_MUCH, "more than 100 samples"),
+    (lambda h: give(h, error("bad_data", "parse\nerror"), 400), K.REFUSED, r"refused the query \(400\): parse error"),
+    (lambda h: give(h, b'{"status":"error"}'), K.REFUSED, "it does not say why"),
+    (lambda h: give(h, error("execution", "found duplicate series"), 422), K.REFUSED, "found duplicate series"),
+    (
+        lambda h: give(h, error("execution", "query processing would load too many samples into memory"), 422),
+        K.TOO_MUCH,
+        "too many samples",
+    ),
+    (
+        lambda h: give(h, error("bad_data", "exceeded maximum resolution of 11,000 points"), 400),
+        K.TOO_MUCH,
+        "maximum resolution",
+    ),
+    (
+        lambda h: give(h, error("execution", "the query exceeded (err-mimir-max-chunks-per-query)"), 422),
+        K.TOO_MUCH,
+        "mimir",
+    ),
+    (lambda h: give(h, error("execution", "receive series from Addr: x: away"), 422), K.PARTIAL, "receive series from"),
+    (
+        lambda h: give(h, error("503", "cannot fetch from 1 vmstorage nodes"), 503),
+        K.PARTIAL,
+        "vmstorage nodes",
+    ),
+    (lambda h: give(h, error("timeout", "query timed out"), 503), K.SLOW, "query timed out"),
+    (lambda h: give(h, error("internal", "block is broken"), 500), K.AWAY, "block is broken"),
+    (lambda h: give(h, matrix(SERIES), 503), K.AWAY, "answered 503"),
+    (lambda h: give(h, b"boom", 500, "text/plain"), K.AWAY, "answered 500$"),
+    (lambda h: give(h, b"<html>", 502, "text/html"), K.AWAY, "answered 502$"),
+    (lambda h: give(h, b"<html>", 504, "text/html"), K.SLOW, "answered 504$"),
+    (lambda h: give(h, b"", 429, "text/plain"), K.SLOW, "answered 429$"),
+    (lambda h: give(h, b"", 413, "text/plain"), K.TOO_MUCH, "answered 413$"),
+    (lambda h: give(h, b"", 401), K.CREDENTIALS, "set bearer_token_file or basic_auth"),
+    (lambda h: give(h, b"", 403), K.CREDENTIALS, "does not let these credentials"),
+    (lambda h: give(h, error("x", "no org id"), 400), K.CREDENTIALS, "set its org_id"),
+    (lambda h: give(h, b"", 404, "text/plain"), K.WRONG_ANSWER, "is this the address of a Prometheus server"),
+    (
+        lambda h: give(h, b"", 307, Location="http://u:secret@127.0.0.1:1/x"),
+        K.WRONG_ANSWER,
+        "redirects to 127.0.0.1:1; that is not",
+    ),
+    (lambda h: give(h, matrix()[:-1] + b',"warnings":["no store"]}'), K.PARTIAL, "with a warning.*: no store"),
+    (lambda h: give(h, matrix()[:-1] + b',"warnings":"x"}'), K.PARTIAL, "with a warning"),
+    (lambda h: give(h, matrix(SERIES)[:-1] + b',"isPartial":true}'), K.PARTIAL, "isPartial"),
+    (lambda h: give(h, b" " * 30_000), K.TOO_MUCH, "more than 20000 bytes"),
+    (bombs, K.TOO_MUCH, "more than 20000 bytes"),
+    (half_gzip, K.AWAY, "gzip stream does not end with the answer"),
+    (lambda h: give(h, matrix(), Content_Encoding="gzip"), K.AWAY, "does not unpack"),
+    (lambda h: give(h, matrix(), Content_Encoding="br"), K.WRONG_ANSWER, "only gzip"),
+    (cuts_off, K.AWAY, "20 of 5000 announced bytes"),
+    (hangs_up, K.AWAY, "the connection ended"),
+    (hangs, K.SLOW, "gave no complete answer within 0.5 s"),
+    (drips, K.SLOW, "gave no complete answer within 0.5 s"),
+    (never_ends, K.TOO_MUCH, "more than 20000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("act", "kind", "words"), USELESS)
+def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
+    server: Server, act: Any, kind: TroubleKind, words: str
+) -> None:
+    server.act = act
+    began, api = time.monotonic(), api_of(server, timeout_seconds=0.5 if "0.5 s" in words else 20.0)
+    with pytest.raises(StoreTrouble, match=words) as raised:
+        api.raw('{__name__="x"}', 0.5, 200.0)
+    api.close()
+    assert raised.value.kind is kind
+    text = str(raised.value)
+    assert text.startswith(f"{server.url}: ")
+    assert text.count(server.url) == 1
+    assert "\n" not in text
+    assert "secret" not in text
+    assert len(text) < 500
+    assert time.monotonic() - began < 15
+    assert api.counts.troubles[kind] == 1
+    assert api.counts.samples == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (vector(UP, UP), "the same series twice"),
+        (matrix(), "no vector of samples"),
+        (vector({"metric": {}, "value": [1, "1", 2]}), "a series that is not written"),
+        (vector({"metric": {}, "value": []}), "a series that is not written"),
+        (vector({"metric": {}, "values": [[1, "1"], [2, "1"]]}), "a series that is not written"),
+        (vector({"metric": {}, "histogram": [1, {}]}), "native histograms"),
+        (vector(*({"metric": {"a": str(n)}, "value": [1, "1"]} for n in range(101))), "more than 100 samples"),
+        (vector(UP, warnings=["remote read failed"]), "remote read failed"),
+        (b'{"status":"success","data":{"resultType":"string","result":[1,"x"]}}', "no vector of samples"),
+    ],
+)
+def test_a_useless_instant_is_refused_as_well(server: Server, body: bytes, words: str) -> None:
+    server.act = lambda handler: give(handler, body)
+    with pytest.raises(StoreTrouble, match=words):
+        api_of(server).instant("up", 5.0)
+
+
+def test_what_a_store_remarks_about_the_query_alone_is_no_trouble(server: Server) -> None:
+    server.act = lambda handler: give(handler, vector(UP, infos=["metric might not be a counter"], warnings=[]))
+    assert api_of(server).instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+
+
+def test_a_packed_answer_is_read(server: Server) -> None:
+    server.act = lambda handler: give(handler, gzip.compress(vector(UP)), Content_Encoding="gzip")
+    assert api_of(server).instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+
+
+def test_the_same_sample_written_twice_is_one_and_samples_out_of_the_span_are_none(server: Server) -> None:
+    server.act = lambda handler: give(
+        handler, matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"]))
+    )
+    assert api_of(server).raw("x", 1.0, 4.0) == (RawSeries({}, (2.0, 4.0), (1.0, math.inf)),)
+
+
+def test_a_series_of_which_nothing_is_left_is_not_there(server: Server) -> None:
+    server.act = lambda handler: give(handler, matrix(series([1, "NaN"]), series(a="b")))
+    assert api_of(server).raw("x", 0.0, 4.0) == ()
+    server.act = lambda handler: give(handler, vector({"metric": {}, "value": [1, "NaN"]}))
+    assert api_of(server).instant("x", 1.0) == ()
+
+
+def test_a_store_may_leave_out_a_part_of_itself_only_where_that_was_allowed(server: Server) -> None:
+    server.act = lambda handler: give(handler, vector(UP, isPartial=True, warnings=["no store"]))
+    api = api_of(server, partial_response_ok=True)
+    assert api.instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+    assert api.counts.partial == 1
+    assert "partial_response" not in server.asked[0][2]
+    with pytest.raises(StoreTrouble):
+        api_of(server).instant("up", 5.0)
+    assert server.asked[1][2]["partial_response"] == ["false"]
+    assert server.asked[1][2]["deny_partial_response"] == ["1"]
+
+
+def test_a_grid_of_which_one_part_fails_gives_nothing(server: Server) -> None:
+    def second_fails(handler: Handler) -> None:
+        body = matrix(series([1, "1"])) if len(server.asked) == 1 else error("internal", "gone")
+        give(handler, body, 200 if len(server.asked) == 1 else 500)
+
+    server.act = second_fails
+    with pytest.raises(StoreTrouble, match="gone"):
+        api_of(server).over("x", 1.0, 20_000.0, 1.0)
+    assert len(server.asked) == 2
+
+
+def test_a_grid_that_is_too_much_even_at_one_point_ends(server: Server) -> None:
+    server.act = lambda handler: give(handler, error("execution", "too many samples"), 422)
+    with pytest.raises(StoreTrouble, match="too many samples"):
+        api_of(server).over("x", 1.0, 20_000.0, 1.0)
+    assert len(server.asked) < 20
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+ENTRIES = st.fixed_dictionaries(
+    {"metric": st.dictionaries(st.sampled_from(["__name__", "a"]), st.text(max_size=2) | st.integers(), max_size=2)},
+    optional={
+        "value": JSON,
+        "values": st.lists(st.tuples(st.floats(0, 9), st.floats().map(str) | st.text(max_size=3)).map(list)),
+        "histograms": JSON,
+    },
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    result=st.lists(ENTRIES | JSON, max_size=4) | JSON,
+    kind=st.sampled_from(["vector", "matrix", "scalar"]) | JSON,
+    further=st.dictionaries(st.sampled_from(["warnings", "isPartial", "status", "error", "errorType"]), JSON),
+)
+def test_whatever_comes_back_is_samples_or_a_trouble(server: Server, result: Any, kind: Any, further: Any) -> None:
+    body = {"status": "success", "data": {"resultType": kind, "result": result}, **further}
+    server.act = lambda handler: give(handler, json.dumps(body).encode())
+    api = api_of(server)
+    outcomes: list[object] = []
+    for ask in (lambda: api.instant("x", 5.0), lambda: api.raw("x", 0.0, 9.0)):
+        try:
+            outcomes.append(ask())
+        except StoreTrouble as trouble:
+            outcomes.append(trouble.text)
+    api.close()
+    assert len(outcomes) == 2
+    for outcome in outcomes:
+        for one in outcome if isinstance(outcome, tuple) else ():
+            values = one.values if isinstance(one, RawSeries) else (one.value,)
+            assert values
+            assert not any(map(math.isnan, values))

@@ -1,0 +1,216 @@
+"""How a store is asked: its form, who we say we are, what is kept secret, and over which connection."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_store import Handler, Server, Tls, give, serving, vector
+
+from agent.errors import BadConfig
+from agent.store.api import StoreApi, StoreOptions, StoreTrouble, TroubleKind
+
+CANARY = "c4n4ry-s3cret"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        made.act = lambda handler: give(handler, vector())
+        yield made
+
+
+def api_of(server: Server, **options: Any) -> StoreApi:
+    given: dict[str, Any] = {"url": server.url, "timeout_seconds": 20.0, **options}
+    return StoreApi(StoreOptions(**given))
+
+
+def written(folder: Path, text: str, name: str = "secret") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def seen(server: Server) -> dict[str, str]:
+    return server.asked[-1][1]
+
+
+def test_a_query_is_a_form_that_is_posted_and_tells_the_store_how_long_we_wait(server: Server) -> None:
+    long = "up or " * 5000 + "up"
+    api_of(server).instant(long, 1.5)
+    path, headers, form = server.asked[0]
+    assert path == "/api/v1/query"
+    assert headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert headers["User-Agent"] == "sizewatch"
+    assert form["query"] == [long]
+    assert form["time"] == ["1.500"]
+    assert form["timeout"] == ["20.000"]
+    assert "X-Scope-OrgID" not in headers
+    assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize("base", ["/prometheus", "/select/0/prometheus/"])
+def test_a_path_before_the_api_is_kept(server: Server, base: str) -> None:
+    api = api_of(server, url=f"{server.url}{base}")
+    api.instant("up", 1.0)
+    assert server.asked[0][0] == f"{base.rstrip('/')}/api/v1/query"
+    assert api.place == f"{server.url}{base.rstrip('/')}"
+
+
+def test_the_tenant_and_further_headers_are_sent(server: Server, tmp_path: Path) -> None:
+    key = written(tmp_path, f"{CANARY}\n")
+    api_of(server, org_id="team-a|team-b", header_files=(("X-Api-Key", key),)).instant("up", 1.0)
+    assert seen(server)["X-Scope-OrgID"] == "team-a|team-b"
+    assert seen(server)["X-Api-Key"] == CANARY
+
+
+def test_a_user_and_password_are_sent_as_basic_authentication(server: Server, tmp_path: Path) -> None:
+    api_of(server, username="u", password_file=written(tmp_path, CANARY)).instant("up", 1.0)
+    assert seen(server)["Authorization"] == "Basic " + base64.b64encode(f"u:{CANARY}".encode()).decode()
+
+
+def test_the_environment_and_netrc_decide_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, f"machine 127.0.0.1 login x password {CANARY}\n", ".netrc")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    api_of(server).instant("up", 1.0)
+    assert "Authorization" not in seen(server)
+
+
+def test_one_connection_carries_all_queries_and_is_opened_anew_after_the_store_has_closed_it(server: Server) -> None:
+    ports: list[int] = []
+
+    def notes(handler: Handler) -> None:
+        ports.append(handler.client_address[1])
+        give(handler, vector())
+        # Closes after its third answer without having said so.
+        handler.close_connection = len(ports) == 3
+
+    server.act = notes
+    api = api_of(server)
+    for _ in range(5):
+        api.instant("up", 1.0)
+    api.close()
+    assert len(ports) == 5
+    assert len(set(ports)) == 2
+
+
+def test_a_new_token_is_in_use_with_the_next_query_even_while_the_store_is_left_alone(
+    server: Server, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "old")
+
+    def wants_new(handler: Handler) -> None:
+        allowed = handler.headers["Authorization"] == f"Bearer {CANARY}"
+        give(handler, vector() if allowed else b"", 200 if allowed else 401)
+
+    server.act = wants_new
+    api = api_of(server, bearer_token_file=path)
+    for _ in range(3):
+        with pytest.raises(StoreTrouble, match="wants credentials") as raised:
+            api.instant("up", 1.0)
+        assert raised.value.kind is TroubleKind.CREDENTIALS
+    assert len(server.asked) == 1
+    Path(path).write_text(CANARY)
+    os.utime(path, ns=(1, 1))
+    assert api.instant("up", 1.0) == ()
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"a\nb", b"\xff" + CANARY.encode()])
+def test_a_token_that_no_header_can_carry_is_a_trouble_with_credentials(
+    server: Server, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    for options in ({"bearer_token_file": str(path)}, {"header_files": (("X-Key", str(path)),)}):
+        with pytest.raises(StoreTrouble, match=str(path)) as raised:
+            api_of(server, **options).instant("up", 1.0)
+        assert raised.value.kind is TroubleKind.CREDENTIALS
+        assert CANARY not in str(raised.value)
+    assert server.asked == []
+
+
+def repeats(handler: Handler) -> None:
+    """A proxy that quotes what it was sent."""
+    sent = "; ".join(f"{name}: {text}" for name, text in handler.headers.items())
+    give(handler, vector(warnings=[sent]) if handler.path.endswith("range") else _error(sent), 200)
+
+
+def _error(text: str) -> bytes:
+    return b'{"status":"error","error":"' + text.replace('"', "'").encode() + b'"}'
+
+
+def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server: Server, tmp_path: Path) -> None:
+    server.act = repeats
+    file, basic = written(tmp_path, CANARY), base64.b64encode(f"u:{CANARY}".encode()).decode()
+    for options in (
+        {"bearer_token_file": file},
+        {"username": "u", "password_file": file},
+        {"header_files": (("X-Api-Key", file),)},
+    ):
+        api = api_of(server, **options)
+        for ask in (lambda api=api: api.instant("up", 1.0), lambda api=api: api.over("up", 1.0, 2.0, 1.0)):
+            with pytest.raises(StoreTrouble) as raised:
+                ask()
+            assert CANARY not in f"{raised.value} {raised.value!r} {raised.value.text}"
+            assert basic not in str(raised.value)
+            assert "***" in str(raised.value)
+        assert CANARY not in repr(api) + repr(api.options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "ftp://x"}, "url: must begin with http"),
+        ({"url": "http://u:c4n4ry@x"}, "url: must hold no user or password"),
+        ({"url": "http://x/?query=y"}, "without a query"),
+        ({"url": "http://[::1"}, "url: is no address"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"most_samples": 0}, "most_samples"),
+        ({"org_id": "a\r\nX: y"}, "org_id"),
+        ({"org_id": ""}, "org_id"),
+        ({"header_files": (("X Y", "f"),)}, "no name of a header"),
+        ({"header_files": (("authorization", "f"),)}, "set by other options"),
+        ({"username": "u"}, "username and password_file together"),
+        ({"client_key_file": "k"}, "client_cert_file"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_all_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadConfig, match=words) as raised:
+        StoreOptions(**{"url": "http://127.0.0.1:9090", **options})
+    assert "c4n4ry" not in str(raised.value)
+
+
+def test_a_client_certificate_opens_a_store_that_asks_for_one(tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    with serving(tls.context) as server:
+        server.act = lambda handler: give(handler, vector())
+        options = {"ca_file": tls.ca_file, "client_cert_file": tls.cert_file, "client_key_file": tls.key_file}
+        assert api_of(server, **options).instant("up", 1.0) == ()
+        without = api_of(server, ca_file=tls.ca_file)
+        with pytest.raises(StoreTrouble, match="does it want a client_cert_file") as raised:
+            without.instant("up", 1.0)
+        assert raised.value.kind is TroubleKind.CREDENTIALS
+        with pytest.raises(StoreTrouble, match="name the CA"):
+            api_of(server).instant("up", 1.0)
+        assert len(server.asked) == 1
+
+
+def test_a_certificate_of_another_name_is_checked_against_the_name_that_is_given(tmp_path: Path) -> None:
+    tls = Tls(tmp_path, "store.example")
+    with serving(tls.context) as server:
+        server.act = lambda handler: give(handler, vector())
+        options = {"ca_file": tls.ca_file, "client_cert_file": tls.cert_file, "client_key_file": tls.key_file}
+        with pytest.raises(StoreTrouble, match="for another IP address"):
+            api_of(server, **options).instant("up", 1.0)
+        assert api_of(server, **options, server_name="store.example").instant("up", 1.0) == ()
+        with pytest.raises(StoreTrouble, match="is for another host name"):
+            api_of(server, **options, server_name="other.example").instant("up", 1.0)

@@ -1,0 +1,169 @@
+"""Every connection that sizewatch opens, against one server that wants a certificate of the client and a password or token.
+
+The table CONNECTIONS is the list of them; what belongs to one alone is in its own module's tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_store import Handler, Tls, give, matrix, serving
+from telemetry_samples import run
+
+from agent import cli, doctor_pages
+from agent.alerting.posting import PATH, Poster
+from agent.benchmarks.telemetry import open_telemetry
+from agent.collect.pages import PageFetcher
+from agent.commands import plan_import
+from agent.commands.connecting import ways_in
+from agent.config import parse_config
+from agent.config_keys import Config
+from agent.errors import BadBenchmark
+from agent.store.api import StoreApi
+from exporters.alertmanager import Posted
+
+PASSWORD = "c4n4ry-s3cret"
+BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+BEARER = f"Bearer {PASSWORD}"
+PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+GPUS = b"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP 30\n"
+
+Ask = Callable[[str, dict[str, Any], Path], None]
+
+
+def configured(data: dict[str, Any], folder: Path) -> Config:
+    return parse_config(data, folder=folder)
+
+
+def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
+    config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
+    (target,) = config.watched()
+    assert PageFetcher(target.options).fetch() == PAGE
+
+
+def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
+    config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
+    (seen,) = doctor_pages.targets(config.watched(), time.time)
+    assert seen.clock_ahead_seconds == 0.0
+
+
+def a_gpu_exporter(url: str, keys: dict[str, Any], folder: Path) -> None:
+    config = configured({"gpus": {"source": "dcgm", "dcgm": {"url": f"{url}/gpus", **keys}}}, folder)
+    assert config.gpus.exporter is not None
+    assert PageFetcher(config.gpus.exporter[1].options(2.0)).fetch() == GPUS
+
+
+def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
+    config = configured({"alerting": {"path": "posts", "alertmanagers": [{"url": url, **keys}]}}, folder)
+    poster = Poster(config.alerting.alertmanagers[0].options(PATH))
+    alert = Posted(title="A", body={"labels": {"alertname": "A"}}, firing=True)
+    assert poster.round([alert]).taken == 1
+
+
+def the_store(url: str, keys: dict[str, Any], folder: Path) -> None:
+    config = configured({"role": "fleet", "store": {"url": url, **keys}}, folder)
+    assert config.store is not None
+    assert StoreApi(config.store.options()).raw("x", 1.0, 2.0) == ()
+
+
+def flags(keys: Mapping[str, Any], folder: Path) -> list[str]:
+    login, tls = keys.get("basic_auth", {}), keys.get("tls", {})
+    given = {
+        "--bearer-token-file": keys.get("bearer_token_file"),
+        "--username": login.get("username"),
+        "--password-file": login.get("password_file"),
+        "--ca-file": tls.get("ca_file"),
+        "--client-cert-file": tls.get("cert_file"),
+        "--client-key-file": tls.get("key_file"),
+        "--server-name": tls.get("server_name"),
+    }
+    return [word for name, text in given.items() if text for word in (name, str(text))]
+
+
+def an_inspected_page(url: str, keys: dict[str, Any], folder: Path) -> None:
+    assert cli.main(["inspect", f"{url}/metrics", *flags(keys, folder)]) == 0
+
+
+def a_linted_page(url: str, keys: dict[str, Any], folder: Path) -> None:
+    rules = folder / "rules.yml"
+    rules.write_text(json.dumps({"groups": [{"name": "g", "rules": [{"record": "a", "expr": "up"}]}]}))
+    assert cli.main(["lint", str(rules), "--url", f"{url}/metrics", *flags(keys, folder)]) in (0, 1)
+
+
+def a_page_for_a_first_plan(url: str, keys: dict[str, Any], folder: Path) -> None:
+    assert cli.main(["plan", "init", f"{url}/metrics", *flags(keys, folder)]) == 0
+
+
+def the_telemetry_of_a_benchmark(url: str, keys: dict[str, Any], folder: Path) -> None:
+    parser = argparse.ArgumentParser()
+    plan_import.add_arguments(parser)
+    options = parser.parse_args(["result.json", "--telemetry", url, "--org-id", "a", *flags(keys, folder)])
+    telemetry = open_telemetry(options.telemetry, org_id=options.org_id, **ways_in(options))
+    with pytest.raises(BadBenchmark, match="has no samples of an engine"):
+        telemetry.during(run(started_at=1795197600.0, ended_at=1795197660.0))
+
+
+CONNECTIONS: tuple[Ask, ...] = (
+    a_target,
+    a_targets_clock,
+    a_gpu_exporter,
+    an_alertmanager,
+    the_store,
+    an_inspected_page,
+    a_linted_page,
+    a_page_for_a_first_plan,
+    the_telemetry_of_a_benchmark,
+)
+ANSWERS: dict[str, tuple[bytes, str]] = {
+    "/metrics": (PAGE, "text/plain"),
+    "/gpus": (GPUS, "text/plain"),
+    PATH: (b"", "application/json"),
+    "/api/v1/query": (matrix(), "application/json"),
+    "/v1/models": (b'{"data": []}', "application/json"),
+}
+
+
+def strict(authorization: str) -> Callable[[Handler], None]:
+    def act(handler: Handler) -> None:
+        # The clock is asked for without any secret, since also a refusal carries a date.
+        wanted = None if handler.command == "HEAD" else authorization
+        body, kind = ANSWERS[handler.path]
+        allowed = handler.headers.get("Authorization") == wanted
+        give(handler, body if allowed and wanted else b"", 200 if allowed else 401, kind)
+
+    return act
+
+
+@pytest.mark.parametrize("ask", CONNECTIONS, ids=lambda ask: str(ask.__name__))
+@pytest.mark.parametrize("login", ["basic", "bearer"])
+def test_it_gets_in_with_a_certificate_of_its_own_and_a_password_or_token(
+    tmp_path: Path, ask: Ask, login: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls, secret = Tls(tmp_path, "inside.example"), tmp_path / "secret"
+    secret.write_text(PASSWORD)
+    basic = login == "basic"
+    with serving(tls.context) as server:
+        server.act = strict(BASIC if basic else BEARER)
+        keys: dict[str, Any] = {
+            "tls": {
+                "ca_file": tls.ca_file,
+                "cert_file": tls.cert_file,
+                "key_file": tls.key_file,
+                "server_name": "inside.example",
+            },
+        }
+        keys |= (
+            {"basic_auth": {"username": "me", "password_file": str(secret)}}
+            if basic
+            else {"bearer_token_file": str(secret)}
+        )
+        ask(server.url, keys, tmp_path)
+        assert server.asked
+    assert PASSWORD not in "".join(capsys.readouterr())
