@@ -25,17 +25,22 @@ from rules import watch_long
 from rules.signals import Gap
 from rules.slices import TierView
 from rules.starts import KEPT_SECONDS
+from rules.timeline import Kind
 
 if TYPE_CHECKING:
     from agent.alerting.both_ways import Alerting
+    from agent.fleet.back_fill import BackFill
     from agent.forecasting.forecasts import Forecasts
     from agent.history.keeping import Keeping
+    from agent.kubernetes.joining import Pods
+    from agent.reporting.reports import Reports
 
 
 @dataclass(slots=True)
 class Assembly:
     """The parts of one configuration. `step13` holds the sentence of each tier whose first week is over; `forecasts` is None
-    where nothing is forecast.
+    where nothing is forecast, `reports` where no weekly report is written, `back_fill` where no history is filled from a store.
+    `loaded` holds the pods that were found beside the targets of the file, `given` is it without them.
     """
 
     loaded: Loaded
@@ -43,6 +48,14 @@ class Assembly:
     versions: dict[str, str]
     step13: dict[str, str] = field(default_factory=dict)
     forecasts: Forecasts | None = None
+    reports: Reports | None = None
+    back_fill: BackFill | None = None
+    given: Loaded | None = None
+
+    def seal(self, now: float, stopping: Callable[[], bool]) -> None:
+        """The hourly work that neither a start nor an end waits for."""
+        if self.turns.history is not None:
+            self.turns.history.seal(now, stopping)
 
     def upkeep(self, now: float) -> None:
         """The hourly work on the history; what was known stays known where the history cannot be asked."""
@@ -52,7 +65,7 @@ class Assembly:
             self.turns.told(self.turns.history.long_answers(self._watched(), self.versions, now))
 
     def _watched(self) -> dict[str, TierView]:
-        return {tier: self.turns.watcher.views[tier] for tier in sorted({t.tier for t in self.turns.targets})}
+        return {tier: self.turns.watcher.view(tier) for tier in sorted(self.turns.tiers)}
 
     @property
     def no_forecasts(self) -> str:
@@ -78,7 +91,7 @@ class Assembly:
                 config.forecast,
                 history=path,
                 now=now,
-                scrape_interval_seconds=config.scrape_interval_seconds,
+                scrape_interval_seconds=config.settling_seconds / 2,
             )
             for tier, view in self._watched().items()
         ]
@@ -95,18 +108,37 @@ class Assembly:
             if known is not None:
                 self.turns.watcher.budget_known(tier, known)
 
+    def back_filled(self, text: str, now: float) -> None:
+        """The history before the start is there: what is remembered of days is what it says. From any thread."""
+        history = self.turns.history
+        known = (
+            {tier: history.budget(view, now) for tier, view in self._watched().items()} if history is not None else {}
+        )
+        with self.turns.memory:
+            for tier, budget in known.items():
+                if budget is not None:
+                    self.turns.watcher.budget_known(tier, budget)
+            self.event(now, Kind.BACK_FILL, text)
+
     def keeps_nothing(self, now: float) -> None:
         """Where no history is kept, rules over days say so, once."""
         if self.turns.history is None:
             for view in self._watched().values():
                 self.turns.told(watch_long.unanswered(view, now, Gap.NOT_EXPOSED, "this agent keeps no history"))
 
-    def take_over(self, before: Assembly, now: float) -> None:
-        """The memory of the configuration before, of which everything that does not go on here is given back.
+    def other_pods(self, loaded: Loaded) -> bool:
+        """Whether other pods are to be watched than those that are, beside what the file says."""
+        pods = self.turns.pods
+        return pods is not None and pods.joined(loaded).config.targets != self.loaded.config.targets
+
+    def take_over(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
+        """The memory of the configuration before, of which everything that does not go on here is given back. `pods_only`:
+        it is the same configuration, with other pods.
 
         No turn may run in either meanwhile.
         """
         self.turns.take_over(before.turns)
+        self._remember_tiers(before)
         self.recall({tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now)
         same = {tier for tier, version in self.versions.items() if before.versions.get(tier) == version}
         self.step13 = {tier: text for tier, text in before.step13.items() if tier in same} | self.step13
@@ -116,17 +148,31 @@ class Assembly:
             self.turns.watcher.projected({})
         if before.forecasts is not None and before.forecasts is not self.forecasts:
             before.forecasts.close()
+        if before.reports is not None and before.reports is not self.reports:
+            before.reports.stop()
+        if before.back_fill is not None and before.back_fill is not self.back_fill:
+            before.back_fill.stop()
         before.turns.give_back()
         if before.turns.gpus is not self.turns.gpus:
             before.turns.gpus.close()
         if before.turns.history is not None and before.turns.history is not self.turns.history:
             before.turns.history.close()
-        self.event(now, "reload", f"the configuration was read again: {len(self.turns.targets)} targets")
+        if before.turns.pods is not None and before.turns.pods is not self.turns.pods:
+            before.turns.pods.stop()
+        read = "other engine pods were found" if pods_only else "the configuration was read again"
+        self.event(now, "reload", f"{read}: {len(self.turns.targets)} targets")
         for tier, version in self.versions.items():
             if before.versions.get(tier, version) != version:
                 self.event(
                     now, "plan", f"the plan of {tier} changed from version {before.versions[tier]} to {version}", tier
                 )
+
+    def _remember_tiers(self, before: Assembly) -> None:
+        """How a tier's replicas started outlives them: where a pod takes another's place, there may be none in between."""
+        for tier in self.versions.keys() - self.turns.tiers:
+            known = before.turns.watcher.starts(tier)
+            if known:
+                self.turns.watcher.starts_known(tier, known)
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
         """Something that explains numbers later."""
@@ -135,8 +181,12 @@ class Assembly:
     def close(self, now: float) -> None:
         """Books what is open and gives everything back."""
         self.event(now, "stop", "sizewatch ended in order")
+        if self.back_fill is not None:
+            self.back_fill.stop()
         if self.forecasts is not None:
             self.forecasts.close()
+        if self.turns.pods is not None:
+            self.turns.pods.stop()
         try:
             self.turns.stop()
         finally:
@@ -160,26 +210,79 @@ def assemble(
     Raises BadConfig or HistoryProblem where the history cannot be opened; then nothing was made, and `before` is whole.
     """
     # Before the history is opened: a token file that cannot be used leaves nothing to be closed.
-    alerting = _alerting(loaded.config, clock)
+    given, alerting = loaded, _alerting(loaded.config, clock)
+    pods, known = _pods(loaded, before, clock)
     keeping = _history(loaded, before)
-    targets, versions = loaded.config.watched(), versions_of(loaded)
-    same_gpus = before is not None and before.loaded.config.gpus == loaded.config.gpus
-    turns = Turns(
-        targets=targets,
-        views=views_of(loaded),
-        versions=versions,
-        scrapers=Scrapers(targets, clock=clock),
-        gpus=before.turns.gpus if before is not None and same_gpus else Gpus(gpu_source or _gpu_source(loaded.config)),
-        history=keeping,
-        alerting=alerting,
-        clock=clock,
+    if pods is not None:
+        if not known:
+            pods.start()
+        loaded = pods.joined(loaded)
+    if loaded.config.role == "fleet":
+        turns = _fleet_turns(loaded, before, keeping, alerting, clock)
+    else:
+        turns = _turns(loaded, before, keeping, alerting, clock, gpu_source)
+        turns.pods = pods
+    assembly = Assembly(
+        loaded=loaded, turns=turns, versions=versions_of(loaded), forecasts=_forecasts(loaded.config, before)
     )
-    assembly = Assembly(loaded=loaded, turns=turns, versions=versions, forecasts=_forecasts(loaded.config, before))
+    assembly.reports = _reports(loaded.config, before)
     if before is None:
         _resume(assembly, clock())
-    assembly.upkeep(clock())
+    assembly.given = given
+    if before is None or before.given is not given:
+        # Other pods are no reason to read weeks of history again.
+        assembly.upkeep(clock())
     assembly.keeps_nothing(clock())
+    assembly.back_fill = _back_fill(assembly, before, clock)
     return assembly
+
+
+def _turns(
+    loaded: Loaded,
+    before: Assembly | None,
+    history: Keeping | None,
+    alerting: Alerting | None,
+    clock: Callable[[], float],
+    gpu_source: Source | None,
+) -> Turns:
+    targets = loaded.config.watched()
+    same_gpus = before is not None and before.loaded.config.gpus == loaded.config.gpus
+    return Turns(
+        targets=targets,
+        views=views_of(loaded),
+        versions=versions_of(loaded),
+        scrapers=Scrapers(targets, clock=clock),
+        gpus=before.turns.gpus if before is not None and same_gpus else Gpus(gpu_source or _gpu_source(loaded.config)),
+        history=history,
+        alerting=alerting,
+        clock=clock,
+        whole_tiers=loaded.config.tier_verdicts,
+    )
+
+
+def _fleet_turns(
+    loaded: Loaded,
+    before: Assembly | None,
+    history: Keeping | None,
+    alerting: Alerting | None,
+    clock: Callable[[], float],
+) -> Turns:
+    from agent.fleet.parts import fleet_turns
+    from agent.fleet.turns import FleetTurns
+
+    known = before.turns if before is not None and isinstance(before.turns, FleetTurns) else None
+    return fleet_turns(loaded, known, history=history, alerting=alerting, clock=clock)
+
+
+def _pods(loaded: Loaded, before: Assembly | None, clock: Callable[[], float]) -> tuple[Pods | None, bool]:
+    """What knows about pods, and whether it runs already."""
+    if loaded.config.discovery.kubernetes is None:
+        return None, False
+    from agent.kubernetes.joining import pods_of, same
+
+    if before is not None and before.turns.pods is not None and same(before.loaded.config, loaded.config):
+        return before.turns.pods, True
+    return pods_of(loaded.config, clock), False
 
 
 def _resume(assembly: Assembly, now: float) -> None:
@@ -197,7 +300,7 @@ def _resume(assembly: Assembly, now: float) -> None:
         turns.resume_starts(turns.history.earlier(now - KEPT_SECONDS, now).events)
         assembly.event(now, "start", f"sizewatch {VERSION} began to watch {len(turns.targets)} targets")
         turns.resume(earlier.unfinished, now, earlier.seen)
-        assembly.recall({target.tier for target in turns.targets}, now)
+        assembly.recall(turns.tiers, now)
 
 
 def _alerting(config: Config, clock: Callable[[], float]) -> Alerting | None:
@@ -220,7 +323,39 @@ def _forecasts(config: Config, before: Assembly | None) -> Forecasts | None:
     return Forecasts()
 
 
+def _reports(config: Config, before: Assembly | None) -> Reports | None:
+    """Those of the configuration before go on where what they remember stands in the same place."""
+    if config.report_folder is None:
+        return None
+    assert config.data_dir is not None
+    folder = Path(config.data_dir).absolute()
+    if before is not None and before.reports is not None and before.reports.data_dir == folder:
+        return before.reports
+    from agent.reporting.reports import Reports
+
+    return Reports(folder)
+
+
+def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFill | None:
+    """Role fleet's, begun. That of the configuration before goes on where the same is filled."""
+    loaded, history = assembly.loaded, assembly.turns.history
+    if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
+        return None
+    from agent.fleet.back_fill import BackFill
+
+    if before is not None and before.back_fill is not None and before.back_fill.fills(loaded):
+        before.back_fill.done = assembly.back_filled
+        return before.back_fill
+    begun = BackFill(loaded, history, clock, assembly.back_filled)
+    begun.start()
+    return begun
+
+
 def _gpu_source(config: Config) -> Source | None:
+    kubernetes = config.discovery.kubernetes
+    if kubernetes is not None and kubernetes.scope == "pod" and config.gpus.source == "nvml":
+        # What a sidecar sees through NVML is the whole node, and it cannot tell whose is whose.
+        return None
     if config.gpus.source == "nvml":
         from agent.collect.nvml import NvmlReader
 

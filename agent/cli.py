@@ -22,11 +22,17 @@ from agent.version import VERSION
 
 
 class Command(NamedTuple):
-    """One row: its name, what it is for, and what its exit codes mean, each beginning with its digit; 2 unless given."""
+    """One row: its name, what it is for, and what its exit codes mean, each beginning with its digit; 2 unless given. `file` is
+    what its module is called, where that is not the name."""
 
     name: str
     text: str
     exits: tuple[str, ...]
+    file: str = ""
+
+    @property
+    def module(self) -> str:
+        return f"agent.commands.{self.file or self.name}"
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -47,8 +53,18 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "replay",
-        "the same judgement over a recording",
-        ("0 nothing was found", "1 something was found", "3 the recording holds nothing to judge"),
+        "the same judgement over a recording, or over the past of a Prometheus-compatible store",
+        (
+            "0 nothing was found",
+            "1 something was found",
+            "3 there is nothing to judge, or the store failed on the way: up to when was printed",
+        ),
+    ),
+    Command(
+        "import",
+        "the past of a Prometheus-compatible store, put into an embedded history",
+        ("0 the history holds what the store has", "3 the store has nothing of it, or failed on the way"),
+        "import_history",
     ),
     Command(
         "plan",
@@ -102,7 +118,16 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "report",
         "the re-size report: what production showed against the plan, and the plan that follows",
-        ("0 the report is written", "3 it is written, and nothing was seen in that time"),
+        (
+            "0 the report is written, and sent where that was asked for",
+            "1 a destination did not take it",
+            "3 it is written, and nothing was seen in that time",
+        ),
+    ),
+    Command(
+        "whatif",
+        "another number of replicas, another load, other prompts: what would be seen, cost and break first?",
+        ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
     ),
     Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",)),
     Command(
@@ -136,7 +161,7 @@ def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
             command.name, help=command.text, description=_sentence(command.text), epilog=_exit_codes(command)
         )
         if commands is None or command.name in commands:
-            importlib.import_module(f"agent.commands.{command.name}").add_arguments(sub)
+            importlib.import_module(command.module).add_arguments(sub)
     return top
 
 
@@ -184,7 +209,8 @@ def _guarded(words: list[str]) -> int:
 def _run(words: list[str]) -> int:
     named = [word for word in words[:1] if word in {command.name for command in COMMANDS}]
     options = parser(named).parse_args(words)
-    command = importlib.import_module(f"agent.commands.{options.command}")
+    modules = {command.name: command.module for command in COMMANDS}
+    command = importlib.import_module(modules[options.command])
     try:
         return int(command.run(options))
     except SizewatchError as error:

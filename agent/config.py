@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from agent import config_fleet
 from agent.config_files import load_plan, read_document
 from agent.config_findings import weaknesses
 from agent.config_keys import Config, Connection, Gpus, Logging, Role, TargetKeys, Web
@@ -73,7 +74,7 @@ def parse_config(
     """
     given = _with_defaults(data, role)
     context = {"folder": folder, "environment": os.environ if environment is None else environment}
-    contradictions = cross_problems(given, plan)
+    contradictions = (*cross_problems(given, plan), *config_fleet.contradictions(given))
     try:
         config = Config.model_validate(given, context=context)
     except ValidationError as error:
@@ -87,7 +88,7 @@ def _with_defaults(data: object, role: Role | None) -> object:
     if not isinstance(data, Mapping):
         return data
     given = {**data, "role": role} if role else dict(data)
-    if given.get("role", "standalone") == "standalone" and given.get("data_dir") is None:
+    if given.get("role", "standalone") != "node" and given.get("data_dir") is None:
         given["data_dir"] = DEFAULT_DATA_DIR
     return given
 

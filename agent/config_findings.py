@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 from agent.config_keys import Config
 from agent.config_problems import unknown
@@ -28,8 +29,17 @@ def is_loopback(host: str) -> bool:
 
 
 def _nothing_to_watch(config: Config, _: Plan | None) -> Iterator[str]:
-    if not config.targets:
+    if not config.targets and config.discovery.kubernetes is None and config.role != "fleet":
         yield "targets: is empty; nothing is watched"
+
+
+def _unplanned_pods(config: Config, plan: Plan | None) -> Iterator[str]:
+    entries = config.discovery.kubernetes.tiers if config.discovery.kubernetes is not None else ()
+    for place, entry in enumerate(entries):
+        if plan is not None and entry.tier not in plan.tiers:
+            why = unknown(entry.tier, tuple(plan.tiers), "a tier of the plan")
+            path = f"discovery.kubernetes.tiers[{place}].tier"
+            yield f"{path}: its pods are watched and compared with nothing: {entry.tier} {why}"
 
 
 def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
@@ -50,6 +60,8 @@ def _unchecked_certificate(config: Config, _: Plan | None) -> Iterator[str]:
     for place, target in enumerate(config.targets):
         if target.tls and target.tls.insecure_skip_verify:
             yield f"targets[{place}].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file"
+    if config.gpus.exporter is not None and (tls := config.gpus.exporter[1].tls) and tls.insecure_skip_verify:
+        yield f"gpus.{config.gpus.source}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
 
 
 def _unchecked_alertmanager(config: Config, _: Plan | None) -> Iterator[str]:
@@ -57,6 +69,19 @@ def _unchecked_alertmanager(config: Config, _: Plan | None) -> Iterator[str]:
         if one.tls and one.tls.insecure_skip_verify:
             path = f"alerting.alertmanagers[{place}].tls.insecure_skip_verify"
             yield f"{path}: anyone on the way can take the alerts, and the credentials with them; use ca_file"
+
+
+def _weak_store(config: Config, _: Plan | None) -> Iterator[str]:
+    store = config.store
+    if store is None:
+        return
+    if store.tls and store.tls.insecure_skip_verify:
+        yield "store.tls.insecure_skip_verify: anyone on the way can answer for the store; use ca_file"
+    if store.partial_answers == "take":
+        yield "store.partial_answers: take judges by what is there: a store that lost a half of itself halves the traffic"
+    secret = store.bearer_token_file or store.basic_auth or store.header_files
+    if secret and urlsplit(store.url).scheme == "http" and not is_loopback(urlsplit(store.url).hostname or ""):
+        yield "store.url: credentials go to another machine without TLS; use https://"
 
 
 def _open_webhook(config: Config, _: Plan | None) -> Iterator[str]:
@@ -96,9 +121,11 @@ def _cost_without_price(config: Config, plan: Plan | None) -> Iterator[str]:
 CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _nothing_to_watch,
     _unplanned,
+    _unplanned_pods,
     _other_engine,
     _unchecked_certificate,
     _unchecked_alertmanager,
+    _weak_store,
     _open_to_others,
     _open_webhook,
     _nothing_to_forecast_from,

@@ -12,9 +12,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.collect import scrapers
-from agent.collect.pages import DEFAULT_MAX_BYTES, TargetOptions
+from agent.collect.target_options import DEFAULT_MAX_BYTES, TargetOptions
 from agent.config_calendar import Bin, Country, Hold, Length, LocalTime, Recurrence, Zone
+from agent.config_connection import BasicAuth, Tls
+from agent.config_discovery import Discovery
+from agent.config_fleet import Fleet, TierSource
 from agent.config_problems import default_replica
+from agent.config_report import WRITING_ROLES, Reporting
+from agent.config_store import Store
 from agent.config_values import (
     EnvironmentFileName,
     FileName,
@@ -33,29 +38,15 @@ from rules.gpu_names.registry import BY_NAME
 DEFAULT_TIMEOUT_SECONDS = 10.0
 HISTORY_FILE = "history.db"
 """The history's file in `data_dir`."""
+REPORTS = "reports"
+"""The reports' folder there."""
 
 Text = Annotated[str, Field(min_length=1)]
-Role = Literal["standalone", "node"]
+Role = Literal["standalone", "node", "fleet"]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class BasicAuth(_Part):
-    username: Text = Field(description="User name of basic authentication.")
-    password_file: EnvironmentFileName = Field(description="File that holds the password.")
-
-
-class Tls(_Part):
-    ca_file: EnvironmentFileName | None = Field(
-        None, description="CA that signed the target's certificate; default the system's."
-    )
-    cert_file: EnvironmentFileName | None = Field(
-        None, description="Client certificate, where the target asks for one."
-    )
-    key_file: EnvironmentFileName | None = Field(None, description="Its key, where it is not in cert_file.")
-    insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
 
 
 class Connection(_Part):
@@ -83,6 +74,7 @@ class Connection(_Part):
             password_file=login.password_file if login else None,
             client_cert_file=tls.cert_file,
             client_key_file=tls.key_file,
+            server_name=tls.server_name,
         )
 
 
@@ -170,6 +162,7 @@ class Alertmanager(_Part):
             password_file=login.password_file if login else None,
             client_cert_file=tls.cert_file,
             client_key_file=tls.key_file,
+            server_name=tls.server_name,
         )
 
 
@@ -266,7 +259,10 @@ class Logging(_Part):
 class Config(_Part):
     """What to watch, how often, and where to keep and show what was found."""
 
-    role: Role = Field("standalone", description="standalone: everything here; node: collect and judge, keep nothing.")
+    role: Role = Field(
+        "standalone",
+        description="standalone: everything here; node: collect and judge, keep nothing; fleet: judge whole tiers from a store.",
+    )
     plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
     scrape_interval_seconds: Interval = Field(
         15.0,
@@ -281,6 +277,15 @@ class Config(_Part):
         None, description="Folder of the history; default sizewatch-data, but for role node no history."
     )
     targets: Annotated[tuple[TargetKeys, ...], Field(strict=False)] = Field((), description="The engines to watch.")
+    discovery: Discovery = Discovery()
+    tier_verdicts: bool = Field(
+        True,
+        description="Role node: whether verdicts about whole tiers are told. false where role fleet judges them: a node sees only "
+        "the replicas of its own.",
+    )
+    tiers: dict[Text, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
+    fleet: Fleet = Fleet()
+    store: Store | None = None
     gpus: Gpus = Gpus()
     thresholds: dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]] = Field(
         {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
@@ -288,12 +293,31 @@ class Config(_Part):
     web: Web = Web()
     alerting: Alerting = Alerting()
     forecast: Forecast = Forecast()
+    report: Reporting = Reporting()
     logging: Logging = Logging()
 
     @property
     def history_path(self) -> Path | None:
         """The file of the history; None where none is kept."""
         return Path(self.data_dir) / HISTORY_FILE if self.data_dir else None
+
+    @property
+    def report_folder(self) -> Path | None:
+        """Where weekly reports stand; None where none are written."""
+        if self.role not in WRITING_ROLES or not self.data_dir or not self.report.enabled:
+            return None
+        return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / REPORTS
+
+    @property
+    def turn_seconds(self) -> float:
+        """Time between two turns."""
+        return self.fleet.turn_seconds if self.role == "fleet" else self.scrape_interval_seconds
+
+    @property
+    def settling_seconds(self) -> float:
+        """After so long every minute is booked whole."""
+        late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
+        return late + 2 * self.turn_seconds
 
     def watched(self) -> tuple[scrapers.Target, ...]:
         """The targets as the collector takes them."""

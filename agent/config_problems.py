@@ -102,6 +102,7 @@ def _connections(data: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, A
     gpus = _mapping(data.get("gpus"))
     for name in EXPORTERS:
         yield ("gpus", name), _mapping(gpus.get(name))
+    yield ("store",), _mapping(data.get("store"))
     yield from _alertmanagers(data)
 
 
@@ -215,6 +216,22 @@ def _same_event(data: Mapping[str, Any]) -> Found:
             yield path, f"is that of events[{first[name]}]; a time that comes again is one event with a recurrence"
 
 
+def _report_of_a_node(data: Mapping[str, Any]) -> Found:
+    report, role = _mapping(data.get("report")), data.get("role")
+    if role == "node" and report and report.get("enabled") is not False:
+        why = f"is given, but role {role} writes no report: it lacks the history of weeks; move it to role standalone or fleet"
+        yield ("report",), why
+
+
+def _same_destination(data: Mapping[str, Any]) -> Found:
+    entries = _mapping(data.get("report")).get("deliver")
+    first: dict[str, int] = {}
+    for place, one in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        name = _mapping(one).get("name")
+        if isinstance(name, str) and first.setdefault(name, place) != place:
+            yield ("report", "deliver", place, "name"), f"is that of deliver[{first[name]}]; give each its own name"
+
+
 CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _late_timeout,
     _same_replica,
@@ -226,6 +243,8 @@ CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
     _alert_path,
     _external_labels,
     _same_event,
+    _report_of_a_node,
+    _same_destination,
 )
 
 
@@ -243,9 +262,12 @@ PLAN_CHECKS: tuple[Callable[[Mapping[str, Any], Plan], Found], ...] = (_other_po
 
 def _unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     served = [target["tier"] for _, target in _targets(data) if isinstance(target.get("tier"), str)]
+    pods = _mapping(_mapping(data.get("discovery")).get("kubernetes"))
+    entries = pods.get("tiers")
+    served += [str(_mapping(one).get("tier")) for one in (entries if isinstance(entries, list | tuple) else ())]
     tiers = tuple(dict.fromkeys([*served, *(plan.tiers if plan else ())]))
-    # A plan that cannot be used has problems of its own; which tiers it would have is not known.
-    complete = plan is not None or not data.get("plan")
+    # A plan that cannot be used has problems of its own; which tiers it would have is not known. Without one, pods tell theirs.
+    complete = plan is not None or not (data.get("plan") or pods)
     costs = _mapping(_mapping(data.get("forecast")).get("late_request_cost"))
     for path, named in (
         (("thresholds",), _mapping(data.get("thresholds"))),

@@ -6,8 +6,9 @@ feeds it live pages, the replay recorded ones, and both get the same judgement.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rules import alert_state, episodes, slices, watch, watch_long, windows
 from rules.alert_state import AlertKey, AlertState
@@ -19,12 +20,21 @@ from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.snapshots import Snapshot
 from rules.starts import Start
-from rules.verdicts import Answer, Subject
+from rules.verdicts import Answer, Subject, Unknown
 from rules.watch import Minutes, Replica
+from rules.whole_tier import unknown_too_long
 from rules.windows import Window
 
 Key = tuple[str, str]
 """Tier and replica."""
+
+SUM = "*"
+"""Stands for the replica in the closed minutes of a tier that is seen as sums."""
+
+NOBODY: Mapping[str, str] = MappingProxyType({})
+
+OVER_TIERS = frozenset({"UnknownTooLong"})
+"""Rules about sizewatch's own sight: they are judged while nothing else can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,22 @@ class Watcher:
         replica, window, minute = watch.no_page(self._replica(tier, name), t, reason, trouble)
         return self._remember(replica, window, minute)
 
+    def see_as_sums(self, tier: str, sums: bool) -> None:
+        """From now on a tier is seen as sums (`summed`), or replica by replica."""
+        minutes = self.minutes.get(tier, Minutes())
+        if (minutes.each is not None) != sums:
+            self.minutes[tier] = replace(minutes, each=() if sums else None)
+
+    def before_it(self, tier: str, now: float) -> dict[str | None, Slice]:
+        """The last minute of each replica of a tier that is seen as sums."""
+        return watch.before_it(self.minutes.get(tier, Minutes()), now)
+
+    def summed(self, tier: str, groups: Sequence[Slice], each: Sequence[Slice]) -> None:
+        """A minute of a tier that is seen as sums (`rules.watch.summed_minute`): its replicas' pages close none of theirs."""
+        self.minutes[tier] = watch.summed_minute(self.minutes.get(tier, Minutes()), groups, each, self.view(tier))
+        self._closed.extend(Closed(tier=tier, replica=SUM, slice=one) for one in groups)
+        self._due.add(tier)
+
     def gpu_problem(self, tier: str, name: str, text: str) -> None:
         """What is wrong with a replica's GPUs, in words; empty when nothing is."""
         replica = self._replica(tier, name)
@@ -102,14 +128,19 @@ class Watcher:
         """The newest forecasts, by tier, in place of those before: judged with the next turn."""
         self.projections = dict(projections)
 
-    def turn(self, now: float) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
-        """Judges at `now`: what ended with this turn, and the minutes that were closed since the last."""
+    def turn(self, now: float, blind: Mapping[str, str] = NOBODY) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+        """Judges at `now`: what ended with this turn, and the minutes that were closed since the last.
+
+        `blind` are tiers of which nothing can be known now, and why: what stood for them is unknown, and nothing is ok.
+        """
         answers: list[Answer] = []
         for replica in self.replicas.values():
-            answers.extend(self._of_scrapes(replica, now))
-        answers.extend(self._of_tiers(now))
+            if replica.tier not in blind:
+                answers.extend(self._of_scrapes(replica, now))
+        answers.extend(self._of_tiers(now, blind))
+        answers.extend(self._unseen(now, blind))
         fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
-        for tier in sorted(self._due):
+        for tier in sorted(self._due - blind.keys()):
             live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier))
             answers.extend(watch_long.beside(answer, self._told) for answer in live)
         answers.extend(self._news)
@@ -121,10 +152,24 @@ class Watcher:
         closed, self._closed = tuple(self._closed), []
         return (*gone, *(ended for answer in answers for ended in self._stand(answer))), closed
 
+    def forget(self, keys: Container[Key]) -> None:
+        """Replicas that are no more: what stood for them ends with the next turn, and what was seen of their last minute closes."""
+        for key, replica in self.replicas.items():
+            if key in keys and replica.open and not self._sums(replica.tier):
+                self._close(replica, windows.add(replica.open))
+        self.replicas = {key: replica for key, replica in self.replicas.items() if key not in keys}
+        gone = {
+            key: each
+            for key, each in self.standings.items()
+            if key[1].replica is not None and (key[1].tier, key[1].replica) in keys
+        }
+        self.standings = {key: each for key, each in self.standings.items() if key not in gone}
+        self._left |= gone
+
     def flush(self) -> tuple[Closed, ...]:
         """The open minutes as they are, for an orderly stop."""
         for replica in list(self.replicas.values()):
-            if replica.open:
+            if replica.open and not self._sums(replica.tier):
                 self._close(replica, windows.add(replica.open))
         closed, self._closed = tuple(self._closed), []
         return closed
@@ -153,13 +198,25 @@ class Watcher:
             recent = watch.recent(minutes, replica, view, now)
         return watch.replica_answers(replica, view, now, recent)
 
-    def _of_tiers(self, now: float) -> Iterator[Answer]:
+    def _unseen(self, now: float, blind: Mapping[str, str]) -> Iterator[Answer]:
+        for rule, subject in self.standings:
+            if subject.tier in blind and rule not in OVER_TIERS:
+                text = blind[subject.tier]
+                yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
+
+    def _of_tiers(self, now: float, blind: Mapping[str, str]) -> Iterator[Answer]:
         """Of each tier as a whole; what no longer can be judged is seen with the turn after it."""
         tiers: dict[str, list[Replica]] = {}
         for replica in self.replicas.values():
             tiers.setdefault(replica.tier, []).append(replica)
+        of_tiers: dict[str, list[Standing]] = {}
+        for (_, subject), each in self.standings.items():
+            of_tiers.setdefault(subject.tier, []).append(each)
         for tier, replicas in sorted(tiers.items()):
-            standings = [each for (_, subject), each in self.standings.items() if subject.tier == tier]
+            standings = of_tiers.get(tier, [])
+            if tier in blind:
+                yield unknown_too_long(standings, self.view(tier), now)
+                continue
             yield from watch.whole_tier_answers(replicas, standings, self.view(tier), now)
 
     def _replica(self, tier: str, name: str) -> Replica:
@@ -167,9 +224,12 @@ class Watcher:
 
     def _remember(self, replica: Replica, window: Window | None, minute: Window | None) -> Window | None:
         self.replicas[replica.tier, replica.name] = replica
-        if minute is not None:
+        if minute is not None and not self._sums(replica.tier):
             self._close(replica, minute)
         return window
+
+    def _sums(self, tier: str) -> bool:
+        return tier in self.minutes and self.minutes[tier].each is not None
 
     def _close(self, replica: Replica, minute: Window) -> None:
         view, before = self.view(replica.tier), self.minutes.get(replica.tier, Minutes())

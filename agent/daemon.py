@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent import publishing
 from agent.assembly import Assemble, Assembly, assemble
 from agent.config import Loaded, load
 from agent.errors import SizewatchError
 from agent.logs import set_up
+from agent.mounted_files import MountedFiles
 from agent.publishing import Facts
 from agent.schedule import UPKEEP_SECONDS, Schedule
 from agent.turns import Turns
@@ -84,8 +86,11 @@ class Daemon:
         self._stopping = self._reloading = False
         # Its `put` may interrupt a `get` of the same thread, as a signal's handler does; an Event's `set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._schedule = Schedule(self._turn, self._upkeep, self._late, self._forecast, self.surroundings.speed)
+        self._schedule = Schedule(
+            self._turn, self._upkeep, self._late, self._forecast, self._report, speed=self.surroundings.speed
+        )
         self._assembly: Assembly | None = None
+        self._files = MountedFiles(_files(loaded))
 
     @property
     def turns(self) -> Turns:
@@ -117,9 +122,32 @@ class Daemon:
             self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
             self._schedule.mind_the_clock()
+            self._look_around()
         if self._reloading and not self._stopping:
             self._reloading = False
             self._take_new_configuration()
+
+    def _look_around(self) -> None:
+        """A mounted file that changed is read again; pods that came or went are watched or not."""
+        if self.surroundings.reloads and self._files.changed():
+            _log.info("a mounted file has changed")
+            self._reloading = True
+            return
+        try:
+            if self._parts.other_pods(self.loaded):
+                self._change_pods()
+        except Exception:  # noqa: BLE001 - a defect costs this look, not the daemon
+            self.counts.errors += 1
+            _log.exception("other pods could not be taken; they are looked at again in %.0f s", CLOCK_SECONDS)
+
+    def _change_pods(self) -> None:
+        with self._keeping:
+            assembly = self.surroundings.assemble(self.loaded, self._assembly)
+        with self._keeping, self._turning:
+            assembly.take_over(self._parts, self._clock(), pods_only=True)
+            self._assembly = assembly
+            self._receive()
+        _log.info("other engine pods were found: %d targets", len(assembly.turns.targets))
 
     def start(self) -> None:
         """Begins the web server and the turns, and returns. Raises SizewatchError, with nothing left open."""
@@ -131,24 +159,25 @@ class Daemon:
             undo.pop_all()
         self._receive()
         _log.info(
-            "sizewatch %s watches %d targets every %g s as %s%s",
+            "sizewatch %s watches %s every %g s as %s%s",
             VERSION,
-            len(self.loaded.config.targets),
-            self.loaded.config.scrape_interval_seconds,
+            self._parts.turns.watched_words,
+            self.loaded.config.turn_seconds,
             self.loaded.config.role,
             f"; status page: {self.web.url}" if self.web is not None else "",
         )
         self._schedule.begin(self._interval)
 
     def _receive(self) -> None:
-        """The webhook leads to the parts in use."""
+        """The webhook and the reports that are served are those of the parts in use."""
         if self.web is not None:
             alerting = self._parts.turns.alerting
             self.web.receive(alerting.receiver if alerting is not None else None)
+            self.web.serve_reports(self.loaded.config.report_folder)
 
     @property
     def _interval(self) -> float:
-        return self.loaded.config.scrape_interval_seconds / self.surroundings.speed
+        return self.loaded.config.turn_seconds / self.surroundings.speed
 
     def stop(self) -> None:
         """Asks for an orderly end; safe from a signal handler and from other threads."""
@@ -170,6 +199,8 @@ class Daemon:
             if self._parts.forecasts is not None:
                 # A forecast that is under way would be waited for.
                 ends.callback(self._parts.forecasts.stop)
+            if self._parts.reports is not None:
+                ends.callback(self._parts.reports.stop)
         _log.info("stopped after %d turns", self.counts.turns)
 
     def _turn(self) -> None:
@@ -189,6 +220,7 @@ class Daemon:
         with self._keeping:
             try:
                 self._parts.upkeep(self._clock())
+                self._parts.seal(self._clock(), lambda: self._stopping)
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
                 _log.exception("upkeep failed; it runs again in %.0f s", UPKEEP_SECONDS)
@@ -199,6 +231,15 @@ class Daemon:
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
             _log.exception("a forecast failed; the next one runs as planned")
+
+    def _report(self) -> None:
+        parts = self._parts
+        try:
+            if parts.reports is not None and parts.turns.leads:
+                parts.reports.run(parts.loaded, self._clock)
+        except Exception:  # noqa: BLE001 - as above
+            self.counts.errors += 1
+            _log.exception("looking after the weekly report failed; it is done again in a minute")
 
     def _late(self, why: str) -> None:
         self.counts.overruns += 1
@@ -221,6 +262,7 @@ class Daemon:
             self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
             _log.exception("the new configuration is not used, the one before it still is")
             return
+        self._files.follow(_files(fresh))
         self._change_to(fresh, assembly)
 
     def _change_to(self, fresh: Loaded, assembly: Assembly) -> None:
@@ -268,6 +310,9 @@ class Daemon:
             alertmanagers=posting,
             webhook=webhook,
             forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
+            reporting=parts.reports.health(parts.loaded, self._clock()) if parts.reports is not None else None,
+            store=turns.store_health(),
+            discovery=turns.pods.health() if turns.pods is not None else None,
         )
         return Facts(
             role=parts.loaded.config.role,
@@ -279,6 +324,10 @@ class Daemon:
             forecasts=parts.forecasts,
             no_forecasts=parts.no_forecasts,
         )
+
+
+def _files(loaded: Loaded) -> tuple[Path, ...]:
+    return (loaded.path, *((Path(loaded.config.plan),) if loaded.config.plan else ()))
 
 
 def _handler(act: Callable[[], None]) -> Callable[[int, object], None]:

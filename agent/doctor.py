@@ -1,8 +1,9 @@
 """The doctor: is this installation sound? Line by line, each with what to do.
 
 Owns what is checked and in which order. Looking is `doctor_probes` and `doctor_pages`, judging `doctor_machine` and
-`doctor_targets`, both of alerts `doctor_alerting` and of forecasts `doctor_forecast`, words and layout `doctor_findings`.
-Another check is a row in CHECKS, or in TARGET_CHECKS where it is made of each target.
+`doctor_targets`, both of alerts `doctor_alerting`, of forecasts `doctor_forecast`, of reports `doctor_report` and of the store
+`doctor_store`, words and layout `doctor_findings`. Another check is a row in CHECKS, or in TARGET_CHECKS where it is made of
+each target.
 """
 
 from __future__ import annotations
@@ -11,8 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent import doctor_alerting, doctor_forecast, doctor_machine, doctor_pages, doctor_probes, doctor_targets
+from agent import (
+    doctor_alerting,
+    doctor_forecast,
+    doctor_machine,
+    doctor_pages,
+    doctor_probes,
+    doctor_report,
+    doctor_store,
+    doctor_targets,
+)
 from agent.collect.gpus import owners
 from agent.config import Loaded
 from agent.doctor_alerting import AlertingSeen
@@ -20,10 +31,16 @@ from agent.doctor_findings import Finding, count, exit_code, fail, format_text, 
 from agent.doctor_forecast import ForecastSeen
 from agent.doctor_pages import TargetSeen
 from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen
+from agent.doctor_report import ReportSeen
+from agent.doctor_store import StoreSeen
 from agent.doctor_targets import Met
 from agent.durations import duration_text
 from agent.errors import BadConfig
+from agent.views import views_of
 from rules.plan_findings import findings
+
+if TYPE_CHECKING:
+    from agent.doctor_discovery import DiscoverySeen
 
 __all__ = ["Finding", "exit_code", "format_text", "run_checks"]
 
@@ -33,12 +50,15 @@ class Seen:
     """All that was looked at."""
 
     targets: tuple[TargetSeen, ...]
+    pods: DiscoverySeen | None
     gpus: GpusSeen
     folder: FolderSeen | None
     history: HistorySeen | None
     port: PortSeen
     alerting: AlertingSeen
     forecast: ForecastSeen | None
+    report: ReportSeen | None
+    store: StoreSeen | None
 
 
 def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
@@ -60,22 +80,46 @@ def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.tim
 def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
     """All input and output of the doctor but for the process itself."""
     config = loaded.config
+    pods = _pods(loaded, clock)
+    watched = (pods.loaded if pods is not None else loaded).config.watched()
     return Seen(
-        targets=doctor_pages.targets(config.watched(), clock),
+        targets=doctor_pages.targets(watched, clock),
+        pods=pods,
         gpus=doctor_probes.gpus(config, clock),
         folder=doctor_probes.folder(Path(config.data_dir)) if config.data_dir else None,
         history=doctor_probes.history(config.history_path) if config.history_path else None,
         port=doctor_probes.port(config),
         alerting=doctor_alerting.look(config),
         forecast=doctor_forecast.look(config),
+        report=doctor_report.look(config),
+        store=doctor_store.look(loaded, clock),
     )
+
+
+def _pods(loaded: Loaded, clock: Callable[[], float]) -> DiscoverySeen | None:
+    if loaded.config.discovery.kubernetes is None:
+        return None
+    from agent import doctor_discovery
+
+    return doctor_discovery.look(loaded, clock)
+
+
+def _discovery(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
+    if seen.pods is None:
+        return
+    from agent import doctor_discovery
+
+    yield from doctor_discovery.discovery(seen.pods, loaded)
 
 
 def _config(_: Seen, loaded: Loaded) -> Iterator[Finding]:
     config = loaded.config
-    tiers = len({target.tier for target in config.targets})
-    every = duration_text(config.scrape_interval_seconds)
-    watched = f"{count(len(config.targets), 'target')} in {count(tiers, 'tier')}, scraped every {every}"
+    every = duration_text(config.turn_seconds)
+    if config.role == "fleet":
+        watched = f"{count(len(views_of(loaded)), 'tier')} of a store, which is asked every {every}"
+    else:
+        tiers = len({target.tier for target in config.targets})
+        watched = f"{count(len(config.targets), 'target')} in {count(tiers, 'tier')}, scraped every {every}"
     yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
     for warning in loaded.warnings:
         yield warn("config", warning, "correct it, or leave it knowingly")
@@ -97,7 +141,8 @@ def _plan(_: Seen, loaded: Loaded) -> Iterator[Finding]:
 
 def _targets(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
     readouts = {readout.gpu: readout for readout in seen.gpus.readouts}
-    owned = owners([target.target for target in seen.targets], readouts)
+    whose = owners if seen.pods is None else seen.pods.owners
+    owned = whose([target.target for target in seen.targets], readouts)
     tiers = loaded.plan.tiers if loaded.plan else {}
     for target in seen.targets:
         met = Met(
@@ -120,11 +165,14 @@ TARGET_CHECKS: tuple[tuple[str, Callable[[Met, Loaded], Iterator[Finding]]], ...
 CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
     ("configuration", _config),
     ("sizing plan", _plan),
+    ("pods", _discovery),
     ("targets", _targets),
+    ("store", lambda seen, loaded: doctor_store.store(seen.store, loaded)),
     ("GPUs", lambda seen, loaded: doctor_machine.gpus(seen.gpus, loaded)),
     ("folder of the history", lambda seen, loaded: doctor_machine.folder(seen.folder, loaded)),
     ("history", lambda seen, loaded: doctor_machine.history(seen.history, loaded)),
     ("web address", lambda seen, loaded: doctor_machine.port(seen.port, loaded)),
     ("forecast", lambda seen, loaded: doctor_forecast.forecast(seen.forecast, loaded)),
+    ("weekly report", lambda seen, loaded: doctor_report.report(seen.report, loaded)),
     ("alerts", lambda seen, loaded: doctor_alerting.alerting(seen.alerting, loaded)),
 )

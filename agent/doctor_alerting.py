@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.collect.pages import JSON, PageFetcher, TargetOptions
+from agent.collect.pages import JSON, PageFetcher
 from agent.collect.scrape_failures import place_of
+from agent.collect.target_options import TargetOptions
 from agent.config import Config, Loaded
 from agent.doctor_findings import Finding, fail, ok
 from agent.errors import BadConfig, ScrapeError

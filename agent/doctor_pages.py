@@ -6,21 +6,23 @@ while looking is kept in the record.
 
 from __future__ import annotations
 
-import http.client
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.collect.pages import PageFetcher, TargetOptions
+import requests
+
+from agent.collect.connection import KeptConnection
+from agent.collect.pages import PageFetcher
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import MOST_THREADS, Target
-from agent.collect.transport import tls_context
+from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError
 from rules.snapshots import Snapshot
 
@@ -94,26 +96,18 @@ def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | 
     The header has whole seconds and was written between our asking and its arrival: within that, nothing is sure. It
     is asked for without any secret, since also a refusal carries a date.
     """
-    parts = urlsplit(options.url)
+    open_to_all = replace(options, bearer_token_file=None, username=None, password_file=None)
+    head = requests.Request("HEAD", urlsplit(options.url)._replace(query="").geturl()).prepare()
     try:
-        with closing(_connection(options)) as connection:
+        with closing(KeptConnection(open_to_all, "answer")) as connection:
+            connection.load_if_changed()
             before = clock()
-            connection.request("HEAD", parts.path or "/")
-            date = connection.getresponse().getheader("Date", "")
-            after = clock()
-        theirs = parsedate_to_datetime(date).timestamp()
-    except (OSError, http.client.HTTPException, ValueError):
+            with closing(connection.answer(head, time.monotonic() + options.timeout_seconds)) as answer:
+                after = clock()
+        theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except (ScrapeError, ValueError):
         return None
     return max(theirs - after, 0.0) + min(theirs + 1.0 - before, 0.0)
-
-
-def _connection(options: TargetOptions) -> http.client.HTTPConnection:
-    parts = urlsplit(options.url)
-    host, timeout = parts.hostname or "", options.timeout_seconds
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(host, parts.port, timeout=timeout)
-    context = tls_context(options.ca_file, verify=not options.insecure_skip_verify, client_certificate=None)
-    return http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=context)
 
 
 def _process_id(path: str | None) -> tuple[int | None, str]:

@@ -1,4 +1,4 @@
-"""Durations as people write them: 500ms, 15s, 5m, 1h, 7d. The one reader and the one writer of them.
+"""Durations as people write them: 500ms, 15s, 5m, 1h, 7d, 13w. The one reader and the one writer of them.
 
 Owns the units. A bare number is refused on purpose: nobody can tell whether it means seconds or minutes.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
-EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h or 7d"
+UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
+PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d|w)$"
+EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w"
 
 
 def parse_duration(text: str) -> float:
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds in the largest unit that needs no fraction; below a second always milliseconds."""
+    """Seconds in the largest unit up to days that needs no fraction; below a second always milliseconds."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % UNITS_SECONDS[unit] == 0:
             return f"{seconds / UNITS_SECONDS[unit]:.0f}{unit}"

@@ -1,15 +1,17 @@
 """A Grafana server by its HTTP API: find or make a folder, save a dashboard.
 
 Owns the three requests (`GET` and `POST /api/folders`, `POST /api/dashboards/db`; Grafana 9 to 13) and what their answers
-mean in words. It knows no dashboard. The token goes into one header and into no message. A new request is a method of
-Grafana.
+mean in words. It knows no dashboard. Token and password go into one header and into no message. A new request is a method
+of Grafana.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,43 +46,90 @@ class GrafanaProblem(SizewatchError):
     """A Grafana that cannot be reached, or that did not do what it was asked for."""
 
 
-def token_of(path: Path) -> str:
-    """The token that a file holds, and nothing else. Raises GrafanaProblem, whose text holds no part of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayIn:
+    """How Grafana lets us in and what is believed of it; secrets as the files that hold them. A token, or a user and a
+    password; the client's certificate is for a proxy before Grafana that wants one, `key_file` where it is not in it."""
+
+    token_file: Path | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.username is None) != (self.password_file is None):
+            raise GrafanaProblem("--username: needs --password-file, and that needs it")
+        if (self.token_file is None) == (self.username is None):
+            raise GrafanaProblem("--token-file: give it, or --username and --password-file instead")
+        if self.key_file is not None and self.cert_file is None:
+            raise GrafanaProblem("--client-key-file: needs --client-cert-file")
+        named = (
+            ("--ca-file", self.ca_file),
+            ("--client-cert-file", self.cert_file),
+            ("--client-key-file", self.key_file),
+        )
+        for option, path in named:
+            if path is not None and not path.is_file():
+                raise GrafanaProblem(f"{option}: {path}: is no file")
+
+    def authorization(self) -> str:
+        """The header; its files are read now. Raises GrafanaProblem, whose text holds no part of them."""
+        if self.token_file is not None:
+            return f"Bearer {_token(self.token_file)}"
+        assert self.password_file is not None
+        password = _read("--password-file", self.password_file).strip("\r\n")
+        return f"Basic {base64.b64encode(f'{self.username}:{password}'.encode()).decode()}"
+
+    def certificate(self) -> tuple[str, str] | str | None:
+        """As `requests` takes it."""
+        if self.cert_file is None or self.key_file is None:
+            return str(self.cert_file) if self.cert_file else None
+        return str(self.cert_file), str(self.key_file)
+
+
+def _read(option: str, path: Path) -> str:
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise GrafanaProblem(f"--token-file: {path}: cannot be read: {getattr(error, 'strerror', error)}") from error
+        # Without its cause: a decoding error holds the bytes of the secret.
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise GrafanaProblem(f"{option}: {path}: cannot be read: {reason}") from None
+
+
+def _token(path: Path) -> str:
+    token = _read("--token-file", path).strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise GrafanaProblem(f"--token-file: {path}: holds no token: one line, as Grafana shows it once")
     return token
 
 
-class _Bearer(AuthBase):
+class _Authorization(AuthBase):
     """The header; given as authentication, so that no ~/.netrc takes its place."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
+        request.headers["Authorization"] = self._text
         return request
 
 
 class Grafana:
     """One server. Every method raises GrafanaProblem, whose text begins with the address that was asked."""
 
-    def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
-        """`url` is Grafana's own address, with a path where it is served under one; `ca_file` signed its certificate."""
+    def __init__(self, url: str, way_in: WayIn) -> None:
+        """`url` is Grafana's own address, with a path where it is served under one."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise GrafanaProblem(f"--url: {url}: give an address such as https://grafana.example.com")
         if parts.username or parts.password:
             raise GrafanaProblem("--url: holds a user; give a service account's token with --token-file instead")
-        if ca_file is not None and not ca_file.is_file():
-            raise GrafanaProblem(f"--ca-file: {ca_file}: is no file")
         self._url = url.rstrip("/")
-        self._auth = _Bearer(token)
-        self._verify: str | bool = str(ca_file) if ca_file is not None else True
+        self._auth = _Authorization(way_in.authorization())
+        self._verify: str | bool = str(way_in.ca_file) if way_in.ca_file is not None else True
+        self._certificate = way_in.certificate()
 
     def folder(self, title: str) -> str:
         """The uid of the folder of this title, which is made where there is none."""
@@ -122,18 +171,25 @@ class Grafana:
                 headers={"Accept": "application/json", "User-Agent": "sizewatch"},
                 timeout=TIMEOUT_SECONDS,
                 verify=self._verify,
+                cert=self._certificate,
                 allow_redirects=False,
                 stream=True,
             )
             with closing(answer):
                 said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.exceptions.SSLError as error:
-            raise GrafanaProblem(f"{where}: its certificate cannot be trusted: give its CA with --ca-file") from error
+            raise GrafanaProblem(f"{where}: {_tls_reason(error)}") from error
         except requests.Timeout as error:
             raise GrafanaProblem(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise GrafanaProblem(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
         return _content(where, answer, said)
+
+
+def _tls_reason(error: requests.exceptions.SSLError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "its certificate cannot be trusted: give its CA with --ca-file"
+    return "the TLS handshake failed: does it want --client-cert-file, and does the key fit?"
 
 
 def _folders(answer: Any, url: str) -> list[dict[str, Any]]:

@@ -64,6 +64,10 @@ class Ledger:
         self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
         self.failures, self._trend, self._minutes = before.failures, before._trend, before._minutes
 
+    def forget(self, keys: Container[Key]) -> None:
+        """Replicas that are no more."""
+        self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
+
     def trouble(self, key: Key) -> str:
         """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
         entry = self.replicas.get(key)
@@ -88,6 +92,11 @@ class Ledger:
         entry = self.replicas.setdefault(key, ReplicaLedger())
         of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
         entry.sums.add(window, leave_out=of_gpus)
+        self.gpus_booked(key, gpus)
+
+    def gpus_booked(self, key: Key, gpus: Mapping[str, Window]) -> None:
+        """Windows of GPUs of a replica, also of one that is scraped elsewhere."""
+        entry = self.replicas.setdefault(key, ReplicaLedger())
         for gpu, extra in gpus.items():
             sums = entry.gpu_totals.setdefault(gpu, {})
             for name, value in extra.counters.items():

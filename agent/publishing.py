@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.collect.gpu_owners import Owned
 from agent.collect.gpus import UNREAD_SECONDS
 from agent.collect.scrapers import Target
-from agent.cycle import Watcher
+from agent.cycle import Key, Watcher
 from agent.ledger import ReplicaLedger
 from agent.turns import Turns
 from agent.version import VERSION
@@ -49,7 +49,8 @@ class Facts:
 def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
     """Everything that is known at `now` (unix seconds)."""
     watcher = turns.watcher
-    tiers = sorted({target.tier for target in turns.targets} | set(watcher.views))
+    workers = {worker.tier for worker in turns.pods.workers()} if turns.pods is not None else set()
+    tiers = sorted({target.tier for target in turns.targets} | workers | set(watcher.views))
     return AgentStatus(
         role=facts.role,
         version=VERSION,
@@ -82,6 +83,8 @@ def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
         episodes=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
         trend=turns.ledger.trend(name),
         replicas=tuple(_replica(target, turns, now) for target in turns.targets if target.tier == name),
+        parts=_parts(name, turns, now),
+        tells=turns.tells(name),
         step13=facts.step13.get(name),
         forecast=_forecast(name, turns, facts, now),
     )
@@ -132,6 +135,32 @@ def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
         gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
         cascade_stage=state.cascade.stage if state else 0,
         scrape_seconds=outcome.seconds if outcome else None,
+    )
+
+
+def _parts(tier: str, turns: Turns, now: float) -> tuple[ReplicaStatus, ...]:
+    """Replicas that are scraped on another machine and have GPUs here."""
+    workers = turns.pods.workers() if turns.pods is not None else ()
+    return tuple(_part(worker.key, worker.pool, turns, now) for worker in workers if worker.tier == tier)
+
+
+def _part(key: Key, pool: str, turns: Turns, now: float) -> ReplicaStatus:
+    entry, owned = turns.ledger.replicas.get(key, ReplicaLedger()), turns.owned.get(key, Owned(gpus=()))
+    return ReplicaStatus(
+        tier=key[0],
+        pool=pool,
+        name=key[1],
+        url="",
+        up=False,
+        last_seen=None,
+        misses=0,
+        engine="",
+        versions="",
+        model="",
+        totals=ReplicaLedger().sums.window(),
+        gauges={},
+        problems=tuple(filter(None, (owned.missing,))),
+        gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
     )
 
 

@@ -1,17 +1,18 @@
-"""Replay: the judgement of the daemon over a recording.
+"""Replay: the judgement of the daemon over what is past.
 
-Owns the walk through a recording's scrapes and the windows of its step grid. The judgement is `agent.cycle`'s, scrape
-by scrape, whatever the step; the step only sets how windows are shown.
+Owns the walk through scrapes, the windows of its step grid, and the scrapes of a recording; those of a store are
+`agent.fleet.replayed`'s. The judgement is `agent.cycle`'s, scrape by scrape, whatever the step; the step only sets how
+windows are shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.collect.reader import PageReader
-from agent.cycle import Watcher
+from agent.cycle import NOBODY, Watcher
 from agent.errors import ScrapeError
 from agent.recording import Recording, Scrape, scrapes
 from rules import watch_long, windows
@@ -20,6 +21,7 @@ from rules.episodes import Ended, Standing
 from rules.plan import Plan
 from rules.signals import Gap
 from rules.slices import TierView, view
+from rules.snapshots import Snapshot
 from rules.windows import Window
 
 DEFAULT_STEP_SECONDS = 60.0
@@ -39,7 +41,8 @@ class ShownWindow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """What a replay found. `standings` are as they stood at the end, `ended` what ended before; `engines` are the engines of
-    each tier as people call them."""
+    each tier as people call them. `cut_short` says why it ends before the time that was asked for, empty where it does not.
+    """
 
     name: str
     start: float
@@ -50,6 +53,7 @@ class Replayed:
     views: Mapping[str, TierView]
     engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
+    cut_short: str = ""
 
     def whole(self) -> dict[str, Window]:
         """All that was seen of each tier, as one window."""
@@ -60,40 +64,76 @@ class Replayed:
         return {tier: windows.add(group) for tier, group in tiers.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One scrape of a replica: its page, or (None) in words why there is none. `gpus` is what its GPUs did meanwhile."""
+
+    t: float
+    tier: str
+    replica: str
+    page: Snapshot | None
+    trouble: str = ""
+    gpus: Window | None = None
+
+
+class Walk:
+    """The judgement of the daemon, scrape by scrape, whose windows are kept on a step grid: of recordings and of stores."""
+
+    def __init__(self, views: Mapping[str, TierView], step_seconds: float) -> None:
+        self.watcher = Watcher(views)
+        self._grid = _Grid(step_seconds)
+        self._ended: list[Ended] = []
+        self._start = self._end = math.nan
+
+    def take(self, one: Seen) -> None:
+        """A scrape, in order of time."""
+        self._start = one.t if math.isnan(self._start) else self._start
+        self._end = one.t
+        if one.page is None:
+            window = self.watcher.no_page(one.tier, one.replica, one.t, trouble=one.trouble)
+        else:
+            window = self.watcher.page(one.tier, one.replica, one.page, one.gpus)
+        if window is not None:
+            self._grid.book(one.tier, one.replica, window, self._start)
+
+    def judge(self, t: float, blind: Mapping[str, str] = NOBODY) -> None:
+        """What the scrapes that were taken say at `t`; of tiers that are `blind`, for the reason given, nothing."""
+        self._ended.extend(self.watcher.turn(t, blind)[0])
+
+    def replayed(
+        self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
+    ) -> Replayed:
+        """What was found; the end of the walk."""
+        self.watcher.flush()
+        if not math.isnan(self._end):
+            for tier in self.watcher.views.values():
+                self.watcher.told(watch_long.unanswered(tier, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED))
+            self.judge(self._end)
+        return Replayed(
+            name=name,
+            start=self._start,
+            end=self._end,
+            windows=self._grid.shown(),
+            ended=tuple(self._ended),
+            standings=tuple(self.watcher.standings.values()),
+            views=self.watcher.views,
+            engines=engines,
+            problems=tuple(problems),
+            cut_short=cut_short,
+        )
+
+
 def replay(
     recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
 ) -> Replayed:
     """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
     met = [*problems, *_unplanned(recording, plan)]
-    watcher = Watcher(_views(recording, plan))
+    walk = Walk(_views(recording, plan), step_seconds)
     readers = [PageReader(target.engine) for target in recording.targets]
-    grid = _Grid(step_seconds)
-    ended: list[Ended] = []
-    start = end = math.nan
     for scrape in scrapes(recording, met):
-        start = scrape.t if math.isnan(start) else start
-        end = scrape.t
-        window = _take(watcher, recording, readers, scrape, met)
-        if window is not None:
-            target = recording.targets[scrape.target]
-            grid.book(target.tier, target.replica, window, start)
-        ended.extend(watcher.turn(scrape.t)[0])
-    watcher.flush()
-    if not math.isnan(end):
-        for tier in watcher.views.values():
-            watcher.told(watch_long.unanswered(tier, end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED))
-        ended.extend(watcher.turn(end)[0])
-    return Replayed(
-        name=recording.name,
-        start=start,
-        end=end,
-        windows=grid.shown(),
-        ended=tuple(ended),
-        standings=tuple(watcher.standings.values()),
-        views=watcher.views,
-        engines=_engines(recording, readers),
-        problems=tuple(met),
-    )
+        walk.take(_seen(recording, readers, scrape, met))
+        walk.judge(scrape.t)
+    return walk.replayed(recording.name, _engines(recording, readers), met)
 
 
 def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
@@ -124,18 +164,16 @@ def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
     ]
 
 
-def _take(
-    watcher: Watcher, recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]
-) -> Window | None:
+def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> Seen:
     target = recording.targets[scrape.target]
-    if scrape.body is None:
-        return watcher.no_page(target.tier, target.replica, scrape.t, trouble=scrape.error)
-    try:
-        page = readers[scrape.target].read(scrape.body, scrape.t)
-    except ScrapeError as error:
-        problems.append(f"{target.path}: page at {scrape.t:.3f}: {error}")
-        return watcher.no_page(target.tier, target.replica, scrape.t, trouble=str(error))
-    return watcher.page(target.tier, target.replica, page)
+    page, trouble = None, scrape.error
+    if scrape.body is not None:
+        try:
+            page = readers[scrape.target].read(scrape.body, scrape.t)
+        except ScrapeError as error:
+            problems.append(f"{target.path}: page at {scrape.t:.3f}: {error}")
+            trouble = str(error)
+    return Seen(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
 
 
 class _Grid:

@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.collect.nvml import NvmlReader
-from agent.collect.pages import JSON, PageFetcher, TargetOptions
+from agent.collect.pages import JSON, PageFetcher
 from agent.collect.reader import PageReader
+from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.table import Engine
 from rules.gpu_readout import GpuReadout

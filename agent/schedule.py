@@ -1,4 +1,4 @@
-"""When turns, upkeep and forecasts are due.
+"""When turns, upkeep, forecasts and the look after reports are due.
 
 Owns the scheduler and the watch over the machine's clock. Turns are due on a grid that does not drift; one that cannot
 begin because the one before it still runs is left out and told. What is done then is passed in.
@@ -24,14 +24,17 @@ JUMP_SECONDS = 5.0
 FORECAST_SECONDS = 60.0
 """Replicas are counted anew so often: a lead is a few minutes. What is forecast changes once a bin."""
 
-TURN, UPKEEP, FORECAST = "turn", "upkeep", "forecast"
+REPORT_SECONDS = 60.0
+"""A weekly report is due at a time of a calendar, and a delivery tried again after minutes: both are looked after so often."""
+
+TURN, UPKEEP, FORECAST, REPORT = "turn", "upkeep", "forecast", "report"
 
 _log = logging.getLogger(__name__)
 
 
 class Schedule:
-    """Runs `turn` every interval, `upkeep` every hour and `forecast` every minute, as soon as the minute before is whole;
-    each in a thread of its own and never twice at once.
+    """Runs `turn` every interval, `upkeep` every hour and `forecast` every minute, as soon as the minute before is whole,
+    `report` every minute, the first time at once; each in a thread of its own and never twice at once.
 
     `late` is called for every turn that was left out, with the reason in words. `speed` is how many times faster than a
     clock time runs.
@@ -43,14 +46,18 @@ class Schedule:
         upkeep: Callable[[], None],
         late: Callable[[str], None],
         forecast: Callable[[], None],
+        report: Callable[[], None] = lambda: None,
+        *,
         speed: float = 1.0,
     ) -> None:
         self._turn = turn
         self._upkeep = upkeep
         self._forecast = forecast
+        self._report = report
         self._tell_late = late
         self._minute = FORECAST_SECONDS / speed
-        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(3)})
+        self._report_minute = REPORT_SECONDS / speed
+        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(4)})
         self._scheduler.add_listener(self._late, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
         self._interval = 0.0
         self._clock_offset = clock_offset()
@@ -86,6 +93,15 @@ class Schedule:
             seconds=self._minute,
             id=FORECAST,
             next_run_time=datetime.fromtimestamp(self._next_forecast(interval_seconds), UTC),
+            misfire_grace_time=None,
+            **common,
+        )
+        self._scheduler.add_job(
+            self._report,
+            "interval",
+            seconds=self._report_minute,
+            id=REPORT,
+            next_run_time=datetime.now(UTC),
             misfire_grace_time=None,
             **common,
         )

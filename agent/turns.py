@@ -10,15 +10,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent import news
 from agent.collect.gpu_owners import Owned, assigned
 from agent.collect.gpus import Gpus, GpuTurn
 from agent.collect.scrapers import Scraped, Scrapers, Target
-from agent.cycle import Closed, Key, Watcher
+from agent.cycle import NOBODY, Closed, Key, Watcher
 from agent.ledger import Ledger
+from exporters.status import StoreHealth, Tells
 from rules import alert_state, episodes, gpu_windows, timeline, windows
+from rules.alert_state import AlertKey, AlertState
 from rules.catalogue import BY_NAME
 from rules.episodes import Ended, Episode, Standing
 from rules.foreign_alerts import Fleet, ForeignAlert
@@ -27,13 +30,14 @@ from rules.slices import TierView
 from rules.snapshots import Snapshot
 from rules.starts import KEPT_SECONDS, Start
 from rules.timeline import Event, Kind
-from rules.verdicts import Answer, Unknown
+from rules.verdicts import Answer, Subject, Unknown
 from rules.windows import Window
 
 if TYPE_CHECKING:
     # A node that keeps no history, and posts and receives no alerts, loads none of it.
     from agent.alerting.both_ways import Alerting
     from agent.history.keeping import Keeping
+    from agent.kubernetes.joining import Pods
 
 DAY_SECONDS = 86400.0
 
@@ -47,7 +51,9 @@ class Turns:
     """The targets and GPUs of one configuration, turn by turn. For one thread.
 
     `memory` is held while what is remembered changes, never while something is waited for: who reads it from another
-    thread takes it too. `defects` counts targets that cost a turn their share of it by an unexpected error.
+    thread takes it too. `whole_tiers`: whether what is said of whole tiers is told; role fleet says it where a node
+    sees only some replicas.
+    `defects` counts targets that cost a turn their share of it by an unexpected error.
     """
 
     def __init__(
@@ -60,8 +66,11 @@ class Turns:
         gpus: Gpus,
         history: Keeping | None,
         alerting: Alerting | None = None,
+        pods: Pods | None = None,
         clock: Callable[[], float] = time.time,
+        whole_tiers: bool = True,
     ) -> None:
+        self.whole_tiers = whole_tiers
         self.targets = tuple(targets)
         self.watcher = Watcher(views)
         self.ledger = Ledger()
@@ -70,6 +79,7 @@ class Turns:
         self.gpu_problems: tuple[str, ...] = ()
         self.history = history
         self.alerting = alerting
+        self.pods = pods
         self.past: list[Episode] = []
         self.events: tuple[Event, ...] = ()
         self.defects = 0
@@ -95,11 +105,18 @@ class Turns:
             return ()
         opened = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
         try:
-            return self.alerting.turn(self.watcher.alerts, (*opened, *self.past), self._fleet, self._clock())
+            return self.alerting.turn(
+                self._spoken(), (*opened, *self.past), self._fleet, self._clock(), posts=self.leads
+            )
         except Exception:  # noqa: BLE001 - the minutes of this turn must be booked whatever becomes of its alerts
             self.defects += 1
             _log.exception("defect while handing over alerts; the next turn does it again")
             return ()
+
+    def _spoken(self) -> Mapping[AlertKey, AlertState]:
+        if self.whole_tiers:
+            return self.watcher.alerts
+        return {key: state for key, state in self.watcher.alerts.items() if key.subject.replica is not None}
 
     def _fleet(self) -> Fleet:
         from agent.alerting.both_ways import fleet_of
@@ -118,11 +135,17 @@ class Turns:
     def _judged(self, outcomes: Mapping[Key, Scraped], read: GpuTurn) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
         news.of_gpus(self.gpu_problems, read.problems)
         self.gpu_problems = read.problems
-        self.owned = assigned(self.targets, self.gpus.latest)
+        self.owned = self._assigned()
         for target in self.targets:
             self._take(target.key, outcomes[target.key], read)
+        for worker in self.pods.workers() if self.pods is not None else ():
+            self.ledger.gpus_booked(worker.key, self._windows(worker.key, read))
+        return self._concluded(self._clock())
+
+    def _concluded(self, now: float, blind: Mapping[str, str] = NOBODY) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+        """The judgement at `now` and what is remembered of it; of tiers that are `blind`, for the reason given, none."""
         before = {key: standing.episode for key, standing in self.watcher.standings.items() if standing.episode}
-        ended, closed = self.watcher.turn(self._clock())
+        ended, closed = self.watcher.turn(now, blind)
         news.of_episodes(before, self.watcher.standings.values(), ended)
         self.ledger.closed(closed, self.watcher.views)
         self._remember(ended)
@@ -139,19 +162,41 @@ class Turns:
             _log.exception("defect while judging the page of %s/%s; its scrape is left out", *key)
             self.watcher.no_page(*key, outcome.t, trouble="defect in sizewatch, see its log")
 
+    def _windows(self, key: Key, read: GpuTurn) -> dict[str, Window]:
+        owned = self.owned.get(key, Owned(gpus=()))
+        return {gpu: read.windows[gpu] for gpu in owned.gpus if gpu in read.windows}
+
     def _follow(self, key: Key, outcome: Scraped, read: GpuTurn) -> None:
+        if outcome.snapshot is None and self._starting(key):
+            return
         owned = self.owned[key]
         self.watcher.gpu_problem(*key, self.gpus.trouble(key, owned, outcome.t))
-        of_gpus = {gpu: read.windows[gpu] for gpu in owned.gpus if gpu in read.windows}
+        of_gpus = self._windows(key, read)
         if outcome.snapshot is None:
             window: Window | None = self.watcher.no_page(*key, outcome.t, trouble=self.ledger.trouble(key))
         else:
-            self._note_restart(key, outcome.snapshot)
+            page = outcome.snapshot
+            page = page if self.pods is None else replace(page, pod=self.pods.times(key))
+            self._note_restart(key, page)
             known = self.watcher.starts(key[0])
-            window = self.watcher.page(*key, outcome.snapshot, gpu_windows.together(of_gpus.values()))
+            window = self.watcher.page(*key, page, gpu_windows.together(of_gpus.values()))
             self._note_starts(key[0], known)
         if window is not None:
             self.ledger.booked(key, window, of_gpus)
+
+    def _starting(self, key: Key) -> bool:
+        """Whether the replica is not expected to answer yet: what is missing of it then is no gap. What is known of its name
+        from before its pod was made is of another pod (a StatefulSet's have the same names again)."""
+        if self.pods is None or not self.pods.starting(key):
+            return False
+        times, replica = self.pods.times(key), self.watcher.replicas.get(key)
+        if replica is None or times is None or times.asked_at is None:
+            return replica is None
+        last = replica.track.last
+        if last is None or last.t < times.asked_at:
+            self.watcher.forget({key})
+            return True
+        return False
 
     def _note_restart(self, key: Key, page: Snapshot) -> None:
         replica = self.watcher.replicas.get(key)
@@ -182,28 +227,29 @@ class Turns:
     def take_over(self, before: Turns) -> None:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
         self.watcher.take_over(before.watcher, {target.key for target in self.targets})
-        self.ledger.take_over(before.ledger, {target.key for target in self.targets})
+        workers = {one.key for one in self.pods.workers()} if self.pods is not None else set()
+        self.ledger.take_over(before.ledger, {target.key for target in self.targets} | workers)
         self.past, self.events, self.defects = before.past, before.events, before.defects
         if self.alerting is not None:
             self.alerting.take_over(before.alerting)
         elif before.alerting is not None:
             before.alerting.close()
         self.gpu_problems = before.gpu_problems
-        self.owned = assigned(self.targets, self.gpus.latest)
+        self.owned = self._assigned()
+
+    def _assigned(self) -> dict[Key, Owned]:
+        whose = assigned if self.pods is None else self.pods.assigned
+        return whose(self.targets, self.gpus.latest)
 
     def resume(self, unfinished: Iterable[Episode], now: float, seen: bool) -> None:
         """Episodes that an earlier run left open: they go on until a rule says ok, as after any gap.
 
         One that nobody watches any more ends at `now`; where that run was not `seen` of late, at its last change.
         """
-        keys = {target.key for target in self.targets}
-        tiers = {target.tier for target in self.targets}
         ended: list[Ended] = []
         for episode in unfinished:
-            tier, replica = episode.subject.tier, episode.subject.replica
-            watched = tier in tiers if replica is None else (tier, replica) in keys
             standing = _restarted(episode, now)
-            if watched and seen and episode.rule in BY_NAME:
+            if self.watches(episode.subject) and seen and episode.rule in BY_NAME:
                 self.watcher.standings[episode.rule, episode.subject] = standing
             else:
                 ended += episodes.end(standing, now if seen else max(t.t for t in episode.transitions))
@@ -212,12 +258,40 @@ class Turns:
         self.watcher.alerts = alert_state.resumed((*self.past, *going_on), now)
         self._book(tuple(ended), ())
 
+    @property
+    def tiers(self) -> frozenset[str]:
+        """The tiers that are watched."""
+        return frozenset(target.tier for target in self.targets)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this agent speaks: of several that watch one fleet only one does."""
+        return True
+
+    @property
+    def watched_words(self) -> str:
+        """What is watched, for the log."""
+        return f"{len(self.targets)} targets"
+
+    def tells(self, tier: str) -> Tells:
+        """What of a tier is exported and posted."""
+        return Tells.ALL if self.whole_tiers else Tells.REPLICAS
+
+    def store_health(self) -> StoreHealth | None:
+        """How reading a store goes; None where none is read."""
+        return None
+
+    def watches(self, subject: Subject) -> bool:
+        """Whether a tier, or a replica of it, is watched."""
+        if subject.replica is None:
+            return any(target.tier == subject.tier for target in self.targets)
+        return any(target.key == (subject.tier, subject.replica) for target in self.targets)
+
     def resume_starts(self, events: Iterable[Event]) -> None:
         """The starts that earlier runs kept, of tiers that are still watched."""
-        tiers = {target.tier for target in self.targets}
         for event in events:
             start = timeline.start_of(event)
-            if start is not None and event.tier in tiers:
+            if start is not None and event.tier in self.tiers:
                 self.watcher.starts_known(event.tier, (start,))
 
     def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:

@@ -9,9 +9,10 @@ from rules.slices import TierView, view
 
 
 def views_of(loaded: Loaded) -> dict[str, TierView]:
-    """A view of every tier that the plan or a target names."""
+    """A view of every tier that the plan, a target or a source in a store names."""
     planned = dict(loaded.plan.tiers) if loaded.plan else {}
-    engines = {target.tier: target.engine for target in loaded.config.targets}
+    engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
+    engines |= {target.tier: target.engine for target in loaded.config.targets}
     views = {}
     for name in sorted(planned.keys() | engines.keys()):
         tier = planned.get(name)

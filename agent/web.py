@@ -2,7 +2,7 @@
 
 Owns the routes, who is let through, and what a client gets when something is wrong: never a traceback. What a page says
 is the exporters' business. Only GET and HEAD exist, beside the POST of the webhook where there is a receiver; a new page
-is a function here and a row in ROUTES.
+is a function here and a row in ROUTES; what stands below /reports/ is `agent.web_reports`'s.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import BadConfig
 from agent.web_config import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
 from agent.web_connections import Server, Tls
 from agent.web_credentials import read_gate
+from agent.web_replies import Reply
+from agent.web_replies import text_reply as _text
+from agent.web_reports import is_report, report_reply
 from exporters import prometheus, status_page
 from exporters.status import AgentStatus
 from exporters.status_json import status_json
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TEXT = "text/plain; charset=utf-8"
 COMPRESSED_FROM_BYTES = 2_048
 DRAINED_BYTES = 65_536
 """What is read of the body of a webhook that is refused: a real sender then learns why."""
@@ -46,16 +49,6 @@ HEADERS: tuple[tuple[str, str], ...] = (
 )
 
 Source = Callable[[], AgentStatus | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a route answers."""
-
-    status: str
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +74,6 @@ class Busy(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no answer from the agent's loop for {seconds:.0f} s")
         self.seconds = seconds
-
-
-def _text(status: str, text: str) -> Reply:
-    return Reply(status=status, content_type=TEXT, body=f"{text}\n".encode())
 
 
 NOT_YET = _text("503 Service Unavailable", "the first turn has not ended yet")
@@ -154,6 +143,7 @@ class WebServer:
         self._errors = self._refusals = 0
         self._asked_at = 0.0
         self._receiver: Receiver | None = None
+        self._reports: Path | None = None
 
     @property
     def port(self) -> int:
@@ -194,11 +184,17 @@ class WebServer:
         self._receiver = receiver
         self._server.max_request_body_size = WEBHOOK_BYTES if receiver is not None else self._options.max_body_bytes
 
+    def serve_reports(self, folder: Path | None) -> None:
+        """Weekly reports of this folder from now on; None serves none."""
+        self._reports = folder
+
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = self._reply(environ)
         body = reply.body
-        headers = [("Content-Type", reply.content_type), *HEADERS, *reply.headers]
-        if len(body) >= COMPRESSED_FROM_BYTES:
+        own = {name for name, _ in reply.headers}
+        everywhere = [(name, value) for name, value in HEADERS if name not in own]
+        headers = [("Content-Type", reply.content_type), *everywhere, *reply.headers]
+        if len(body) >= COMPRESSED_FROM_BYTES and not reply.content_type.startswith("image/"):
             headers.append(("Vary", "Accept, Accept-Encoding"))
             if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
                 # The fastest level: a page of metrics shrinks to a tenth, and this machine has better things to do.
@@ -228,6 +224,8 @@ class WebServer:
         if environ["REQUEST_METHOD"] not in BODIES:
             self._drain(environ)
             return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
+        if is_report(path):
+            return report_reply(self._reports, path, environ.get("HTTP_IF_NONE_MATCH", ""))
         route = ROUTES.get(path)
         if route is None:
             return _text("404 Not Found", f"there are {', '.join(ROUTES)}")

@@ -18,6 +18,8 @@ from exporters.commands_page import commands_page
 from exporters.dashboards.files import FILES as GRAFANA
 from exporters.docs_tables import configuration_page
 from exporters.engines_page import engines_page
+from exporters.manifests.chart_files import FILES as CHART
+from exporters.manifests.kustomize_files import FILES as KUSTOMIZE
 from exporters.prometheus_rules import alerts_text, objects_text
 from exporters.recording_rules import recording_text
 from exporters.report.record import report_schema
@@ -53,7 +55,7 @@ ARTEFACTS: Mapping[str, Render] = {
     "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
     "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
     "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
-    **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
+    **{path: lambda *_, text=text: text() for path, text in {**GRAFANA, **KUSTOMIZE, **CHART}.items()},
 }
 """By path from the root of the repository."""
 

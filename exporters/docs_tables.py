@@ -14,7 +14,7 @@ from exporters.markdown import table
 Schema = Mapping[str, Any]
 Row = tuple[str, str, str, str]
 
-_KINDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "true or false"}
+_KINDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "true or false", "array": "list"}
 _HEAD = ("key", "kind", "default", "meaning")
 
 
@@ -57,16 +57,21 @@ def _bare(part: Schema) -> Schema:
 
 
 def _is_part(schema: Schema, part: Schema) -> bool:
-    bare = _bare(part)
-    return "$ref" in (bare.get("items", {}) if bare.get("type") == "array" else bare)
+    return "$ref" in _inner(_bare(part))[0]
 
 
 def _record(schema: Schema, part: Schema) -> tuple[Schema, str]:
-    bare = _bare(part)
-    suffix = "[]" if bare.get("type") == "array" else ""
-    name = (bare["items"] if suffix else bare)["$ref"].rpartition("/")[2]
-    record: Schema = schema["$defs"][name]
+    inner, suffix = _inner(_bare(part))
+    record: Schema = schema["$defs"][inner["$ref"].rpartition("/")[2]]
     return record, suffix
+
+
+def _inner(bare: Schema) -> tuple[Schema, str]:
+    """What a list or a mapping of names holds, and how an entry of it is written."""
+    if bare.get("type") == "array":
+        return bare.get("items", {}), "[]"
+    more = bare.get("additionalProperties")
+    return (more, ".NAME") if isinstance(more, dict) and "$ref" in more else (bare, "")
 
 
 def _kind(schema: Schema, part: Schema) -> str:

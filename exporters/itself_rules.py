@@ -115,6 +115,24 @@ ROWS: tuple[OnlyHere, ...] = (
         description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
     ),
     OnlyHere(
+        name="SizewatchDegraded",
+        reason="report",
+        expr=f"{names.REPORT_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The agent on {{ $labels.instance }} cannot write its weekly report",
+        description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
+        "by hand.",
+    ),
+    OnlyHere(
+        name="SizewatchDegraded",
+        reason="report_delivery",
+        expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The weekly report does not reach {{ $labels.destination }}",
+        description="It stands at /reports/ of the agent.\nNext: the status page says why; `sizewatch doctor` looks at the "
+        "address.",
+    ),
+    OnlyHere(
         name="UnknownTooLong",
         expr=f"count without {_without(_BLIND, names.RULE, names.REPLICA)}",
         hold_seconds=1800,

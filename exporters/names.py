@@ -17,7 +17,7 @@ PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
 RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
-ALERTMANAGER, QUANTILE = "alertmanager", "quantile"
+ALERTMANAGER, QUANTILE, DESTINATION = "alertmanager", "quantile", "destination"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -113,6 +113,22 @@ HISTORY_DROPPED = _counter("history_dropped_windows", (), "Closed minutes of rep
 CONFIG_RELOADS = _counter("config_reloads", (), "Times the configuration was read again")
 CONFIG_OK = _gauge("config_last_reload_successful", (), "0 while the configuration on disk could not be used")
 GPU_PROBLEMS = _gauge("gpu_problems", (), "Troubles with reading GPUs on this machine; the status page says which")
+STORE_QUERIES = _counter("store_queries", (), "Queries of the store that role fleet reads")
+STORE_SECONDS = _counter("store_query_seconds", (), "Time spent waiting for its answers")
+STORE_BYTES = _counter("store_received_bytes", (), "Bytes of its answers")
+STORE_FAILURES = _counter("store_failures", (KIND,), "Queries that it did not answer whole, by kind")
+TIER_IN_SIGHT = _gauge("tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown")
+LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
+
+STORE = (STORE_QUERIES, STORE_SECONDS, STORE_BYTES, STORE_FAILURES, TIER_IN_SIGHT, LEADER)
+"""How reading a store goes."""
+
+DISCOVERY_UP = _gauge("discovery_up", (), "1 while the Kubernetes API tells of this node's pods, 0 while it does not")
+DISCOVERY_PODS = _gauge(
+    "discovery_pods",
+    ("state",),
+    "Engine pods of this node: watched, starting (of these and of those on their way), left_out; the status page says why",
+)
 WEB_ERRORS = _counter("web_errors", (), "Requests answered with 500; each is in the log")
 WEB_REFUSALS = _counter("web_refusals", (), "Requests refused for lack of valid credentials")
 
@@ -185,6 +201,30 @@ FORECAST_RUNS = _counter("forecast_runs", (), "Answers of the forecasting proces
 FORECAST_FAILURES = _counter("forecast_failures", (KIND,), "Questions that it did not answer, by kind")
 FORECAST_SECONDS = _gauge("forecast_duration_seconds", (), "How long the last round of forecasts took")
 FORECAST_MEMORY = _gauge("forecast_process_resident_memory_bytes", (), "Memory of the forecasting process")
+REPORT_UP = _gauge("report_up", (), "1 while the weekly report is written when it is due, 0 while that fails")
+REPORT_SUCCESS = _gauge("report_last_success_timestamp_seconds", (), "When the last weekly report was written")
+REPORT_NEXT = _gauge("report_next_timestamp_seconds", (), "When the next weekly report is due")
+REPORT_FAILURES = _counter("report_failures", (), "Attempts to write a report that failed")
+REPORT_MEMORY = _gauge("report_process_peak_memory_bytes", (), "Most memory that a reporting process took")
+REPORT_DELIVERIES = _counter(
+    "report_deliveries", (DESTINATION, "result"), "Reports by destination: sent, failed (and tried again), given_up"
+)
+REPORT_PENDING = _gauge("report_delivery_pending", (DESTINATION,), "Reports that this destination has not taken yet")
+REPORT_DELIVERY_UP = _gauge(
+    "report_delivery_up", (DESTINATION,), "1 where the last attempt arrived or none was made yet, 0 where it failed"
+)
+
+REPORTS = (
+    REPORT_UP,
+    REPORT_SUCCESS,
+    REPORT_NEXT,
+    REPORT_FAILURES,
+    REPORT_MEMORY,
+    REPORT_DELIVERIES,
+    REPORT_PENDING,
+    REPORT_DELIVERY_UP,
+)
+"""How the weekly report and its delivery go."""
 
 FORECASTS = (
     RECOMMENDED,
@@ -241,6 +281,8 @@ OWN: tuple[Metric, ...] = (
     CONFIG_RELOADS,
     CONFIG_OK,
     GPU_PROBLEMS,
+    DISCOVERY_UP,
+    DISCOVERY_PODS,
     WEB_ERRORS,
     WEB_REFUSALS,
     ALERTMANAGER_UP,
@@ -257,6 +299,8 @@ OWN: tuple[Metric, ...] = (
     FORECAST_FAILURES,
     FORECAST_SECONDS,
     FORECAST_MEMORY,
+    *REPORTS,
+    *STORE,
 )
 """What sizewatch itself knows, in the order in which it is printed."""
 

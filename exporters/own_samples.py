@@ -1,8 +1,8 @@
 """What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
 
 Owns SAMPLES, one row a metric of `exporters.names.OWN`, and which label values stand behind which labels; the rows about
-forecasts are `exporters.forecast_samples`'s. It prints nothing: `exporters.prometheus` does. A new metric is a row in
-`exporters.names` and a row here.
+forecasts are `exporters.forecast_samples`'s, about reports `exporters.report_samples`'s. It prints nothing:
+`exporters.prometheus` does. A new metric is a row in `exporters.names` and a row here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from collections.abc import Callable, Iterator
 from exporters import names
 from exporters.forecast_samples import FORECAST_SAMPLES
 from exporters.names import Metric
+from exporters.report_samples import REPORT_SAMPLES
 from exporters.status import (
     AgentStatus,
     AlertmanagerHealth,
+    DiscoveryHealth,
     GpuStatus,
     Health,
     ReplicaStatus,
+    Tells,
     TierStatus,
     WebhookHealth,
 )
+from exporters.store_samples import STORE_SAMPLES
 from rules.curve import operating_point
 from rules.plan import TierPlan, plan_version
 from rules.signals import Missing, SignalValue
-from rules.verdicts import SEVERITY, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import SEVERITY, Answer, Certainty, Status, Subject, Unknown, Verdict
 
 Sample = tuple[tuple[str, ...], float]
 """Label values in the order of the metric's labels, and the value."""
@@ -53,7 +57,7 @@ def _of_replicas(
 ) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
-            for replica in tier.replicas:
+            for replica in tier.replicas if tier.tells is not Tells.WHOLE_TIER else ():
                 found = value(replica)
                 if found is not None and (after_death or not replica.gone):
                     yield labels(replica), found
@@ -92,7 +96,7 @@ def _failures(status: AgentStatus) -> Iterator[Sample]:
 
 def _gpus(status: AgentStatus) -> Iterator[Sample]:
     for tier in status.tiers:
-        for replica in tier.replicas:
+        for replica in (*tier.replicas, *tier.parts):
             if not replica.gone:
                 yield from (((*of_gpu(replica, gpu), gpu.product), 1.0) for gpu in replica.gpus)
 
@@ -104,8 +108,14 @@ def _subject(subject: Subject, rule: str) -> tuple[str, ...]:
 def _judged(status: AgentStatus) -> Iterator[Verdict]:
     for tier in status.tiers:
         yield from (
-            answer for answer in tier.answers if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN
+            answer for answer in _answers(tier) if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN
         )
+
+
+def _answers(tier: TierStatus) -> Iterator[Answer]:
+    """Those that are told here: of one tier node agents tell the replicas and role fleet the whole."""
+    left_out = {Tells.ALL: None, Tells.WHOLE_TIER: False, Tells.REPLICAS: True}[tier.tells]
+    return (answer for answer in tier.answers if (answer.subject.replica is None) is not left_out)
 
 
 def _verdicts(status: AgentStatus) -> Iterator[Sample]:
@@ -140,7 +150,7 @@ def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
 
 def _unknowns(status: AgentStatus) -> Iterator[Sample]:
     for tier in status.tiers:
-        for answer in tier.answers:
+        for answer in _answers(tier):
             if isinstance(answer, Unknown):
                 yield (*_subject(answer.subject, answer.rule), answer.reason.value), 1.0
 
@@ -174,6 +184,17 @@ def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
     webhook = status.health.webhook
     refused = webhook.refused if webhook is not None else {}
     return (((reason,), float(number)) for reason, number in sorted(refused.items()))
+
+
+def _of_discovery(value: Callable[[DiscoveryHealth], float]) -> Samples:
+    return _of_health(lambda health: value(health.discovery) if health.discovery is not None else None)
+
+
+def _pods(status: AgentStatus) -> Iterator[Sample]:
+    found = status.health.discovery
+    if found is not None:
+        states = {"watched": found.watched, "starting": found.starting, "left_out": len(found.left_out)}
+        yield from (((state,), float(number)) for state, number in states.items())
 
 
 def _foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
@@ -238,6 +259,8 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.CONFIG_RELOADS, _of_health(lambda h: h.config_reloads)),
     (names.CONFIG_OK, _of_health(lambda h: h.config_trouble is None)),
     (names.GPU_PROBLEMS, _of_health(lambda h: len(h.gpu_problems))),
+    (names.DISCOVERY_UP, _of_discovery(lambda d: float(d.trouble is None))),
+    (names.DISCOVERY_PODS, _pods),
     (names.WEB_ERRORS, _of_health(lambda h: h.web_errors)),
     (names.WEB_REFUSALS, _of_health(lambda h: h.web_refusals)),
     (names.ALERTMANAGER_UP, _of_alertmanagers(lambda a: a.trouble is None if a.posts or a.failures else None)),
@@ -250,4 +273,6 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.WEBHOOK_REFUSED, _webhook_refusals),
     (names.WEBHOOK_LEFT_OUT, _of_webhook(lambda w: w.left_out)),
     *FORECAST_SAMPLES,
+    *REPORT_SAMPLES,
+    *STORE_SAMPLES,
 )

@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 from exporters import names
 from exporters.names import Metric
 from exporters.own_samples import SAMPLES, of_engine, of_gpu
-from exporters.status import AgentStatus, ReplicaStatus
+from exporters.status import AgentStatus, ReplicaStatus, Tells
 from rules.families import BY_NAME, Kind, stem
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
@@ -61,7 +61,8 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Printed]:
         """Families of engines and GPUs first, then what sizewatch itself knows."""
-        replicas = tuple(r for tier in self._status.tiers for r in tier.replicas if not r.gone)
+        told = (tier for tier in self._status.tiers if tier.tells is not Tells.WHOLE_TIER)
+        replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.gone)
         for family, metric in names.FAMILY.items():
             printed = _empty(metric)
             for replica in replicas:

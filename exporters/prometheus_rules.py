@@ -136,11 +136,18 @@ def keep_seconds(rule: Rule, loudness: Loudness) -> float:
     return BESIDE_A_PAGE if loudness is not rule.loudness else KEEP[loudness]
 
 
+WHOLE_TIER: Mapping[str, str] = {
+    "TierDown": f"unless on ({names.TIER})\n(max by ({names.TIER}) ({names.TARGET_UP.name}) > 0)",
+}
+"""What else must hold of rules about a whole tier: a node's agent sees only the replicas of its node."""
+
+
 def verdict_expr(rule: str, status: Status) -> str:
     """Certain verdicts of at least this status, without the labels that only say which agent told it."""
     verdict = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[status]}'
     certain = f'{names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
-    return f"max without ({', '.join(WATCHER_LABELS)}) (\n  {verdict}\n  and\n  {certain}\n)"
+    told = f"max without ({', '.join(WATCHER_LABELS)}) (\n  {verdict}\n  and\n  {certain}\n)"
+    return f"{told}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else told
 
 
 def hold_seconds(rule: Rule, loudness: Loudness) -> float:

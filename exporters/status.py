@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from exporters.forecast_text import Forecast
 from exporters.prewarm_text import Prewarm
@@ -127,12 +128,21 @@ class ForecastHealth:
     troubles: tuple[str, ...] = ()
 
 
+class Tells(StrEnum):
+    """What of a tier an agent exports: where node agents and role fleet watch one tier, each tells its own part."""
+
+    ALL = "all"
+    WHOLE_TIER = "whole_tier"
+    REPLICAS = "replicas"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
     """One tier. `recent` is the sum of its windows of the last 5 minutes, None before there was any; `episodes` are
     those open and those of the last day, newest first; `trend` is the last hour, oldest first; `step13` the sentence
     in which Step 13 was answered for this version of the plan, None before it was. `forecast` is None where nobody says
-    anything of forecasts (a node).
+    anything of forecasts (a node). `parts` are replicas that answer on another machine and have GPUs here: of these only
+    name, pool and GPUs count. `tells` says what of it this agent exports.
     """
 
     view: TierView
@@ -143,6 +153,8 @@ class TierStatus:
     replicas: tuple[ReplicaStatus, ...] = ()
     step13: str | None = None
     forecast: ForecastStatus | None = None
+    parts: tuple[ReplicaStatus, ...] = ()
+    tells: Tells = Tells.ALL
 
     @property
     def name(self) -> str:
@@ -179,6 +191,70 @@ class WebhookHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryHealth:
+    """How finding engine pods goes. `trouble` holds a sentence while the API does not tell of them, `age_seconds` is how long
+    that is so. Pods: `watched`, of these and of those that are on their way (`later`) `starting`, and a sentence for each
+    candidate that is `left_out`. `notes` are sentences about what is known less well.
+    """
+
+    trouble: str | None = None
+    age_seconds: float = 0.0
+    watched: int = 0
+    starting: int = 0
+    later: int = 0
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHealth:
+    """How asking the store goes, counted since the start. `failures` are queries without a whole answer, by kind; `in_sight`
+    says of every tier why it cannot be seen, empty where it can. `leads`: None where there is only one agent of role fleet.
+    """
+
+    place: str
+    queries: int = 0
+    seconds: float = 0.0
+    received_bytes: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    in_sight: Mapping[str, str] = field(default_factory=dict)
+    leads: bool | None = None
+    lease_trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryHealth:
+    """How sending reports to one destination goes. Counts are since the start: reports taken, attempts that failed and are made
+    again, reports given up. `pending` reports wait, until `next_at` (unix seconds). `trouble` is why the newest did not arrive.
+    """
+
+    destination: str
+    sent: int = 0
+    failed: int = 0
+    given_up: int = 0
+    pending: int = 0
+    next_at: float | None = None
+    last_success_at: float | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportHealth:
+    """How the weekly report goes. Times are unix seconds; `newest` is the name of the last report, "" before any. `trouble` is
+    why the one that is due is not there, `failures` how often that was tried since the start in vain.
+    """
+
+    next_at: float
+    made_at: float | None = None
+    newest: str = ""
+    headline: str = ""
+    trouble: str = ""
+    failures: int = 0
+    memory_bytes: int = 0
+    deliveries: tuple[DeliveryHealth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """How the agent itself is doing. Counts are since its start; `history_trouble`, `config_trouble` and
     `gpu_problems` hold sentences for people, None or empty while all is well. `last_turn_at` is when the last turn ended
@@ -186,7 +262,8 @@ class Health:
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` never will be (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds what it alone knows, `web_*`. `webhook` is None
-    where none is received, `forecasting` where nothing is forecast.
+    where none is received, `forecasting` where nothing is forecast, `discovery` where targets stand in the file alone,
+    `reporting` where no weekly report is written, `store` where none is read.
     """
 
     turns: int = 0
@@ -206,6 +283,9 @@ class Health:
     alertmanagers: tuple[AlertmanagerHealth, ...] = ()
     webhook: WebhookHealth | None = None
     forecasting: ForecastHealth | None = None
+    discovery: DiscoveryHealth | None = None
+    reporting: ReportHealth | None = None
+    store: StoreHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

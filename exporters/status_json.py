@@ -84,6 +84,9 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
             for point in tier.trend
         ],
         "replicas": [_replica(replica) for replica in tier.replicas],
+        "parts": [
+            {"replica": part.name, "pool": part.pool, "gpus": [_gpu(gpu) for gpu in part.gpus]} for part in tier.parts
+        ],
         "step13": tier.step13,
         "forecast": _forecast(tier.forecast) if tier.forecast else None,
     }
@@ -236,9 +239,11 @@ def _health(health: Health) -> dict[str, Any]:
         "config_reloads": health.config_reloads,
         "config_trouble": health.config_trouble,
         "gpu_problems": list(health.gpu_problems),
+        "discovery": asdict(health.discovery) if health.discovery else None,
         "web_errors": health.web_errors,
         "web_refusals": health.web_refusals,
         "alertmanagers": [_posting(one) for one in health.alertmanagers],
         "webhook": _webhook(health.webhook) if health.webhook else None,
         "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
+        "reporting": asdict(health.reporting) if health.reporting else None,
     }

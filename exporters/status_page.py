@@ -15,7 +15,9 @@ from importlib.resources import files
 from string import Template
 
 from exporters.findings import headline, state
-from exporters.status import AgentStatus, AlertmanagerHealth, TierStatus
+from exporters.status import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
+from exporters.status_reports import notices as report_notices
+from exporters.status_reports import reports
 from exporters.status_sections import card
 from exporters.status_signs import SIGNS, icon, sign
 from exporters.status_timeline import timeline
@@ -24,6 +26,7 @@ from rules.verdicts import SEVERITY, Status
 
 REFRESH_SECONDS = 5
 PAUSED = "paused=1"
+MOST_PODS_TOLD = 8
 """The query that asks for a page that keeps still."""
 
 OLD_AFTER_SECONDS = 60.0
@@ -98,19 +101,41 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     if health.config_trouble is not None:
         yield f"The configuration on disk cannot be used, the one before it still is: {health.config_trouble}"
     yield from health.gpu_problems
+    if health.store is not None:
+        yield from _of_store(health.store)
+    if health.discovery is not None:
+        yield from _of_discovery(health.discovery)
     if health.forecasting is not None:
         yield from (f"No new forecast of {text}" for text in health.forecasting.troubles)
+    yield from report_notices(health.reporting, status.now)
     for one in health.alertmanagers:
         if one.trouble is not None:
             yield f"Alerts do not reach their Alertmanager: {one.trouble}"
         yield from (f"{one.alertmanager} refuses an alert: {words}" for words in one.refused)
 
 
+def _of_store(found: StoreHealth) -> Iterator[str]:
+    if found.leads is False:
+        yield "Another sizewatch of this fleet leads: this one judges as well and posts no alerts until that one is gone."
+    if found.lease_trouble:
+        yield f"Which sizewatch of this fleet leads cannot be told: {found.lease_trouble}"
+    yield from (f"{tier} cannot be seen: {why}" for tier, why in sorted(found.in_sight.items()) if why)
+
+
+def _of_discovery(found: DiscoveryHealth) -> Iterator[str]:
+    if found.trouble is not None:
+        yield f"Engine pods have not been followed for {span(found.age_seconds)}: {found.trouble}"
+    yield from (f"Pod {text}" for text in found.left_out[:MOST_PODS_TOLD])
+    if len(found.left_out) > MOST_PODS_TOLD:
+        yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status names them all."
+    yield from found.notes
+
+
 def _tiers(status: AgentStatus, paused: bool) -> str:
     if not status.tiers:
         return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
     cards = "".join(card(tier, place, status.now) for place, tier in enumerate(_worst_first(status), 1))
-    whole = f"<main>{cards}{timeline(status)}</main>"
+    whole = f"<main>{cards}{timeline(status)}{reports(status.health.reporting, status.now)}</main>"
     # Markup from outside is escaped by now, so this can only be our own.
     return whole.replace("<details>", "<details open>") if paused else whole
 
@@ -118,6 +143,12 @@ def _tiers(status: AgentStatus, paused: bool) -> str:
 def _worst_first(status: AgentStatus) -> list[TierStatus]:
     """The order of the configuration within one severity: a card that needs nobody stays where it is."""
     return sorted(status.tiers, key=lambda tier: -SEVERITY[state(tier)])
+
+
+def _asked(store: StoreHealth | None) -> tuple[str, ...]:
+    if store is None:
+        return ()
+    return (f"{store.queries} queries of {store.place}, {sum(store.failures.values())} without a whole answer",)
 
 
 def _foot(status: AgentStatus) -> str:
@@ -130,11 +161,14 @@ def _foot(status: AgentStatus) -> str:
         if health.last_turn_seconds is not None
         else "no turn yet",
         f"{failures} failed scrapes{_by_kind(status)}",
+        *_asked(health.store),
         f"{sum(alert.resolved_at is None for alert in status.alerts)} alerts firing",
         *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in said)
     links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a>'
+    if health.reporting is not None:
+        links += ' <a href="reports/">weekly reports</a>'
     return f"<footer><ul>{items}</ul><p>{links}</p></footer>"
 
 

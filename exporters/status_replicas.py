@@ -18,6 +18,9 @@ from rules.wording import number
 REPLICAS_SHOWN = 16
 """Before the rest is folded away."""
 
+FOLDED = 200
+"""So many more stand folded below them: a page of thousands is of use to nobody."""
+
 _COLUMNS = ("Replica", "Scrapes", "Engine", "Running", "Waiting", "KV cache", "GPUs")
 
 
@@ -27,7 +30,9 @@ def replicas(tier: TierStatus, now: float) -> str:
         return '<p class="none">No replica is configured or found.</p>'
     ordered = sorted(tier.replicas, key=lambda replica: (replica.up, -replica.cascade_stage))
     shown, rest = ordered[:REPLICAS_SHOWN], ordered[REPLICAS_SHOWN:]
-    folded = f"<details><summary>{len(rest)} more replicas</summary>{_table(rest, now)}</details>" if rest else ""
+    more = f", {FOLDED} of them here, all in /api/status" if len(rest) > FOLDED else ""
+    told = f"<summary>{len(rest)} more replicas{more}</summary>{_table(rest[:FOLDED], now)}"
+    folded = f"<details>{told}</details>" if rest else ""
     return _table(shown, now) + folded
 
 

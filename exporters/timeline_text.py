@@ -27,6 +27,7 @@ WORDS: dict[str, str] = {
     Kind.PLAN: "plan changed",
     Kind.RELOAD: "configuration",
     Kind.STEP13: "step 13",
+    Kind.BACK_FILL: "history filled",
     Kind.FORECAST: "forecasting",
     Kind.START: "sizewatch started",
     Kind.STOP: "sizewatch stopped",

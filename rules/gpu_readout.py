@@ -33,6 +33,8 @@ class GpuReadout:
     sampled: frozenset[str]
     pids: tuple[int, ...]
     """Host process ids of compute processes; empty when there are none or they are not visible."""
+    pods: tuple[str, ...] = ()
+    """Pods of Kubernetes that the source says it was given to, as namespace/name; empty where it says none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

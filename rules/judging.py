@@ -57,6 +57,13 @@ class Case:
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
     starts: tuple[Start, ...] = ()
+    _late: tuple[float, float] = field(init=False, repr=False, compare=False, default=(math.inf, math.inf))
+    """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
+
+    def __post_init__(self) -> None:
+        if self.slices:
+            begin = self.now - (self.now - min(s.window.start for s in self.slices)) / 4
+            object.__setattr__(self, "_late", (begin, max(self._period(s) for s in self.slices)))
 
     @property
     def subject(self) -> Subject:
@@ -96,10 +103,7 @@ class Case:
 
     def last_quarter(self, slices: Sequence[Slice]) -> tuple[Slice, ...]:
         """Those wholly in the last quarter of the hold; in a short hold those of its newest period."""
-        if not self.slices:
-            return ()
-        begin = self.now - (self.now - min(s.window.start for s in self.slices)) / 4
-        newest = max(self._period(s) for s in self.slices)
+        begin, newest = self._late
         return tuple(s for s in slices if s.window.start >= begin or self._period(s) == newest)
 
     def periods(self, slices: Iterable[Slice]) -> tuple[tuple[Slice, ...], ...]:
@@ -181,12 +185,13 @@ def comparable(case: Case, families: Iterable[str] = (), promised: float | None 
 
 
 def growing_queues(case: Case) -> dict[str | None, str]:
-    """Replicas whose queue grew over the whole hold, with the numbers. Sums over a week do not show it."""
+    """Replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show it."""
     if case.period_seconds > windows.MINUTE_SECONDS:
         return {}
     replicas: dict[str | None, list[Slice]] = {}
     for one in case.slices:
-        replicas.setdefault(one.replica, []).append(one)
+        if one.replica is not None:
+            replicas.setdefault(one.replica, []).append(one)
     found = {name: backlog.grown(group, case.now) for name, group in replicas.items()}
     return {name: text for name, text in found.items() if text}
 
@@ -197,7 +202,7 @@ def _loaded_seconds(slices: Iterable[Slice]) -> float:
 
 def why(slices: Sequence[Slice], family: str) -> Gap:
     """The worst reason for which a family is missing."""
-    return windows.add(s.window for s in slices).why_missing(family)
+    return windows.why_missing([s.window for s in slices], family)
 
 
 def ends(expected: Expectation) -> tuple[float, float, float]:

@@ -80,10 +80,12 @@ def judge_queue(case: Case) -> Answer:
 
 def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | None:
     text = backlog.grown(slices, case.now)
+    if not text:
+        return None
     waiting = _waiting(_third(case, slices, last=True))
     whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
-    if not text or waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
+    if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
     return Queue(replica=name, waiting=waiting, more=more, finished=finished, text=text)
 
@@ -198,8 +200,10 @@ def _third(case: Case, slices: Sequence[Slice], *, last: bool) -> tuple[Slice, .
 
 
 def _by_replica(slices: Sequence[Slice]) -> dict[str | None, tuple[Slice, ...]]:
-    names = dict.fromkeys(one.replica for one in slices)
-    return {name: tuple(one for one in slices if one.replica == name) for name in names}
+    replicas: dict[str | None, list[Slice]] = {}
+    for one in slices:
+        replicas.setdefault(one.replica, []).append(one)
+    return {name: tuple(several) for name, several in replicas.items()}
 
 
 def _who(case: Case, replica: str | None, count: int, of: int) -> str:

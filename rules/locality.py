@@ -8,9 +8,9 @@ is evicted, and requests are spread evenly. It knows no rule; `rules.judging_rep
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain
 
 from rules import dispersion, histograms
 from rules.slices import Slice
@@ -87,8 +87,9 @@ def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: 
     anew are left out until their caches can be warm: a cold cache is no broken routing."""
     warm = [one for one in _warm(slices, limits.warm_up_seconds) if one.window.counters.get(QUERIED, 0.0) > 0]
     newest = sorted({minute_of(one.window) for one in slices})[-MINUTES:]
-    now = _by_minute([one for one in warm if minute_of(one.window) in newest])
-    past = _by_minute([one for one in warm if minute_of(one.window) not in newest])
+    minutes = _by_minute(warm)
+    now = tuple(several for minute, several in minutes if minute in newest)
+    past = tuple(several for minute, several in minutes if minute not in newest)
     return Present(
         minutes=now,
         replicas=tuple(sorted({one.replica or "" for minute in now for one in minute})),
@@ -108,21 +109,25 @@ def _warm(slices: Sequence[Slice], warm_up_seconds: float) -> list[Slice]:
     return [one for one in covered if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds]
 
 
-def _by_minute(slices: Sequence[Slice]) -> tuple[Minute, ...]:
-    ordered = sorted(slices, key=lambda one: minute_of(one.window))
-    return tuple(tuple(group) for _, group in groupby(ordered, key=lambda one: minute_of(one.window)))
+def _by_minute(slices: Sequence[Slice]) -> list[tuple[float, Minute]]:
+    grouped: dict[float, list[Slice]] = {}
+    for one in slices:
+        grouped.setdefault(minute_of(one.window), []).append(one)
+    return [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
 
 
 def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: Limits) -> Reference | None:
     """The better of the past's best minutes and of what the plan says."""
-    stretches = [past[place : place + MINUTES] for place in range(max(1, len(past) - MINUTES + 1))] if past else []
-    seen = [
-        Reference(rate=rate, words="before", minutes=stretch)
-        for stretch in stretches
-        if (flat := tuple(one for minute in stretch for one in minute))
-        and total(flat, FINISHED) >= limits.minimum_requests
-        and (rate := hit_rate(flat)) is not None
+    # Read once a minute and not once a stretch: of a large tier an hour is many thousand slices.
+    read = [
+        tuple([one.window.counters.get(family, 0.0) for one in minute] for family in (FINISHED, QUERIED, HIT))
+        for minute in past
     ]
+    seen = []
+    for place in range(max(1, len(past) - MINUTES + 1)) if past else ():
+        requests, asked, hit = (math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True))
+        if requests >= limits.minimum_requests and asked > 0:
+            seen.append(Reference(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
     if planned is not None:
         seen.append(Reference(rate=planned[0], words=planned[1]))
     return max(seen, key=lambda one: one.rate, default=None)
@@ -138,11 +143,8 @@ def lost(found: Present, limits: Limits) -> bool:
 def keepers(found: Present, limits: Limits) -> tuple[str, ...]:
     """Replicas whose own rate has not fallen."""
     floor = (found.reference.rate if found.reference else 0.0) - limits.points
-    return tuple(
-        name
-        for name in found.replicas
-        if (hit_rate([one for one in found.slices if one.replica == name]) or 0.0) > floor
-    )
+    of_each = _by_replica(found.slices)
+    return tuple(name for name in found.replicas if (hit_rate(of_each.get(name, ())) or 0.0) > floor)
 
 
 def expected_rate(found: Present) -> float:
@@ -195,7 +197,15 @@ def _even(minutes: Sequence[Minute], replicas: Sequence[str]) -> dispersion.ChiS
 
 
 def _requests_by(slices: Sequence[Slice], replicas: Sequence[str]) -> tuple[float, ...]:
-    return tuple(total([one for one in slices if one.replica == name], FINISHED) for name in replicas)
+    of_each = _by_replica(slices)
+    return tuple(total(of_each.get(name, ()), FINISHED) for name in replicas)
+
+
+def _by_replica(slices: Sequence[Slice]) -> Mapping[str | None, Sequence[Slice]]:
+    grouped: dict[str | None, list[Slice]] = {}
+    for one in slices:
+        grouped.setdefault(one.replica, []).append(one)
+    return grouped
 
 
 def mean_prompt(slices: Sequence[Slice]) -> float | None:

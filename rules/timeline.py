@@ -30,6 +30,8 @@ class Kind(StrEnum):
     FORECAST = "forecast"
     START = "start"
     STOP = "stop"
+    GONE = "gone"
+    BACK_FILL = "back_fill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ __all__ = [
     "LONGEST",
     "Minutes",
     "Replica",
+    "before_it",
     "cascade_limits",
     "closed_minute",
     "no_page",
@@ -36,6 +37,7 @@ __all__ = [
     "recent",
     "replica_answers",
     "started",
+    "summed_minute",
     "tier_answers",
     "whole_tier_answers",
 ]
@@ -54,6 +56,12 @@ no others, and these are most of a minute's memory (a node agent's 64 MiB, DESIG
 LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
 LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
 
+LOCALITY = frozenset({"prefix_queried_tokens", "prefix_hit_tokens", "requests_finished", "preemptions", "restarts"})
+"""What `rules.locality` reads of a replica's minute, beside LENGTHS."""
+
+OF_EACH = frozenset({"LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"})
+"""Rules that compare the replicas of a tier with each other: sums over replicas do not tell."""
+
 ACROSS = frozenset({Way.TIERS})
 """The ways that look at other tiers too."""
 
@@ -63,9 +71,14 @@ EXPLAINED_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minutes:
-    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; its error budget and its starts."""
+    """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; its error budget and its starts.
+
+    Of a tier that is seen as sums, `slices` are minutes added up over the replicas of one load, and `each` holds what rules
+    that compare replicas need of every one; None where `slices` are those of single replicas already.
+    """
 
     slices: tuple[Slice, ...] = ()
+    each: tuple[Slice, ...] | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[Start, ...] = ()
 
@@ -81,6 +94,28 @@ def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView
         budget=budget.booked(_budget(minutes, view), minute),
         starts=minutes.starts,
     )
+
+
+def summed_minute(minutes: Minutes, groups: Sequence[Slice], each: Sequence[Slice], view: TierView) -> Minutes:
+    """With one more minute of a tier that is seen as sums: `groups` added up by load, `each` of every replica, placed."""
+    if not groups and not each:
+        return minutes
+    now = max(s.window.end for s in (*groups, *each))
+    since = now - LONGEST - windows.MINUTE_SECONDS
+    known = _budget(minutes, view)
+    for one in groups:
+        known = budget.booked(known, one.window)
+    return Minutes(
+        slices=(*(_aged(s, now) for s in minutes.slices if s.window.end > since), *groups),
+        each=(*(_aged_each(s, now) for s in minutes.each or () if s.window.end > since), *each),
+        budget=known,
+        starts=minutes.starts,
+    )
+
+
+def before_it(minutes: Minutes, now: float) -> dict[str | None, Slice]:
+    """The last minute of every replica of such a tier, for `rules.backlog`."""
+    return {s.replica: s for s in minutes.each or () if s.window.end > now - backlog.AFTER_SECONDS - RECENT_SECONDS}
 
 
 def started(minutes: Minutes, start: Start) -> Minutes:
@@ -100,6 +135,16 @@ def _aged(one: Slice, now: float) -> Slice:
     return replace(one, window=replace(window, histograms=parts, gauges=gauges))
 
 
+def _aged_each(one: Slice, now: float) -> Slice:
+    """Of a replica's older minutes only what tells whether the prefix cache's locality was kept is asked any more."""
+    window = one.window
+    if window.end > now - RECENT_SECONDS or not window.gauges:
+        return one
+    counters = {family: value for family, value in window.counters.items() if family in LOCALITY}
+    parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
+    return replace(one, window=replace(window, counters=counters, histograms=parts, gauges={}, short_seconds={}))
+
+
 def _budget(minutes: Minutes, view: TierView) -> Budget:
     """The budget so far, if it was counted against the tier's present objectives."""
     anew = budget.empty(view)
@@ -109,6 +154,9 @@ def _budget(minutes: Minutes, view: TierView) -> Budget:
 def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
     """The same minutes on another curve, after the plan changed."""
     anew = Minutes(starts=minutes.starts)
+    if minutes.each is not None:
+        # Sums by the loads of another curve: they cannot be taken apart again.
+        return replace(anew, each=(), budget=_budget(minutes, view))
     for one in minutes.slices:
         anew = closed_minute(anew, one.window, one.replica or "", view)
     same = minutes.budget.objectives == budget.empty(view).objectives
@@ -117,7 +165,8 @@ def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
 
 def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tuple[Slice, ...]:
     """The last minutes of one replica, the open one included."""
-    closed = [s for s in minutes.slices if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
+    of_each = minutes.slices if minutes.each is None else minutes.each
+    closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
     if replica.open:
         closed.append(slices.place(windows.add(replica.open), view.curve, replica.name))
     return tuple(closed)
@@ -134,18 +183,27 @@ def tier_answers(
 
     `fleet` are the minutes of all tiers, for rules that compare them; `projection` is the tier's forecast, where there is one.
     """
-    return tuple(_judged(rule, minutes, view, now, fleet or {}, projection) for rule in LIVE)
+    holds: dict[tuple[bool, float], tuple[Slice, ...]] = {}
+    answers = []
+    for rule in LIVE:
+        of_each = minutes.each is not None and rule.name in OF_EACH
+        kind = (of_each, rule.window_seconds)
+        if kind not in holds:
+            # Rules share few lengths of time, and of a large tier an hour is many thousand slices.
+            holds[kind] = _hold(minutes.each or () if of_each else minutes.slices, rule, now)
+        answers.append(_judged(rule, minutes, holds[kind], view, now, fleet or {}, projection))
+    return tuple(answers)
 
 
 def _judged(
     rule: Rule,
     minutes: Minutes,
+    hold: tuple[Slice, ...],
     view: TierView,
     now: float,
     fleet: Mapping[str, Tier],
     projection: Projection | None,
 ) -> Answer:
-    hold = _hold(minutes.slices, rule, now)
     seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
     subject = Subject(tier=view.tier)
     if rule.needs and planned(view, rule.needs) is None:

@@ -7,7 +7,7 @@ First, last and slope are not here: they belong to an ordered sequence of window
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -37,6 +37,9 @@ STEP_GAUGES = frozenset(
         "kv_utilization_max",
     }
 )
+
+STARTS = ("restarts", "cold_starts", "cold_start_seconds")
+"""Families that tell of starts; no engine's page has them, a node agent's has."""
 
 RESTART_TOLERANCE_SECONDS = 1.0
 """Start times of one process agree within this; prometheus_client prints them to the millisecond or better."""
@@ -122,6 +125,8 @@ def between(earlier: Snapshot, later: Snapshot) -> Window:
         raise ValueError(f"scrapes out of order: {later.t} after {earlier.t}")
     if restarted(earlier, later):
         return _after_restart(earlier, later)
+    if later.counters.get("restarts", 0.0) > earlier.counters.get("restarts", 0.0):
+        return _told_restart(earlier, later)
     counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
     parts = _histogram_increases(earlier, later)
     gauges = _gauge_sums(earlier, later, dt, idle=counters.get(STEP_FAMILY) == 0)
@@ -162,6 +167,13 @@ def restarted(earlier: Snapshot, later: Snapshot) -> bool:
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
     return replace(gap(earlier.t, later.t, Gap.RESTARTED), counters={"restarts": 1.0, **cold_start(later)})
+
+
+def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:
+    """A page that counts its engine's restarts itself, as a node agent's does: its sums went on and its engine did not."""
+    told = {f: later.counters.get(f, 0.0) - earlier.counters.get(f, 0.0) for f in STARTS}
+    grown = {family: value for family, value in told.items() if value > 0}
+    return replace(gap(earlier.t, later.t, Gap.RESTARTED), counters=grown)
 
 
 def cold_start(page: Snapshot) -> dict[str, float]:
@@ -212,6 +224,19 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
         else:
             gaps[family] = Gap.STALE if family in later.gauges else Gap.RESTARTED
     return gaps
+
+
+def why_missing(several: Sequence[Window], family: str) -> Gap:
+    """Why a family is not in the sum of windows, without making the sum. Raises ValueError on none."""
+    if len(several) < 2:
+        return add(several).why_missing(family)
+    named = max((w.gaps[family] for w in several if family in w.gaps), key=GAP_ORDER.__getitem__, default=None)
+    if named is not None:
+        return named
+    if any(w.covered_seconds > 0 for w in several):
+        return Gap.NOT_EXPOSED
+    whole = (w.gaps[EVERYTHING] for w in several if EVERYTHING in w.gaps)
+    return max(whole, key=GAP_ORDER.__getitem__, default=Gap.NOT_EXPOSED)
 
 
 def add_of(windows: Iterable[Window], families: Container[str]) -> Window:

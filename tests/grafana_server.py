@@ -5,6 +5,7 @@ Owns the server and what it keeps. It checks tokens, uids and versions as Grafan
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PASSWORD = "c4n4ry-p4ssword"
+LOGIN = f"Basic {base64.b64encode(f'admin:{PASSWORD}'.encode()).decode()}"
 TOKEN = "glsa_0123456789abcdef0123456789abcdef_01234567"
 
 
@@ -47,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].removeprefix(self.server.path)
         if path in self.server.otherwise:
             self._send(*self.server.otherwise[path])
-        elif self.headers["Authorization"] != f"Bearer {TOKEN}":
+        elif self.headers["Authorization"] not in (f"Bearer {TOKEN}", LOGIN):
             self._json(401, {"message": "Invalid API key"})
         elif path == "/api/folders":
             self._folders(body)

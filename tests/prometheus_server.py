@@ -64,25 +64,25 @@ def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] =
     blocks = ("tsdb", "create-blocks-from", "--max-block-duration=24h", "openmetrics")
     subprocess.run([promtool, *blocks, folder / "samples.om", data], check=True, capture_output=True)
     (folder / "prometheus.yml").write_text(json.dumps({"rule_files": [str(path.absolute()) for path in rule_files]}))
-    port = _free_port()
+    port = free_port()
     where = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}")
     how = (f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error")
     process = subprocess.Popen([server, *where, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait(f"http://127.0.0.1:{port}/-/ready")
+        wait_for(f"http://127.0.0.1:{port}/-/ready")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
-def _wait(url: str) -> None:
+def wait_for(url: str) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -46,7 +46,7 @@ def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None
                 "url": "https://am.example/prefix/",
                 "timeout": "5s",
                 "basic_auth": {"username": "me", "password_file": "password"},
-                "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem"},
+                "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem", "server_name": "am"},
             },
             {**MANAGER, "bearer_token_file": "token"},
         ],
@@ -56,7 +56,7 @@ def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None
     assert first.url == "https://am.example/prefix/api/v2/alerts"
     assert (first.timeout_seconds, first.username, first.password_file) == (5, "me", str(tmp_path / "password"))
     assert (first.ca_file, first.client_cert_file) == (str(tmp_path / "ca.pem"), str(tmp_path / "c.pem"))
-    assert first.client_key_file == str(tmp_path / "k.pem")
+    assert (first.client_key_file, first.server_name) == (str(tmp_path / "k.pem"), "am")
     assert (second.bearer_token_file, second.timeout_seconds) == (str(tmp_path / "token"), 10)
     settings = alerting.settings()
     assert (settings.resend_seconds, settings.external_labels) == (30, {"cluster": "eu-1"})

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 def checkout(tmp_path: Path) -> Path:
     for path in sorted({str(Path(path).parent) for path in ARTEFACTS}):
-        shutil.copytree(ROOT / path, tmp_path / path)
+        shutil.copytree(ROOT / path, tmp_path / path, dirs_exist_ok=True)
     return tmp_path
 
 

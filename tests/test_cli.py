@@ -87,7 +87,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["replay"],
         ["replay", "x", "--step", "0s"],
         ["inspect"],
-        ["run", "--role", "fleet"],
+        ["run", "--role", "cluster"],
         ["demo", "--port", "65536"],
         ["demo", "--port", "http"],
         ["demo", "--speed", "0"],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.collect import scrapers
-from agent.collect.pages import TargetOptions
+from agent.collect.target_options import TargetOptions
 from agent.config import Config, find, load, parse_config
 from agent.config_files import load_plan, read_document
 from agent.errors import BadConfig, BadPlan
@@ -54,7 +54,7 @@ def test_ten_mistakes_are_named_with_their_lines_and_paths_in_one_go(tmp_path: P
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
     duration = "must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d, not"
     expected = (
-        "2: role: must be 'standalone' or 'node', not 'fleet'",
+        "2: role: must be 'standalone', 'node' or 'fleet', not 'cluster'",
         f"4: scrape_interval: {duration} 15",
         f"5: scrape_timeout: {duration} '90 s'",
         "6: data-dir: is not a key of the configuration; did you mean data_dir?",
@@ -72,7 +72,7 @@ def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_pat
     shutil.copy(TESTS / "plans" / "ten-mistakes.yaml", tmp_path / "plan.yaml")
     path = written(tmp_path, "plan: plan.yaml\nrole: nodes\n")
     found = file_problems(path)
-    assert found[0] == f"{path}:2: role: must be 'standalone' or 'node', not 'nodes'"
+    assert found[0] == f"{path}:2: role: must be 'standalone', 'node' or 'fleet', not 'nodes'"
     assert len(found) == 11
     assert f"{tmp_path}/plan.yaml:7: tiers.a100-llama70b-int8.gpu.per_replica: must be a whole number, not 4.0" in found
 
@@ -245,7 +245,13 @@ def test_every_key_of_a_target_reaches_the_collector() -> None:
         "scrape_timeout": "500ms",
         "gpus": [3, "GPU-1"],
         "basic_auth": {"username": "u", "password_file": "/p"},
-        "tls": {"ca_file": "/ca", "cert_file": "/c", "key_file": "/k", "insecure_skip_verify": True},
+        "tls": {
+            "ca_file": "/ca",
+            "cert_file": "/c",
+            "key_file": "/k",
+            "server_name": "n",
+            "insecure_skip_verify": True,
+        },
         "max_page_bytes": 2048,
     }
     (watched,) = parse_config({"targets": [keys]}).watched()
@@ -266,6 +272,7 @@ def test_every_key_of_a_target_reaches_the_collector() -> None:
             password_file="/p",
             client_cert_file="/c",
             client_key_file="/k",
+            server_name="n",
         ),
     )
 
@@ -429,6 +436,10 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
         (
             "targets: [{url: 'https://a/', tier: h100-llama70b-fp8, tls: {insecure_skip_verify: true}}]\n",
             (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file",),
+        ),
+        (
+            SOUND + "gpus: {source: dcgm, dcgm: {url: 'https://a/', tls: {insecure_skip_verify: true}}}\n",
+            (":3: gpus.dcgm.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file",),
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_every_key_has_a_row_that_says_what_it_means() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"role": "fleet"},
+        {"role": "cluster"},
         {"scrape_interval": 15},
         {"scrape_intervall": "15s"},
         {"targets": [{"url": "http://x/"}]},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
-from grafana_server import TOKEN, GrafanaServer, grafana
+from grafana_server import PASSWORD, TOKEN, GrafanaServer, grafana
 
 from agent import cli
 from agent.grafana_api import MOST_ANSWER_BYTES
@@ -172,6 +172,53 @@ def test_what_was_saved_before_a_trouble_is_said(tmp_path: Path, capsys: pytest.
         out, err = capsys.readouterr()
         assert len(out.splitlines()) == 2
         assert "answered 503 (busy): is Grafana still starting?" in err
+
+
+def test_a_user_and_password_do_instead_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n", encoding="utf-8")
+    with grafana() as server:
+        words = ["dashboards", "push", "--url", server.url, "--username", "admin", "--password-file", str(password)]
+        assert cli.main(words) == 0
+        assert len(server.saved) == len(DASHBOARDS)
+        password.write_text("other", encoding="utf-8")
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        assert "other" not in told(capsys, f"{server.url}/api/folders: answered 401")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ([], "--token-file: give it, or --username and --password-file instead"),
+        (["--username", "a"], "--username: needs --password-file"),
+        (["--password-file", "a"], "--username: needs --password-file"),
+        (["--token-file", "a", "--username", "a", "--password-file", "b"], "--token-file: give it, or"),
+        (["--token-file", "a", "--client-key-file", "k"], "--client-key-file: needs --client-cert-file"),
+        (["--token-file", "a", "--client-cert-file", "k"], "--client-cert-file: k: is no file"),
+    ],
+)
+def test_ways_in_that_contradict_are_refused(capsys: pytest.CaptureFixture[str], more: list[str], words: str) -> None:
+    assert cli.main(["dashboards", "push", "--url", "http://127.0.0.1:9", *more]) == 2
+    told(capsys, words)
+
+
+def test_a_client_certificate_opens_a_proxy_that_wants_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    ca, ours = tmp_path / "ca.pem", tmp_path / "ours.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    authority.issue_cert("sizewatch").private_key_and_cert_chain_pem.write_to_path(str(ours))
+    with grafana() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = server.url.replace("http://", "https://")
+        assert push(tmp_path, url, "--ca-file", str(ca)) == 2
+        assert url in capsys.readouterr().err
+        assert server.saved == {}
+        assert push(tmp_path, url, "--ca-file", str(ca), "--client-cert-file", str(ours)) == 0
+        assert len(server.saved) == len(DASHBOARDS)
 
 
 def test_a_certificate_is_trusted_with_its_ca_and_not_without(

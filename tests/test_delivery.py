@@ -21,7 +21,7 @@ from mortal_alertmanager import alertmanager
 from agent.alerting import posting
 from agent.alerting.delivery import Delivery
 from agent.alerting.posting import BATCH, NotDelivered, Poster, Round
-from agent.collect.pages import TargetOptions
+from agent.collect.target_options import TargetOptions
 from exporters.alertmanager import Posted, timestamp
 
 OK = (200, b"")

@@ -131,7 +131,7 @@ def test_every_command_has_its_section_and_says_its_exit_codes() -> None:
     for command in cli.COMMANDS:
         section = page.split(f"\n## sizewatch {command.name}\n")[1].split("\n## ")[0]
         told = {int(code) for code in re.findall(r"[:;] (\d) ", section.split("Exit codes")[1])}
-        module = importlib.import_module(f"agent.commands.{command.name}")
+        module = importlib.import_module(command.module)
         own = {value for name, value in vars(module).items() if name in ("FINE", "FINDING", "CANNOT_JUDGE")}
         assert told >= own | {2}
         assert told == own | {2} or not own

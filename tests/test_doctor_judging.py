@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from agent import doctor_machine, doctor_targets
-from agent.collect.pages import TargetOptions
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import Target
+from agent.collect.target_options import TargetOptions
 from agent.config import Loaded, parse_config
 from agent.config_files import load_plan
 from agent.doctor_findings import Finding, Level

@@ -12,8 +12,8 @@ from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 from agent.alerting import foreign as memory
 from agent.alerting.both_ways import fleet_of
 from agent.alerting.foreign import ForeignAlerts
-from agent.collect.pages import TargetOptions
 from agent.collect.scrapers import Target
+from agent.collect.target_options import TargetOptions
 from rules import episodes, slices
 from rules.episodes import Episode
 from rules.foreign_alerts import AFTERMATH_SECONDS, Fleet, ForeignAlert, explained, placed

@@ -16,9 +16,9 @@ from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtur
 from agent.collect.gpu_owners import Owned, assigned, owners
 from agent.collect.gpus import UNREAD_SECONDS, ExporterPage, Gpus
 from agent.collect.nvml import NvmlReader
-from agent.collect.pages import TargetOptions
 from agent.collect.processes import MOST_GENERATIONS, NoPid, lineage, read_pid
 from agent.collect.scrapers import Target
+from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.gpu_names.amd import AMD
 from rules.gpu_names.dcgm import DCGM as DCGM_EXPORTER

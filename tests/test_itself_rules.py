@@ -105,6 +105,23 @@ def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, ru
     )
 
 
+def test_a_report_that_fails_or_does_not_arrive_is_told_after_two_hours(tmp_path: Path, rules: Path) -> None:
+    degraded = "SizewatchDegraded"
+    delivery = 'sizewatch_report_delivery_up{instance="a:1",destination="%s"}'
+    series = {
+        'sizewatch_report_up{instance="a:1"}': "0x600",
+        delivery % "mail": "0x600",
+        delivery % "chat": "0x200 1x400",
+    }
+    values = [
+        ("119m", firing(degraded), 0),
+        ("2h", firing(degraded, reason="report"), 1),
+        ("2h", firing(degraded, reason="report_delivery", destination="mail"), 1),
+        ("2h", firing(degraded, reason="report_delivery", destination="chat"), 0),
+    ]
+    assert not differences(tmp_path, rules, [Case(series=series, values=values)])
+
+
 def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(tmp_path: Path, rules: Path) -> None:
     blind = {of_tier("unknown", "t", f',rule="R{n}",reason="scrape_failed"'): "1x200" for n in range(3)}
     idle = {of_tier("unknown", "t", f',rule="{gap}",reason="{gap}"'): "1x200" for gap in Gap if gap not in NOT_SEEING}

@@ -16,8 +16,9 @@ import requests
 import trustme
 import urllib3
 
-from agent.collect.pages import Backoff, PageFetcher, TargetOptions
+from agent.collect.pages import Backoff, PageFetcher
 from agent.collect.scrape_failures import closed_by_peer, translated
+from agent.collect.target_options import TargetOptions
 from agent.errors import BadConfig, ScrapeError, ScrapeFailure
 
 PAGE = b"# TYPE x gauge\nx 12\n"

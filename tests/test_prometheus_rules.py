@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_server import prometheus
 from promql_parser import parse
-from promtool import Case, complaints, differences, firing
+from promtool import Case, complaints, differences, firing, narrowed
 from status_samples import agent_status
 
 from exporters import names
@@ -23,6 +23,7 @@ from exporters.prometheus_rules import (
     CAUSES,
     KEEP,
     LEVELS,
+    WHOLE_TIER,
     Level,
     alert_groups,
     hold_seconds,
@@ -107,7 +108,8 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
 def test_an_alert_reads_the_verdict_and_its_certainty_and_nothing_else(pair: tuple[Rule, Level]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
-    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == {names.VERDICT.name, names.VERDICT_CERTAIN.name}
+    beside = {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
+    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == {names.VERDICT.name, names.VERDICT_CERTAIN.name} | beside
     assert str(parse(alert.expr))
 
 
@@ -302,3 +304,21 @@ def test_a_rule_more_in_the_catalogue_is_an_alert_more() -> None:
     more = [row for group in alert_groups((*RULES, RULES[0])) for row in group.rows]
     assert len(more) == 1 + sum(len(group.rows) for group in alert_groups())
     assert plain_groups(alert_groups()) == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+
+
+def test_a_node_that_sees_only_its_own_replica_does_not_call_the_tier_down(tmp_path: Path) -> None:
+    down = {
+        'sizewatch_verdict{tier="t",replica="",rule="TierDown",instance="node-1"}': "2x80",
+        'sizewatch_verdict_certain{tier="t",replica="",rule="TierDown",instance="node-1"}': "1x80",
+        'sizewatch_target_up{tier="t",replica="r1",pool="mixed",instance="node-1"}': "0x80",
+    }
+    other = 'sizewatch_target_up{tier="t",replica="r2",pool="mixed",instance="node-2"}'
+    pages = firing("TierDown", severity="critical")
+    cases = [
+        Case(name="another node's replica answers", series={**down, other: "1x80"}, values=[("15m", pages, 0)]),
+        Case(name="that one does not either", series={**down, other: "0x80"}, values=[("15m", pages, 1)]),
+        Case(
+            name="another tier's does", series={**down, other.replace('"t"', '"u"'): "1x80"}, values=[("15m", pages, 1)]
+        ),
+    ]
+    assert not differences(tmp_path, narrowed(tmp_path, ALERTS, "TierDown"), cases)

@@ -48,6 +48,23 @@ def running(job: Job) -> Iterator[Schedule]:
     plan.end()
 
 
+def test_reports_are_looked_after_at_once_and_again_each_minute_and_after_the_clock_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    plan = Schedule(lambda: None, lambda: None, lambda why: None, lambda: None, job.turn, speed=600.0)
+    plan.begin(60.0)
+    try:
+        assert wait_for(lambda: len(job.begun) >= 3)
+        assert not job.twice_at_once
+        monkeypatch.setattr(schedule, "clock_offset", lambda: 7200.0 + time.time() - time.monotonic())
+        plan.mind_the_clock()
+        seen = len(job.begun)
+        assert wait_for(lambda: len(job.begun) >= seen + 2)
+    finally:
+        plan.end()
+
+
 def due(plan: Schedule) -> float:
     """When the next turn is due, unix seconds."""
     time_due = plan._scheduler.get_job(schedule.TURN).next_run_time

@@ -21,8 +21,9 @@ from engine_server import (
     redirects,
 )
 
-from agent.collect.pages import PageFetcher, TargetOptions
+from agent.collect.pages import PageFetcher
 from agent.collect.scrapers import Fetcher, Scraped, Scrapers, Target
+from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeFailure
 
 TIMEOUT = 1.0

@@ -16,8 +16,8 @@ from gpu_samples import T, by_uuid, readout
 
 from agent import news
 from agent.collect.gpus import Gpus, Source
-from agent.collect.pages import TargetOptions
 from agent.collect.scrapers import Scrapers, Target
+from agent.collect.target_options import TargetOptions
 from agent.publishing import Facts, status
 from agent.turns import Turns
 from exporters.status import AgentStatus, Health

@@ -10,6 +10,7 @@ import pytest
 PACKAGES = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
+    "victoria-metrics": "victoria-metrics",
     "amtool": "prometheus-alertmanager",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "systemd-analyze": "systemd",

@@ -62,14 +62,21 @@ class Alerting:
         return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
 
     def turn(
-        self, states: States, episodes: Sequence[Episode], fleet: Callable[[], Fleet], now: float
+        self,
+        states: States,
+        episodes: Sequence[Episode],
+        fleet: Callable[[], Fleet],
+        now: float,
+        *,
+        posts: bool = True,
     ) -> tuple[ForeignAlert, ...]:
-        """Takes up what came in and hands over what is to be posted. Returns the foreign alerts that changed."""
+        """Takes up what came in and, where this agent `posts`, hands over what is to be posted. Returns the foreign alerts that
+        changed."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
         changed = self.foreign.turn(arrived, episodes, now, fleet)
         for alert in changed:
             _log.info("foreign alert %s", _told(alert))
-        if self.deliveries:
+        if self.deliveries and posts:
             self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import requests
 import urllib3
 
-from agent.collect.pages import TargetOptions, authorization, tls_of
 from agent.collect.scrape_failures import place_of, translated
+from agent.collect.target_options import TargetOptions, authorization, tls_of
 from agent.collect.transport import TargetAdapter
 from agent.errors import SizewatchError
 from exporters.alertmanager import Posted
@@ -79,7 +79,8 @@ class Poster:
         done = Round()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
-            adapter, headers = TargetAdapter(tls_of(self._options)), authorization(self._options)
+            adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
+            headers = authorization(self._options)
         except SizewatchError as error:
             raise NotDelivered(str(error)) from error
         good = [one for one in alerts if one.title not in suspects]

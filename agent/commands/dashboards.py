@@ -11,12 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.grafana_api import Grafana, token_of
+from agent.grafana_api import Grafana, WayIn
 from exporters.dashboards.files import FOLDER
 from exporters.dashboards.grafana import dashboard_json
 from exporters.dashboards.registry import DASHBOARDS
 
 FINE = 0
+
+WAYS_IN = (
+    ("--token-file", "FILE", Path, "holds the token of a service account that may edit dashboards"),
+    ("--username", "NAME", str, "instead of a token: a user who may edit dashboards"),
+    ("--password-file", "FILE", Path, "password of that user"),
+    ("--ca-file", "FILE", Path, "CA that signed Grafana's certificate"),
+    ("--client-cert-file", "FILE", Path, "client certificate, where a proxy before Grafana wants one"),
+    ("--client-key-file", "FILE", Path, "its key, where it is not in that file"),
+)
 
 
 class Part(NamedTuple):
@@ -44,21 +53,23 @@ def _add_push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
     )
-    parser.add_argument(
-        "--token-file",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="holds the token of a service account that may edit dashboards",
-    )
+    for name, metavar, kind, text in WAYS_IN:
+        parser.add_argument(name, type=kind, metavar=metavar, help=text)
     parser.add_argument(
         "--folder", default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
     )
-    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CA that signed Grafana's certificate")
 
 
 def _push(options: argparse.Namespace) -> int:
-    grafana = Grafana(options.url, token_of(options.token_file), options.ca_file)
+    way_in = WayIn(
+        token_file=options.token_file,
+        username=options.username,
+        password_file=options.password_file,
+        ca_file=options.ca_file,
+        cert_file=options.client_cert_file,
+        key_file=options.client_key_file,
+    )
+    grafana = Grafana(options.url, way_in)
     folder = grafana.folder(options.folder)
     for dashboard in DASHBOARDS:
         print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)

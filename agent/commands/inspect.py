@@ -9,10 +9,11 @@ import argparse
 import re
 from pathlib import Path
 
-from agent.collect.pages import PageFetcher, TargetOptions
+from agent.collect.pages import PageFetcher
 from agent.collect.scrape_failures import wrong_content
 from agent.commands import inspect_engine, inspect_gpus
 from agent.commands.arguments import add_format
+from agent.commands.connecting import add_ways_in, target_options
 from agent.errors import BadConfig, BadRecording
 from rules.engines.registry import ENGINES
 
@@ -25,8 +26,7 @@ _OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("page", metavar="FILE-or-URL", help="a saved page, or the address of a live one")
     parser.add_argument("--engine", metavar="NAME", help="instead of recognising it from the page")
-    parser.add_argument("--bearer-token-file", metavar="FILE", help="token for the address")
-    parser.add_argument("--ca-file", metavar="FILE", help="CA that signed the address's certificate")
+    add_ways_in(parser)
     add_format(parser)
 
 
@@ -58,9 +58,7 @@ def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _asked(options: argparse.Namespace) -> bytes:
-    fetcher = PageFetcher(
-        TargetOptions(url=options.page, bearer_token_file=options.bearer_token_file, ca_file=options.ca_file)
-    )
+    fetcher = PageFetcher(target_options(options, options.page))
     try:
         return fetcher.fetch()
     finally:

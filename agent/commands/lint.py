@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.collect.pages import PageFetcher, TargetOptions
+from agent.collect.pages import PageFetcher
 from agent.collect.scrape_failures import wrong_content
+from agent.collect.target_options import TargetOptions
 from agent.commands.arguments import add_format
+from agent.commands.connecting import add_ways_in, target_options
 from agent.errors import BadConfig, BadRecording, ScrapeError
 from agent.lint.catalogue import Page, catalogue, read_page
 from agent.lint.linting import lint
@@ -38,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a label that Prometheus puts on targets here; may be given again",
     )
-    parser.add_argument("--bearer-token-file", metavar="FILE", help="token for the addresses")
-    parser.add_argument("--ca-file", metavar="FILE", help="CA that signed the addresses' certificates")
+    add_ways_in(parser, "the addresses")
     add_format(parser)
 
 
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _live(url: str, options: argparse.Namespace) -> Iterator[Page]:
     """The page as sizewatch and Prometheus 3 get it, and as Prometheus 2 does where names differ there."""
-    target = TargetOptions(url=url, bearer_token_file=options.bearer_token_file, ca_file=options.ca_file)
+    target = target_options(options, url)
     page = read_page(url, _asked(target))
     yield page
     names = {series.name for series in page.series}

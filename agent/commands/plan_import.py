@@ -23,6 +23,8 @@ from agent.benchmarks.plan_edit import CURVE, Edited, PlanFile, chosen_tier, cur
 from agent.benchmarks.remarks import LOCAL_CLOCK
 from agent.benchmarks.results import Measured
 from agent.commands.arguments import add_format
+from agent.commands.connecting import NAMES as WAYS_IN
+from agent.commands.connecting import add_ways_in, option, ways_in
 from agent.errors import BadPlan
 from exporters.plan_yaml import WRITTEN, Layout, curve_lines
 from rules.curve import operating_point
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 FINE = 0
 SPECULATION = "speculative_acceptance"
 
-NEEDS = {"tier": "into", "telemetry_selector": "telemetry", "bearer_token_file": "telemetry", "ca_file": "telemetry"}
+NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
 """Options that say nothing without another."""
 
 
@@ -71,8 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SELECTOR",
         help='the replica that was measured: its labels on a server ({instance="10.0.0.5:8000"}), its name in a recording',
     )
-    parser.add_argument("--bearer-token-file", metavar="FILE", help="token for the telemetry's address")
-    parser.add_argument("--ca-file", metavar="FILE", help="CA that signed its certificate")
+    add_ways_in(parser, "the telemetry's address")
+    parser.add_argument(
+        "--org-id", metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
+    )
     add_format(parser)
 
 
@@ -94,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     for given, needed in NEEDS.items():
         if getattr(options, given) is not None and getattr(options, needed) is None:
-            raise BadPlan((f"--{given.replace('_', '-')} says nothing without --{needed}",))
+            raise BadPlan((f"{option(given)} says nothing without --{needed}",))
 
 
 def _imported(options: argparse.Namespace, target: _Target | None) -> Imported:
@@ -121,8 +125,8 @@ def _observed(
         options.telemetry,
         engine=engine if engine in {known.name for known in ENGINES} else None,
         selector=options.telemetry_selector,
-        bearer_token_file=options.bearer_token_file,
-        ca_file=options.ca_file,
+        org_id=options.org_id,
+        **ways_in(options),
     )
     speculates = target is None or target.plan.tiers[target.tier].get("speculation") is not None
     with closing(telemetry):

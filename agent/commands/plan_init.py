@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.collect.pages import TargetOptions
 from agent.collect.scrapers import Target
 from agent.commands.arguments import add_config
+from agent.commands.connecting import add_ways_in, target_options
 from agent.config import find, parse_config
 from agent.config_files import read_document
 from agent.errors import BadConfig, ScrapeError
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_config(parser)
     parser.add_argument("--tier", metavar="T", help="name of the tier, or which of the configured ones; default: all")
-    parser.add_argument("--bearer-token-file", metavar="FILE", help="token for the addresses")
-    parser.add_argument("--ca-file", metavar="FILE", help="CA that signed the addresses' certificates")
+    add_ways_in(parser, "the addresses")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,12 +59,7 @@ def _given(options: argparse.Namespace) -> list[Target]:
             tier=options.tier or "",
             replica=url,
             pool="mixed",
-            options=TargetOptions(
-                url=url,
-                timeout_seconds=TIMEOUT_SECONDS,
-                bearer_token_file=options.bearer_token_file,
-                ca_file=options.ca_file,
-            ),
+            options=target_options(options, url, TIMEOUT_SECONDS),
         )
         for url in dict.fromkeys(options.url)
     ]

@@ -1,9 +1,11 @@
-"""`sizewatch report`: the re-size report from the history that the daemon keeps, written into a directory."""
+"""`sizewatch report`: the re-size report from the history that the daemon keeps, written into a directory and, if wanted, sent."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +15,15 @@ from agent.config import Loaded, find, load
 from agent.durations import duration_text
 from agent.errors import BadConfig, SizewatchError
 from agent.forecasting.child import ONE_THREAD
-from agent.history.store import Store
-from agent.reporting.gathering import Asked, gather
-from agent.version import VERSION
-from agent.views import versions_of, views_of
-from exporters.report.past import Past
+from agent.reporting import folder
+from agent.reporting.jobs import Send
+from agent.reporting.process import Runner
 
-FINE, CANNOT_JUDGE = 0, 3
-HOUR_SECONDS, WEEK_SECONDS = 3600.0, 604_800.0
+FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
+WEEK_SECONDS = 604_800.0
+
+RARELY = (50_000, 20, 100)
+"""Windows of weeks hold no cycles: looking for some at Python's own pace takes a seventh of a report's time."""
 
 
 class ReportProblem(SizewatchError):
@@ -39,56 +42,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="where to write it; made where it is not"
     )
+    parser.add_argument(
+        "--deliver",
+        action="store_true",
+        help="send it to every destination of report.deliver too, once, with its picture",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes report.json, report.md, report.html and plan.next.yaml; the exit code says whether anything was seen."""
+    """Writes report.json, report.md, report.html and plan.next.yaml; the exit code says whether anything was seen, and whether
+    every destination took it."""
     # Jinja2 and the forecast's libraries are loaded when a report is written, and not with the command line.
     os.environ.update(ONE_THREAD)
-    from agent.reporting.writing import files_of
+    gc.set_threshold(*RARELY)
+    from agent.reporting.making import past_of
+    from agent.reporting.writing import files_of, picture_of
 
     loaded = load(find(options.config))
-    past = _past(loaded, options.since, time.time())
-    texts, found = files_of(past)
-    _write(options.out, texts)
+    if options.deliver and not loaded.config.report.deliver:
+        raise BadConfig((f"{loaded.path}: report.deliver: names no destination to send the report to",))
+    texts, found = files_of(past_of(loaded, options.since, time.time()))
+    files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+    if options.deliver:
+        files[folder.PICTURE] = picture_of(found)
+    _write(options.out, files)
     print(found.headline)
     for tier in found.tiers:
         print(f"  {tier.verdict}")
-    print(f"{', '.join(texts)} of the last {duration_text(options.since)} in {options.out}")
+    print(f"{', '.join(files)} of the last {duration_text(options.since)} in {options.out}")
+    arrived = not options.deliver or _deliver(loaded, options.out.absolute())
+    if not arrived:
+        return FINDING
     return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
 
 
-def _past(loaded: Loaded, seconds: float, now: float) -> Past:
-    if loaded.config.history_path is None:
-        raise BadConfig(
-            (f"{loaded.path}: data_dir: there is no history to report on; role node keeps none unless it is given",)
-        )
-    from agent.reporting.prewarming import prewarming
-
-    # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
-    until = now // HOUR_SECONDS * HOUR_SECONDS
-    with Store.open_reader(loaded.config.history_path) as store:
-        asked = Asked(
-            views=views_of(loaded),
-            versions=versions_of(loaded),
-            plan=loaded.plan,
-            since=until - max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS),
-            until=until,
-            zone=loaded.config.forecast.zone,
-            version=VERSION,
-            forecasting=loaded.config.forecast.enabled,
-            prewarming=prewarming(loaded, now),
-        )
-        return gather(store, asked)
+def _deliver(loaded: Loaded, out: Path) -> bool:
+    """Each destination in turn, whatever became of the others; whether all took it."""
+    troubles = []
+    with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
+        for one in loaded.config.report.deliver:
+            # A receipt of its own: what is sent by hand is sent again as often as it is asked for.
+            receipt, lock = Path(own) / one.name, Path(own) / "lock"
+            job = Send(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
+            trouble = Runner().run(job).trouble
+            print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
+            troubles += [trouble] if trouble else []
+    return not troubles
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
+def _write(place: Path, files: Mapping[str, bytes]) -> None:
     """Each file whole or not at all: a reader never sees half of one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            unfinished = folder / f".{name}.{os.getpid()}"
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(folder / name)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            unfinished = place / f".{name}.{os.getpid()}"
+            unfinished.write_bytes(content)
+            unfinished.replace(place / name)
     except OSError as error:
-        raise ReportProblem(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
+        raise ReportProblem(f"{place} cannot be written: {error.strerror or error}; give another --out") from error

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--role", choices=("standalone", "node"), help="instead of the configuration's role")
+    parser.add_argument("--role", choices=("standalone", "node", "fleet"), help="instead of the configuration's role")
 
 
 def run(options: argparse.Namespace) -> int:

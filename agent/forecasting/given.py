@@ -91,7 +91,7 @@ def from_history(loaded: Loaded, tier: str, bin_seconds: float | None, now: floa
     width = bin_seconds or keys.bin_seconds
     if width % 60:
         raise BadConfig((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
-    until = settled_until(time.time() if now is None else now, loaded.config.scrape_interval_seconds) // width * width
+    until = settled_until(time.time() if now is None else now, loaded.config.settling_seconds / 2) // width * width
     with Store.open_reader(history_path(loaded)) as reader:
         mark.tell(reader)
         found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)

@@ -88,7 +88,7 @@ def _question(loaded: Loaded, tier: str, starts: tuple[Start, ...], said: Said, 
         config.forecast,
         history=path,
         now=now,
-        scrape_interval_seconds=config.scrape_interval_seconds,
+        scrape_interval_seconds=config.settling_seconds / 2,
     )
     return _with(asked, said)
 

@@ -126,6 +126,12 @@ def config_maps_text() -> str:
     return "\n".join((commented(_MAPS_HEAD), "---\n".join(maps)))
 
 
+def kustomization_text() -> str:
+    """What makes the ConfigMaps a resource of a kustomization."""
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return _yaml(HEAD, {**kind, "resources": ["dashboards.yaml"]})
+
+
 def _config_map(dashboard: Dashboard) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -150,5 +156,6 @@ FILES: Mapping[str, Callable[[], str]] = {
     "grafana/provisioning/dashboards/sizewatch.yaml": provider_text,
     "grafana/provisioning/alerting/sizewatch.yaml": lambda: alerts_text(DATASOURCE_UID, FOLDER),
     "grafana/kubernetes/dashboards.yaml": config_maps_text,
+    "grafana/kubernetes/kustomization.yaml": kustomization_text,
 }
 """By path from the root of the repository."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from rules.gpu_names.amd_ignored import IGNORED
 from rules.gpu_names.amd_ticks import RESIDENCIES, TICKS, ticks_of, why_no_ticks
 from rules.gpu_names.changes import BY_CODE, FAULTS
-from rules.gpu_names.devices import Device, code, in_order, label, readout, whole_number
+from rules.gpu_names.devices import Device, code, in_order, label, pod_of, readout, whole_number
 from rules.gpu_names.exporter import MEAN, MIB, Field, GpuExporter, Page, Sample, Ticks
 
 LIST = "device-metrics-exporter docs/configuration/metricslist.md"
@@ -140,7 +140,9 @@ def read(samples: Iterable[Sample], t: float) -> Page:
         elif name in WHOLE and _split(labels):
             split.add(key)
         elif name in _READ:
+            pod = pod_of(labels, POD_LABELS)
             device.add(name, value, bool(label(labels, POD_LABELS)))
+            device.pods.update({pod} if pod else ())
     problems = [*_told_apart(devices)]
     if nameless:
         problems.append(f"{nameless} AMD series left out: no label gpu_id, gpu_uuid or serial_number names their GPU")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from rules.gpu_names.changes import BY_CODE, FAULTS
 from rules.gpu_names.dcgm_ignored import IGNORED
-from rules.gpu_names.devices import Device, code, in_order, label, readout, whole_number
+from rules.gpu_names.devices import Device, code, in_order, label, pod_of, readout, whole_number
 from rules.gpu_names.exporter import MIB, Field, GpuExporter, Page, Sample
 
 PREFIX = "DCGM_FI_"
@@ -125,7 +125,9 @@ def read(samples: Iterable[Sample], t: float) -> Page:
             continue
         device = devices.get(key) or devices.setdefault(key, _device(key, labels))
         if name in _WANTED:
+            pod = pod_of(labels, POD_LABELS)
             device.add(name, value, bool(label(labels, POD_LABELS)))
+            device.pods.update({pod} if pod else ())
     problems = []
     if nameless:
         problems.append(f"{nameless} DCGM series left out: no label {' or '.join(UUID_LABELS)} names their GPU")

@@ -18,6 +18,9 @@ RATIO_SLACK = 0.01
 
 RATIOS = frozenset(name for name, row in GPU_NAMES.items() if row.unit == "ratio")
 
+NAMESPACE_LABELS = ("namespace", "pod_namespace", "exported_namespace")
+"""Of the pod: dcgm-exporter's new and old spelling, and what a Prometheus makes of it."""
+
 Blank = Callable[[Field | None, float], str | None]
 """Why a value of a row is none, in words that follow "is"; None where it is one."""
 
@@ -34,6 +37,8 @@ class Device:
     values: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
     """By the exporter's name: each series' value, and whether the series is one of a pod."""
     pids: set[int] = field(default_factory=set)
+    pods: set[str] = field(default_factory=set)
+    """Pods that the exporter gives it to, as namespace/name."""
 
     def add(self, name: str, value: float, of_a_pod: bool = False) -> None:
         self.values.setdefault(name, []).append((value, of_a_pod))
@@ -113,6 +118,7 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
         gaps=gaps,
         sampled=frozenset(sampled & (counters.keys() | gauges.keys())),
         pids=tuple(sorted(device.pids)),
+        pods=tuple(sorted(device.pods)),
     )
 
 
@@ -124,6 +130,12 @@ def in_order(devices: Iterable[Device]) -> list[Device]:
 def label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     """The first of these labels that says something; empty where none does."""
     return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def pod_of(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """The pod that a series says its GPU was given to, as namespace/name; empty where it says not both."""
+    pod, namespace = label(labels, names), label(labels, NAMESPACE_LABELS)
+    return f"{namespace}/{pod}" if pod and namespace else ""
 
 
 def whole_number(text: str) -> int | None:

@@ -1,0 +1,86 @@
+"""Role fleet's turns over the past: what the daemon would have booked, had it run then.
+
+Owns the clock of such turns and what is kept of each instead of a history, a log and alerts. The turns are
+`agent.fleet.turns`', so are the judgement and the way each tier is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from agent.config import Loaded
+from agent.cycle import NOBODY, Closed
+from agent.fleet.parts import AGENTS, asking_of
+from agent.fleet.past import PastApi
+from agent.fleet.turns import FleetTurns
+from agent.views import versions_of, views_of
+from rules.episodes import Ended, Episode
+from rules.foreign_alerts import ForeignAlert
+from rules.timeline import Event
+
+UNJUDGED_SECONDS = 900.0
+"""A rule that could not judge for so long says nothing of now."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What turns left, in the order in which it ended."""
+
+    closed: list[Closed] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+class PastTurns(FleetTurns):
+    """Turns at times that are past: `at` is the next one's. `collected` is what they left; whoever takes of it removes it."""
+
+    def __init__(self, loaded: Loaded, api: PastApi, at: float) -> None:
+        self.at = at
+        self.collected = Collected()
+        views = views_of(loaded)
+        sources = {tier: loaded.config.tiers.get(tier, AGENTS) for tier in views}
+        super().__init__(
+            asking={
+                (None, tier): asking_of(tier, sources[tier], view, loaded.config.fleet, api)
+                for tier, view in views.items()
+            },
+            api=api,
+            told_by_agents=frozenset(tier for tier, source in sources.items() if source.source == "agents"),
+            delay_seconds=0.0,
+            views=views,
+            versions=versions_of(loaded),
+            history=None,
+            alerting=None,
+            clock=lambda: self.at,
+        )
+
+    def lasting(self, t: float) -> tuple[Episode, ...]:
+        """What has not ended, as if it did at `t`; what could not be judged for long by then, when it last was."""
+        found = []
+        for one in self.watcher.standings.values():
+            judged = one.judged_at if one.judged_at is not None else -math.inf
+            if one.episode is not None and one.episode.started_at < t:
+                last = max(judged, one.episode.transitions[-1].t)
+                found.append(replace(one.episode, ended_at=t if t - last < UNJUDGED_SECONDS else last))
+        return tuple(found)
+
+    def pool(self, one: Closed) -> str:
+        """The part of its tier that a minute's replica belongs to."""
+        return self.watcher.view(one.tier).pools.get(one.replica, "mixed")
+
+    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
+        """Kept for the history."""
+        self.collected.events.append(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+
+    def _concluded(self, now: float, blind: Mapping[str, str] = NOBODY) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+        # Without the log, in which what is past would look as if it happened now.
+        return self.watcher.turn(now, blind)
+
+    def _tell_troubles(self, blind: Mapping[str, str]) -> None:
+        self.store_troubles = dict(blind)
+
+    def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
+        self.collected.ended += [one for one in ended if not isinstance(one, ForeignAlert)]
+        self.collected.closed += closed

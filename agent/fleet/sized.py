@@ -1,0 +1,79 @@
+"""One tier asked of the store in the way that fits its size: replica by replica, or as sums by load.
+
+Owns the count of replicas (one query a turn, of a tier that is read replica by replica) and when the way changes. A tier whose size goes to and fro around the limit
+does not change with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from agent.fleet.each import EachReplica
+from agent.fleet.pages import Told
+from agent.fleet.summed import SummedTier
+from agent.store.answers import Sampled
+from rules.slices import Slice, TierView
+from rules.windows import Window
+
+BACK_SHARE = 0.75
+"""Of the limit: a tier that shrank below it is read replica by replica again."""
+
+
+class Instant(Protocol):
+    """What gives an expression's value: `agent.store.api.StoreApi`."""
+
+    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]: ...
+
+
+class SizedTier:
+    """The replicas of one tier; `counted` is the PromQL of how many there are, `most` the limit for one by one."""
+
+    def __init__(self, each: EachReplica, summed: SummedTier, counted: str, most: int, api: Instant) -> None:
+        self.tier = each.tier
+        self._each, self._summed = each, summed
+        self._now: EachReplica | SummedTier = each
+        self._counted = counted
+        self._most = most
+        self._api = api
+
+    @property
+    def sums(self) -> bool:
+        """Whether it is seen as sums now."""
+        return self._now is self._summed
+
+    def ask(self, since: float, until: float) -> tuple[Told, ...]:
+        """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
+        self._choose(until)
+        return self._now.ask(since, until)
+
+    def _choose(self, t: float) -> None:
+        # A tier that is seen as sums is known replica by replica already.
+        known = float(len(self._summed.pools)) if self.sums else 0.0
+        count = known or sum(one.value for one in self._api.instant(self._counted, t))
+        if not self.sums and count > self._most:
+            self._now = self._summed
+        elif self.sums and count <= BACK_SHARE * self._most:
+            self._now = self._each
+
+    def minute(
+        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
+    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        """The minute of a tier that is seen as sums. Raises StoreTrouble."""
+        return self._summed.minute(seen, view, before)
+
+    def absent(self, now: float) -> tuple[Told, ...]:
+        """Replicas that should have been told of by `now` and were not."""
+        return self._now.absent(now)
+
+    def gone(self, now: float) -> set[str]:
+        """Replicas that are no more; they are forgotten."""
+        return self._now.gone(now)
+
+    @property
+    def all_silent_since(self) -> float | None:
+        return self._now.all_silent_since
+
+    @property
+    def pools(self) -> Mapping[str, str]:
+        return self._now.pools

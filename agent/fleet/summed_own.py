@@ -1,0 +1,103 @@
+"""The sums of a tier that node agents tell of: asked of the store, and put together to a window for each load.
+
+Owns what becomes of the answers to `agent.store.sums`' questions. Histograms whose replicas have different bucket grids
+are asked again replica by replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from agent.store.answers import RawSeries, Sampled
+from agent.store.own_pages import OwnPages
+from agent.store.sums import OwnSums
+from agent.store.sums_found import GroupSums, group_sums, replica_parts
+from exporters import names
+from rules import histograms, windows
+from rules.histograms import Histogram
+from rules.signals import Gap
+from rules.slices import Slice
+from rules.windows import EVERYTHING, Window
+
+
+class Api(Protocol):
+    """What is asked: `agent.store.api.StoreApi`."""
+
+    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]: ...
+
+    def over(self, expr: str, start: float, end: float, step: float) -> tuple[RawSeries, ...]: ...
+
+
+class SummedOwn:
+    """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
+
+    def __init__(self, sums: OwnSums, slo_seconds: float | None, api: Api) -> None:
+        self.reader = OwnPages()
+        self._sums = sums
+        self._slo = slo_seconds
+        self._api = api
+        self._edges: tuple[str, ...] = ()
+
+    def each(self, until: float) -> Iterable[RawSeries]:
+        """Every replica's few series at `until`; when each was scraped the agents tell themselves. Raises StoreTrouble."""
+        found = self._api.instant(self._sums.each(self._edges), until)
+        return (RawSeries(one.labels, (until,), (one.value,)) for one in found)
+
+    def added(self, grouped: Sequence[Sequence[Slice]], start: float, end: float) -> list[Window]:
+        """The window of every group: what the store added up, over the time that its replicas were seen."""
+        members = [[one.replica or "" for one in several] for several in grouped]
+        answers = [
+            one for query in self._sums.queries(members) for one in self._api.over(query, start, end, end - start)
+        ]
+        self._learn_edges(answers)
+        found = group_sums(answers, start, end)
+        return [self._whole(several, found.get(place, ()), start, end) for place, several in enumerate(grouped)]
+
+    def _whole(self, several: Sequence[Slice], parts: Sequence[GroupSums], start: float, end: float) -> Window:
+        seen = windows.add(one.window for one in several)
+        if not parts:
+            return replace(seen, gaps={**seen.gaps, EVERYTHING: Gap.SCRAPE_FAILED})
+        added = windows.add(part.window for part in parts)
+        parts_of = dict(added.histograms)
+        for family in frozenset().union(*(part.mixed for part in parts)):
+            parts_of[family] = self._replica_by_replica(family, several, start, end)
+        told = {f: v for f, v in seen.counters.items() if f in (windows.NET_CHANGE, *windows.STARTS)}
+        return replace(
+            seen,
+            counters={**added.counters, **told},
+            histograms=parts_of,
+            gauges={**seen.gauges, **added.gauges},
+            short_seconds={
+                f: s for f, s in seen.short_seconds.items() if f not in parts_of and f not in added.counters
+            },
+            gaps={f: gap for f, gap in seen.gaps.items() if f not in parts_of and f not in added.counters},
+        )
+
+    def _replica_by_replica(
+        self, family: str, several: Sequence[Slice], start: float, end: float
+    ) -> tuple[Histogram, ...]:
+        members = [one.replica or "" for one in several]
+        answers = (
+            one
+            for query in self._sums.by_replica(family, members)
+            for one in self._api.over(query, start, end, end - start)
+        )
+        parts = replica_parts(answers, start, end)
+        return histograms.add(part for found in parts.values() for part in found.get(family, ()))
+
+    def _learn_edges(self, answers: Iterable[RawSeries]) -> None:
+        """The edges around the TTFT objective as this tier's pages print them: the cascade counts what was later."""
+        if self._slo is None:
+            return
+        printed = {
+            one.labels["le"] for one in answers if one.labels.get("__name__") == TTFT_BUCKET and "le" in one.labels
+        }
+        numbers = sorted((float(text), text) for text in printed if text != "+Inf")
+        below = [text for edge, text in numbers if edge <= self._slo][-1:]
+        above = [text for edge, text in numbers if edge > self._slo][:1]
+        self._edges = (*below, *above)
+
+
+TTFT_BUCKET = names.bucket("ttft_seconds")

@@ -1,0 +1,318 @@
+"""Role fleet's turn: ask the store about every tier, judge what it tells, book what is over.
+
+Owns the order of a turn's steps and what may fail in them: a store that is away, slow or partial costs the tiers it was
+asked for their sight, and nothing that is known. The judgement is `agent.cycle`'s, as in every role.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+from agent.collect.gpu_owners import Owned
+from agent.collect.gpus import Gpus
+from agent.collect.scrapers import Scraped, Scrapers, Target
+from agent.collect.target_options import TargetOptions
+from agent.cycle import Closed
+from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
+from agent.fleet.pages import GONE_SECONDS, Told
+from agent.store.answers import collector_resting
+from agent.store.api import Counts
+from agent.turns import Turns
+from exporters.status import StoreHealth, Tells
+from rules import slices, windows
+from rules.episodes import Ended
+from rules.signals import Gap
+from rules.slices import Slice, TierView
+from rules.timeline import Kind
+from rules.verdicts import Subject
+from rules.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.alerting.both_ways import Alerting
+    from agent.fleet.leading import Leading
+    from agent.history.keeping import Keeping
+
+STEP_SECONDS = 15.0
+"""Pages of one answer are judged in steps of so long, as if they had been scraped: when something began is told by it."""
+
+OVERLAP_SECONDS = 60.0
+"""So much is asked for again: samples of one scrape need not arrive together."""
+
+MOST_BEHIND_SECONDS = 3600.0
+"""After a longer silence of the store the time before is left out: it is a gap."""
+
+_log = logging.getLogger(__name__)
+
+
+class AskedOf(Protocol):
+    """What is told of the store itself: `agent.store.api.StoreApi`."""
+
+    place: str
+    counts: Counts
+
+
+Asked = tuple[Hashable, str]
+"""What a way of asking depends on, and the tier."""
+
+
+class TierAsking(Protocol):
+    """What asks the store about one tier: `agent.fleet.each` replica by replica, `agent.fleet.summed` as sums by load."""
+
+    tier: str
+
+    @property
+    def sums(self) -> bool: ...
+
+    def minute(
+        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
+    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]: ...
+
+    def ask(self, since: float, until: float) -> tuple[Told, ...]: ...
+
+    def absent(self, now: float) -> tuple[Told, ...]: ...
+
+    def gone(self, now: float) -> set[str]: ...
+
+    @property
+    def all_silent_since(self) -> float | None: ...
+
+    @property
+    def pools(self) -> Mapping[str, str]: ...
+
+
+class FleetTurns(Turns):
+    """Turns over tiers that a store tells of. `targets` are the replicas that it told of of late; `asking` holds what asks
+    about each, by what that depends on and the tier. For one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        asking: Mapping[Asked, TierAsking],
+        api: AskedOf,
+        told_by_agents: frozenset[str],
+        delay_seconds: float,
+        leading: Leading | None = None,
+        views: Mapping[str, TierView],
+        versions: Mapping[str, str],
+        history: Keeping | None,
+        alerting: Alerting | None,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(
+            targets=(),
+            views=views,
+            versions=versions,
+            scrapers=Scrapers(()),
+            gpus=Gpus(None),
+            history=history,
+            alerting=alerting,
+            clock=clock,
+        )
+        self.store_troubles: dict[str, str] = {}
+        self.asked = dict(asking)
+        self._asking = tuple(asking.values())
+        self.api = api
+        self.leading = leading
+        self._told_by_agents = told_by_agents
+        self._delay = delay_seconds
+        self._asked_until: dict[str, float] = {}
+        self._seen: dict[str, dict[str, Window]] = {}
+
+    @collector_resting()
+    def turn(self) -> None:
+        """One turn. Raises only for a defect."""
+        until = self._clock() - self._delay
+        told, blind = self._ask(until)
+        with self.memory:
+            self._seen = {}
+            ended, closed = self._fed(told, blind, until)
+            views = {one.tier: self.watcher.view(one.tier) for one in self._asking if one.sums}
+            before = {tier: self.watcher.before_it(tier, until) for tier in views}
+        # Between the two: sums are asked of the store, and nobody who reads pages waits for it.
+        minutes = {tier: self._minute(tier, view, before[tier], blind) for tier, view in views.items()}
+        with self.memory:
+            for tier, (groups, each) in minutes.items():
+                self.watcher.summed(tier, groups, each)
+            self._leave_out(until)
+            over, more = self._concluded(until, blind)
+            foreign = self._alert()
+        self._tell_troubles(blind)
+        self._book((*ended, *over, *foreign), (*closed, *more))
+
+    def _minute(
+        self, tier: str, view: TierView, before: Mapping[str | None, Slice], blind: dict[str, str]
+    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        seen = self._seen.get(tier, {})
+        one = next(one for one in self._asking if one.tier == tier)
+        if tier in blind or not seen:
+            return (), ()
+        try:
+            return one.minute(seen, view, before)
+        except SizewatchError as trouble:
+            blind[tier] = str(trouble)
+            missing = (windows.gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in seen.values())
+            return (slices.place(windows.add(missing), None, None),), ()
+
+    @property
+    def watched_words(self) -> str:
+        """What is watched, for the log."""
+        return f"{len(self._asking)} tiers through {self.api.place}"
+
+    def store_health(self) -> StoreHealth:
+        """How reading the store goes."""
+        counts = self.api.counts
+        return StoreHealth(
+            place=self.api.place,
+            queries=counts.queries,
+            seconds=counts.seconds,
+            received_bytes=counts.bytes,
+            failures={kind.value: number for kind, number in counts.troubles.items()},
+            in_sight={one.tier: self.store_troubles.get(one.tier, "") for one in self._asking},
+            leads=self.leading.leads if self.leading is not None else None,
+            lease_trouble=self.leading.trouble if self.leading is not None else "",
+        )
+
+    def tells(self, tier: str) -> Tells:
+        """Replicas of which node agents tell are not told of again."""
+        return Tells.WHOLE_TIER if tier in self._told_by_agents else Tells.ALL
+
+    @property
+    def leads(self) -> bool:
+        """Whether this agent speaks."""
+        return self.leading is None or self.leading.leads
+
+    def stop(self) -> None:
+        """An orderly end, the lease's last: another agent speaks only when this one is silent."""
+        try:
+            super().stop()
+        finally:
+            if self.leading is not None:
+                self.leading.stop()
+
+    def watches(self, subject: Subject) -> bool:
+        """A replica of a watched tier is taken to be there until the store has been asked."""
+        return any(one.tier == subject.tier for one in self._asking)
+
+    @property
+    def tiers(self) -> frozenset[str]:
+        """The tiers that are watched, whether or not a replica of them was told of."""
+        return frozenset(one.tier for one in self._asking)
+
+    def take_over(self, before: Turns) -> None:
+        """The memory of another configuration's turns, for the tiers that are still watched."""
+        if isinstance(before, FleetTurns):
+            self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
+            self._asked_until = {t: until for t, until in before._asked_until.items() if t in self.tiers}
+            self.gpus.latest = dict(before.gpus.latest)
+            owned = {target.key: before.owned[target.key] for target in self.targets if target.key in before.owned}
+        super().take_over(before)
+        if isinstance(before, FleetTurns):
+            self.owned = owned
+            if before.leading is not None and before.leading is not self.leading:
+                before.leading.stop()
+
+    def _ask(self, until: float) -> tuple[tuple[Told, ...], dict[str, str]]:
+        told: list[Told] = []
+        blind: dict[str, str] = {}
+        for one in self._asking:
+            since = max(self._asked_until.get(one.tier, until - GONE_SECONDS), until - MOST_BEHIND_SECONDS)
+            try:
+                found = one.ask(since - OVERLAP_SECONDS, until)
+            except SizewatchError as trouble:
+                blind[one.tier] = str(trouble)
+                continue
+            self._asked_until[one.tier] = until
+            absent = one.absent(until)
+            silent_since = one.all_silent_since
+            if silent_since is not None:
+                blind[one.tier] = f"the store has had no sample of the tier for {until - silent_since:.0f} s"
+            told += found if silent_since is not None else (*found, *absent)
+        return tuple(sorted(told, key=lambda one: one.page.t)), blind
+
+    def _tell_troubles(self, blind: Mapping[str, str]) -> None:
+        """One line when sight of a tier is lost, and when it is there again."""
+        for tier, text in blind.items():
+            if tier not in self.store_troubles:
+                _log.warning("%s cannot be seen: %s", tier, text)
+        for tier in self.store_troubles.keys() - blind.keys():
+            _log.info("%s is seen again", tier)
+        self.store_troubles = dict(blind)
+
+    def _fed(
+        self, told: tuple[Told, ...], blind: Mapping[str, str], until: float
+    ) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+        ended: list[Ended] = []
+        closed: list[Closed] = []
+        for asked in self._asking:
+            self.watcher.see_as_sums(asked.tier, asked.sums)
+        for step, several in groupby(told, key=lambda one: one.page.t // STEP_SECONDS):
+            for one in several:
+                self._take_told(one)
+            over, minutes = self._concluded(min(until, (step + 1) * STEP_SECONDS), blind)
+            ended.extend(over)
+            closed.extend(minutes)
+        return tuple(ended), tuple(closed)
+
+    def _take_told(self, one: Told) -> None:
+        key, page = (one.tier, one.page.replica), one.page
+        error = None if page.snapshot is not None else ScrapeError(ScrapeFailure.CONNECT, page.trouble)
+        self.ledger.scraped(key, Scraped(t=page.t, seconds=0.0, snapshot=page.snapshot, error=error))
+        if page.gpus:
+            self.gpus.latest |= {readout.gpu: readout for readout in page.gpus}
+            self.owned[key] = Owned(gpus=tuple(readout.gpu for readout in page.gpus))
+        try:
+            self._follow_told(one)
+        except Exception:  # noqa: BLE001 - what one replica's series say must not cost the others their turn
+            self.defects += 1
+            _log.exception("defect while judging the series of %s/%s; its scrape is left out", *key)
+            self.watcher.no_page(*key, page.t, trouble="defect in sizewatch, see its log")
+
+    def _follow_told(self, one: Told) -> None:
+        key, page = (one.tier, one.page.replica), one.page
+        if page.snapshot is None:
+            window = self.watcher.no_page(*key, page.t, trouble=page.trouble)
+        else:
+            self._note_restart(key, page.snapshot)
+            known = self.watcher.starts(key[0])
+            window = self.watcher.page(*key, page.snapshot, one.gpus)
+            self._note_starts(key[0], known)
+        if window is not None:
+            self._seen.setdefault(one.tier, {})[page.replica] = window
+            if one.tier not in self._told_by_agents:
+                # Sums of the others are their agents' to export.
+                self.ledger.booked(key, window, {})
+
+    def _leave_out(self, now: float) -> None:
+        """Replicas that are no more; the others are what is watched."""
+        for one in self._asking:
+            names = sorted(one.gone(now))
+            if names:
+                gone = {(one.tier, name) for name in names}
+                self.watcher.forget(gone)
+                self.ledger.forget(gone)
+                self.event(now, Kind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
+            view = self.watcher.view(one.tier)
+            if view.pools != one.pools:
+                self.watcher.views[one.tier] = replace(view, pools=dict(one.pools))
+        self.targets = tuple(self._targets())
+
+    def _targets(self) -> Iterator[Target]:
+        for one in self._asking:
+            for name, pool in sorted(one.pools.items()):
+                yield Target(tier=one.tier, replica=name, pool=pool, options=TargetOptions(url=self.api.place))
+
+
+NAMED = 5
+"""So many replicas are named in a sentence."""
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,238 @@
+"""What a turn of role fleet costs: queries, own CPU and memory, and what it asks of the store.
+
+    python benchmarks/fleet.py [--replicas 2000] [--tiers 8] [--gpus 4] [--turns 130] [--store victoria-metrics|prometheus]
+
+Writes what so many node agents would export, a virtual minute at a time, into a store that it starts (Debian's package), and
+lets the real turns of role fleet, with their history, run over it on a clock of its own. An hour fills the memory; what is
+printed is of the turns after it. Each figure that has a goal stands beside it; exit 1 where one is not met. `--interval 15`
+writes four samples a minute, as agents that are scraped every 15 s do: the same turns, but four times the writing.
+With --profile the last turn is shown by function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import json
+import logging
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# Behind the rooms: a benchmark is named as one of them.
+sys.path[:0] = [str(ROOT)]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import yaml  # noqa: E402 - after the checkout's own place
+from fleet_replica import Series, replica_series  # noqa: E402
+from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store  # noqa: E402
+
+from agent.config import load as load_config  # noqa: E402
+from agent.config_files import load_plan  # noqa: E402
+from agent.fleet.parts import fleet_turns  # noqa: E402
+from agent.fleet.turns import FleetTurns  # noqa: E402
+from agent.history.keeping import Keeping  # noqa: E402
+from agent.history.store import Store  # noqa: E402
+from agent.publishing import Facts, status  # noqa: E402
+from agent.recording import load as load_recording  # noqa: E402
+from agent.recording import scrapes  # noqa: E402
+from exporters import prometheus  # noqa: E402
+from exporters.status import Health  # noqa: E402
+from rules.slices import view  # noqa: E402
+
+PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
+RECORDING = ROOT / "tests" / "recordings" / "steady"
+BEGIN = 1_790_000_040.0
+"""Unix seconds, the beginning of a minute."""
+
+HOUR = 60
+"""Turns until the memory of an hour is full."""
+
+MOST_QUERIES, MOST_CPU_SECONDS, MOST_MIB = 40, 2.0, 300.0
+MOST_GROWTH_MIB = 1.0
+"""Of resident memory over an hour of turns after the first: what is left of a slope when it is flat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one turn took."""
+
+    cpu: float
+    wall: float
+    queries: int
+    received: int
+    store_cpu: float
+    resident: float
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def main() -> int:
+    """Prints the figures; 1 where a goal is not met."""
+    options = _options()
+    logging.disable(logging.WARNING)
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-fleet-", dir=options.folder)))
+        (folder / "store").mkdir()
+        server = ends.enter_context(store(options.store, folder / "store"))
+        clock = Clock(BEGIN)
+        history = Keeping(lambda: Store(folder / "history.db"))
+        turns = turns_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
+        told = _run(options, server, turns, clock)
+        met = _told(options, told, server)
+        _page(turns, clock)
+        turns.stop()
+    return int(not met)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replicas", type=int, default=2000, help="of all tiers together")
+    parser.add_argument("--tiers", type=int, default=8)
+    parser.add_argument("--gpus", type=int, default=4, help="of each replica")
+    parser.add_argument("--each-up-to", type=int, default=32, help="as fleet.each_up_to in the configuration")
+    parser.add_argument("--turns", type=int, default=130, help="of a minute each")
+    parser.add_argument("--interval", type=float, default=60.0, help="seconds between two samples: 15, 30 or 60")
+    parser.add_argument("--store", choices=("victoria-metrics", "prometheus"), default="victoria-metrics")
+    parser.add_argument("--folder", type=Path, help="where the store's files go while it runs")
+    parser.add_argument("--profile", action="store_true", help="show the last turn by function")
+    parser.add_argument("--json", type=Path, help="also write the turns there")
+    return parser.parse_args()
+
+
+def turns_of(
+    folder: Path, url: str, tiers: int, clock: Clock, history: Keeping | None, each_up_to: int = 0
+) -> FleetTurns:
+    """Role fleet's turns over so many equal tiers, `tier-0` and so on, configured as a user would."""
+    plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    (one,) = plan["tiers"].values()
+    plan["tiers"] = {f"tier-{number}": one for number in range(tiers)}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False), encoding="utf-8")
+    keys: dict[str, Any] = {
+        "role": "fleet",
+        "plan": "plan.yaml",
+        "data_dir": ".",
+        "store": {"url": url, "timeout": "60s"},
+        "fleet": {"delay": "0s", "back_fill": "0s", "each_up_to": each_up_to},
+    }
+    (folder / "sizewatch.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
+    loaded = load_config(folder / "sizewatch.yaml")
+    return fleet_turns(loaded, None, history=history, alerting=None, clock=clock)
+
+
+def series_of_a_replica(gpus: int) -> tuple[Series, ...]:
+    """What the node agent of a recorded vLLM exports about it and its GPUs."""
+    recording, _ = load_recording(RECORDING)
+    pages = [(scrape.t, scrape.body) for scrape in scrapes(recording, []) if scrape.body is not None]
+    plan = load_plan(PLAN)
+    (name,) = plan.tiers
+    return replica_series(pages, view(name, plan.tiers[name]), "replica", gpus)
+
+
+def _writer(options: argparse.Namespace, url: str) -> Writer:
+    series = series_of_a_replica(options.gpus)
+    counts = [options.replicas // options.tiers] * options.tiers
+    counts[0] += options.replicas - sum(counts)
+    tiers = [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
+    print(f"{options.store}: {options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True)
+    return Writer(url, tiers, series, options.interval)
+
+
+def _run(options: argparse.Namespace, server: StoreProcess, turns: FleetTurns, clock: Clock) -> list[Turn]:
+    writer = _writer(options, server.url)
+    api = turns.api
+    told: list[Turn] = []
+    for number in range(options.turns):
+        clock.now = BEGIN + 60.0 * (number + 1)
+        writer.minute(number, clock.now)
+        server.flush()
+        queries, received, store_cpu = api.counts.queries, api.counts.bytes, server.cpu_seconds
+        profile = cProfile.Profile() if options.profile and number == options.turns - 1 else None
+        wall, cpu = time.perf_counter(), time.process_time()
+        if profile is not None:
+            profile.runcall(turns.turn)
+        else:
+            turns.turn()
+        told.append(
+            Turn(
+                cpu=time.process_time() - cpu,
+                wall=time.perf_counter() - wall,
+                queries=api.counts.queries - queries,
+                received=api.counts.bytes - received,
+                store_cpu=server.cpu_seconds - store_cpu,
+                resident=status_mib("VmRSS"),
+            )
+        )
+        for tier, text in turns.store_troubles.items():
+            print(f"turn {number}: {tier} cannot be seen: {text}", flush=True)
+        if number % 10 == 9:
+            print(f"  turn {number + 1}: {told[-1]}", flush=True)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("cumtime").print_stats(60)
+            pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+    print(f"{writer.samples / 1e6:.1f} million samples written")
+    return told
+
+
+def _told(options: argparse.Namespace, told: list[Turn], server: StoreProcess) -> bool:
+    if options.json:
+        options.json.write_text(json.dumps([{n: getattr(t, n) for n in Turn.__slots__} for t in told]))
+    after = told[HOUR:] or told[len(told) // 2 :]
+    cpu = [one.cpu for one in after]
+    growth = _slope([one.resident for one in after]) * HOUR
+    met = [
+        _goal("queries a turn, most", max(one.queries for one in after), MOST_QUERIES, "{:.0f}"),
+        _goal("own CPU a turn, s, median", statistics.median(cpu), MOST_CPU_SECONDS, "{:.2f}"),
+        _goal("own CPU a turn, s, worst", max(cpu), MOST_CPU_SECONDS, "{:.2f}"),
+        _goal("resident memory, MiB, most ever", status_mib("VmHWM"), MOST_MIB, "{:.0f}"),
+    ]
+    if len(told) >= 2 * HOUR:
+        met.append(_goal("its growth in an hour of turns, MiB", growth, MOST_GROWTH_MIB, "{:.2f}"))
+    else:
+        print(f"growth of memory, MiB an hour: {growth:.2f}, over {len(after)} turns: too few to judge")
+    print(f"wall time a turn, s, median: {statistics.median(one.wall for one in after):.2f}")
+    print(f"received a turn, MB: {statistics.median(one.received for one in after) / 1e6:.2f}")
+    print(f"the store's CPU a turn, s, median: {statistics.median(one.store_cpu for one in after):.2f}")
+    print(f"the store's memory at the end, MiB: {server.resident_mib:.0f}", flush=True)
+    return all(met)
+
+
+def _slope(values: list[float]) -> float:
+    """Of the straight line through values one turn apart, a turn."""
+    return statistics.linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
+
+
+def _goal(what: str, value: float, most: float, form: str) -> bool:
+    word = "" if value <= most else "  NOT MET"
+    print(f"{what}: {form.format(value)} (goal {form.format(most)}){word}")
+    return value <= most
+
+
+def _page(turns: FleetTurns, clock: Clock) -> None:
+    """What a scrape of the fleet role's own page takes beside the turns."""
+    facts = Facts(role="fleet", started_at=BEGIN, health=Health(), simulated="", past=(), step13={})
+    gc.collect()
+    cpu = time.process_time()
+    page, _ = prometheus.render(status(turns, facts, clock.now), "")
+    told = page.count(b"\n") - page.count(b"\n#")
+    print(f"its own /metrics: {told} samples, {time.process_time() - cpu:.2f} s CPU")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

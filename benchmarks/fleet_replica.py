@@ -1,0 +1,177 @@
+"""What one replica's node agent exports, from recorded or saved pages of its engine and from stand-in GPUs.
+
+The real turn of role `node` reads the pages and renders its own: what `docs/scaling.md` counts, and what
+`benchmarks/fleet.py` multiplies by the thousand, is what an agent would say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.collect.gpus import Gpus
+from agent.collect.reader import PageReader
+from agent.collect.scrapers import Scraped, Scrapers, Target
+from agent.collect.target_options import TargetOptions
+from agent.cycle import Key
+from agent.publishing import Facts, status
+from agent.turns import Turns
+from exporters import prometheus
+from exporters.status import Health
+from rules.gpu_readout import GpuReadout
+from rules.slices import TierView
+
+Page = tuple[float, bytes]
+"""Unix seconds, and the engine's page."""
+
+PART = 0.4
+"""Of a GPU's second in which it does what is summed up."""
+
+GPU_COUNTERS = {
+    **dict.fromkeys(("gpu_energy_covered_seconds", "gpu_throttled_covered_seconds"), 1.0),
+    "gpu_energy_joules": 450.0,
+    "gpu_busy_seconds": PART,
+    "gpu_throttled_power_seconds": 0.01,
+    "gpu_busy_covered_seconds": 1.0,
+    **dict.fromkeys(("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"), 0.0),
+    **dict.fromkeys(("gpu_ecc_uncorrectable_errors", "gpu_ecc_correctable_errors", "gpu_fault_events"), 0.0),
+}
+"""What NVML tells of an H100 (`tests/test_scaling_docs.py` holds it against the reader), by second."""
+
+GPU_GAUGES = {
+    "gpu_memory_used_bytes": 7.4e10,
+    "gpu_memory_total_bytes": 8.55e10,
+    "gpu_memory_reserved_bytes": 5e8,
+    "gpu_temperature_celsius": 61.0,
+    "gpu_power_limit_watts": 700.0,
+    **dict.fromkeys(("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active"), PART),
+}
+
+
+class StandInGpus:
+    """So many H100s as NVML tells of them."""
+
+    def __init__(self, count: int, begin: float) -> None:
+        self._names = tuple(f"GPU-{number:08x}-{'R' * 27}" for number in range(count))
+        self._begin = begin
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        seconds = now - self._begin
+        counters = {name: rate * seconds for name, rate in GPU_COUNTERS.items()}
+        return tuple(_readout(now, place, name, counters) for place, name in enumerate(self._names)), ()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _readout(now: float, index: int, name: str, counters: dict[str, float]) -> GpuReadout:
+    return GpuReadout(
+        t=now,
+        gpu=name,
+        index=index,
+        product="NVIDIA H100 80GB HBM3",
+        counters=counters,
+        gauges=GPU_GAUGES,
+        gaps={},
+        sampled=frozenset(),
+        pids=(),
+    )
+
+
+class _Pages(Scrapers):
+    """Scrapers that answer with one page after the other."""
+
+    def __init__(self, pages: Iterable[Page], key: Key, engine: str | None) -> None:
+        super().__init__(())
+        self._pages = iter(pages)
+        self._key = key
+        self._reader = PageReader(engine)
+        self.now = 0.0
+
+    def turn_page(self) -> bool:
+        self._page = next(self._pages, None)
+        self.now = self._page[0] if self._page is not None else self.now
+        return self._page is not None
+
+    def ask(self) -> dict[Key, object]:  # type: ignore[override]
+        return {}
+
+    def answers(self, asked: object) -> dict[Key, Scraped]:
+        assert self._page is not None
+        page = self._reader.read(self._page[1], self.now)
+        return {self._key: Scraped(t=self.now, seconds=0.1, snapshot=page, error=None)}
+
+
+def exported(
+    pages: Iterable[Page], view: TierView, replica: str, gpus: Gpus | None = None, engine: str | None = None
+) -> Iterator[tuple[float, bytes]]:
+    """The agent's own page after each of the engine's, with its time; `gpus` all belong to the replica."""
+    key = (view.tier, replica)
+    scrapers = _Pages(pages, key, engine)
+    target = Target(
+        tier=view.tier, replica=replica, pool="mixed", options=TargetOptions(url="http://127.0.0.1:1"), gpus=("auto",)
+    )
+    turns = Turns(
+        targets=[target],
+        views={view.tier: view},
+        versions={},
+        scrapers=scrapers,
+        gpus=gpus or Gpus(None),
+        history=None,
+        clock=lambda: scrapers.now,
+    )
+    facts = Facts(role="node", started_at=0.0, health=Health(), simulated="", past=(), step13={})
+    while scrapers.turn_page():
+        turns.turn()
+        yield scrapers.now, prometheus.render(status(turns, facts, scrapers.now), "")[0]
+
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One series of a replica: its labels in order, with `__name__`; its value at the beginning and what is added a minute;
+    `level` of a gauge, which goes to and fro instead."""
+
+    labels: Labels
+    first: float
+    a_minute: float
+    level: bool
+
+    @property
+    def name(self) -> str:
+        return dict(self.labels)["__name__"]
+
+
+def samples(page: bytes) -> dict[Labels, tuple[float, str]]:
+    """The values of a page by labels, with the type of their family."""
+    return {
+        tuple(sorted({**one.labels, "__name__": one.name}.items())): (one.value, family.type)
+        for family in text_string_to_metric_families(page.decode())
+        for one in family.samples
+    }
+
+
+def replica_series(pages: Sequence[Page], view: TierView, replica: str, gpus: int) -> tuple[Series, ...]:
+    """Everything that the agent of one replica exports about it, as it begins and what a minute adds."""
+    begin = pages[0][0]
+    told = list(exported(pages, view, replica, Gpus(StandInGpus(gpus, begin - 15.0)) if gpus else None))
+    (start, early), (end, late) = told[2], told[-1]
+    first, last = samples(early), samples(late)
+    found = []
+    for labels, (value, kind) in last.items():
+        if dict(labels).get("replica") != replica:
+            continue
+        before = first.get(labels, (0.0, kind))[0]
+        level = kind not in ("counter", "histogram")
+        rate = 0.0 if level else (value - before) / (end - start) * 60.0
+        found.append(Series(labels=labels, first=value if level else before, a_minute=rate, level=level))
+    return tuple(found)
+
+
+def renamed(one: Series, changes: dict[str, str]) -> Series:
+    """The same with some of its labels changed or added."""
+    return replace(one, labels=tuple(sorted({**dict(one.labels), **changes}.items())))

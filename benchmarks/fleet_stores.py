@@ -1,0 +1,261 @@
+"""Real stores on loopback for `benchmarks/fleet.py`, filled by remote write, and what they cost.
+
+VictoriaMetrics and Prometheus take the same message (prometheus.io/docs/specs/remote_write_spec): protobuf, framed as
+snappy that compresses nothing. A replica's message is made once for all that behave alike and its names are exchanged in
+place, so that millions of samples cost little to make.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import md5
+from pathlib import Path
+from struct import pack
+
+from fleet_replica import Series, renamed
+
+REPLICA = "@REPLICA" + "@" * 28
+NODE, CARD = "@NODE", "R" * 27
+"""Placeholders, each as long as what takes its place."""
+
+AROUND = {
+    "instance": f"10.42.{NODE}:9095",
+    "job": "sizewatch/sizewatch-node",
+    "namespace": "sizewatch",
+    "pod": f"sizewatch-node-{NODE}",
+    "container": "sizewatch",
+    "endpoint": "http",
+}
+"""Labels that Prometheus' operator adds to what it scrapes."""
+
+BEHAVIOURS = 16
+"""So many ways of replicas to behave: each its load."""
+
+SEEN = "sizewatch_target_last_success_timestamp_seconds"
+OF_LOAD = ("_running", "_waiting", "kv_utilization_ratio", "kv_utilization_max_ratio")
+WHOLE = ("_bucket", "_count", "requests_finished_total", "tokens_total")
+A_POST = 4_000_000
+"""Bytes of one message: the stores take 32 MiB."""
+
+
+def pod_name(tier: int, number: int) -> str:
+    """As a Deployment names its pods; 36 characters."""
+    some = md5(f"{tier}/{number}".encode(), usedforsecurity=False).hexdigest()
+    return f"vllm-llama-70b-t{tier}-6c9f7d8b5d-{some[:7]}"
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes((number << 3 | 2,)) + _varint(len(data)) + data
+
+
+def _labels(one: Series) -> bytes:
+    return b"".join(_field(1, _field(1, name.encode()) + _field(2, value.encode())) for name, value in one.labels)
+
+
+def snappy(data: bytes) -> bytes:
+    """The block format with one literal: as long as what it frames, and any reader takes it."""
+    return _varint(len(data)) + b"\xfc" + (len(data) - 1).to_bytes(4, "little") + data
+
+
+class Writer:
+    """Writes what every replica exports, a minute at a time."""
+
+    def __init__(self, url: str, tiers: Sequence[Sequence[str]], series: Sequence[Series], interval: float) -> None:
+        self.samples = 0
+        self.seconds = 0.0
+        self._url = url
+        self._tiers = tiers
+        self._series = series
+        self._interval = interval
+        own = [renamed(one, {"tier": f"tier-{{}}", "replica": REPLICA, **AROUND}) for one in series]
+        self._heads = [
+            [_labels(renamed(one, {"tier": f"tier-{tier}"})) for one in own] for tier in range(len(tiers))
+        ]
+        self._done = [0.0] * BEHAVIOURS
+
+    def minute(self, number: int, end: float) -> None:
+        """Everything of the minute that ends at `end` (unix seconds), the `number`th."""
+        began = time.process_time()
+        loads = [self._load(behaviour, number) for behaviour in range(BEHAVIOURS)]
+        steps = max(1, round(60.0 / self._interval))
+        values = [
+            [self._values(behaviour, loads[behaviour], (step + 1) / steps, number, end) for step in range(steps)]
+            for behaviour in range(BEHAVIOURS)
+        ]
+        for tier, replicas in enumerate(self._tiers):
+            templates = [self._template(tier, behaviour, values[behaviour], end) for behaviour in range(BEHAVIOURS)]
+            self._post_all(self._named(place, name, templates) for place, name in enumerate(replicas))
+        self._done = [done + load for done, load in zip(self._done, loads, strict=True)]
+        self.samples += steps * len(self._series) * sum(map(len, self._tiers))
+        self.seconds += time.process_time() - began
+
+    def _load(self, behaviour: int, minute: int) -> float:
+        """Of the recorded load; it swings."""
+        return (0.3 + 0.11 * behaviour) * (1.0 + 0.25 * math.sin(minute / 9.0 + behaviour))
+
+    def _scraped(self, behaviour: int, part: float, end: float) -> float:
+        """When an agent of that behaviour was scraped, in the given part of the minute."""
+        return end - 60.0 * (1.0 - part) - 14.0 + 0.8 * behaviour
+
+    def _values(self, behaviour: int, load: float, part: float, number: int, end: float) -> list[float]:
+        done, minutes = self._done[behaviour] + load * part, number + part
+        found = []
+        for one in self._series:
+            name = one.name
+            if name == SEEN:
+                value = self._scraped(behaviour, part, end) - 0.25
+            elif one.level:
+                value = one.first * load if name.endswith(OF_LOAD) else one.first
+            else:
+                value = one.first + one.a_minute * (minutes if "_gpu_" in name else done)
+            found.append(math.floor(value) if name.endswith(WHOLE) else value)
+        return found
+
+    def _template(self, tier: int, behaviour: int, values: Sequence[Sequence[float]], end: float) -> bytes:
+        parts = [(step + 1) / len(values) for step in range(len(values))]
+        stamps = [b"\x10" + _varint(round(self._scraped(behaviour, part, end) * 1000)) for part in parts]
+        message = []
+        for place, head in enumerate(self._heads[tier]):
+            several = b"".join(
+                _field(2, b"\x09" + pack("<d", of[place]) + stamp) for of, stamp in zip(values, stamps, strict=True)
+            )
+            message.append(_field(1, head + several))
+        return b"".join(message)
+
+    def _named(self, place: int, name: str, templates: Sequence[bytes]) -> bytes:
+        card = md5(name.encode(), usedforsecurity=False).hexdigest()[: len(CARD)]
+        found = templates[place % BEHAVIOURS].replace(REPLICA.encode(), name.encode())
+        return found.replace(NODE.encode(), card[:5].encode()).replace(CARD.encode(), card.encode())
+
+    def _post_all(self, messages: Iterator[bytes]) -> None:
+        lot = bytearray()
+        for message in messages:
+            lot += message
+            if len(lot) > A_POST:
+                self._post(bytes(lot))
+                lot.clear()
+        if lot:
+            self._post(bytes(lot))
+
+    def _post(self, message: bytes) -> None:
+        headers = {
+            "Content-Encoding": "snappy",
+            "Content-Type": "application/x-protobuf",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }
+        asked = urllib.request.Request(f"{self._url}/api/v1/write", snappy(message), headers)
+        with urllib.request.urlopen(asked, timeout=300):
+            pass
+
+
+class StoreProcess:
+    """One store that was started here."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._process = subprocess.Popen(_command(name, folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait(f"{self.url}/-/ready" if name == "prometheus" else f"{self.url}/health")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """So far, user and system."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_mib(self) -> float:
+        """Now."""
+        return status_mib("VmRSS", self._process.pid)
+
+    def flush(self) -> None:
+        """Until what was written can be asked for."""
+        if self.name == "victoria-metrics":
+            with urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=300):
+                pass
+
+    def stop(self) -> None:
+        """Its data stay in the folder."""
+        self._process.terminate()
+        self._process.wait(120)
+
+
+@contextmanager
+def store(name: str, folder: Path) -> Iterator[StoreProcess]:
+    """A store without samples."""
+    one = StoreProcess(name, folder)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def status_mib(key: str, pid: int | str = "self") -> float:
+    """A line of /proc/PID/status that is told in kB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files of a folder take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _command(name: str, folder: Path, port: int) -> tuple[str, ...]:
+    program = shutil.which(name)
+    if program is None:
+        raise SystemExit(f"{name} is not installed here (Debian: prometheus, victoria-metrics)")
+    if name == "prometheus":
+        (folder / "prometheus.yml").write_text("{}\n")
+        return (
+            program,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.enable-remote-write-receiver",
+            "--storage.tsdb.retention.time=100y",
+            "--log.level=error",
+        )
+    return (
+        program,
+        f"-httpListenAddr=127.0.0.1:{port}",
+        f"-storageDataPath={folder / 'data'}",
+        "-retentionPeriod=100y",
+        "-search.latencyOffset=0s",
+        "-loggerLevel=ERROR",
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"{url} did not answer within 60 s")

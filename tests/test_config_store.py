@@ -1,0 +1,106 @@
+"""The store's keys: what reaches the client, what is refused, what is said to be weak."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import parse_config
+from agent.config_findings import weaknesses
+from agent.errors import BadConfig
+from agent.store.api import StoreOptions
+
+URL = "http://127.0.0.1:9090"
+
+
+def store_options(store: dict[str, Any], folder: Path = Path("/etc")) -> StoreOptions:
+    config = parse_config({"role": "fleet", "store": store}, folder=folder)
+    assert config.store is not None
+    return config.store.options(30.0)
+
+
+def problems(**store: Any) -> tuple[str, ...]:
+    with pytest.raises(BadConfig) as raised:
+        parse_config({"role": "fleet", "store": {"url": URL, **store}})
+    return raised.value.problems
+
+
+def weak(**store: Any) -> tuple[str, ...]:
+    config = parse_config({"role": "fleet", "store": {"url": "https://store.example", **store}})
+    return weaknesses(config, None)
+
+
+def test_an_address_is_enough() -> None:
+    assert store_options({"url": URL}) == StoreOptions(url=URL, turn_seconds=30.0)
+
+
+def test_every_key_reaches_the_client(tmp_path: Path) -> None:
+    store = {
+        "url": "https://mimir.example/prometheus",
+        "timeout": "5s",
+        "most_samples": 5000,
+        "max_answer_bytes": 100_000,
+        "partial_answers": "take",
+        "basic_auth": {"username": "me", "password_file": "password"},
+        "tls": {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem", "server_name": "mimir.example"},
+        "org_id": "a|b",
+        "header_files": {"X-Api-Key": "key"},
+    }
+    assert store_options(store, tmp_path) == StoreOptions(
+        url="https://mimir.example/prometheus",
+        timeout_seconds=5.0,
+        most_bytes=100_000,
+        most_samples=5000,
+        turn_seconds=30.0,
+        username="me",
+        password_file=str(tmp_path / "password"),
+        ca_file=str(tmp_path / "ca.pem"),
+        client_cert_file=str(tmp_path / "c.pem"),
+        client_key_file=str(tmp_path / "k.pem"),
+        server_name="mimir.example",
+        org_id="a|b",
+        header_files=(("X-Api-Key", str(tmp_path / "key")),),
+        partial_response_ok=True,
+    )
+    second = store_options({"url": URL, "bearer_token_file": "token"}, tmp_path)
+    assert second.bearer_token_file == str(tmp_path / "token")
+    unchecked = store_options({"url": "https://x", "tls": {"insecure_skip_verify": True}})
+    assert unchecked.insecure_skip_verify
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ({"url": "http://u:c4n4ry@x"}, "store.url: must hold no user or password"),
+        ({"url": "http://x/?a=b"}, "store.url: must be the store's base address, without a query"),
+        ({"url": "http://x/api/v1/query"}, "store.url: must be the address before /api/v1, which is added"),
+        ({"most_samples": 10}, "store.most_samples: must be at least 1000"),
+        ({"partial_answers": "maybe"}, "store.partial_answers: must be 'refuse' or 'take'"),
+        ({"org_id": "a\nb"}, "store.org_id: must be printable ASCII"),
+        ({"header_files": {"X Y": "f"}}, "store.header_files"),
+        ({"header_files": {"Authorization": "f"}}, "Authorization is set by other options"),
+        ({"token": "c4n4ry"}, "store.token"),
+        (
+            {"bearer_token_file": "t", "basic_auth": {"username": "u", "password_file": "p"}},
+            "store.basic_auth: is given beside bearer_token_file",
+        ),
+        ({"tls": {"ca_file": "c"}}, "store.tls: is given, but the url begins with http://"),
+        ({"url": "https://x", "tls": {"key_file": "c"}}, "store.tls.key_file: needs cert_file"),
+        ({"timeout": "0s"}, "store.timeout: must be from"),
+    ],
+)
+def test_mistakes_are_named_without_what_may_be_secret(store: dict[str, Any], said: str) -> None:
+    found = problems(**store)
+    assert len(found) == 1
+    assert said in found[0]
+    assert "c4n4ry" not in found[0]
+
+
+def test_what_weakens_a_store_is_said() -> None:
+    assert weak() == ()
+    assert weak(bearer_token_file="t") == ()
+    assert weak(url=URL, bearer_token_file="t") == ()
+    assert "without TLS" in weak(url="http://store.example", bearer_token_file="t")[0]
+    assert "without TLS" in weak(url="http://store.example", header_files={"X-Key": "k"})[0]
+    assert "use ca_file" in weak(tls={"insecure_skip_verify": True})[0]
+    assert "partial_answers" in weak(partial_answers="take")[0]

@@ -1,0 +1,152 @@
+"""Two agents of one fleet and a Lease: both judge, one posts; the other goes on where the first ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_runs import wait_for
+from kube_standin import Kube, serving
+from stored_recordings import MemoryStore, agent_samples
+from test_fleet_turns import TIER, VIEW, Away, times
+
+from agent.alerting.both_ways import Alerting
+from agent.config import parse_config
+from agent.config_fleet import Lease
+from agent.errors import BadConfig
+from agent.fleet.each import EachReplica
+from agent.fleet.leading import Leading
+from agent.fleet.turns import FleetTurns
+from agent.kubernetes.api import Server
+from agent.store import own_pages
+
+
+@contextmanager
+def alertmanager() -> Iterator[tuple[str, list[str]]]:
+    """An address, and the names of the alerts that were posted to it."""
+    posted: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            posted.extend(alert["labels"]["alertname"] for alert in body)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", posted
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def member(name: str, server: Server, url: str, clock: Any) -> FleetTurns:
+    keys = {"role": "standalone", "alerting": {"path": "posts", "alertmanagers": [{"url": url}]}}
+    config = parse_config(keys, environment={})
+    samples = list(agent_samples("cascade_fast"))
+    api = Away(MemoryStore.of(samples))
+    asking = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api)
+    return FleetTurns(
+        asking={("test", TIER): asking},
+        api=api,
+        told_by_agents=frozenset(),
+        delay_seconds=0.0,
+        leading=Leading(Lease(name="fleet", namespace="llm", identity=name), server),
+        views={TIER: VIEW},
+        versions={},
+        history=None,
+        alerting=Alerting(config.alerting, clock),
+        clock=clock,
+    )
+
+
+def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("good")
+    begin, _ = times(list(agent_samples("cascade_fast")))
+    now = begin - 1.0
+    with serving(Kube()) as kube, alertmanager() as (one_url, of_one), alertmanager() as (other_url, of_other):
+        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=2.0)
+        one = member("one", server, one_url, lambda: now)
+        assert wait_for(lambda: one.leads)
+        other = member("other", server, other_url, lambda: now)
+        for _ in range(3):
+            now += 60.0
+            for each in (one, other):
+                each.turn()
+        assert wait_for(lambda: "KvCacheCascade" in of_one)
+        opened = [s.episode for s in other.watcher.standings.values() if s.episode]
+        assert "KvCacheCascade" in {episode.rule for episode in (*opened, *other.past)}
+        assert of_other == []
+        assert (one.store_health().leads, other.store_health().leads) == (True, False)
+        one.stop()
+        assert wait_for(lambda: other.leads, 8.0)
+        now += 10.0
+        other.turn()
+        assert wait_for(lambda: bool(of_other)), "alerts that fire go on from where it took over"
+        other.stop()
+        assert kube.leases["fleet"]["spec"]["holderIdentity"] == ""
+
+
+def test_one_that_cannot_ask_the_api_does_not_lead_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("stale")
+    with serving(Kube()) as kube:
+        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=2.0)
+        leading = Leading(Lease(name="fleet", namespace="llm", identity="one"), server)
+        assert wait_for(lambda: leading.trouble)
+        assert "lease llm/fleet" in leading.trouble
+        assert not leading.leads
+        leading.stop()
+
+
+def test_a_lease_takes_the_names_of_its_pod_and_says_which_are_missing() -> None:
+    keys = {"role": "fleet", "store": {"url": "http://x"}, "fleet": {"lease": {}}}
+    pod = {"POD_NAME": "fleet-0", "POD_NAMESPACE": "llm"}
+    found = parse_config(keys, environment=pod).fleet.lease
+    assert found is not None
+    assert (found.name, found.namespace, found.identity) == ("sizewatch-fleet", "llm", "fleet-0")
+    with pytest.raises(BadConfig) as caught:
+        parse_config(keys, environment={})
+    assert [text for text in caught.value.problems if "POD_NAME" in text and "downward API" in text]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"role": "fleet"}, "store: is missing"),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "targets": [{"url": "http://y", "tier": "t"}]},
+            "targets: role fleet",
+        ),
+        ({"role": "node", "fleet": {"turn": "60s"}}, "fleet: is for role fleet"),
+        ({"role": "standalone", "tier_verdicts": False}, "tier_verdicts: may be false in role node only"),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"from": "engines"}}},
+            "tiers.t.selector: is missing",
+        ),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"selector": 'job="a"} or up{x="'}}},
+            "tiers.t.selector: must be label matchers",
+        ),
+        (
+            {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"engine": "vlm"}}},
+            "tiers.t.engine: must be one of",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_fleet_configuration_gets_wrong_is_told_with_its_place(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        parse_config(keys, environment={})
+    assert [text for text in caught.value.problems if text.startswith(said)], caught.value.problems

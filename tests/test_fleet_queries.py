@@ -1,0 +1,71 @@
+"""How many queries a turn of role fleet asks of a real store: they grow with tiers, not with replicas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from store_servers import victoria_metrics
+
+from agent.fleet.turns import FleetTurns
+from agent.store.sums import MOST_CHARACTERS, OwnSums
+from rules.verdicts import Status, Subject
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from fleet import BEGIN, MOST_QUERIES, Clock, series_of_a_replica, turns_of  # noqa: E402 - a benchmark's module
+from fleet_stores import Writer, pod_name  # noqa: E402
+
+TIERS = 8
+TURNS = 4
+
+
+def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], FleetTurns]:
+    """The queries of each turn over so many replicas in every tier, and the turns after the last."""
+    folder.mkdir()
+    names = [[pod_name(tier, number) for number in range(replicas)] for tier in range(TIERS)]
+    with victoria_metrics(folder) as store:
+        writer = Writer(store.url, names, series_of_a_replica(gpus=1), interval=60.0)
+        clock = Clock(BEGIN)
+        turns = turns_of(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
+        told = []
+        for number in range(TURNS):
+            clock.now = BEGIN + 60.0 * (number + 1)
+            writer.minute(number, clock.now)
+            store.write(())
+            before = turns.api.counts.queries  # type: ignore[attr-defined]
+            turns.turn()
+            told.append(turns.api.counts.queries - before)  # type: ignore[attr-defined]
+        turns.give_back()
+    assert turns.store_troubles == {}
+    assert len(turns.targets) == replicas * TIERS
+    return told, turns
+
+
+def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_times_the_replicas(tmp_path: Path) -> None:
+    few, _ = asked(tmp_path / "few", 4)
+    more, turns = asked(tmp_path / "more", 12)
+    assert max(few) <= MOST_QUERIES
+    assert more == few
+    down = turns.watcher.standings["TierDown", Subject(tier="tier-0", replica=None)].answer
+    assert down.status is Status.OK
+    assert "12 of 12" in down.sentence
+    minutes = turns.watcher.minutes["tier-0"]
+    assert sum(s.window.counters.get("requests_finished", 0.0) for s in minutes.slices) > 0
+    assert minutes.each is not None
+    assert {s.replica for s in minutes.each} == {pod_name(0, number) for number in range(12)}
+
+
+def test_tiers_that_are_read_replica_by_replica_are_asked_twice_each(tmp_path: Path) -> None:
+    told, _ = asked(tmp_path / "each", 4, each_up_to=32)
+    assert set(told) == {2 * TIERS}
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
+def test_a_query_of_sums_has_room_for_250_pods(replicas: int, most: int) -> None:
+    groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]
+    queries = list(OwnSums(tier="h100-llama70b-fp8").queries(groups))
+    assert len(queries) <= most
+    assert max(map(len, queries)) <= MOST_CHARACTERS
+    text = "".join(queries)
+    assert all(pod_name(0, number)[-7:] in text for number in range(replicas))
