@@ -22,11 +22,20 @@ class Raw(Protocol):
 
 
 class EachReplica:
-    """The replicas of one tier, page by page."""
+    """The replicas of one tier, page by page. `beside` is what else is asked and given to the reader with the rest, such as
+    the series of a GPU exporter."""
 
-    def __init__(self, tier: str, selector: str, reader: Pages, api: Raw, usual_seconds: float = USUAL_SECONDS) -> None:
+    def __init__(
+        self,
+        tier: str,
+        selector: str,
+        reader: Pages,
+        api: Raw,
+        usual_seconds: float = USUAL_SECONDS,
+        beside: tuple[str, ...] = (),
+    ) -> None:
         self.tier = tier
-        self._selector = selector
+        self._selectors = (selector, *beside)
         self._api = api
         self._pages = TierPages(tier, reader, usual_seconds)
 
@@ -40,7 +49,7 @@ class EachReplica:
 
     def ask(self, since: float, until: float) -> tuple[Told, ...]:
         """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
-        return self._pages.take(self._api.raw(self._selector, since, until))
+        return self._pages.take(one for asked in self._selectors for one in self._api.raw(asked, since, until))
 
     def absent(self, now: float) -> tuple[Told, ...]:
         """Replicas that should have been told of by `now` and were not."""

@@ -7,8 +7,9 @@ of their GPUs. The judgement is `agent.cycle`'s; it sees pages as if it had scra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
@@ -29,6 +30,10 @@ USUAL_SECONDS = 15.0
 
 def _no_scrape(t: float, replica: str, pool: str) -> StoredPage:
     return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, trouble="the store has no scrape of it")
+
+
+ENOUGH = 3
+"""Pages of one replica in an answer that tell how far apart they are."""
 
 
 class Pages(Protocol):
@@ -76,8 +81,18 @@ class TierPages:
 
     def take(self, series: Iterable[StoredSeries]) -> tuple[Told, ...]:
         """What an answer tells, in order of time, missing scrapes among it."""
-        found = [one for page in self._reader.pages(series) for one in self._told(page)]
+        pages = list(self._reader.pages(series))
+        usual = self._intervals(pages)
+        found = [one for page in pages for one in self._told(page, usual)]
         return tuple(sorted(found, key=lambda one: one.page.t))
+
+    def _intervals(self, pages: Iterable[StoredPage]) -> dict[str, float]:
+        """The time between two pages of each replica that is met for the first time, where the answer has enough of them."""
+        times: dict[str, list[float]] = {}
+        for page in pages:
+            if page.replica not in self._known:
+                times.setdefault(page.replica, []).append(page.t)
+        return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
 
     def silent(self, now: float) -> tuple[StoredPage, ...]:
         """Replicas of which nothing was told for longer than a scrape may be late, as pages that are not there."""
@@ -111,10 +126,12 @@ class TierPages:
         known = self._known.get(replica)
         return known.gpus if known is not None else {}
 
-    def _told(self, page: StoredPage) -> Iterator[Told]:
+    def _told(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[Told]:
         known = self._known.get(page.replica)
         if known is None:
-            known = self._known[page.replica] = _Known(pool=page.pool, told=-math.inf, usual=self._usual)
+            known = self._known[page.replica] = _Known(
+                pool=page.pool, told=-math.inf, usual=usual.get(page.replica, self._usual)
+            )
         elif page.t <= max(known.told, known.given_up):
             return
         since = page.t - known.told
@@ -122,7 +139,8 @@ class TierPages:
             missing = page.t - known.interval
             if missing > known.given_up:
                 yield Told(tier=self.tier, page=_no_scrape(missing, page.replica, page.pool))
-        elif math.isfinite(since):
+        if math.isfinite(since):
+            # Also of a gap: one is no interval, and several in a row are.
             known.gaps = [*known.gaps[-8:], since]
         known.told, known.pool = page.t, page.pool
         yield Told(tier=self.tier, page=page, gpus=self._of_gpus(known, page))

@@ -11,7 +11,7 @@ from agent.alerting.both_ways import Alerting
 from agent.config import Config, Loaded
 from agent.config_fleet import Fleet, Lease, TierSource
 from agent.errors import BadConfig
-from agent.fleet.each import EachReplica
+from agent.fleet.each import EachReplica, Raw
 from agent.fleet.leading import Leading
 from agent.fleet.past import Api
 from agent.fleet.sized import SizedTier
@@ -21,11 +21,13 @@ from agent.fleet.summed_own import SummedOwn
 from agent.fleet.turns import Asked, FleetTurns, TierAsking
 from agent.history.keeping import Keeping
 from agent.kubernetes.api import ApiTrouble
-from agent.store import engine_pages, engine_sums, own_pages
+from agent.store import engine_pages, engine_sums, gpu_pages, own_pages
 from agent.store.api import StoreApi
 from agent.store.engine_sums import EngineSums
+from agent.store.gpu_pages import GpuPages, PagesWithGpus
 from agent.store.sums import OwnSums
 from agent.views import versions_of, views_of
+from rules.gpu_names.registry import BY_NAME as EXPORTERS
 from rules.slices import TierView
 
 AGENTS = TierSource()
@@ -69,9 +71,21 @@ def fleet_turns(
 
 def asking_of(tier: str, source: TierSource, view: TierView, fleet: Fleet, api: Api) -> TierAsking:
     """What asks the store about a tier, in the way that fits where it is told of and its size."""
-    each = EachReplica(tier, selector_of(tier, source, view), reader_of(source, view), api)
+    each = each_of(tier, source, view, api)
     summed = SummedTier(tier, _summing(tier, source, view, api), fleet.turn_seconds)
     return SizedTier(each, summed, _counted(tier, source), fleet.each_up_to, api)
+
+
+def each_of(tier: str, source: TierSource, view: TierView, api: Raw) -> EachReplica:
+    """What asks the store about a tier replica by replica."""
+    selector = selector_of(tier, source, view)
+    reader = reader_of(source, view)
+    if source.gpus is None or not isinstance(reader, engine_pages.EnginePages):
+        return EachReplica(tier, selector, reader, api)
+    exporter = EXPORTERS[source.gpus.exporter]
+    with_gpus = PagesWithGpus(reader, GpuPages(exporter, source.gpus.replica_label))
+    beside = (gpu_pages.selector(exporter, source.gpus.selector),)
+    return EachReplica(tier, selector, with_gpus, api, beside=beside)
 
 
 def _summing(tier: str, source: TierSource, view: TierView, api: Api) -> Summing:

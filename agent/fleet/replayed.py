@@ -14,7 +14,7 @@ from itertools import groupby
 from agent.config import Loaded
 from agent.fleet.each import EachReplica
 from agent.fleet.pages import Told
-from agent.fleet.parts import AGENTS, reader_of, selector_of
+from agent.fleet.parts import AGENTS, each_of
 from agent.fleet.past import Api, PastApi, Step, steps
 from agent.fleet.turns import STEP_SECONDS
 from agent.replay import Replayed, Seen, Walk
@@ -54,7 +54,7 @@ def _local(t: float) -> str:
 
 def _tier(tier: str, loaded: Loaded, view: TierView, past: PastApi) -> EachReplica:
     source = loaded.config.tiers.get(tier, AGENTS)
-    return EachReplica(tier, selector_of(tier, source, view), reader_of(source, view), past)
+    return each_of(tier, source, view, past)
 
 
 class _Met:

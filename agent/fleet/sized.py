@@ -1,11 +1,12 @@
 """One tier asked of the store in the way that fits its size: replica by replica, or as sums by load.
 
-Owns the count of replicas (one query a turn, of a tier that is read replica by replica) and when the way changes. A tier whose size goes to and fro around the limit
-does not change with it.
+Owns the count of replicas (one query now and then, of a tier that is read replica by replica) and when the way changes. A
+tier whose size goes to and fro around the limit does not change with it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -18,6 +19,10 @@ from rules.windows import Window
 
 BACK_SHARE = 0.75
 """Of the limit: a tier that shrank below it is read replica by replica again."""
+
+
+COUNT_SECONDS = 300.0
+"""How often the replicas of a tier that is read one by one are counted: a few turns of too many cost time, and no truth."""
 
 
 class Instant(Protocol):
@@ -34,6 +39,7 @@ class SizedTier:
         self._each, self._summed = each, summed
         self._now: EachReplica | SummedTier = each
         self._counted = counted
+        self._counted_at = -math.inf
         self._most = most
         self._api = api
 
@@ -50,6 +56,9 @@ class SizedTier:
     def _choose(self, t: float) -> None:
         # A tier that is seen as sums is known replica by replica already.
         known = float(len(self._summed.pools)) if self.sums else 0.0
+        if not known and self._counted_at <= t < self._counted_at + COUNT_SECONDS:
+            return
+        self._counted_at = t
         count = known or sum(one.value for one in self._api.instant(self._counted, t))
         if not self.sums and count > self._most:
             self._now = self._summed

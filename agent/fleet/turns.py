@@ -16,7 +16,7 @@ from agent.collect.gpu_owners import Owned
 from agent.collect.gpus import Gpus
 from agent.collect.scrapers import Scraped, Scrapers, Target
 from agent.collect.target_options import TargetOptions
-from agent.cycle import Closed
+from agent.cycle import Closed, Key
 from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
 from agent.fleet.pages import GONE_SECONDS, Told
 from agent.store.answers import collector_resting
@@ -297,11 +297,19 @@ class FleetTurns(Turns):
                 gone = {(one.tier, name) for name in names}
                 self.watcher.forget(gone)
                 self.ledger.forget(gone)
+                self._without_gpus_of(gone)
                 self.event(now, Kind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
             view = self.watcher.view(one.tier)
             if view.pools != one.pools:
                 self.watcher.views[one.tier] = replace(view, pools=dict(one.pools))
         self.targets = tuple(self._targets())
+
+    def _without_gpus_of(self, gone: set[Key]) -> None:
+        """A GPU is known for as long as a replica has it."""
+        if not gone.isdisjoint(self.owned):
+            self.owned = {key: owned for key, owned in self.owned.items() if key not in gone}
+            had = {gpu for owned in self.owned.values() for gpu in owned.gpus}
+            self.gpus.latest = {gpu: readout for gpu, readout in self.gpus.latest.items() if gpu in had}
 
     def _targets(self) -> Iterator[Target]:
         for one in self._asking:
