@@ -298,7 +298,7 @@ def _resume(assembly: Assembly, now: float) -> None:
             ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
             turns.history.turn((), {}, ended, ())
         turns.resume_starts(turns.history.earlier(now - KEPT_SECONDS, now).events)
-        assembly.event(now, "start", f"sizewatch {VERSION} began to watch {len(turns.targets)} targets")
+        assembly.event(now, "start", f"sizewatch {VERSION} began to watch {turns.watched_words}")
         turns.resume(earlier.unfinished, now, earlier.seen)
         assembly.recall(turns.tiers, now)
 

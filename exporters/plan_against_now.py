@@ -67,7 +67,7 @@ def compare(tier: TierStatus) -> tuple[Compared, ...]:
 
 
 def _compared(row: Row, tier: TierStatus) -> Compared:
-    now: SignalValue = Missing(gap=Gap.NO_TRAFFIC, text="nothing has been seen in the last 5 minutes")
+    now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
     judged = worst(tuple(answer for answer in tier.answers if answer.rule in row.rules))

@@ -382,3 +382,25 @@ def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None
     assert {replica for replica, _ in whole} == {""}
     assert ("cpu-small-0", "TargetDown") in everything
     assert whole < everything
+
+
+def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
+    samples = list(agent_samples("steady"))
+    gpus = []
+    for gpu, instance, late in (("GPU-a", "node-1:9095", 0.0), ("GPU-b", "node-2:9095", 1.3)):
+        labels = {"tier": TIER, "pool": "mixed", "replica": "cpu-small-0", "gpu": gpu, "instance": instance}
+        labels |= {"job": "sizewatch"}
+        scrapes = sorted({t for name, _, t, _ in samples if name == "sizewatch_target_up"})
+        gpus += [
+            ("sizewatch_gpu_gr_engine_active_ratio", labels, t - late, 0.25 if gpu == "GPU-a" else 0.75)
+            for t in scrapes
+        ]
+    fleet, _ = told_by_agents([*samples, *gpus])
+    fleet.go(4)
+    whole = windows.add(c.slice.window for c in fleet.closed)
+    assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
+    assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
+    assert fleet.turns.owned[TIER, "cpu-small-0"].gpus == ("GPU-a", "GPU-b")
+    alone, _ = told_by_agents(samples)
+    alone.go(4)
+    assert whole.counters == windows.add(c.slice.window for c in alone.closed).counters

@@ -8,9 +8,11 @@ they are continued, for no engine restarted. A new family of `rules.families` is
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from agent.store.answers import RawSeries
 from agent.store.continued import ContinuedSums
 from agent.store.found import StoredPage, StoredSeries
 from agent.store.own_columns import GPU_INFO, SAMPLES, Columns
@@ -18,6 +20,9 @@ from exporters import names
 
 AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
 """Labels that tell agents apart: two of them that see one replica are not added up."""
+
+CARRIED_SECONDS = 60.0
+"""So long the last word on a GPU of another node stands for it: Prometheus' usual interval between two scrapes."""
 
 _UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
 
@@ -97,7 +102,8 @@ class OwnPages:
 
 
 def _by_replica(several: Iterable[StoredSeries]) -> dict[tuple[str, str], _Seen]:
-    """The series by replica, of several agents that see it those of the one that saw it last."""
+    """The series by replica, of several agents that see it those of the one that saw it last; GPUs that it has on other nodes
+    are told of by the agents there."""
     agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
     for one in several:
         labels = one.labels
@@ -111,7 +117,31 @@ def _by_replica(several: Iterable[StoredSeries]) -> dict[tuple[str, str], _Seen]
         if seen is None:
             seen = of_replica[agent] = _Seen()
         seen.by_name.setdefault(get("__name__", ""), []).append(one)
-    return {key: max(group.values(), key=lambda seen: seen.newest) for key, group in agents.items()}
+    return {key: _joined(list(group.values())) for key, group in agents.items()}
+
+
+def _joined(agents: list[_Seen]) -> _Seen:
+    """What the agent tells that scrapes the replica, and what the others tell of GPUs that this one does not see."""
+    if len(agents) == 1:
+        return agents[0]
+    first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest))
+    own = {one.labels[names.GPU] for several in first.by_name.values() for one in several if names.GPU in one.labels}
+    for other in agents:
+        for name, several in other.by_name.items() if other is not first else ():
+            for one in several:
+                if one.labels.get(names.GPU, "") not in ("", *own):
+                    first.by_name.setdefault(name, []).append(_carried(one, first.scraped))
+    return first
+
+
+def _carried(one: StoredSeries, times: tuple[float, ...]) -> RawSeries:
+    """Another agent's series at the times of this one's scrapes: its last sample before each, if that is not old."""
+    found = []
+    for t in times:
+        place = bisect_right(one.times, t) - 1
+        if place >= 0 and t - one.times[place] <= CARRIED_SECONDS:
+            found.append((t, one.values[place]))
+    return RawSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
 
 
 def _facts(seen: _Seen) -> dict[str, str]:
