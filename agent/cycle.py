@@ -39,11 +39,12 @@ OVER_TIERS = frozenset({"UnknownTooLong"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """A minute of a replica that is over."""
+    """A minute of a replica that is over; `again` where it was closed once before: the clock has gone back since."""
 
     tier: str
     replica: str
     slice: Slice
+    again: bool = False
 
 
 class Watcher:
@@ -58,6 +59,7 @@ class Watcher:
         self.projections: dict[str, Projection] = {}
         self._closed: list[Closed] = []
         self._due: set[str] = set()
+        self._judged: dict[str, tuple[Answer, ...]] = {}
         self._left: dict[tuple[str, Subject], Standing] = {}
         self._told: dict[tuple[str, Subject], Answer] = {}
         self._news: tuple[Answer, ...] = ()
@@ -141,7 +143,9 @@ class Watcher:
         answers.extend(self._unseen(now, blind))
         fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
         for tier in sorted(self._due - blind.keys()):
-            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier))
+            kept = watch.still_stand(self.minutes[tier], self._judged.get(tier, ()), now)
+            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier), kept)
+            self._judged[tier] = tuple(kept.get(answer.rule, answer) for answer in live)
             answers.extend(watch_long.beside(answer, self._told) for answer in live)
         answers.extend(self._news)
         self._news = ()
@@ -223,9 +227,10 @@ class Watcher:
         return self.replicas.get((tier, name)) or Replica(tier=tier, name=name)
 
     def _remember(self, replica: Replica, window: Window | None, minute: Window | None) -> Window | None:
+        before = self.replicas.get((replica.tier, replica.name))
         self.replicas[replica.tier, replica.name] = replica
         if minute is not None and not self._sums(replica.tier):
-            self._close(replica, minute)
+            self._close(before or replica, minute)
         return window
 
     def _sums(self, tier: str) -> bool:
@@ -235,7 +240,8 @@ class Watcher:
         view, before = self.view(replica.tier), self.minutes.get(replica.tier, Minutes())
         self.minutes[replica.tier] = watch.closed_minute(before, minute, replica.name, view)
         newest = self.minutes[replica.tier].slices[-1]
-        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest))
+        again = minute.start < replica.told_until
+        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest, again=again))
         self._due.add(replica.tier)
 
     def _stand(self, answer: Answer) -> tuple[Ended, ...]:

@@ -136,13 +136,17 @@ def turns_of(
     return fleet_turns(loaded, None, history=history, alerting=None, clock=clock)
 
 
+def recorded_pages() -> list[tuple[float, bytes]]:
+    """The pages of a vLLM 0.32 under light load, with their times."""
+    recording, _ = load_recording(RECORDING)
+    return [(scrape.t, scrape.body) for scrape in scrapes(recording, []) if scrape.body is not None]
+
+
 def series_of_a_replica(gpus: int) -> tuple[Series, ...]:
     """What the node agent of a recorded vLLM exports about it and its GPUs."""
-    recording, _ = load_recording(RECORDING)
-    pages = [(scrape.t, scrape.body) for scrape in scrapes(recording, []) if scrape.body is not None]
     plan = load_plan(PLAN)
     (name,) = plan.tiers
-    return replica_series(pages, view(name, plan.tiers[name]), "replica", gpus)
+    return replica_series(recorded_pages(), view(name, plan.tiers[name]), "replica", gpus)
 
 
 def _writer(options: argparse.Namespace, url: str) -> Writer:
@@ -150,7 +154,9 @@ def _writer(options: argparse.Namespace, url: str) -> Writer:
     counts = [options.replicas // options.tiers] * options.tiers
     counts[0] += options.replicas - sum(counts)
     tiers = [[pod_name(tier, number) for number in range(count)] for tier, count in enumerate(counts)]
-    print(f"{options.store}: {options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True)
+    print(
+        f"{options.store}: {options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True
+    )
     return Writer(url, tiers, series, options.interval)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -40,7 +41,7 @@ BEHAVIOURS = 16
 """So many ways of replicas to behave: each its load."""
 
 SEEN = "sizewatch_target_last_success_timestamp_seconds"
-OF_LOAD = ("_running", "_waiting", "kv_utilization_ratio", "kv_utilization_max_ratio")
+OF_LOAD = ("_running", "_waiting", "kv_utilization_ratio", "kv_utilization_max_ratio", "_active_ratio")
 WHOLE = ("_bucket", "_count", "requests_finished_total", "tokens_total")
 A_POST = 4_000_000
 """Bytes of one message: the stores take 32 MiB."""
@@ -74,19 +75,22 @@ def snappy(data: bytes) -> bytes:
 
 
 class Writer:
-    """Writes what every replica exports, a minute at a time."""
+    """Writes what every replica exports, a minute at a time. `noise` is how far a minute's load is from what it would be by
+    itself, as a share of it."""
 
-    def __init__(self, url: str, tiers: Sequence[Sequence[str]], series: Sequence[Series], interval: float) -> None:
+    def __init__(
+        self, url: str, tiers: Sequence[Sequence[str]], series: Sequence[Series], interval: float, noise: float = 0.0
+    ) -> None:
+        self._chance = random.Random(1)
+        self._noise = noise
         self.samples = 0
         self.seconds = 0.0
         self._url = url
         self._tiers = tiers
         self._series = series
         self._interval = interval
-        own = [renamed(one, {"tier": f"tier-{{}}", "replica": REPLICA, **AROUND}) for one in series]
-        self._heads = [
-            [_labels(renamed(one, {"tier": f"tier-{tier}"})) for one in own] for tier in range(len(tiers))
-        ]
+        own = [renamed(one, {"tier": "tier", "replica": REPLICA, **AROUND}) for one in series]
+        self._heads = [[_labels(renamed(one, {"tier": f"tier-{tier}"})) for one in own] for tier in range(len(tiers))]
         self._done = [0.0] * BEHAVIOURS
 
     def minute(self, number: int, end: float) -> None:
@@ -107,7 +111,8 @@ class Writer:
 
     def _load(self, behaviour: int, minute: int) -> float:
         """Of the recorded load; it swings."""
-        return (0.3 + 0.11 * behaviour) * (1.0 + 0.25 * math.sin(minute / 9.0 + behaviour))
+        chance = 1.0 + self._noise * (2.0 * self._chance.random() - 1.0)
+        return (0.3 + 0.11 * behaviour) * (1.0 + 0.25 * math.sin(minute / 9.0 + behaviour)) * chance
 
     def _scraped(self, behaviour: int, part: float, end: float) -> float:
         """When an agent of that behaviour was scraped, in the given part of the minute."""
@@ -172,7 +177,9 @@ class StoreProcess:
         self.folder = folder
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._process = subprocess.Popen(_command(name, folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            _command(name, folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         _wait(f"{self.url}/-/ready" if name == "prometheus" else f"{self.url}/health")
 
     @property

@@ -82,7 +82,7 @@ class Case:
     def too_few(self, requests: float, needed: float, where: str = "") -> Unknown:
         counted = self.rule.thresholds.get("minimum_requests")
         what = counted.unit if counted is not None else "requests"
-        return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:.0f} {what}{where}, {needed:.0f} are needed")
+        return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:,.0f} {what}{where}, {needed:.0f} are needed")
 
     def verdict(
         self, status: Status, certainty: Certainty, observed: SignalValue, expected: SignalValue, sentence: str

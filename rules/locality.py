@@ -85,9 +85,9 @@ def hit_rate(slices: Sequence[Slice]) -> float | None:
 def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: Limits) -> Present:
     """What is compared; `planned` is the hit rate of plan or benchmark and whose it is. Replicas that are new or began
     anew are left out until their caches can be warm: a cold cache is no broken routing."""
-    warm = [one for one in _warm(slices, limits.warm_up_seconds) if one.window.counters.get(QUERIED, 0.0) > 0]
-    newest = sorted({minute_of(one.window) for one in slices})[-MINUTES:]
-    minutes = _by_minute(warm)
+    placed = [(minute_of(one.window), one) for one in slices]
+    newest = sorted({minute for minute, _ in placed})[-MINUTES:]
+    minutes = _by_minute(_warm(placed, limits.warm_up_seconds))
     now = tuple(several for minute, several in minutes if minute in newest)
     past = tuple(several for minute, several in minutes if minute not in newest)
     return Present(
@@ -97,22 +97,28 @@ def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: 
     )
 
 
-def _warm(slices: Sequence[Slice], warm_up_seconds: float) -> list[Slice]:
-    covered = [one for one in slices if one.window.covered_seconds > 0]
-    begin = min((minute_of(one.window) for one in covered), default=0.0)
+def _warm(placed: Sequence[tuple[float, Slice]], warm_up_seconds: float) -> list[tuple[float, Slice]]:
+    """Those that asked a warm cache, each with its minute."""
+    covered = [(minute, one) for minute, one in placed if one.window.covered_seconds > 0]
+    begin = min((minute for minute, _ in covered), default=0.0)
     cold_from: dict[str | None, float] = {}
-    for one in sorted(covered, key=lambda one: one.window.start):
-        late = one.replica not in cold_from and minute_of(one.window) > begin
-        if late or one.window.counters.get("restarts", 0.0) > 0:
+    for minute, one in sorted(covered, key=lambda pair: pair[1].window.start):
+        if one.window.counters.get("restarts", 0.0) > 0 or (one.replica not in cold_from and minute > begin):
             cold_from[one.replica] = one.window.start
-        cold_from.setdefault(one.replica, -math.inf)
-    return [one for one in covered if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds]
+        elif one.replica not in cold_from:
+            cold_from[one.replica] = -math.inf
+    return [
+        (minute, one)
+        for minute, one in covered
+        if not 0 <= one.window.start - cold_from[one.replica] < warm_up_seconds
+        and one.window.counters.get(QUERIED, 0.0) > 0
+    ]
 
 
-def _by_minute(slices: Sequence[Slice]) -> list[tuple[float, Minute]]:
+def _by_minute(placed: Sequence[tuple[float, Slice]]) -> list[tuple[float, Minute]]:
     grouped: dict[float, list[Slice]] = {}
-    for one in slices:
-        grouped.setdefault(minute_of(one.window), []).append(one)
+    for minute, one in placed:
+        grouped.setdefault(minute, []).append(one)
     return [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
 
 
@@ -125,7 +131,9 @@ def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limi
     ]
     seen = []
     for place in range(max(1, len(past) - MINUTES + 1)) if past else ():
-        requests, asked, hit = (math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True))
+        requests, asked, hit = (
+            math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True)
+        )
         if requests >= limits.minimum_requests and asked > 0:
             seen.append(Reference(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
     if planned is not None:

@@ -6,6 +6,7 @@ moved. What the rules say of it is `rules.scrape_answers`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from rules import histograms, starts, tracks, windows
@@ -25,6 +26,7 @@ class Replica:
     """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
     it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
     `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
+    `told_until` is up to when its minutes were told before the clock went back: until then they are told a second time.
     """
 
     tier: str
@@ -37,6 +39,7 @@ class Replica:
     gpu_problem: str = ""
     unslopable: Gap = Gap.RESTARTED
     start: Start | None = None
+    told_until: float = -math.inf
 
 
 def page(
@@ -46,11 +49,12 @@ def page(
 
     `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
     """
+    before = replica.track.seen
     start = starts.begun(replica.track, snapshot, replica.name) or starts.followed(replica.start, snapshot)
     track, window = tracks.good(replica.track, snapshot)
     replica = replace(replica, track=track, trouble="", start=start)
     if window is None:
-        return replace(replica, cascade=interrupted(replica.cascade), stale_seconds=0.0), None, None
+        return _begun_anew(replace(replica, cascade=interrupted(replica.cascade), stale_seconds=0.0), before)
     if extra is not None:
         window = _with(window, extra)
     replica = _follow_cascade(replica, snapshot, window, view)
@@ -63,12 +67,21 @@ def no_page(
     replica: Replica, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
 ) -> tuple[Replica, Window | None, Window | None]:
     """A failed scrape at `t`; `trouble` says in words what went wrong."""
+    before = replica.track.seen
     track, window = tracks.failed(replica.track, t, reason)
     cascade = interrupted(replica.cascade)
     replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
     if window is None:
-        return replica, None, None
+        return _begun_anew(replica, before)
     return _book(replica, window)
+
+
+def _begun_anew(replica: Replica, before: float | None) -> tuple[Replica, Window | None, Window | None]:
+    """Without a window. Where the clock went back behind `before`, the minute that was open is over."""
+    if before is None or replica.track.seen is None or replica.track.seen >= before:
+        return replica, None, None
+    closed = windows.add(replica.open) if replica.open else None
+    return replace(replica, open=(), told_until=max(before, replica.told_until)), None, closed
 
 
 def _with(window: Window, extra: Window) -> Window:

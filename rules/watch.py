@@ -6,8 +6,10 @@ this and on `rules.replicas`, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 from rules import backlog, budget, causes, slices, starts, windows
 from rules.budget import Budget
@@ -37,6 +39,7 @@ __all__ = [
     "recent",
     "replica_answers",
     "started",
+    "still_stand",
     "summed_minute",
     "tier_answers",
     "whole_tier_answers",
@@ -56,14 +59,26 @@ no others, and these are most of a minute's memory (a node agent's 64 MiB, DESIG
 LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
 LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
 
-LOCALITY = frozenset({"prefix_queried_tokens", "prefix_hit_tokens", "requests_finished", "preemptions", "restarts"})
-"""What `rules.locality` reads of a replica's minute, beside LENGTHS."""
+LOCALITY = frozenset(
+    {
+        *("prefix_queried_tokens", "prefix_hit_tokens", "requests_finished", "preemptions", "restarts"),
+        *("prompt_tokens", "generation_tokens"),
+    }
+)
+"""What `rules.locality` and `rules.judging_pools` read of a replica's older minute, beside LENGTHS."""
 
 OF_EACH = frozenset({"LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"})
 """Rules that compare the replicas of a tier with each other: sums over replicas do not tell."""
 
+SELDOM = frozenset({"PrefixRoutingBroken"})
+SELDOM_SECONDS = 300.0
+"""Of a tier that is seen as sums rules over an hour of every replica's minutes are judged so often: caches take longer to fill."""
+
 ACROSS = frozenset({Way.TIERS})
 """The ways that look at other tiers too."""
+
+AHEAD_SECONDS = 600.0
+"""Replicas close their minutes in different turns, a slow target's late; what is further ahead is of a clock that was wrong."""
 
 EXPLAINED_SECONDS = 180.0
 """A cascade is explained by the last three minutes: lengths are seen only when requests finish."""
@@ -84,10 +99,10 @@ class Minutes:
 
 
 def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView) -> Minutes:
-    """With one more closed minute of one replica, last; what is older than any rule looks back is dropped."""
-    keep = tuple(
-        _aged(s, minute.end) for s in minutes.slices if s.window.end > minute.end - LONGEST - windows.MINUTE_SECONDS
-    )
+    """With one more closed minute of one replica, last; what is older than any rule looks back is dropped, and what is of
+    a time that has yet to come: the clock went back."""
+    since, until = minute.end - LONGEST - windows.MINUTE_SECONDS, minute.end + AHEAD_SECONDS
+    keep = tuple(_aged(s, minute.end) for s in minutes.slices if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
     return Minutes(
         slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)),
@@ -142,7 +157,12 @@ def _aged_each(one: Slice, now: float) -> Slice:
         return one
     counters = {family: value for family, value in window.counters.items() if family in LOCALITY}
     parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
-    return replace(one, window=replace(window, counters=counters, histograms=parts, gauges={}, short_seconds={}))
+    slim = replace(window, counters=counters, histograms=parts, gauges=_NOTHING, short_seconds=_NOTHING)
+    return replace(one, window=slim)
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""One object for all of an hour."""
 
 
 def _budget(minutes: Minutes, view: TierView) -> Budget:
@@ -172,20 +192,33 @@ def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tu
     return tuple(closed)
 
 
+def still_stand(minutes: Minutes, answers: Iterable[Answer], now: float) -> dict[str, Answer]:
+    """By rule, those of a tier's last answers that need not be asked for anew at `now`."""
+    if minutes.each is None:
+        return {}
+    return {one.rule: one for one in answers if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
+
+
 def tier_answers(
     minutes: Minutes,
     view: TierView,
     now: float,
     fleet: Mapping[str, Tier] | None = None,
     projection: Projection | None = None,
+    kept: Mapping[str, Answer] | None = None,
 ) -> tuple[Answer, ...]:
     """What the rules over slices say about the tier at `now`; of a rule whose minimum has not passed: unknown.
 
     `fleet` are the minutes of all tiers, for rules that compare them; `projection` is the tier's forecast, where there is one.
+    `kept` are answers, by rule, that still stand and are not asked for anew (`still_stand`).
     """
+    standing = kept or {}
     holds: dict[tuple[bool, float], tuple[Slice, ...]] = {}
     answers = []
     for rule in LIVE:
+        if rule.name in standing:
+            answers.append(replace(standing[rule.name], t=now))
+            continue
         of_each = minutes.each is not None and rule.name in OF_EACH
         kind = (of_each, rule.window_seconds)
         if kind not in holds:

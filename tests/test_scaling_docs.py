@@ -10,11 +10,13 @@ import pytest
 from nvml_fixture import Machine, nvml_library, nvml_state, read_machine  # noqa: F401 - fixtures
 
 from agent.collect.gpus import Gpus
+from agent.config_files import load_plan
+from rules.gpu_readout import GpuReadout
 from rules.slices import view
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-from fleet import series_of_a_replica  # noqa: E402 - a benchmark's module
+from fleet import PLAN, recorded_pages, series_of_a_replica  # noqa: E402 - a benchmark's module
 from fleet_replica import GPU_COUNTERS, GPU_GAUGES, StandInGpus, exported, samples  # noqa: E402
 
 PAGES = {
@@ -71,7 +73,7 @@ class AsMachine:
         self._machine = machine
         self._clock = 100.0
 
-    def read(self, now: float) -> tuple[object, tuple[str, ...]]:
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
         self._clock += 15.0
         self._machine.standin.set({"0.gpm.clock": self._clock})
         self._machine.clock.now += 15.0
@@ -91,7 +93,10 @@ def test_the_gpus_of_the_benchmark_say_what_nvml_says(machine: Machine) -> None:
 
 
 def test_the_series_of_an_agent_and_of_a_tier_on_it_are_as_many_as_the_document_says() -> None:
-    page = page_of(PAGES["vLLM 0.32"])
+    plan = load_plan(PLAN)
+    (tier,) = plan.tiers
+    *_, (_, told) = exported(recorded_pages(), view(tier, plan.tiers[tier]), "replica")
+    page = samples(told)
     rest = [labels for labels in page if not has(labels, "replica")]
     assert sum(has(labels, "tier") for labels in rest) == stated("tier, on every agent that has a replica of it")
     assert sum(not has(labels, "tier") for labels in rest) == stated("agent")

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 from judging_samples import START, each, gauge, minute, minutes, seen, view
 
 from rules import watch
 from rules.catalogue import BY_NAME, Way
+from rules.signals import Gap
 from rules.slices import view as view_of
-from rules.verdicts import Status, Unknown, Verdict
+from rules.verdicts import Status, Subject, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in watch.LIVE]
 
@@ -77,3 +80,15 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
     for rule in watch.LIVE:
         if rule.family.endswith("_seconds") or rule.signal.endswith("_seconds"):
             assert rule.window_seconds <= watch.RECENT_SECONDS or rule.way is Way.COLD_START, rule.name
+
+
+def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
+    answer = Unknown(t=1000.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
+    other = Unknown(t=1000.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
+    sums, single = watch.Minutes(each=()), watch.Minutes()
+    assert watch.still_stand(sums, (answer, other), 1299.0) == {"PrefixRoutingBroken": answer}
+    assert watch.still_stand(sums, (answer,), 1300.0) == watch.still_stand(sums, (answer,), 999.0) == {}
+    assert watch.still_stand(single, (answer,), 1010.0) == {}
+    told = {one.rule: one for one in watch.tier_answers(sums, view_of("t", None), 1100.0, kept={answer.rule: answer})}
+    assert told["PrefixRoutingBroken"] == replace(answer, t=1100.0)
+    assert told["KvEviction"].t == 1100.0

@@ -58,8 +58,8 @@ class StoreApi:
     """One store, for one thread at a time. Nothing is opened before the first question.
 
     Every question raises StoreTrouble and then gives no part of the answer. After one that says that the store is away,
-    or that it lets nobody in, the rest of this turn is refused at once with the same words, and of later turns more and
-    more (`agent.collect.pages.Backoff`); a changed secret ends that.
+    or that it lets nobody in, the rest of this turn is refused at once with the same words, and later every second
+    turn (`agent.collect.pages.Backoff`); a changed secret ends that.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import requests
 
 from agent.collect.connection import KeptConnection
+from agent.collect.hidden import hidden
 from agent.collect.scrape_failures import place_of, refused
 from agent.errors import ScrapeError
 from agent.store import refusals
@@ -34,8 +35,6 @@ it paints over the newest 30 s of a grid (older releases in spite of latency_off
 
 COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
 """Thanos and VictoriaMetrics' cluster: an error, not a part, where a part of the store is away. Others ignore both."""
-
-_HIDDEN = "***"
 
 
 class Asker:
@@ -111,8 +110,4 @@ class Asker:
 
     def _clean(self, trouble: StoreTrouble) -> StoreTrouble:
         """Without the secrets that a store, or a proxy before it, may repeat."""
-        text = trouble.text
-        for header in self._connection.headers.values():
-            for part in (header, header.partition(" ")[2]):
-                text = text.replace(part, _HIDDEN) if part else text
-        return StoreTrouble(trouble.kind, trouble.place, text)
+        return StoreTrouble(trouble.kind, trouble.place, hidden(trouble.text, self._connection.headers.values()))

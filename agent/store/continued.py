@@ -6,6 +6,7 @@ is not there is one of which nothing was added yet.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rules.histograms import Cumulative
@@ -23,6 +24,9 @@ class ContinuedSums:
 
     def page(self, page: Snapshot) -> Snapshot:
         """The page with what earlier agents had added up on top."""
+        if self._of_the_first_agent(page):
+            self._last, self._last_parts = dict(page.counters), dict(page.histograms)
+            return page
         counters = {f: self._counter(f, page.counters.get(f, 0.0)) for f in {**self._last, **page.counters}}
         for family, part in page.histograms.items():
             self._part(family, part)
@@ -33,6 +37,16 @@ class ContinuedSums:
             for family in {**self._base_parts, **self._last_parts}
         }
         return replace(page, counters=counters, histograms={f: p for f, p in parts.items() if p is not None})
+
+    def _of_the_first_agent(self, page: Snapshot) -> bool:
+        """Whether nothing began anew so far and all that was told before is told again."""
+        if self._base or self._base_parts:
+            return False
+        counters, parts = page.counters, page.histograms
+        return all(counters.get(f, -math.inf) >= last for f, last in self._last.items()) and all(
+            (now := parts.get(f)) is not None and (now.edges != last.edges or now.counts[-1] >= last.counts[-1])
+            for f, last in self._last_parts.items()
+        )
 
     def _counter(self, family: str, now: float) -> float:
         last = self._last.get(family, 0.0)

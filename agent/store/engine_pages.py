@@ -85,6 +85,7 @@ class EnginePages:
         self._layouts: dict[tuple[Name, ...], Layout | None] = {}
         self._last: dict[str, float] = {}
         self._series: dict[str, tuple[Name, ...]] = {}
+        self._known: dict[str, bool] = {}
 
     def series_of(self, replica: str) -> tuple[Name, ...]:
         """The series of a replica's last page, as the page spelt them; none where it had no page of an engine."""
@@ -124,7 +125,11 @@ class EnginePages:
             yield self._page(replica, pool, t, () if t in down else rows[t])
 
     def _means_something(self, one: StoredSeries) -> bool:
-        return one.labels.get("__name__") != UP and wanted(one.labels.get("__name__", ""), self._engines)
+        name = one.labels.get("__name__", "")
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = name != UP and wanted(name, self._engines)
+        return known
 
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:
         if not row:

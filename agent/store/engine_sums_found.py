@@ -70,11 +70,12 @@ def part_sums(
     """By part what the answers say of the time between two ends (unix seconds); None of one that they say nothing of."""
     by_key = {part.key: part for part in parts}
     told = {key: _Told() for key in by_key}
+    looked = {part.engine.label: looked_at(part.engine) for part in by_key.values()}
     for one in several:
         part = by_key[one.labels[GROUP]]
         of_part = told[part.key]
         ends = of_part.sums if one.labels[WHAT] == SUMS else of_part.counted
-        ends.take(_key(one.labels, part.engine), one, times)
+        ends.take(_key(one.labels, part.engine, looked[part.engine.label]), one, times)
     return {key: _part(by_key[key], of_part, times) for key, of_part in told.items()}
 
 
@@ -86,18 +87,19 @@ def replica_windows(
     times: tuple[float, float],
 ) -> dict[str, Window]:
     """By replica of a part these families alone, of the time between two ends (unix seconds)."""
+    looked = looked_at(part.engine)
     grouped: dict[str, _Ends] = {member: _Ends() for member in part.members}
     for one in several:
-        grouped[one.labels[replica_label]].take(_key(one.labels, part.engine), one, times)
+        grouped[one.labels[replica_label]].take(_key(one.labels, part.engine, looked), one, times)
     return {
         replica: _only(_between(part.engine, ends, times), families)
         for replica, ends in grouped.items()
-        if all(ends.at)
+        if any(ends.at)
     }
 
 
-def _key(labels: Mapping[str, str], engine: Engine) -> Key:
-    kept = ((name, labels.get(EXPORTED + name, labels.get(name, ""))) for name in looked_at(engine))
+def _key(labels: Mapping[str, str], engine: Engine, looked: Iterable[str]) -> Key:
+    kept = ((name, labels.get(EXPORTED + name, labels.get(name, ""))) for name in looked)
     return name_of(labels, engine), tuple((name, value) for name, value in kept if value)
 
 

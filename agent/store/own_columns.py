@@ -105,7 +105,7 @@ class Columns:
         gauges: dict[str, float] = {}
         for family, gauge, column in self._plain:
             value = column[place]
-            if math.isfinite(value):
+            if 0 <= value < math.inf:
                 (gauges if gauge else counters)[family] = value
         return Snapshot(
             t=t,
@@ -122,7 +122,7 @@ class Columns:
     def _cumulative(self, place: int) -> Iterator[tuple[str, Cumulative]]:
         for family, part in self._histograms.items():
             counts = tuple(column[place] for column in part.columns)
-            if part.edges[-1] == math.inf and all(math.isfinite(c) for c in counts):
+            if part.edges[-1] == math.inf and all(0 <= c < math.inf for c in counts):
                 total = part.total[place] if part.total is not None else math.nan
                 yield family, Cumulative(part.edges, counts, total if math.isfinite(total) else None)
 
@@ -146,7 +146,7 @@ class Columns:
 
 def _from_nothing(column: Sequence[float]) -> Sequence[float]:
     """A sum that is not there yet is one of which nothing was added: the first of it is an increase from zero."""
-    if not math.isnan(column[0]):
+    if not len(column) or not math.isnan(column[0]):
         return column
     first = next((place for place, value in enumerate(column) if not math.isnan(value)), 0)
     return [*(0.0 for _ in column[:first]), *column[first:]]

@@ -48,11 +48,11 @@ def lots(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, 
         yield tuple(lot)
 
 
-def together(texts: Iterable[str]) -> Iterator[str]:
+def together(texts: Iterable[str], most_characters: int = MOST_CHARACTERS) -> Iterator[str]:
     """Expressions joined to queries, as many as fit into each."""
     lot: list[str] = []
     for text in texts:
-        if lot and sum(map(len, lot)) + len(text) > MOST_CHARACTERS:
+        if lot and sum(map(len, lot)) + len(text) > most_characters:
             yield " or ".join(lot)
             lot = []
         lot.append(text)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.store.promql import any_of, lots, quoted, together
 from exporters import names
 from rules.families import Kind
 from rules.gpu_readout import GPU_NAMES
@@ -25,6 +26,9 @@ PART = "sizewatch_part"
 SUMS, COUNTED = "sums", "counted"
 COPIES = 4
 """So often the names of a group's replicas stand in its part of a query."""
+
+MOST_NAMES = MOST_CHARACTERS / COPIES - 400
+"""Characters of the names of one lot of replicas."""
 
 LEVELS: Mapping[str, str] = {"least": "min", "most": "max"}
 """What is asked of gauges of GPUs beside their sum and count: what the part is called, and the aggregation."""
@@ -75,22 +79,14 @@ class OwnSums:
         parts = [
             (f"{place}.{part}", members)
             for place, group in enumerate(groups)
-            for part, members in enumerate(_fitting(group))
+            for part, members in enumerate(lots(group, MOST_NAMES))
         ]
-        lot: list[str] = []
-        for name, members in parts:
-            text = " or ".join(self._parts(name, members))
-            if lot and sum(map(len, lot)) + len(text) > MOST_CHARACTERS:
-                yield " or ".join(lot)
-                lot = []
-            lot.append(text)
-        if lot:
-            yield " or ".join(lot)
+        yield from together((" or ".join(self._parts(name, members)) for name, members in parts), MOST_CHARACTERS)
 
     def by_replica(self, family: str, members: Iterable[str]) -> Iterator[str]:
         """The buckets and sums of one histogram replica by replica, where their grids differ."""
         name = names.metric(family).name
-        for some in _fitting(tuple(members)):
+        for some in lots(members, MOST_NAMES):
             selector = self._selector(f"{name}_(bucket|sum)", some)
             yield f"max by (__name__, le, {names.REPLICA}) ({selector})"
 
@@ -110,40 +106,13 @@ class OwnSums:
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
         some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
         more = f",{self.matchers}" if self.matchers else ""
-        tier = f'{names.TIER}="{_quoted(self.tier)}"'
-        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{_quoted(some)}"{more}}}'
+        tier = f'{names.TIER}="{quoted(self.tier)}"'
+        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quoted(some)}"{more}}}'
 
     def _selector(self, name: str, members: Sequence[str]) -> str:
         more = f",{self.matchers}" if self.matchers else ""
-        return f'{{__name__=~"{name}",{names.TIER}="{_quoted(self.tier)}",{names.REPLICA}=~"{_any_of(members)}"{more}}}'
+        return f'{{__name__=~"{name}",{names.TIER}="{quoted(self.tier)}",{names.REPLICA}=~"{any_of(members)}"{more}}}'
 
 
 def _labelled(expr: str, name: str, what: str) -> str:
     return f'label_replace({expr}, "{PART}", "{name}.{what}", "", "")'
-
-
-def _fitting(members: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The members in lots whose names fit into a query, at most once each for every part of it."""
-    lot: list[str] = []
-    for member in sorted(members):
-        if lot and len(_any_of([*lot, member])) > MOST_CHARACTERS / COPIES - 400:
-            yield tuple(lot)
-            lot = []
-        lot.append(member)
-    if lot:
-        yield tuple(lot)
-
-
-def _any_of(members: Sequence[str]) -> str:
-    """A regular expression of exactly these names, with what all begin with written once: names of pods are long."""
-    if len(members) == 1:
-        return _quoted(re.escape(members[0]))
-    first, last = min(members), max(members)
-    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    prefix = first[:same]
-    rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
-    return _quoted(f"{re.escape(prefix)}({rest})")
-
-
-def _quoted(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
