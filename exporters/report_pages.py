@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from exporters.plain_text import plain
 from exporters.status_page import style, style_hash
 
 MOST_LETTERS = 400
@@ -50,7 +51,7 @@ def list_page(reports: Sequence[Listed]) -> bytes:
         '<header class="top"><p class="brand"><b>sizewatch</b><span><a href="../">status</a></span></p>'
         f"<h1>Weekly reports</h1></header><main>{body}</main></body></html>"
     )
-    return text.encode("utf-8", "replace")
+    return plain(text).encode("utf-8", "replace")
 
 
 def _row(one: Listed) -> str:

@@ -15,11 +15,12 @@ from rules.whatif_money import Bill
 SCHEMA = 1
 
 
-def whatif_json(found: WhatIf) -> dict[str, Any]:
-    """The whole answer."""
+def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
+    """The whole answer; `simulated` is what a history that was made up says of itself."""
     question, peak, usable, work = found.question, found.peak, found.usable, found.workload
     return {
         "schema": SCHEMA,
+        "simulated": simulated,
         "tier": found.tier,
         "sentence": headline(found),
         "asked": {"instances": question.instances, "rps": question.rps, "prompt_scale": question.prompt_scale},

@@ -122,7 +122,7 @@ def _status(case: Case, slices: Sequence[Slice], limit: float) -> tuple[Status |
 def _fixed_sentence(case: Case, total: Count, status: Status) -> str:
     share = f" ({total.events / total.finished:.1%})" if total.finished > 0 else ""
     return (
-        f"{total.events:.0f} preemptions for {total.finished:.0f} finished requests{share}: healthy is below "
+        f"{total.events:,.0f} preemptions for {total.finished:,.0f} finished requests{share}: healthy is below "
         f"{case.limit('warning'):.0%}, above {case.limit('critical'):.0%} is degraded"
         f"{_over(status, total.exceeds(case.limit('warning')))}"
     )

@@ -144,7 +144,7 @@ def _verdict(of: Comparable, mean: Mean, status: Status, certainty: Certainty) -
     gap = f"{below:.0f} points below" if below >= 0.5 else "not below"
     sentence = (
         f"{MEANS[case.rule.metric].words} {mean.observed:.0%} where the plan has {mean.expected:.0%} at this load: {gap} "
-        f"({points * 100:.0f} are allowed){mean.remark if status is not Status.OK else ''}"
+        f"({points * 100:.0f} points are allowed){mean.remark if status is not Status.OK else ''}"
     )
     return case.verdict(status, certainty, observed, expected, sentence)
 

@@ -164,10 +164,10 @@ def _count(case: Case, tail: Tail, status: Status, certainty: Certainty) -> str:
     counted = "requests" if case.rule.per_request else "output events"
     factor, allowed = f"{case.limit('factor'):g}", f"{case.limit('allowed_share') * 100:g}%"
     if status is Status.OK:
-        return f"{tail.share:.1%} of {tail.n:.0f} {counted} took more than {factor} x that ({allowed} is allowed)"
+        return f"{tail.share:.1%} of {tail.n:,.0f} {counted} took more than {factor} x that ({allowed} is allowed)"
     if certainty is Certainty.LIKELY:
-        return f"about {tail.share:.1%} of {tail.n:.0f} {counted} took more than {factor} x that; {allowed} is allowed"
+        return f"about {tail.share:.1%} of {tail.n:,.0f} {counted} took more than {factor} x that; {allowed} is allowed"
     return (
-        f"{tail.sure_share:.1%} of {tail.sure_n:.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more than "
+        f"{tail.sure_share:.1%} of {tail.sure_n:,.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more than "
         f"{factor} x the upper of these; {allowed} is allowed"
     )

@@ -41,6 +41,13 @@ SLOWER = ("TtftDivergence", "TpotDivergence", "ItlDivergence")
 EVICTING = ("KvEviction", "EvictionDivergence")
 
 
+OTHER_COUNT = (
+    "NoHeadroom may name another count: it weighs every token by the plan's benchmark and its lengths, this proposal goes by what "
+    "a replica carries of the present requests within the SLO (guide 9.1, Step 11)"
+)
+"""Where both speak of more replicas: a reader must not be left with two numbers and no word on which to act on."""
+
+
 class Kind(StrEnum):
     """What is proposed."""
 
@@ -156,7 +163,7 @@ def _proposal(
         )
     evidence = _evidence(seen, workload, usable, size, plan)
     if size.replicas > now:
-        return _grow(size, usable, now, evidence)
+        return _grow(size, usable, now, evidence, _fires(answers, ("NoHeadroom",)))
     if size.replicas == now:
         sure = usable.certainty is Certainty.CERTAIN and _long(seen)
         text = f"Keep {_replicas(now)}: that is what the traffic seen needs"
@@ -177,7 +184,7 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: U
     if silent >= GONE_SECONDS:
         found.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
     if workload.requests < CERTAIN_REQUESTS:
-        found.append(f"{workload.requests:.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
+        found.append(f"{workload.requests:,.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
     if workload.peak_rps is None:
         found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
     if plan is None:
@@ -209,11 +216,13 @@ def _evidence(seen: Seen, workload: WorkloadNow, usable: UsableNow, size: Sized,
     return (*told, f"{seen.seen_seconds / DAY_SECONDS:.1f} days were seen")
 
 
-def _grow(size: Sized, usable: UsableNow, now: int, evidence: tuple[str, ...]) -> Proposal:
+def _grow(size: Sized, usable: UsableNow, now: int, evidence: tuple[str, ...], full: bool) -> Proposal:
     sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
     against: tuple[str, ...] = ()
     if size.fewest is not None and size.fewest <= now:
         against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
+    if full:
+        evidence = (*evidence, OTHER_COUNT)
     return Proposal(
         kind=Kind.GROW,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,

@@ -306,8 +306,8 @@ def _scaled(base: UsableNow, seen: Seen, points: Sequence[ProductionPoint], kept
     if curve is not None and plan is not None:
         found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
     best = max(kept.rps, found.usable_rps if found else 0.0)
-    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; its curve scaled by that "
-    text += f"keeps the SLO up to {best:.3g} rps a replica, not {base.rps:.3g}"
+    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
+    text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {base.rps:.3g}"
     return replace(base, rps=best, low=kept.rps, high=max(best, base.rps), reason=text)
 
 

@@ -181,15 +181,15 @@ def _colocation(case: LeverCase) -> Lever:
 def _shorter_prompts(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value
     after = max(1, case.warm, replicas_for(peak, case.usable.rps * (1 + SHORTER), case.sized.safety_factor))
-    basis = f"{SHORTER:.0%} shorter prompts as {SHORTER:.0%} more usable rps (guide 9.2, a rule of thumb): {after} replicas at the "
-    basis += f"peak instead of {case.sized.replicas}"
+    basis = f"{SHORTER:.0%} shorter prompts as {SHORTER:.0%} more usable rps (guide 9.2, a rule of thumb): "
+    basis += f"{_replicas(after)} at the peak instead of {case.sized.replicas}"
     return _lever(case, "Shorter prompts", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
 
 
 def _routing(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value * (1 - SIMPLE)
     after = max(1, case.warm, replicas_for(peak, case.usable.rps, case.sized.safety_factor))
-    basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): {after} replicas "
+    basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): {_replicas(after)} "
     basis += f"instead of {case.sized.replicas}, before what the small model costs"
     return _lever(case, "Routing simple requests", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
 
@@ -210,6 +210,10 @@ def _lever(case: LeverCase, name: str, replicas: float, certainty: Certainty, ba
         certainty=certainty,
         basis=basis,
     )
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
 def _unknown(name: str, why: str) -> Lever:

@@ -87,7 +87,7 @@ def test_a_row_tells_how_often_its_rules_fired() -> None:
     )
     row = next(one for one in week(episodes=fired).monitoring if one.key == "kv_utilization")
     assert row.status == "critical"
-    assert row.sentence == "fired 2 times, 3 h in all; at its worst: It was full"
+    assert row.sentence == "fired twice, 3 h in all; at its worst: It was full"
 
 
 def test_every_question_has_an_answer_with_the_lengths_it_was_measured_at() -> None:
@@ -146,7 +146,9 @@ def week_of(several: list, **parts: object) -> TierReport:
 
 def test_a_tier_that_vanished_within_the_week_says_since_when() -> None:
     remarks = week_of(hours(96)).quality.remarks
-    assert any(one.startswith("Nothing of this tier was seen since Fri 06 Nov 00:00 UTC: what is said") for one in remarks)
+    assert any(
+        one.startswith("Nothing of this tier was seen since Fri 06 Nov 00:00 UTC: what is said") for one in remarks
+    )
 
 
 def test_half_a_week_says_how_much_and_where_the_hole_is() -> None:

@@ -14,8 +14,11 @@ from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, episode
 from report_servers import webhook
 
 from agent import cli
+from agent.config import find, load
+from agent.demo.past.mark import KEPT, NOTE
 from agent.history.store import Store
 from agent.reporting.gathering import Asked, gather
+from agent.reporting.making import past_of
 from exporters.report.past import Past
 from exporters.report.record import TierReport, report_schema
 from exporters.report.whole import report
@@ -170,6 +173,34 @@ def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
         assert [one["path"] for one in hook.taken] == ["/x", "/x", "/y"]
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "report.png"])
     assert "CANARY" not in said.out + said.err
+
+
+def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = configured(tmp_path, recent(24)), tmp_path / "out"
+    both = {"schema": 1, "tiers": {"t": TIER, "u": TIER}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
+    with Store(tmp_path / "history.db") as store:
+        store.keep(KEPT, json.dumps({"text": NOTE, "seed": 7}))
+    assert cli.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("SIMULATED") == 1
+    assert f"of the last 7d in {out}" in said.out
+
+
+def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
+    found = past_of(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
+    assert found.until - found.since == 13 * WEEK
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, [])
+    (tmp_path / "history.db").unlink()
+    assert cli.main(["report", "-c", str(config), "--out", str(config)]) == 2
+    assert f"{config} is a file and cannot be written into; give with --out a directory" in capsys.readouterr().err
 
 
 def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:

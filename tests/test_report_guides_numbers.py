@@ -64,7 +64,10 @@ def test_the_breaker_for_2_s_and_50_rps_is_80_to_90_requests() -> None:
     found = fit(reported(plan(), hours(rps=lambda n: 50.0))[0].tiers[0], "queue_breaker")
     assert (found.low, found.high, found.proposed) == (pytest.approx(80.0), pytest.approx(90.0), 85)
     text = report_markdown(reported(plan(), hours(rps=lambda n: 50.0))[0])
-    assert "`queue_breaker`: none in the plan; 80 to 90 would fit (2 s x 50 rps = 100 queued requests" in text
+    assert (
+        "`queue_breaker`: none in the plan; 80 to 90 would fit by the best estimate (2 s x 50 rps = 100 queued requests"
+        in text
+    )
 
 
 def test_the_prompt_limit_is_2_to_3_times_the_p95_that_was_seen() -> None:

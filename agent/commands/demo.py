@@ -41,8 +41,7 @@ def _between(low: float, high: float, kind: Callable[[str], float] = float) -> C
 
 
 def _past(text: str) -> float:
-    # The one place where weeks are meant; elsewhere days are clear enough.
-    value = 7 * duration(f"{text[:-1]}d") if text.endswith("w") else duration(text)
+    value = duration(text)
     if not SHORTEST_PAST <= value <= LONGEST_PAST:
         raise argparse.ArgumentTypeError(
             f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}"

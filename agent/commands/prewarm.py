@@ -15,8 +15,10 @@ import sys
 from agent.commands.arguments import duration
 from agent.commands.forecast import add_history
 from agent.config import find, load
+from agent.demo.past import mark
 from agent.errors import BadConfig
 from agent.forecasting.child import ONE_THREAD
+from agent.history.store import Store
 from exporters.scaling import AUTOSCALERS, WORKLOADS, Reference, Secret
 
 FINE, CANNOT_JUDGE = 0, 3
@@ -106,7 +108,7 @@ def secret(text: str) -> Secret:
 def run(options: argparse.Namespace) -> int:
     # As `agent.commands.forecast` has it.
     os.environ.update(ONE_THREAD)
-    from agent.forecasting.given import known_tier
+    from agent.forecasting.given import history_path, known_tier
     from agent.forecasting.prewarm_now import Said, Where, by_csv, by_history, manifest
     from exporters.prewarm_text import prewarm_json, prewarm_text
 
@@ -124,6 +126,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         assert loaded is not None
         answer = by_history(loaded, known_tier(loaded, options.tier), said)
+        with Store.open_reader(history_path(loaded)) as store:
+            mark.tell(store)
     found = answer.prewarm.recommendation is not None
     if options.format in MANIFESTS:
         if not found:

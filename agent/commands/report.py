@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,9 +13,11 @@ from pathlib import Path
 
 from agent.commands.arguments import add_config, duration
 from agent.config import Loaded, find, load
+from agent.demo.past import mark
 from agent.durations import duration_text
 from agent.errors import BadConfig, SizewatchError
 from agent.forecasting.child import ONE_THREAD
+from agent.new_files import EVERYBODY_READS, created
 from agent.reporting import folder
 from agent.reporting.jobs import Send
 from agent.reporting.process import Runner
@@ -61,15 +64,19 @@ def run(options: argparse.Namespace) -> int:
     loaded = load(find(options.config))
     if options.deliver and not loaded.config.report.deliver:
         raise BadConfig((f"{loaded.path}: report.deliver: names no destination to send the report to",))
+    if options.out.exists() and not options.out.is_dir():
+        raise ReportProblem(f"{options.out} is a file and cannot be written into; give with --out a directory")
     texts, found = files_of(past_of(loaded, options.since, time.time()))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     if options.deliver:
         files[folder.PICTURE] = picture_of(found)
     _write(options.out, files)
+    if found.simulated:
+        print(mark.NOTE, file=sys.stderr)
     print(found.headline)
     for tier in found.tiers:
         print(f"  {tier.verdict}")
-    print(f"{', '.join(files)} of the last {duration_text(options.since)} in {options.out}")
+    print(f"{', '.join(files)} of the last {duration_text(found.until - found.since)} in {options.out}")
     arrived = not options.deliver or _deliver(loaded, options.out.absolute())
     if not arrived:
         return FINDING
@@ -96,7 +103,8 @@ def _write(place: Path, files: Mapping[str, bytes]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             unfinished = place / f".{name}.{os.getpid()}"
-            unfinished.write_bytes(content)
+            with created(unfinished, EVERYBODY_READS) as opened:
+                opened.write(content)
             unfinished.replace(place / name)
     except OSError as error:
         raise ReportProblem(f"{place} cannot be written: {error.strerror or error}; give another --out") from error

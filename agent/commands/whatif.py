@@ -87,14 +87,14 @@ def run(options: argparse.Namespace) -> int:
     loaded = load(find(options.config))
     tier = _tier(loaded, options.tier)
     question = Question(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
-    found = _material(loaded, tier, options.since, time.time())
+    found, simulated = _material(loaded, tier, options.since, time.time())
     why = not_answerable(found.seen, question)
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
     answer = what_if(found.seen, found.slices, found.hours, question)
     if options.format == "json":
-        print(json.dumps(whatif_json(answer), indent=2))
+        print(json.dumps(whatif_json(answer, simulated), indent=2))
     else:
         print(whatif_text(answer, loaded.config.forecast.zone))
     if answer.asked.kept in BAD:
@@ -114,7 +114,8 @@ def _tier(loaded: Loaded, tier: str | None) -> str:
     return tier
 
 
-def _material(loaded: Loaded, tier: str, seconds: float, now: float) -> Material:
+def _material(loaded: Loaded, tier: str, seconds: float, now: float) -> tuple[Material, str]:
+    """What the history tells of the tier, and what it says of itself where it was made up."""
     if loaded.config.history_path is None:
         raise BadConfig(
             (f"{loaded.path}: data_dir: there is no history to ask; role node keeps none unless it is given",)
@@ -124,4 +125,5 @@ def _material(loaded: Loaded, tier: str, seconds: float, now: float) -> Material
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with Store.open_reader(loaded.config.history_path) as store:
         mark.tell(store)
-        return material(store, views_of(loaded)[tier], versions_of(loaded).get(tier, ""), until - span, until)
+        found = material(store, views_of(loaded)[tier], versions_of(loaded).get(tier, ""), until - span, until)
+        return found, mark.simulated(store)

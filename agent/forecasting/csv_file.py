@@ -49,6 +49,7 @@ class BadTrace(SizewatchError):
     """A trace file cannot be used; `line` (from 1) is where, None where it is the whole file."""
 
     def __init__(self, path: Path | str, text: str, line: int | None = None) -> None:
+        text = "".join(sign if sign.isprintable() else "?" for sign in text)
         super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
         self.path = path
         self.text = text

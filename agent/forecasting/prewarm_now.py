@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.config import Loaded
-from agent.demo.past import mark
 from agent.errors import BadConfig, SizewatchError
 from agent.forecasting.asking import question
 from agent.forecasting.exchange import Answer, Question
@@ -50,11 +49,10 @@ class Where:
 
 
 def by_history(loaded: Loaded, tier: str, said: Said, now: float | None = None) -> Answer:
-    """From the history of the daemon. Raises BadConfig, HistoryProblem."""
+    """From the history of the daemon. Raises BadConfig, HistoryProblem. That a history was made up says whoever prints of it."""
     path = history_path(loaded)
     now = time.time() if now is None else now
     with Store.open_reader(path) as store:
-        mark.tell(store)
         events = store.events(now - KEPT_SECONDS)
     starts = tuple(start for event in events if event.tier == tier and (start := start_of(event)) is not None)
     return HistoryForecasts().answer(_question(loaded, tier, starts, said, path, now))

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.history.reader import Reader
+from agent.history.troubles import HistoryProblem
 from rules import watch_long, windows
+from rules.arrivals import Demand
 from rules.slices import Slice, TierView
 from rules.verdicts import Answer
 from rules.windows import Window
@@ -39,6 +41,14 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
         end = min(until, (since // seconds + 1) * seconds)
         yield since, end
         since = end
+
+
+def demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+    """What arrived and finished, minute by minute; nothing where an older sizewatch kept none: whoever needs it says so."""
+    try:
+        return store.requests(tier, since, until)
+    except HistoryProblem:
+        return ()
 
 
 def by_hour(slices: Iterable[Slice]) -> tuple[Slice, ...]:

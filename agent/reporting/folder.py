@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from agent.new_files import OWNER_AND_GROUP, created
+
 LATEST = "latest"
 FILES: Mapping[str, str] = {
     "report.html": "text/html; charset=utf-8",
@@ -92,7 +94,7 @@ def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     _remove(fresh)
     fresh.mkdir(mode=0o750)
     for file, content in files.items():
-        with (fresh / file).open("wb") as opened:
+        with created(fresh / file, OWNER_AND_GROUP) as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

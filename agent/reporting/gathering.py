@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from agent.history import days
 from agent.history.reader import Reader
-from agent.history.troubles import HistoryProblem
 from exporters.report.past import Past, Prewarming, TierPast
-from rules.arrivals import Demand
 from rules.catalogue import BY_NAME as RULES
 from rules.judgements import judge
 from rules.plan import Plan
@@ -93,7 +91,9 @@ def _tier(store: Reader, asked: Asked, view: TierView) -> _Judged:
         every = store.bins(view.tier, since, until)
         present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
         hours = days.by_hour(every)
-        collected.add(hours, _as_needed(asked, until, every, hours, present), _demand(store, view.tier, since, until))
+        collected.add(
+            hours, _as_needed(asked, until, every, hours, present), days.demand(store, view.tier, since, until)
+        )
         if since >= asked.until - JUDGED_SECONDS:
             recent += every
             of_plan += present
@@ -115,14 +115,6 @@ def _as_needed(
 def _over(view: TierView, slices: list[Slice], now: float) -> Iterator[Answer]:
     for name in OVER_THE_TIME:
         yield judge(RULES[name], view, slices, now, HOUR_SECONDS)
-
-
-def _demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
-    try:
-        return store.requests(tier, since, until)
-    except HistoryProblem:
-        # An older sizewatch kept none; the report says so where it needs it.
-        return ()
 
 
 def _before(store: Reader, asked: Asked, view: TierView) -> Window | None:

@@ -18,7 +18,8 @@ from agent.version import VERSION
 from agent.views import versions_of, views_of
 from exporters.report.past import Past
 
-HOUR_SECONDS = 3600.0
+HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
+"""No older hour is kept (`agent.history.schema`); a report of a longer time is one of this."""
 
 
 class ReportProblem(SizewatchError):
@@ -33,12 +34,13 @@ def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
         )
     # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
     until = now // HOUR_SECONDS * HOUR_SECONDS
+    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with Store.open_reader(loaded.config.history_path) as store:
         asked = Asked(
             views=views_of(loaded),
             versions=versions_of(loaded),
             plan=loaded.plan,
-            since=until - max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS),
+            since=until - span,
             until=until,
             zone=loaded.config.forecast.zone,
             version=VERSION,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent.new_files import OWNER_ONLY, created
+
 STATE_FILE = "reports.json"
 """In `data_dir`."""
 
@@ -80,7 +82,7 @@ def receipt(data_dir: Path, report: str, destination: str) -> Path:
 def replaced(path: Path, content: bytes) -> None:
     """Puts it on the disk under its name, whole. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("wb") as opened:
+    with created(unfinished, OWNER_ONLY) as opened:
         opened.write(content)
         opened.flush()
         os.fsync(opened.fileno())

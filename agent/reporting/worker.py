@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.errors import SizewatchError
+from agent.new_files import NO_LINK, OWNER_ONLY
 from agent.reporting.jobs import OUT_OF_MEMORY, Check, Done, Job, Make, Send, done_bytes, job_of
 
 NICE = 5
@@ -95,7 +96,7 @@ WORK: dict[type[Job], Callable[[Job], Done]] = {Make: _make, Send: _send, Check:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """A process that outlived its daemon still holds it: what it sends must not be sent beside it."""
-    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    held = os.open(lock, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -7,19 +7,17 @@ hour by replica, for a peak is higher than any hour's mean. It judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.history import days
 from agent.history.reader import Reader
-from agent.history.troubles import HistoryProblem
-from rules import windows
-from rules.arrivals import Demand
 from rules.resize_seen import RECENT_SECONDS, Seen, SeenSoFar
 from rules.slices import Slice, TierView
 from rules.whatif_prompts import Varied, varied
 from rules.windows import Window
 
-DAY_SECONDS, HOUR_SECONDS, QUARTERS_AN_HOUR = 86_400.0, 3600.0, 4
+HOUR_SECONDS, QUARTERS_AN_HOUR = 3600.0, 4
 
 FINE_ROWS = 3000
 """Quarters that are read at most: 24 hours of 30 replicas, 3 hours of 200."""
@@ -42,11 +40,11 @@ def material(store: Reader, view: TierView, version: str, since: float, until: f
     collected = SeenSoFar(view=view, since=since, until=until)
     recent: list[Slice] = []
     hours: list[Varied] = []
-    for begin, end in _days(since, until):
+    for begin, end in days.pieces(since, until, days.DAY_SECONDS):
         every = store.bins(view.tier, begin, end)
         present = every if set(versions) <= {version} else store.bins(view.tier, begin, end, version)
-        needed = present if end > until - RECENT_SECONDS else _by_hour(present)
-        collected.add(_by_hour(every), needed, _demand(store, view.tier, begin, end))
+        needed = present if end > until - RECENT_SECONDS else days.by_hour(present)
+        collected.add(days.by_hour(every), needed, days.demand(store, view.tier, begin, end))
         hours += (one for one in map(varied, present) if one is not None)
         recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
     busiest = _busiest(recent)
@@ -57,14 +55,6 @@ def material(store: Reader, view: TierView, version: str, since: float, until: f
     ]
     coarse = [one for one in recent if _hour(one.window) not in busiest]
     return Material(seen=collected.seen(versions), slices=(*coarse, *fine), hours=tuple(hours))
-
-
-def _by_hour(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """The load bins of each hour added up at once; one after the other they would take most of the time."""
-    grouped: dict[float, list[Window]] = {}
-    for one in slices:
-        grouped.setdefault(_hour(one.window), []).append(one.window)
-    return tuple(Slice(replica=None, window=windows.add(group), rps=None, in_system=None) for group in grouped.values())
 
 
 def _busiest(recent: Sequence[Slice]) -> frozenset[float]:
@@ -86,19 +76,3 @@ def _middle(window: Window) -> float:
 
 def _hour(window: Window) -> float:
     return _middle(window) // HOUR_SECONDS * HOUR_SECONDS
-
-
-def _demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
-    try:
-        return store.requests(tier, since, until)
-    except HistoryProblem:
-        # An older sizewatch kept none; the peak is then told by the hours, and says so.
-        return ()
-
-
-def _days(since: float, until: float) -> Iterator[tuple[float, float]]:
-    """From full hour to full hour, so that no hour is asked for in two parts."""
-    while since < until:
-        end = min(until, (since // DAY_SECONDS + 1) * DAY_SECONDS)
-        yield since, end
-        since = end

@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from exporters.plain_text import plain
 from exporters.report import charts, numbers, wording
 from exporters.report.record import Number, Report
 from exporters.status_signs import SIGNS, icon
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 def report_html(found: Report) -> str:
     """The whole page."""
     template = _environment().get_template("report.html.j2")
-    return template.render(
+    page = template.render(
         report=found,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         icon=icon(_worst(found)),
@@ -35,6 +36,7 @@ def report_html(found: Report) -> str:
         instant=lambda t: wording.instant(t, found.zone),
         sign=lambda status: SIGNS.get(Status(status), "?"),
     )
+    return plain(page)
 
 
 def _environment() -> Environment:

@@ -5,16 +5,20 @@ Owns the Markdown alone; every sentence and number is the record's. Another sect
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
+from exporters import plain_text
 from exporters.markdown import table
 from exporters.report.numbers import DASH, change, money, plain, words
 from exporters.report.record import Report, TierReport
 from exporters.report.wording import (
     PROPOSED,
     SIMULATED,
+    blind_line,
     busiest_idle,
     curve_sentence,
+    fit_words,
     fleet_lines,
     instant,
     next_step,
@@ -41,7 +45,12 @@ def report_markdown(found: Report) -> str:
             lines += ["", f"### {title}", "", *section(tier)]
     lines += ["", "## Changes of the plan", ""]
     lines += [f"- {line}" for line in found.plan_changes] or ["The plan stays as it is."]
-    return "\n".join(lines) + "\n"
+    return _harmless("\n".join(lines)) + "\n"
+
+
+def _harmless(text: str) -> str:
+    """Without HTML and links, which Markdown would take from a name and we write none of."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain_text.plain(text)).replace("](", "]\\(")
 
 
 def _monitoring(tier: TierReport) -> Iterator[str]:
@@ -49,7 +58,8 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
         (
             row.title,
             row.target,
-            words(row.observed, row.unit),
+            words(row.observed, row.unit)
+            + (f" {tier.currency}" if row.unit == "money" and not row.observed.gap else ""),
             change(row.change),
             verdict_words(row.status, row.certainty),
             row.sentence,
@@ -210,7 +220,7 @@ def _guardrails(tier: TierReport) -> Iterator[str]:
         yield f"- {one.rule or one.title or 'not judged'}: {verdict_words(one.status, one.certainty)}: {one.sentence}"
     for fit in tier.guardrails.fits:
         planned = "none in the plan" if fit.planned is None else f"{fit.planned:,.6g} in the plan"
-        yield f"- `{fit.key}`: {planned}; {fit.low:,.0f} to {fit.high:,.0f} would fit ({fit.basis})"
+        yield f"- `{fit.key}`: {planned}; {fit_words(fit)} would fit by the best estimate ({fit.basis})"
 
 
 def _incidents(tier: TierReport) -> Iterator[str]:
@@ -235,7 +245,7 @@ def _quality(tier: TierReport) -> Iterator[str]:
     for text in part.remarks:
         yield f"- {text}"
     for one in part.blind[:12]:
-        yield f"- {one.rule}: {one.reason.replace('_', ' ')} for {one.seconds / 3600:.1f} h{f' ({one.text})' if one.text else ''}"
+        yield f"- {blind_line(one)}"
 
 
 def _questions(tier: TierReport) -> Iterator[str]:

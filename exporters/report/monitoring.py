@@ -27,6 +27,9 @@ from rules.wording import number
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 
 
+UNJUDGED = Judged(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One number of the table: its signal, the words for what it should be, and the rules that judge it."""
@@ -47,7 +50,7 @@ def _watched(row: Row, past: TierPast) -> Watched:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
     judged = judge_row(row.rules, past)
-    if judged.status == "ok" and not judged.rule and isinstance(observed, Missing):
+    if not judged.rule and isinstance(observed, Missing):
         # What nobody measures never fires, and is not healthy for that.
         judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
     return Watched(
@@ -100,13 +103,13 @@ def judge_row(rules: Iterable[str], past: TierPast) -> Judged:
     if reason is not None:
         why = reason.reason.value.replace("_", " ")
         return _judged(reason.rule, "unknown", "", f"{why}: {reason.text}" if reason.text else why)
-    return _judged("", "ok", "", "never fired in this time" if names else "nothing judges it")
+    return _judged("", "ok", "", "never fired in this time") if names else UNJUDGED
 
 
 def _fired(loudest: Episode, fired: list[Episode], past: TierPast) -> Judged:
     seen = past.resize.seen
     seconds = sum(min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since) for one in fired)
-    times = "once" if len(fired) == 1 else f"{len(fired)} times"
+    times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired)} times")
     lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
     text = f"fired {times}, {span(max(0.0, seconds))} in all{lasting}; at its worst: {loudest.worst.sentence}"
     sure = loudest.worst.certainty

@@ -95,7 +95,8 @@ def _efficient(asked: _Asked) -> _Answer:
     each = asked.tokens_per_gpu
     text = f"{number(each, 'tokens_per_second')} generated a GPU" if each is not None else "tokens are not counted"
     tensor, dram = asked.number("tensor_active"), asked.number("dram_active")
-    text += "; MFU and MBU: not exposed (no engine counts them by default)"
+    text += "; MFU and MBU: not exposed (vLLM and SGLang count operations and bytes only with --enable-mfu-metrics, "
+    text += "and sizewatch does not read those)"
     if not tensor.gap or not dram.gap:
         text += f", tensor pipes active {words(tensor, 'ratio')}, memory interface {words(dram, 'ratio')}"
     busy = asked.number("gpu_utilization")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from exporters.report.numbers import money, plain, words
-from exporters.report.record import CurvePart, Incident, Report, Sum, TierReport, TrapPart
+from exporters.report.numbers import DASH, money, plain, words
+from exporters.report.record import Blind, CurvePart, GuardrailRow, Incident, Report, Sum, TierReport, TrapPart
+from exporters.time_words import span
 from rules.cascade import STAGES
 from rules.resize import Kind
 from rules.wording import number
@@ -29,7 +30,13 @@ PROPOSED = {
 NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
 NOTHING_TO_DO = "Nothing is to be done: the plan stays as it is."
 
-STATUS = {"ok": "as it should be", "warning": "warning", "critical": "critical", "unknown": "not known"}
+STATUS = {
+    "ok": "as it should be",
+    "warning": "warning",
+    "critical": "critical",
+    "unknown": "not known",
+    "not_judged": DASH,
+}
 
 
 def instant(t: float, zone: str = "UTC") -> str:
@@ -153,6 +160,23 @@ def stage_lines(one: Incident, zone: str) -> list[str]:
     return lines
 
 
+def _count(amount: float, what: str) -> str:
+    """An amount with its noun: whole from 100 on, three digits below, so that little is not shown as none."""
+    text = f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
+    return f"{text} {what}" if text == "1" else f"{text} {what}s"
+
+
+def fit_words(one: GuardrailRow) -> str:
+    """Between what a guardrail would fit, once where both ends are the same."""
+    low, high = f"{one.low:,.0f}", f"{one.high:,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def blind_line(one: Blind) -> str:
+    """What was not judged, for how long and why; the text where there is one, for it says more than the gap's name."""
+    return f"{one.rule}: not judged for {span(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+
+
 def prewarm_sentences(tier: TierReport) -> list[str]:
     """What pre-warming saved or cost against reacting, and how good the forecast was."""
     part = tier.prewarming
@@ -161,10 +185,10 @@ def prewarm_sentences(tier: TierReport) -> list[str]:
     lines = []
     if part.saved_replica_hours is not None:
         hours, late = part.saved_replica_hours, part.saved_late_requests or 0.0
-        text = f"Against reacting to load it {'saved' if hours >= 0 else 'took'} {abs(hours):,.0f} replica-hours"
+        text = f"Against reacting to load it {'saved' if hours >= 0 else 'took'} {_count(abs(hours), 'replica-hour')}"
         text += f" ({money(abs(part.saved_money), tier.currency)})" if part.saved_money is not None else ""
-        text += f" and {'spared' if late >= 0 else 'cost'} {abs(late):,.0f} late requests."
-        lines.append(text)
+        text += f" and {'spared' if late >= 0 else 'cost'} {_count(abs(late), 'late request')}."
+        lines.append(text if hours or late else "Against reacting to load it saved and cost nothing.")
     if part.method:
         text = f"Forecast by {part.method}"
         text += (
@@ -172,7 +196,9 @@ def prewarm_sentences(tier: TierReport) -> list[str]:
             if part.covered_ratio is not None
             else ""
         )
-        text += f"; error {part.error_ratio:.2f}x that of {part.naive}" if part.error_ratio is not None else ""
+        # A forecast that failed says so, with this number, in the sentence below.
+        tell = part.error_ratio is not None and not part.failed
+        text += f"; error {part.error_ratio:.2f}x that of {part.naive}" if tell else ""
         lines.append(f"{text}.")
     if part.failed:
         lines.append(f"The forecast was no better than none: {part.failed}. Do not pre-warm by it until that is over.")

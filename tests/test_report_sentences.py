@@ -1,0 +1,55 @@
+"""The report's sentences as a capacity owner reads them: numbers that can be read, one word on which count counts, no verdict
+where nobody judged."""
+
+from __future__ import annotations
+
+import pytest
+from report_samples import DAY, START, hours, plan, reported, seen_of, tier_view
+from test_resize import fires
+
+from exporters.report.markdown import report_markdown
+from exporters.report.record import Blind, GuardrailRow, Report
+from exporters.report.wording import blind_line, fit_words
+from rules.resize import OTHER_COUNT, Kind, resize
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    return reported(plan(), hours())[0]
+
+
+def test_what_no_rule_judges_is_not_called_as_it_should_be(found: Report) -> None:
+    unjudged = [row for row in found.tiers[0].monitoring if not row.rules and not row.observed.gap]
+    assert {row.key for row in unjudged} >= {"ttft_p50_seconds", "cost_per_million_tokens"}
+    assert {row.status for row in unjudged} == {"not_judged"}
+    line = next(one for one in report_markdown(found).splitlines() if one.startswith("| TTFT P50 |"))
+    assert "as it should be" not in line
+
+
+def test_the_cost_in_the_monitoring_table_has_its_currency(found: Report) -> None:
+    line = next(one for one in report_markdown(found).splitlines() if one.startswith("| Cost per million tokens |"))
+    assert f" {found.tiers[0].currency} |" in line
+
+
+def test_a_proposal_to_grow_says_why_no_headroom_may_name_another_count() -> None:
+    seen = seen_of(tier_view(), hours(24, rps=lambda number: 72.0), until=START + DAY)
+    said, silent = (resize(seen, answers).proposal for answers in (fires("NoHeadroom"), {}))
+    assert said.kind is Kind.GROW
+    assert OTHER_COUNT in said.evidence
+    assert OTHER_COUNT not in silent.evidence
+    assert said.replicas == silent.replicas
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"), [(4.84, 5.45, "5"), (11.6, 13.0, "12 to 13"), (1408, 2112, "1,408 to 2,112")]
+)
+def test_a_guardrail_that_fits_at_one_number_names_it_once(low: float, high: float, text: str) -> None:
+    row = GuardrailRow(key="queue_breaker", planned=6, low=low, high=high, proposed=5, basis="")
+    assert fit_words(row) == text
+
+
+def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
+    row = Blind(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen")
+    assert blind_line(row) == "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen"
+    row = Blind(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text="")
+    assert blind_line(row) == "TtftTail: not judged for 1 h: scrape failed"
