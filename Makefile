@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test tools lint bench clean
+.PHONY: demo test tools lint sbom audit bench soak clean chaos fuzz
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,8 +30,37 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
+# Guided by Atheris where this platform has it (a wheel of 35 MB beside the environment, not in it), else by lines seen.
+fuzz: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target build/atheris \
+		atheris==3.0.0 2>/dev/null || echo "no Atheris for this Python: guided by lines seen"
+	@PYTHONPATH=build/atheris $(BIN)/python benchmarks/fuzz.py --seconds $(or $(FUZZ_SECONDS),60) $(if $(TARGET),--target $(TARGET))
+
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/scrape.py
+
+# A week's turns as fast as the machine makes them, at most so many minutes; docs/reliability.md has what it showed.
+MINUTES ?= 10
+soak: $(STAMP)
+	@$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+	@$(BIN)/python benchmarks/soak.py --minutes 2 --role fleet
+
+# Faults on purpose (docs/reliability.md); SECONDS is how long at least, SEED does the same again.
+SECONDS := 120
+chaos: $(STAMP)
+	@$(BIN)/python benchmarks/chaos.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# What is installed to run sizewatch, as CycloneDX; without network.
+sbom: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/python deploy/sbom.py > build/sizewatch.cdx.json
+	@echo build/sizewatch.cdx.json
+
+# Known vulnerabilities of what is pinned. It asks PyPI, so it is no part of `test`; --strict: what could not be asked is no success.
+audit:
+	@$(PYTHON) -m venv build/audit
+	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@build/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.errors import SizewatchError
+from agent.plain_output import plain_output
 from agent.version import VERSION
 
 
@@ -180,6 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal cannot show is no reason to end.
         sys.stdout.reconfigure(errors="replace")
+    with plain_output():
+        return _flushed(words)
+
+
+def _flushed(words: list[str]) -> int:
     code = _guarded(words)
     try:
         # Here and not at the very end of the process, where an error would be nobody's.

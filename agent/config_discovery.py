@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
-from agent.config_values import EnvironmentFileName, Url, between, wrong
+from agent.config_values import EnvironmentFileName, Name, Url, between, wrong
 from agent.durations import PATTERN
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -83,7 +83,7 @@ Keep = Annotated[
 class PodTier(_Part):
     """Which pods belong to a tier, an entry; all that is given must hold."""
 
-    tier: Text = Field(description="Tier of the plan.")
+    tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field((), description="One of these.")
 

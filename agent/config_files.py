@@ -16,11 +16,14 @@ from typing import Any
 
 import yaml
 
+from agent import yaml_size
 from agent.errors import BadPlan
 from rules.plan import Plan, PlanProblems, parse_plan
 from rules.plan_problems import path_text
 
 MAX_BYTES = 4 * 1024 * 1024
+
+_LONGEST_PATH = 500
 
 # What the parser quotes of the file; single characters and its own words ('<stream end>') may be shown.
 _QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
@@ -57,7 +60,7 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """The file at `path`. Never raises for what the file is or holds: that is in the document's problems."""
-    name = str(path)
+    name = str(path) if len(str(path)) <= _LONGEST_PATH else f"{str(path)[: _LONGEST_PATH - 1]}…"
     try:
         if path.stat().st_size > MAX_BYTES:
             return _unreadable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
@@ -100,6 +103,7 @@ def _yaml(name: str, text: str) -> Document:
         # Not the parser in C: a file of brackets overflows its stack and ends the process.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
+        yaml_size.check(root)
         # First: constructing it writes merged keys (<<) into the nodes, where they look as if given twice.
         twice = tuple(_walk(root, (), lines, set())) if root is not None else ()
         data = loader.construct_document(root) if root is not None else None
@@ -109,6 +113,8 @@ def _yaml(name: str, text: str) -> Document:
         if isinstance(error, yaml.composer.ComposerError) and "another document" in reason:
             return _unreadable(name, "holds several documents (---); one is expected", mark.line + 1 if mark else None)
         return _unreadable(name, f"is not YAML: {reason}", mark.line + 1 if mark else None)
+    except yaml_size.TooMuch as error:
+        return _unreadable(name, str(error))
     except yaml.reader.ReaderError as error:
         return _unreadable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")
     except (ValueError, OverflowError) as error:
@@ -147,7 +153,9 @@ def _json(name: str, text: str) -> Document:
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
-        twice.extend(f"{name}: {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1)
+        twice.extend(
+            f"{name}: {path_text((key,))}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1
+        )
         return dict(pairs)
 
     try:

@@ -95,6 +95,8 @@ def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
     host, _port = web.address
     if is_loopback(host):
         return
+    if web.tls and web.tls.client_ca_file:
+        return
     if not (web.bearer_token_file or web.basic_auth_users_file):
         lacking = "authentication" if web.tls else "TLS and authentication"
         yield (

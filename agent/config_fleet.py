@@ -40,9 +40,7 @@ def _known_engine(value: object) -> object:
 
 _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
 Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
-Label = Annotated[
-    str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})
-]
+Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
 EngineName = Annotated[str, BeforeValidator(_known_engine), WithJsonSchema({"type": "string", "title": "engine"})]
 Turn = Annotated[float, BeforeValidator(between(5.0, 300.0)), _DURATION]
 Delay = Annotated[float, BeforeValidator(between(0.0, 600.0)), _DURATION]
@@ -51,6 +49,19 @@ BackFill = Annotated[float, BeforeValidator(between(0.0, 91 * 86_400.0)), _DURAT
 
 class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GpuSource(_Part):
+    """The series of a GPU exporter that the store scrapes."""
+
+    exporter: Literal["dcgm", "amd", "nvidia_smi"] = Field(
+        "dcgm", description="dcgm: dcgm-exporter; amd: device-metrics-exporter; nvidia_smi: nvidia_gpu_exporter."
+    )
+    selector: Matchers = Field(description="Label matchers of its series.")
+    replica_label: Label = Field(
+        "exported_pod",
+        description="The label of its series that has a replica's name, as the tier's replica_label has it.",
+    )
 
 
 class TierSource(_Part):
@@ -73,6 +84,9 @@ class TierSource(_Part):
         description="From engines: a label whose value is the pool, mixed, prefill or decode; default all are mixed.",
     )
     engine: EngineName | None = Field(None, description="From engines: its name, such as vllm; default the plan's.")
+    gpus: GpuSource | None = Field(
+        None, description="From engines: where their GPUs are told of; a tier that is read as sums has none."
+    )
 
 
 def _own_name(value: object, info: ValidationInfo) -> str:
@@ -148,6 +162,8 @@ def contradictions(data: Any) -> tuple[str, ...]:
             problems.append(f"{key}: is for role fleet")
     tiers = data.get("tiers")
     for name, tier in tiers.items() if isinstance(tiers, dict) else ():
+        if isinstance(tier, dict) and tier.get("from") != "engines" and tier.get("gpus"):
+            problems.append(f"tiers.{name}.gpus: is for from: engines; agents tell of GPUs themselves")
         if isinstance(tier, dict) and tier.get("from") == "engines" and not tier.get("selector"):
             problems.append(
                 f"tiers.{name}.selector: is missing; without it every engine of the store would be this tier"

@@ -26,6 +26,7 @@ from agent.config_values import (
     GpuList,
     Interval,
     Listen,
+    Name,
     Resend,
     Timeout,
     Url,
@@ -81,11 +82,11 @@ class Connection(_Part):
 class TargetKeys(Connection):
     """One engine instance an entry."""
 
-    tier: Text = Field(description="Tier of the plan that it belongs to.")
-    replica: Text | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
+    tier: Name = Field(description="Tier of the plan that it belongs to.")
+    replica: Name | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
     pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
-    engine: Text | None = Field(None, description="Such as vllm; default: recognised from the page.")
-    engine_version: Text | None = Field(None, description="For words only.")
+    engine: Name | None = Field(None, description="Such as vllm; default: recognised from the page.")
+    engine_version: Name | None = Field(None, description="For words only.")
     scrape_timeout_seconds: Timeout | None = Field(
         None, alias="scrape_timeout", description="Of this target alone; default as above."
     )
@@ -120,6 +121,10 @@ class Gpus(_Part):
 class WebTls(_Part):
     cert_file: EnvironmentFileName = Field(description="Certificate, with its chain.")
     key_file: EnvironmentFileName = Field(description="Its key.")
+    client_ca_file: EnvironmentFileName | None = Field(
+        None, description="CA of the certificates that readers must show; /healthz asks for none."
+    )
+    min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest TLS that is spoken.")
 
 
 class Web(_Part):
@@ -131,6 +136,9 @@ class Web(_Part):
     tls: WebTls | None = None
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File with the token a reader must send.")
     basic_auth_users_file: EnvironmentFileName | None = Field(None, description="File with the users that may read.")
+    hosts: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
+        (), description="Names that browsers know a loopback address without credentials by, beside localhost."
+    )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -207,7 +215,7 @@ class Alerting(_Part):
 class EventKeys(_Part):
     """Something known that brings more traffic than usual, or less, an entry."""
 
-    name: Text = Field(description="What it is called.")
+    name: Name = Field(description="What it is called.")
     start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
     duration_seconds: Length = Field(alias="duration", description="How long it lasts, by the same clock.")
     factor: Annotated[float, Field(ge=0, le=1000)] = Field(
@@ -283,7 +291,7 @@ class Config(_Part):
         description="Role node: whether verdicts about whole tiers are told. false where role fleet judges them: a node sees only "
         "the replicas of its own.",
     )
-    tiers: dict[Text, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
+    tiers: dict[Name, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
     fleet: Fleet = Fleet()
     store: Store | None = None
     gpus: Gpus = Gpus()

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from agent.config_problems import WORDS, printable
 from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
+from exporters.plain_text import one_line
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -30,6 +31,16 @@ def wrong(text: str) -> PydanticCustomError:
 def _is_text(value: object) -> TypeGuard[str]:
     """Whether it is text that can be a name outside; YAML and JSON can spell halves of characters ("\\ud800")."""
     return isinstance(value, str) and value == printable(value) and "\0" not in value
+
+
+def _name(value: str) -> str:
+    if value != one_line(value) or value != value.strip():
+        raise wrong("must be one line without control characters and without blanks around it")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
+"""What something is called, wherever it is shown: in a page, a label, a log."""
 
 
 def between(low: float, high: float) -> Callable[[object], float]:

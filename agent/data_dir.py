@@ -7,12 +7,19 @@ The kernel drops the lock with the process that holds it, whatever ends that; th
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 
 from agent.errors import BadConfig
+from agent.new_files import NO_LINK, OWNER_ONLY
 
 LOCK_FILE = "daemon.lock"
+
+_log = logging.getLogger(__name__)
+
+LOCKS = Path("/proc/locks")
+"""What Linux tells of the locks that are held."""
 
 
 class DataDir:
@@ -26,7 +33,7 @@ class DataDir:
         self._named = named
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
         except (FileExistsError, NotADirectoryError) as error:
             raise self._problem("is, or lies in, a file; name a folder") from error
         except OSError as error:
@@ -34,19 +41,22 @@ class DataDir:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = self._holder()
+            holding = _process(self._lock)
             os.close(self._lock)
             if isinstance(error, BlockingIOError):
                 raise self._problem(
-                    f"is in use by another sizewatch{holder}; stop that one, or name another"
+                    f"is in use by another sizewatch{holding}; stop that one, or name another"
                 ) from error
             raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, str(os.getpid()).encode())
+        self._name_holder()
 
-    def _holder(self) -> str:
-        pid = os.pread(self._lock, 32, 0)
-        return f" (process {int(pid)})" if pid.isdigit() else ""
+    def _name_holder(self) -> None:
+        """On a full disk nobody is told who holds it; the lock itself needs no room."""
+        try:
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, str(os.getpid()).encode())
+        except OSError as error:
+            _log.warning("%s: %s does not say who holds it", self._folder / LOCK_FILE, error.strerror)
 
     def _problem(self, text: str) -> BadConfig:
         return BadConfig((f"{self._named}: data_dir: {self._folder} {text}",))
@@ -54,3 +64,29 @@ class DataDir:
     def close(self) -> None:
         """Lets another daemon have it."""
         os.close(self._lock)
+
+
+def _process(lock: int) -> str:
+    pid = os.pread(lock, 32, 0)
+    return f" (process {int(pid)})" if pid.isdigit() else ""
+
+
+def holder(folder: Path) -> str:
+    """The process of the daemon that has the folder now, as digits; empty where none has, or this system does not say.
+
+    It takes no lock to find out: a daemon that starts at that moment would find the folder taken.
+    """
+    try:
+        lock = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        pid, inode = os.pread(lock, 32, 0).decode(errors="replace"), os.fstat(lock).st_ino
+        rows = [line.split() for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    finally:
+        os.close(lock)
+    # Number, FLOCK, ADVISORY, WRITE, process, device:inode; the device is not that of stat on every file system.
+    held = any(row[1] == "FLOCK" and row[4] == pid and row[5].endswith(f":{inode}") for row in rows if len(row) > 5)
+    return pid if held else ""

@@ -7,14 +7,20 @@ function here and a row in `agent.doctor`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from agent.config import Loaded
 from agent.doctor_findings import Finding, fail, ok, warn
 from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen, ProcessSeen
+from agent.history.backup import name_of
+from agent.history.schema import VERSION
 from rules.gpu_readout import GpuReadout
 
 SPARE_FILES = 64
 """Files and sockets beside the targets' own: libraries, history, log, web readers."""
+
+AHEAD_SECONDS = 120.0
+"""A history that is further ahead of the clock was written by one that has gone back since."""
 
 FREE_BYTES_WARNING = 1024**3
 FREE_BYTES_NEEDED = 100 * 1024**2
@@ -116,6 +122,17 @@ def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
         yield warn(check, text, f"chmod o-w {seen.path}")
 
 
+def owner(seen: FolderSeen | None, web: PortSeen) -> Iterator[Finding]:
+    """Whether the folder is another daemon's: one that answers where this configuration's would is it itself."""
+    if seen is None or not seen.holder:
+        return
+    if web.ours:
+        yield ok("data_dir", f"a sizewatch has it (process {seen.holder})")
+        return
+    text = f"{seen.path} is in use by another sizewatch (process {seen.holder}), which does not answer at web.listen"
+    yield fail("data_dir", text, "stop that one, or name another data_dir: a second daemon does not start there")
+
+
 def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
     if seen is None:
         return
@@ -124,7 +141,28 @@ def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
             "history", seen.trouble, "until then nothing is remembered, and `sizewatch check` has nothing to read"
         )
     else:
-        yield ok("history", f"{seen.path}: {'can be read' if seen.exists else 'begins with the first run'}")
+        yield ok("history", f"{seen.path}: {_history_words(seen)}")
+    if seen.ahead_seconds > AHEAD_SECONDS:
+        text = f"{seen.path}: its newest minute is {seen.ahead_seconds:.0f} s ahead of this machine's clock"
+        advice = "correct the clock; if it was wrong before, do not restart the daemon until then: it knows what is booked"
+        yield warn("history", text, advice)
+    if seen.copies:
+        size = sum(each for _, each in seen.copies) / 1024**2
+        names = ", ".join(name for name, _ in seen.copies)
+        yield warn(
+            "history",
+            f"left over from changes of the format: {names} ({size:.1f} MiB)",
+            "delete them once nobody goes back to the older sizewatch; nothing else ever does",
+        )
+
+
+def _history_words(seen: HistorySeen) -> str:
+    if not seen.exists:
+        return "begins with the first run"
+    if seen.format < VERSION:
+        copy = name_of(Path(seen.path), seen.format).name
+        return f"can be read; of format {seen.format}; `sizewatch run` copies it to {copy} and brings it to {VERSION}"
+    return "can be read"
 
 
 def port(seen: PortSeen, loaded: Loaded) -> Iterator[Finding]:

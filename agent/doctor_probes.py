@@ -26,7 +26,9 @@ from agent.collect.nvml import NvmlReader
 from agent.collect.nvml_errors import NvmlRefusedError, ask
 from agent.collect.pages import PageFetcher
 from agent.config_keys import Config
+from agent.data_dir import holder
 from agent.errors import BadConfig
+from agent.history.backup import left_over
 from agent.history.store import Store
 from agent.history.troubles import HistoryProblem, HistoryTrouble
 from agent.web_config import WebOptions, options_of
@@ -62,6 +64,8 @@ class FolderSeen:
     free_bytes: int = 0
     filesystem: str = ""
     mode: int = 0
+    holder: str = ""
+    """The process of the daemon that has it; empty where none has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,11 @@ class HistorySeen:
     path: str
     exists: bool
     trouble: str = ""
+    format: int = 0
+    ahead_seconds: float = 0.0
+    """By how much the newest minute ends after now."""
+    copies: tuple[tuple[str, int], ...] = ()
+    """Name and size of each copy that a change of the format left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +145,7 @@ def folder(path: Path) -> FolderSeen:
         existing=str(existing),
         free_bytes=free_bytes,
         filesystem=_filesystem(existing),
+        holder=holder(path),
         mode=mode & 0o7777 if existing == path else 0,
     )
 
@@ -151,15 +161,17 @@ def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     return max(enumerate(holding), key=lambda entry: (len(entry[1][0]), entry[0]))[1][1] if holding else ""
 
 
-def history(path: Path) -> HistorySeen:
+def history(path: Path, now: float) -> HistorySeen:
     """Whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
+    copies = tuple((one.name, one.stat().st_size) for one in left_over(path))
     if not path.exists():
-        return HistorySeen(path=str(path), exists=False)
+        return HistorySeen(path=str(path), exists=False, copies=copies)
     try:
-        with Store.open_reader(path):
-            return HistorySeen(path=str(path), exists=True)
+        with Store.open_reader(path) as reader:
+            ahead = (reader.newest or now) - now
+            return HistorySeen(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
     except (HistoryProblem, HistoryTrouble) as error:
-        return HistorySeen(path=str(path), exists=True, trouble=str(error))
+        return HistorySeen(path=str(path), exists=True, trouble=str(error), copies=copies)
 
 
 def port(config: Config) -> PortSeen:
@@ -198,7 +210,8 @@ def _is_sizewatch(options: WebOptions) -> bool:
             page = answer.read(4096)
     except (OSError, http.client.HTTPException):
         return False
-    return b"sizewatch" in page or "sizewatch" in answer.getheader("WWW-Authenticate", "")
+    said = (answer.getheader("Server", ""), answer.getheader("WWW-Authenticate", ""))
+    return b"sizewatch" in page or any("sizewatch" in text for text in said)
 
 
 def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
@@ -210,7 +223,7 @@ def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
         troubles += bad.problems
     try:
         if options.cert_file and options.key_file:
-            Tls(options.cert_file, options.key_file)
+            Tls(options.cert_file, options.key_file, options.client_ca_file, options.min_version)
     except BadConfig as bad:
         troubles += bad.problems
     return tuple(troubles)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.collect.scrape_failures import place_of
 from agent.config import Loaded
 from agent.doctor_findings import Finding, fail, ok, warn
 from agent.doctor_machine import NO_GPU
@@ -81,13 +82,13 @@ def page(met: Met, _: Loaded) -> Iterator[Finding]:
     seen, check = met.seen, f"target {met.name}"
     options = seen.target.options
     if seen.unknown_host:
-        text = f"{options.url}: the host has no address here ({seen.unknown_host})"
+        text = f"{place_of(options.url)}: the host has no address here ({seen.unknown_host})"
         yield fail(check, text, "correct the url, or the name service of this machine or pod")
     elif seen.error is not None:
         yield fail(check, f"{seen.error.kind.value}: {seen.error.text}", ADVICE[seen.error.kind])
     else:
         told = f"{seen.page_bytes / 1000:.1f} kB in {seen.seconds * 1000:.0f} ms"
-        yield ok(check, f"{options.url}: {told}")
+        yield ok(check, f"{place_of(options.url)}: {told}")
         if seen.page_bytes > NEARLY * options.max_bytes:
             yield warn(check, f"its page of {told} nears max_page_bytes ({options.max_bytes})", "raise max_page_bytes")
         if seen.seconds > NEARLY * options.timeout_seconds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import urllib3
 from requests.auth import AuthBase
 from requests.models import PreparedRequest, Response
 
+from agent.collect.hidden import hidden
 from agent.errors import SizewatchError
 
 TIMEOUT_SECONDS = (5.0, 30.0)
@@ -127,7 +129,8 @@ class Grafana:
         if parts.username or parts.password:
             raise GrafanaProblem("--url: holds a user; give a service account's token with --token-file instead")
         self._url = url.rstrip("/")
-        self._auth = _Authorization(way_in.authorization())
+        self._secret = way_in.authorization()
+        self._auth = _Authorization(self._secret)
         self._verify: str | bool = str(way_in.ca_file) if way_in.ca_file is not None else True
         self._certificate = way_in.certificate()
 
@@ -183,7 +186,10 @@ class Grafana:
             raise GrafanaProblem(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise GrafanaProblem(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
-        return _content(where, answer, said)
+        try:
+            return _content(where, answer, said)
+        except GrafanaProblem as problem:
+            raise GrafanaProblem(hidden(str(problem), (self._secret,))) from None
 
 
 def _tls_reason(error: requests.exceptions.SSLError) -> str:
@@ -201,7 +207,8 @@ def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
 def _content(where: str, answer: Response, said: bytes) -> Any:
     if 300 <= answer.status_code < 400:
         target = answer.headers.get("Location", "nowhere")
-        raise GrafanaProblem(f"{where}: leads to {target}: give the address that Grafana is served at")
+        shown = target if re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target) else "another address"
+        raise GrafanaProblem(f"{where}: leads to {shown}: give the address that Grafana is served at")
     try:
         content = json.loads(said)
     except ValueError as error:

@@ -60,13 +60,17 @@ class Ledger:
         self._minutes: dict[str, dict[float, Window]] = {}
 
     def take_over(self, before: Ledger, keys: Container[Key]) -> None:
-        """The books of another configuration, for the replicas that are still watched."""
+        """The books of another configuration, for the replicas that are still watched and their tiers."""
         self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
-        self.failures, self._trend, self._minutes = before.failures, before._trend, before._minutes
+        self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
+        tiers = {tier for tier, _ in self.replicas} | _seen_of_late(before._trend)
+        self._trend = {tier: points for tier, points in before._trend.items() if tier in tiers}
+        self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
 
     def forget(self, keys: Container[Key]) -> None:
         """Replicas that are no more."""
         self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
+        self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in keys})
 
     def trouble(self, key: Key) -> str:
         """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
@@ -115,6 +119,13 @@ class Ledger:
             points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
             self._minutes[tier] = _newest(sums, OPEN_MINUTES)
             self._trend[tier] = _newest(points, TREND_MINUTES)
+
+
+def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:
+    """Tiers with a point of the last hour: where a pod takes another's place, there may be none in between."""
+    newest = {tier: max(points) for tier, points in trends.items() if points}
+    since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
+    return {tier for tier, last in newest.items() if last > since}
 
 
 def _newest(by_minute: dict[float, T], most: int) -> dict[float, T]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.collect.gpu_owners import Owned
 from agent.collect.gpus import UNREAD_SECONDS
+from agent.collect.scrape_failures import place_of
 from agent.collect.scrapers import Target
 from agent.cycle import Key, Watcher
 from agent.ledger import ReplicaLedger
@@ -122,7 +123,7 @@ def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
         tier=target.tier,
         pool=target.pool,
         name=target.replica,
-        url=target.options.url,
+        url=place_of(target.options.url),
         up=_replica_up(target, turns),
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,

@@ -18,7 +18,20 @@ from typing import Any
 
 import yaml
 
+from agent import yaml_size
 from agent.errors import BadRecording
+from exporters.plain_text import one_line
+
+MOST_INDEX_BYTES = 4 * 1024 * 1024
+MOST_LINE_BYTES = 64 * 1024 * 1024
+"""Of one scrape; gzip makes a gigabyte of a megabyte. The largest page that a target may send is 16 MiB by default."""
+
+LATEST_SECONDS = 1e11
+"""Beyond it a time is none (it would be the year 5138), or in milliseconds."""
+
+MOST_PROBLEMS = 1_000
+
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +67,13 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """The recording and what is wrong with it. Raises BadRecording where nothing of it can be used."""
     index = folder / "recording.yaml"
     try:
-        data = yaml.safe_load(index.read_text(encoding="utf-8"))
+        data = yaml_size.loaded(_index(index))
     except FileNotFoundError:
         raise BadRecording(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
+    except RecursionError:
+        raise BadRecording(str(index), "is nested too deeply") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRecording(str(index), f"cannot be read: {' '.join(str(error).split())}") from error
+        raise BadRecording(str(index), f"cannot be read: {_short(error)}") from error
     entries = data.get("targets") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise BadRecording(str(index), "has no list `targets`")
@@ -81,11 +96,21 @@ def _target(folder: Path, entry: Any) -> RecordedTarget | str:
     missing = [key for key in ("file", "tier", "replica") if not isinstance(entry.get(key), str)]
     if missing:
         return f"lacks {', '.join(missing)}"
-    path = folder / entry["file"]
-    if not path.resolve().is_relative_to(folder.resolve()):
-        return f"{entry['file']} lies outside the recording"
-    if not path.is_file():
-        return f"{entry['file']} is missing"
+    odd = [
+        key
+        for key in ("tier", "replica", "engine", "engine_version", "pool")
+        if (text := _text(entry, key)) and text != one_line(text)
+    ]
+    if odd:
+        return f"{', '.join(odd)} must be one line without control characters"
+    path, shown = folder / entry["file"], _short(entry["file"])
+    try:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return f"{shown} lies outside the recording"
+        if not path.is_file():
+            return f"{shown} is missing"
+    except (OSError, ValueError) as error:
+        return f"{shown} cannot be the name of a file: {getattr(error, 'strerror', None) or error}"
     return RecordedTarget(
         path=path,
         tier=entry["tier"],
@@ -94,6 +119,21 @@ def _target(folder: Path, entry: Any) -> RecordedTarget | str:
         engine_version=_text(entry, "engine_version"),
         pool=_text(entry, "pool") or "mixed",
     )
+
+
+def _index(path: Path) -> str:
+    with path.open("rb") as file:
+        body = file.read(MOST_INDEX_BYTES + 1)
+    if len(body) > MOST_INDEX_BYTES:
+        raise yaml.YAMLError(f"is larger than {MOST_INDEX_BYTES >> 20} MiB")
+    return body.decode("utf-8")
+
+
+def _short(said: object) -> str:
+    """One line of what a file or an error says, bounded."""
+    text = "".join(sign if sign.isprintable() else " " for sign in str(said)[: 4 * _LONGEST])
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _text(entry: dict[str, Any], key: str) -> str | None:
@@ -109,21 +149,35 @@ def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:
     )
 
 
+def tell(problems: list[str], text: str) -> None:
+    """Adds a problem, as long as they are not more than anybody reads: a file of broken lines has one a line."""
+    if len(problems) < MOST_PROBLEMS:
+        problems.append(text)
+    elif len(problems) == MOST_PROBLEMS:
+        problems.append("further problems are not told")
+
+
 def _lines(place: int, target: RecordedTarget, problems: list[str]) -> Iterator[Scrape]:
     latest = -math.inf
     try:
         with gzip.open(target.path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(iter(lambda: lines.readline(MOST_LINE_BYTES + 1), b""), 1):
+                if len(line) > MOST_LINE_BYTES:
+                    tell(
+                        problems,
+                        f"{target.path}: line {number}: is longer than {MOST_LINE_BYTES >> 20} MiB; no further",
+                    )
+                    return
                 scrape = _scrape(place, line)
                 if isinstance(scrape, str):
-                    problems.append(f"{target.path}: line {number}: {scrape}")
+                    tell(problems, f"{target.path}: line {number}: {scrape}")
                 elif scrape.t <= latest:
-                    problems.append(f"{target.path}: line {number}: its time is not after the line before")
+                    tell(problems, f"{target.path}: line {number}: its time is not after the line before")
                 else:
                     latest = scrape.t
                     yield scrape
     except (OSError, EOFError, zlib.error) as error:
-        problems.append(f"{target.path}: cannot be read further: {error}")
+        tell(problems, f"{target.path}: cannot be read further: {error}")
 
 
 def _scrape(place: int, line: bytes) -> Scrape | str:
@@ -132,10 +186,13 @@ def _scrape(place: int, line: bytes) -> Scrape | str:
     except (ValueError, RecursionError):
         return "is not JSON"
     t = data.get("t") if isinstance(data, dict) else None
-    if not isinstance(t, (int, float)) or isinstance(t, bool) or not math.isfinite(t):
+    if not isinstance(t, (int, float)) or isinstance(t, bool) or not abs(t) < LATEST_SECONDS:
         return "has no time `t`"
     if isinstance(data.get("text"), str):
-        return Scrape(t=float(t), target=place, body=data["text"].encode(), error="")
+        try:
+            return Scrape(t=float(t), target=place, body=data["text"].encode(), error="")
+        except UnicodeEncodeError:
+            return "has a `text` that is no text: half of a character"
     if isinstance(data.get("error"), str):
-        return Scrape(t=float(t), target=place, body=None, error=data["error"])
+        return Scrape(t=float(t), target=place, body=None, error=_short(data["error"]))
     return "has neither `text` nor `error`"

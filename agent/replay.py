@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agent.collect.reader import PageReader
 from agent.cycle import NOBODY, Watcher
 from agent.errors import ScrapeError
-from agent.recording import Recording, Scrape, scrapes
+from agent.recording import Recording, Scrape, scrapes, tell
 from rules import watch_long, windows
 from rules.engines.registry import itl_comparable
 from rules.episodes import Ended, Standing
@@ -171,7 +171,7 @@ def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, probl
         try:
             page = readers[scrape.target].read(scrape.body, scrape.t)
         except ScrapeError as error:
-            problems.append(f"{target.path}: page at {scrape.t:.3f}: {error}")
+            tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
             trouble = str(error)
     return Seen(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
 

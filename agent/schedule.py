@@ -55,6 +55,7 @@ class Schedule:
         self._forecast = forecast
         self._report = report
         self._tell_late = late
+        self._hour = UPKEEP_SECONDS / speed
         self._minute = FORECAST_SECONDS / speed
         self._report_minute = REPORT_SECONDS / speed
         self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": ThreadPoolExecutor(4)})
@@ -85,7 +86,7 @@ class Schedule:
             **common,
         )
         self._scheduler.add_job(
-            self._upkeep, "interval", seconds=UPKEEP_SECONDS, id=UPKEEP, misfire_grace_time=None, **common
+            self._upkeep, "interval", seconds=self._hour, id=UPKEEP, misfire_grace_time=None, **common
         )
         self._scheduler.add_job(
             self._forecast,

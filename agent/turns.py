@@ -226,9 +226,11 @@ class Turns:
 
     def take_over(self, before: Turns) -> None:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
-        self.watcher.take_over(before.watcher, {target.key for target in self.targets})
+        watched = {target.key for target in self.targets}
+        self.watcher.take_over(before.watcher, watched)
         workers = {one.key for one in self.pods.workers()} if self.pods is not None else set()
-        self.ledger.take_over(before.ledger, {target.key for target in self.targets} | workers)
+        self.ledger.take_over(before.ledger, watched | workers)
+        self.gpus.keep(watched)
         self.past, self.events, self.defects = before.past, before.events, before.defects
         if self.alerting is not None:
             self.alerting.take_over(before.alerting)
@@ -297,6 +299,7 @@ class Turns:
     def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
         if self.history is None:
             return
+        closed = tuple(one for one in closed if not one.again)
         lasting = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
         trouble = self.history.trouble
         pools = {target.key: target.pool for target in self.targets}

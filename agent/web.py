@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import BadConfig
 from agent.web_config import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.web_connections import Server, Tls
+from agent.web_connections import CLIENT_VERIFIED, Server, Tls
 from agent.web_credentials import read_gate
+from agent.web_hosts import misdirected
 from agent.web_replies import Reply
 from agent.web_replies import text_reply as _text
 from agent.web_reports import is_report, report_reply
@@ -76,6 +77,10 @@ class Busy(Exception):
         self.seconds = seconds
 
 
+MISDIRECTED = _text(
+    "421 Misdirected Request",
+    "this address answers to localhost; further names go under web.hosts, or ask for credentials",
+)
 NOT_YET = _text("503 Service Unavailable", "the first turn has not ended yet")
 
 
@@ -136,7 +141,10 @@ class WebServer:
         self._options = options
         self._source = source
         self._gate = read_gate(options)
-        self._tls = Tls(options.cert_file, options.key_file or options.cert_file) if options.cert_file else None
+        self._tls = None
+        if options.cert_file:
+            key_file = options.key_file or options.cert_file
+            self._tls = Tls(options.cert_file, key_file, options.client_ca_file, options.min_version)
         self._server = Server(options, self._application, self._tls)
         self._thread: threading.Thread | None = None
         self._counting, self._asking = threading.Lock(), threading.Lock()
@@ -215,15 +223,24 @@ class WebServer:
 
     def _routed(self, environ: dict[str, Any]) -> Reply:
         path = environ.get("PATH_INFO", "")
+        closed = path not in self._options.open_paths
+        if closed and self._options.client_ca_file and environ.get(CLIENT_VERIFIED) != "SUCCESS":
+            self._count(refusals=1)
+            self._drain(environ)
+            return _text("403 Forbidden", "a client certificate is needed")
         if path == WEBHOOK and self._receiver is not None:
             return self._webhook(self._receiver, environ)
-        if path not in self._options.open_paths and not self._gate.admits(environ.get("HTTP_AUTHORIZATION", "")):
+        if closed and not self._gate.admits(environ.get("HTTP_AUTHORIZATION", "")):
             self._count(refusals=1)
             challenges = tuple(("WWW-Authenticate", challenge) for challenge in self._gate.challenges)
             return replace(_text("401 Unauthorized", "credentials are needed"), headers=challenges)
         if environ["REQUEST_METHOD"] not in BODIES:
             self._drain(environ)
             return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
+        known = is_report(path) or path in ROUTES
+        if known and closed and self._gate.open and misdirected(self._options, environ.get("HTTP_HOST", "")):
+            self._count(refusals=1)
+            return MISDIRECTED
         if is_report(path):
             return report_reply(self._reports, path, environ.get("HTTP_IF_NONE_MATCH", ""))
         route = ROUTES.get(path)

@@ -25,18 +25,25 @@ class WebOptions:
     """`host` "" is every address of the machine, `port` 0 any free one. Files are None where there are none.
 
     `open_paths` are answered without credentials. `timeout_seconds` is all the time one connection gets, from its
-    acceptance to the end of its answer. `stuck_after_seconds` without a turn is told as ill by /healthz.
+    acceptance to the end of its answer, `head_seconds` of it to the end of its request's head; `most_of_one_address` may
+    be open at once from one address, so that some of `threads` and `waiting` are left to others. `stuck_after_seconds`
+    without a turn is told as ill by /healthz.
     """
 
     host: str = "127.0.0.1"
     port: int = 9095
     cert_file: str | None = None
     key_file: str | None = None
+    client_ca_file: str | None = None
+    min_version: str = "1.2"
     bearer_token_file: str | None = None
     basic_auth_users_file: str | None = None
+    hosts: tuple[str, ...] = ()
     open_paths: frozenset[str] = OPEN_TO_ALL
     threads: int = 4
     waiting: int = 32
+    most_of_one_address: int = 16
+    head_seconds: float = 5.0
     timeout_seconds: float = 15.0
     busy_seconds: float = 2.0
     stuck_after_seconds: float = 300.0
@@ -66,6 +73,9 @@ def options_of(web: Web) -> WebOptions:
         port=port,
         cert_file=web.tls.cert_file if web.tls else None,
         key_file=web.tls.key_file if web.tls else None,
+        client_ca_file=web.tls.client_ca_file if web.tls else None,
+        min_version=web.tls.min_version if web.tls else "1.2",
         bearer_token_file=web.bearer_token_file,
         basic_auth_users_file=web.basic_auth_users_file,
+        hosts=web.hosts,
     )

@@ -3,7 +3,8 @@
 Owns what cheroot leaves open. Its timeout is for each read of a socket, so a client that sends a byte now and then holds
 a thread for hours; here the time left is set anew before every read and write. Its TLS adapter shakes hands in the one
 thread that accepts, so a client that connects and stays silent stops everybody; here a worker does it, on that
-connection's time. One request a connection: nothing a client left unread can be taken for a next request.
+connection's time. One request a connection: nothing a client left unread can be taken for a next request. One address has
+so many connections at once and no more.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import ssl
 import sys
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 from cheroot import wsgi
 from cheroot.makefile import MakeFile
-from cheroot.server import HTTPConnection
+from cheroot.server import HTTPConnection, HTTPRequest
 from cheroot.ssl import Adapter
 
 from agent.errors import BadConfig
@@ -29,6 +31,11 @@ WAKE_SECONDS = 0.02
 
 GRACE_SECONDS = 1.0
 """What a connection gets at least once a worker takes it up, however long it had to wait for one."""
+
+CLIENT_VERIFIED = "SSL_CLIENT_VERIFY"
+"""In a request's environment: whether the peer has shown a certificate of the CA that is asked for. No header can set it."""
+
+_OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +50,10 @@ class _TimedSocket:
     def at_least(self, seconds: float) -> None:
         """Moves the deadline where less time than this is left."""
         self._deadline = max(self._deadline, time.monotonic() + seconds)
+
+    def until(self, deadline: float) -> None:
+        """Moves the deadline, of time.monotonic."""
+        self._deadline = deadline
 
     def limit(self) -> socket.socket:
         """The socket with the time that is left as its timeout; raises TimeoutError where none is."""
@@ -62,12 +73,30 @@ class _TimedSocket:
         return getattr(self._sock, name)
 
 
+class _Request(HTTPRequest):
+    """A request whose head has arrived: from here on the whole connection's time counts."""
+
+    def respond(self) -> None:
+        self.conn.head_arrived()
+        super().respond()
+
+
 class _Connection(HTTPConnection):
     """One accepted connection."""
 
+    RequestHandlerClass = _Request
+    remote_addr: str | None
+
     def __init__(self, server: Any, sock: socket.socket, makefile: Any = MakeFile) -> None:
-        self._timed = _TimedSocket(sock, time.monotonic() + server.timeout)
+        accepted = time.monotonic()
+        self._ends_at = accepted + server.timeout
+        self._timed = _TimedSocket(sock, accepted + min(server.head_seconds, server.timeout))
         super().__init__(server, self._timed, makefile)
+
+    def head_arrived(self) -> None:
+        """The answer gets what is left of the connection's time."""
+        self._timed.until(self._ends_at)
+        self._timed.at_least(min(GRACE_SECONDS, self.server.timeout))
 
     def communicate(self) -> bool:
         """Answers one request, after the handshake where there is TLS."""
@@ -76,6 +105,7 @@ class _Connection(HTTPConnection):
             sock = self._timed.limit()
             if isinstance(sock, ssl.SSLSocket):
                 sock.do_handshake()
+                self.ssl_env = {**self.ssl_env, CLIENT_VERIFIED: "SUCCESS" if sock.getpeercert() else "NONE"}
         except OSError as error:
             _log.debug("no TLS with %s: %s", self.remote_addr, error)
             return False
@@ -87,26 +117,48 @@ class _Connection(HTTPConnection):
             super().close()
         except OSError as error:
             _log.debug("closing the connection of %s: %s", self.remote_addr, error)
+        finally:
+            self.server.gone(self)
 
 
 class Tls(Adapter):
-    """The server's side of TLS: 1.2 or newer, by Python's own defaults. `renew` takes up a new certificate."""
+    """The server's side of TLS: 1.2 or newer, by Python's own defaults (forward secrecy, authenticated ciphers). `renew` takes
+    up new files.
 
-    def __init__(self, certificate: str, private_key: str) -> None:
+    A peer that shows a certificate of another CA than `client_ca_file` fails at the handshake; one that shows none is let
+    through to `agent.web`, which knows which paths ask for one.
+    """
+
+    def __init__(self, certificate: str, private_key: str, client_ca: str | None = None, oldest: str = "1.2") -> None:
         super().__init__(certificate, private_key)
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.renew()
+        self.client_ca = client_ca
+        self._oldest = _OLDEST[oldest]
+        self.context = self._context()
 
     def renew(self) -> None:
-        """Reads the files again, for connections to come. Raises BadConfig and keeps the certificate it has."""
+        """Reads the files again, for connections to come. Raises BadConfig and keeps what it has."""
+        self.context = self._context()
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = self._oldest
         try:
-            # Into a context of their own first: a certificate without its key must not replace a good pair.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.private_key)
-            self.context.load_cert_chain(self.certificate, self.private_key)
+            # OpenSSL would ask the terminal for the password of a key that has one.
+            context.load_cert_chain(self.certificate, self.private_key, password=lambda: "")
         except OSError as error:
-            why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-            text = f"web.tls: {self.certificate} and {self.private_key} cannot be used: {why or error}"
-            raise BadConfig((text,)) from error
+            raise self._unusable(f"{self.certificate} and {self.private_key}", error) from error
+        if self.client_ca is not None:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except OSError as error:
+                raise self._unusable(self.client_ca, error) from error
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    @staticmethod
+    def _unusable(files: str, error: OSError) -> BadConfig:
+        why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        return BadConfig((f"web.tls: {files} cannot be used: {why or error}",))
 
     def bind(self, sock: socket.socket) -> socket.socket:
         return sock
@@ -145,9 +197,37 @@ class Server(wsgi.Server):
             shutdown_timeout=2,
         )
         self.timeout = options.timeout_seconds
+        self.head_seconds = options.head_seconds
+        self._most_of_one = options.most_of_one_address
+        self._open: Counter[str] = Counter()
+        self._counted: dict[_Connection, str] = {}
+        self._counting = threading.Lock()
         self.max_request_header_size = options.max_header_bytes
         self.max_request_body_size = options.max_body_bytes
         self.ssl_adapter = tls
+
+    def process_conn(self, conn: _Connection) -> None:
+        """Into the queue; hung up on where its address has as many already as one may have."""
+        address = str(conn.remote_addr)
+        with self._counting:
+            self._open[address] += 1
+            self._counted[conn] = address
+            full = self._open[address] > self._most_of_one
+        if full:
+            _log.debug("%s has %d connections already", address, self._most_of_one)
+            conn.close()
+        else:
+            super().process_conn(conn)
+
+    def gone(self, conn: _Connection) -> None:
+        """A connection is closed; told twice, it counts once."""
+        with self._counting:
+            address = self._counted.pop(conn, None)
+            if address is None:
+                return
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
 
     def stop(self) -> None:
         """Ends at once: cheroot first waits until its wait for connections is over, which a connection ends."""

@@ -34,6 +34,9 @@ SHORTEST_TOKEN = 16
 BUSY_SECONDS = 2.0
 """How long a password waits for the one that is being hashed; only one is at a time."""
 
+MOST_WAITING = 2
+"""Passwords that wait; a flood of wrong ones must not hold every thread of the web server."""
+
 _LINE = re.compile(
     r"(?P<name>[^:]+):\$scrypt\$ln=(?P<ln>\d+),r=(?P<r>\d+),p=(?P<p>\d+)\$(?P<salt>[^$]+)\$(?P<hash>[^$]+)"
 )
@@ -93,6 +96,7 @@ class Gate:
         self._key = secrets.token_bytes(32)
         self._known: dict[str, bytes] = {}
         self._hashing = threading.Lock()
+        self._places = threading.BoundedSemaphore(1 + MOST_WAITING)
 
     @property
     def open(self) -> bool:
@@ -130,15 +134,26 @@ class Gate:
         proof = hmac.digest(self._key, name + b"\0" + password, "sha256")
         if hmac.compare_digest(self._known.get(user, b""), proof):
             return True
+        if not self._places.acquire(blocking=False):
+            return False
+        try:
+            return self._hashed(user, password, proof, self._nobody)
+        finally:
+            self._places.release()
+
+    def _hashed(self, user: str, password: bytes, proof: bytes, nobody: PasswordHash) -> bool:
+        """By the hash itself, one at a time; who waited may find the answer of its twin."""
         if not self._hashing.acquire(timeout=BUSY_SECONDS):
             return False
         try:
-            right = self._users.get(user, self._nobody).fits(password) and user in self._users
+            if hmac.compare_digest(self._known.get(user, b""), proof):
+                return True
+            right = self._users.get(user, nobody).fits(password) and user in self._users
+            if right:
+                self._known[user] = proof
+            return right
         finally:
             self._hashing.release()
-        if right:
-            self._known[user] = proof
-        return right
 
 
 def read_gate(options: WebOptions) -> Gate:

@@ -15,6 +15,7 @@ from importlib.resources import files
 from string import Template
 
 from exporters.findings import headline, state
+from exporters.plain_text import plain
 from exporters.status import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
 from exporters.status_reports import notices as report_notices
 from exporters.status_reports import reports
@@ -44,7 +45,7 @@ def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
         style=style(),
         body=body,
     )
-    return text.encode("utf-8", "replace")
+    return plain(text).encode("utf-8", "replace")
 
 
 @cache

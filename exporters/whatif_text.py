@@ -71,12 +71,12 @@ def _lengths(found: WhatIf) -> str:
     work = found.workload
     if work.prompt_mean is None or work.generation_mean is None:
         return "not known: no latency here is of known prompts"
-    text = f"prompts of {work.prompt_mean:.0f} tokens on average, outputs of {work.generation_mean:.0f}, lately"
+    text = f"prompts of {work.prompt_mean:,.0f} tokens on average, outputs of {work.generation_mean:,.0f}, lately"
     planned = [one for one in work.lengths if one.quantile == "p50" and one.planned]
     if planned:
         text += f"; the plan's medians: {', '.join(f'{one.what.lower()} {one.planned:g}' for one in planned)}"
     scale = found.question.prompt_scale
-    return text if scale == 1 else f"{text}; asked for: prompts of {work.prompt_mean * scale:.0f}"
+    return text if scale == 1 else f"{text}; asked for: prompts of {work.prompt_mean * scale:,.0f}"
 
 
 def _one_lost(found: WhatIf) -> str:

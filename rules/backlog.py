@@ -68,7 +68,9 @@ def _growing(one: Slice, queue: GaugeSum, before: Slice | None) -> str:
     more = math.fsum(w.counters.get("in_system_change", 0.0) for w in together)
     if more < max(1.0, GROWTH * finished):
         return ""
-    return f"{finished + more:.0f} requests arrived, {finished:.0f} finished, and the queue grew to {queue.maximum:.0f}"
+    return (
+        f"{finished + more:,.0f} requests arrived, {finished:,.0f} finished, and the queue grew to {queue.maximum:.0f}"
+    )
 
 
 def _begun(window: Window) -> float:

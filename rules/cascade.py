@@ -154,7 +154,7 @@ def _evicting(state: Cascade, limits: Limits) -> str:
         return ""
     if preempted < 2 or preempted <= limits.eviction_rate * max(1.0, finished):
         return ""
-    return f"KV cache {now.level:.0%} full, {preempted:.0f} preemptions for {finished:.0f} finished requests"
+    return f"KV cache {now.level:.0%} full, {preempted:,.0f} preemptions for {finished:,.0f} finished requests"
 
 
 def _queueing(state: Cascade, limits: Limits) -> str:

@@ -7,9 +7,14 @@ gap inside does not end it (DESIGN, words). Hold times are in the judgements, no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from rules.signals import Gap
 from rules.verdicts import FIRING, SEVERITY, Answer, Certainty, Status, Subject, Unknown, Verdict
+
+MOST_TRANSITIONS = 200
+"""Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to
+the history every minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,8 @@ class Standing:
 
 Ended = Episode | UnknownSpan
 
+T = TypeVar("T", bound=Episode | UnknownSpan)
+
 
 def advance(previous: Standing | None, answer: Answer) -> tuple[Standing, tuple[Ended, ...]]:
     """The standing after one more answer, and what ended with it."""
@@ -69,19 +76,24 @@ def advance(previous: Standing | None, answer: Answer) -> tuple[Standing, tuple[
         return replace(standing, judged_at=previous.judged_at if previous else None), spans
     ended: list[Ended] = []
     if unknown is not None:
-        ended.append(replace(unknown, ended_at=answer.t))
+        ended.append(_ended(unknown, answer.t))
     if answer.status in FIRING:
         return Standing(answer=answer, episode=_extend(episode, answer), judged_at=answer.t), tuple(ended)
     if episode is not None:
         last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
-        ended.append(replace(episode, ended_at=answer.t, transitions=(*episode.transitions, last)))
+        ended.append(_ended(replace(episode, transitions=(*episode.transitions, last)), answer.t))
     return Standing(answer=answer, judged_at=answer.t), tuple(ended)
 
 
 def end(standing: Standing, t: float) -> tuple[Ended, ...]:
     """What ends when a subject is watched no more."""
     open_ones = (standing.episode, standing.unknown)
-    return tuple(replace(one, ended_at=t) for one in open_ones if one is not None)
+    return tuple(_ended(one, t) for one in open_ones if one is not None)
+
+
+def _ended(one: T, t: float) -> T:
+    """Not before it began, also where the clock went back meanwhile."""
+    return replace(one, ended_at=max(t, one.started_at))
 
 
 def _not_known(
@@ -98,7 +110,7 @@ def _not_known(
         started_at=answer.t,
         ended_at=None,
     )
-    ended = (replace(unknown, ended_at=answer.t),) if unknown is not None else ()
+    ended = (_ended(unknown, answer.t),) if unknown is not None else ()
     return Standing(answer=answer, episode=episode, unknown=fresh), ended
 
 
@@ -118,8 +130,14 @@ def _extend(episode: Episode | None, verdict: Verdict) -> Episode:
     return replace(
         episode,
         worst=verdict if _badness(verdict) >= _badness(episode.worst) else episode.worst,
-        transitions=episode.transitions if same else (*episode.transitions, change),
+        transitions=episode.transitions if same else _bounded((*episode.transitions, change)),
     )
+
+
+def _bounded(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
+    """Without one of the middle where they are too many."""
+    half = MOST_TRANSITIONS // 2
+    return transitions if len(transitions) <= MOST_TRANSITIONS else (*transitions[:half], *transitions[-half:])
 
 
 def _badness(verdict: Verdict) -> tuple[int, bool, int]:

@@ -16,6 +16,7 @@ from rules.families import Kind
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
+_LONGEST = 300
 _ByName = Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]
 _Key = tuple[tuple[str, str], ...]
 
@@ -110,14 +111,16 @@ def _sources(engine: Engine) -> frozenset[str]:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
             names.update((row.sample, *row.plus))
-    return frozenset(names)
+    # A row without `zero_with` and the like names no series; a stranger's series without a name would be all of them.
+    return frozenset(names - {""})
 
 
 def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
     """Works out once which slot (place in `series`) feeds which family."""
     by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
     for slot, (name, labels) in enumerate(series):
-        by_name.setdefault(unwrapped(mapped(name), engine), []).append((slot, labels))
+        if name:
+            by_name.setdefault(unwrapped(mapped(name), engine), []).append((slot, labels))
     facts = _facts(by_name, engine)
     counters: list[CounterSlots] = []
     gauges: list[GaugeSlots] = []
@@ -168,14 +171,20 @@ def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
     models = {labels[label] for entries in by_name.values() for _, labels in entries if label in labels}
     if models:
         facts["model"] = ",".join(sorted(models))
-    return facts
+    return {name: _shown(text) for name, text in facts.items()}
+
+
+def _shown(text: str) -> str:
+    """A fact stands in sentences, names and logs: one line, whatever a label holds."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 def _several_models(facts: Mapping[str, str]) -> list[Fault]:
     models = facts.get("model", "")
     if len({name.casefold() for name in models.split(",")}) < 2:
         return []
-    text = f"{models} are served by this page, and are added up: a tier is one model"
+    shown = models if len(models) <= _LONGEST else f"{models[: _LONGEST - 1]}…"
+    text = f"{shown} are served by this page, and are added up: a tier is one model"
     return [Fault("model", text, doubtful=True)]
 
 

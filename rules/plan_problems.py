@@ -33,6 +33,8 @@ POOLS = ({"mixed"}, {"prefill", "decode"})
 # A file that refers to itself (YAML anchors can) would be walked for ever; a plan is six levels deep.
 _DEEPEST = 10
 
+_LONGEST_KEY = 80
+
 
 def path_text(path: Sequence[str | int]) -> str:
     """The path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
@@ -41,10 +43,16 @@ def path_text(path: Sequence[str | int]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         elif re.fullmatch(r"[\w.-]+", part):
-            text += f".{part}"
+            text += f".{_shown(part)}"
         else:
-            text += f'["{part}"]'
+            text += f'["{_shown(part)}"]'
     return text.removeprefix(".") or "plan"
+
+
+def _shown(key: str) -> str:
+    """A key as it may stand in a message: on one line, and not longer than anybody reads."""
+    text = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…"
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
@@ -166,7 +174,8 @@ def _walk(part: object, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Not isfinite: it cannot be asked of a whole number of 400 digits.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[str]:

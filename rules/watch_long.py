@@ -101,7 +101,7 @@ def _too_few(rule: Rule, seen: Sequence[Slice], reaches_back: bool) -> str:
     hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
     if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
         return f"{hours:.0f} of {all_hours:.0f} hours seen, {math.ceil(rule.minimum_seconds / HOUR_SECONDS)} are needed"
-    return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen, the first of them is not yet so old"
+    return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"
 
 
 def unanswered(view: TierView, now: float, reason: Gap, text: str) -> tuple[Answer, ...]:

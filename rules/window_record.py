@@ -61,8 +61,8 @@ def from_record(data: Mapping[str, Any]) -> Window:
             gaps={sys.intern(family): Gap(reason) for family, reason in data.get("w", {}).items()},
             sampled=frozenset(data.get("p", ())),
         )
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not the record of a window ({type(error).__name__}: {error})") from error
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"not the record of a window ({type(error).__name__}: {str(error)[:200]})") from error
 
 
 @lru_cache(maxsize=256)

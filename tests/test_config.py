@@ -52,7 +52,7 @@ def test_ten_mistakes_are_named_with_their_lines_and_paths_in_one_go(tmp_path: P
     path = tmp_path / "sizewatch.yaml"
     shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
-    duration = "must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d, not"
+    duration = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
     expected = (
         "2: role: must be 'standalone', 'node' or 'fleet', not 'cluster'",
         f"4: scrape_interval: {duration} 15",
@@ -109,7 +109,7 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         ({"scrape_interval": "2m"}, "scrape_interval: must be from 500ms to 1m, not 2m"),
         (
             {"scrape_interval": True},
-            "scrape_interval: must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d",
+            "scrape_interval: must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w",
         ),
         ({"scrape_timeout": "20s"}, "scrape_timeout: must not exceed scrape_interval (15s)"),
         (target(scrape_timeout="20s"), "targets[0].scrape_timeout: must not exceed scrape_interval (15s)"),
@@ -380,11 +380,16 @@ def test_a_plan_has_lines_too(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_repeats_itself_by_reference_is_read_once(tmp_path: Path) -> None:
+def test_a_file_that_repeats_itself_by_reference_is_read_once_or_where_it_says_billions_of_values_not_at_all(
+    tmp_path: Path,
+) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     document = read_document(written(tmp_path, f"l0: &l0 [x]\n{levels}\n"))
-    assert document.problems == ()
+    (problem,) = document.problems
+    assert "says more than 1000000 values once its aliases (*name) are written out" in problem
     assert len(document.lines) < 200
+    few = read_document(written(tmp_path, "a: &a {x: [1, 2]}\nb: *a\nc: [*a, *a]\n"))
+    assert few.problems == ()
 
 
 def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

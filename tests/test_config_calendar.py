@@ -82,7 +82,7 @@ def test_a_start_is_a_day_or_a_time_quoted_or_not(given: object, expected: datet
 
 
 NO_TIME = "must be a day or a time such as 2026-11-27 or 2026-11-27T08:00"
-NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d, not"
+NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_six_and_a_half_days_in_the_history_are_no_trap_yet(path: Path) -> None:
     booked(path, 0.2, 156, first=12)
     trap = asked(path)["UtilizationTrap"]
     assert isinstance(trap, Unknown)
-    assert trap.text == "156 of 168 hours seen, the first of them is not yet so old"
+    assert trap.text == "156 of 168 hours seen: the history did not reach back so far"
 
 
 def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path) -> None:

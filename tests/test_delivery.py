@@ -235,7 +235,7 @@ def test_what_begins_or_ends_is_posted_at_once_and_what_stays_only_after_the_int
         offer(delivery, one("A", firing=False))
         assert wait_for(lambda: delivery.health.posts == 3)
         assert delivery.health.firing == 0
-        assert [names(body) for body in there.bodies] == [["A"], ["A"]]
+        assert [names(body) for body in there.bodies] == [[], ["A"], ["A"]]
 
 
 def test_what_fires_is_posted_again_as_it_is_then() -> None:

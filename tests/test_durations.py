@@ -7,7 +7,16 @@ from agent.durations import UNITS_SECONDS, duration_text, parse_duration
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("15s", 15.0), ("5m", 300.0), ("1h", 3600.0), ("7d", 604800.0), ("1.5h", 5400.0), ("0s", 0.0)],
+    [
+        ("500ms", 0.5),
+        ("15s", 15.0),
+        ("5m", 300.0),
+        ("1h", 3600.0),
+        ("7d", 604800.0),
+        ("13w", 7_862_400.0),
+        ("1.5h", 5400.0),
+        ("0s", 0.0),
+    ],
 )
 def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -17,7 +26,9 @@ def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None
     "text", ["", "15", "s", "-15s", "15 s", "15S", "1h30m", "1e3s", "٣s", "9" * 400 + "s", "15s\n"]
 )
 def test_anything_else_is_refused_in_words(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^must be a number with its unit, such as 500ms, 15s, 5m, 1h or 7d, not '"):
+    with pytest.raises(
+        ValueError, match=r"^must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not '"
+    ):
         parse_duration(text)
 
 

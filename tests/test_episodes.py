@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rules.episodes import Ended, Episode, Standing, Transition, UnknownSpan, advance, end
+from rules.episodes import MOST_TRANSITIONS, Ended, Episode, Standing, Transition, UnknownSpan, advance, end
 from rules.signals import Gap, Missing
 from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
 
@@ -116,3 +116,14 @@ def test_what_is_watched_no_more_ends() -> None:
     assert (episode.started_at, episode.ended_at, span.started_at, span.ended_at) == (1, 9, 2, 9)
     fine, _ = through([answer(1, OK)])
     assert end(fine, 9) == ()
+
+
+def test_an_episode_that_flaps_for_a_week_keeps_its_first_and_its_latest_changes() -> None:
+    flapping = [answer(60.0 * n, (Status.WARNING, Status.CRITICAL)[n % 2]) for n in range(10_080)]
+    standing, ended = through(flapping)
+    assert ended == []
+    assert standing.episode is not None
+    kept = [one.t for one in standing.episode.transitions]
+    assert len(kept) == MOST_TRANSITIONS
+    assert (kept[0], kept[-1]) == (0.0, 60.0 * 10_079)
+    assert kept == sorted(set(kept))

@@ -236,7 +236,8 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
         store._connection.execute("PRAGMA user_version = 4")
     before = path.read_bytes()
     text = (
-        f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or give another path"
+        f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or stop the "
+        "daemon, move it away with its -wal and -shm, and a new history begins"
     )
     assert problem_of(Store, path) == text
     assert problem_of(Store.open_reader, path) == text

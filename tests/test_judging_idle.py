@@ -32,7 +32,7 @@ def test_six_and_a_half_days_are_not_yet_a_trap() -> None:
     found = unknown("UtilizationTrap", view(), trap(156))
     assert (found.reason, found.text) == (
         Gap.TOO_FEW_REQUESTS,
-        "156 of 168 hours seen, the first of them is not yet so old",
+        "156 of 168 hours seen: the history did not reach back so far",
     )
     assert unknown("UtilizationTrap", view(), trap(167)).reason is Gap.TOO_FEW_REQUESTS
 

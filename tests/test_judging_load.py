@@ -134,7 +134,7 @@ def test_replicas_that_are_not_overloaded_are_still_compared() -> None:
     replicas = {f"r{i}": each(5, lambda n, i=i: minute(n, rps=7.0 if i == 0 else 3.0, slow=18)) for i in range(3)}
     found = verdict("TtftDivergence", view(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "of 1800 requests" in found.sentence
+    assert "of 1,800 requests" in found.sentence
 
 
 def test_without_a_benchmark_or_requests_nothing_is_beyond() -> None:

@@ -39,7 +39,7 @@ def test_twenty_points_below_the_benchmark_is_allowed() -> None:
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.31)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
     assert found.sentence == (
-        "GPU utilisation 31% where the plan has 50% at this load: 19 points below (20 are allowed)"
+        "GPU utilisation 31% where the plan has 50% at this load: 19 points below (20 points are allowed)"
     )
     assert said(verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.29)))) == (Status.WARNING, Certainty.LIKELY)
 
@@ -54,7 +54,7 @@ def test_a_shortfall_is_certain_against_the_lower_point() -> None:
 def test_more_than_the_benchmark_is_no_shortfall() -> None:
     found = verdict(GPU, gpu_view(), each(5, lambda n: busy(n, 0.9)))
     assert found.status is Status.OK
-    assert found.sentence.endswith("not below (20 are allowed)")
+    assert found.sentence.endswith("not below (20 points are allowed)")
 
 
 def test_an_idle_gpu_below_the_first_point_is_no_shortfall() -> None:
@@ -146,7 +146,7 @@ def test_lost_prefix_hits_are_certain_once_requests_enough_missed() -> None:
     found = verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.3)))
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
-        "Prefix cache hit rate 30% where the plan has 60% at this load: 30 points below (20 are allowed)"
+        "Prefix cache hit rate 30% where the plan has 60% at this load: 30 points below (20 points are allowed)"
     )
     assert said(verdict(HITS, view(*HIT), each(5, lambda n: hits(n, 0.41)))) == (Status.OK, Certainty.CERTAIN)
 

@@ -169,7 +169,7 @@ def test_replicas_of_a_tier_are_judged_together() -> None:
     }
     found = verdict(RULE, view(), replicas)
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
-    assert "2.8% of 3600 requests" in found.sentence
+    assert "2.8% of 3,600 requests" in found.sentence
     replicas = {
         name: each(5, lambda n, name=name: minute(n, slow=6 if name == "b" else 0)) for name in ("a", "b", "c", "d")
     }
@@ -192,7 +192,7 @@ def test_output_events_of_one_request_count_as_one() -> None:
     many = {"itl_seconds": seen({SLOW: 450, FAST: 8550})}
     found = verdict(rule, view({"itl_p99_seconds": 0.2}), each(5, lambda n: minute(n, rps=1.5, histograms=many)))
     assert found.certainty is Certainty.CERTAIN
-    assert "5.0% of 45000 output events" in found.sentence
+    assert "5.0% of 45,000 output events" in found.sentence
     few = each(5, lambda n: minute(n, rps=0.3, histograms=events))
     assert unknown(rule, view(), few).text == "90 requests, 100 are needed"
 

@@ -593,7 +593,7 @@ def test_an_address_that_is_none_is_a_mistake_in_the_options(url: str) -> None:
         TargetOptions(url=url)
 
 
-def test_a_dead_target_is_asked_ever_more_rarely_but_at_least_every_fifth_turn() -> None:
+def test_a_dead_target_is_asked_more_rarely_but_at_least_every_second_turn() -> None:
     backoff = Backoff()
     asked = []
     for turn in range(20):
@@ -601,7 +601,7 @@ def test_a_dead_target_is_asked_ever_more_rarely_but_at_least_every_fifth_turn()
         if backoff.due(now):
             asked.append(turn)
             backoff = backoff.failed(now, 15.0)
-    assert asked == [0, 1, 2, 4, 7, 12, 17]
+    assert asked == [0, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     assert backoff.failures == len(asked)
 
 

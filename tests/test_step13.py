@@ -43,7 +43,7 @@ def test_a_week_of_slow_requests_refutes_it_for_certain_and_says_why() -> None:
     assert isinstance(ttft, Verdict)
     assert (ttft.status, ttft.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert ttft.causes
-    assert "5.0% of 1814400 requests" in ttft.sentence
+    assert "5.0% of 1,814,400 requests" in ttft.sentence
 
 
 def test_two_bad_hours_do_not_refute_a_week() -> None:

@@ -15,6 +15,7 @@ import yaml
 from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
 
 from agent import cli
+from agent.demo.past.mark import KEPT, NOTE
 from agent.history.store import Store
 from rules.windows import Window
 
@@ -55,6 +56,14 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> str:
 def asked(capsys: pytest.CaptureFixture[str], config: str, *words: str) -> tuple[int, dict[str, Any]]:
     code = ask(config, *words, "--format", "json")
     return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(tmp_path, recent(24))
+    assert asked(capsys, config, "--instances", "6")[1]["simulated"] == ""
+    with Store(tmp_path / "history.db") as store:
+        store.keep(KEPT, json.dumps({"text": NOTE}))
+    assert asked(capsys, config, "--instances", "6")[1]["simulated"] == NOTE
 
 
 def test_the_answer_stands_first_then_load_money_curves_limits_and_what_was_assumed(

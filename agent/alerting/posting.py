@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import requests
 import urllib3
 
+from agent.collect.hidden import hidden
 from agent.collect.scrape_failures import place_of, translated
 from agent.collect.target_options import TargetOptions, authorization, tls_of
 from agent.collect.transport import TargetAdapter
@@ -75,7 +76,8 @@ class Poster:
         self.place = place_of(options.url).removesuffix(PATH)
 
     def round(self, alerts: Sequence[Posted], suspects: frozenset[str] = frozenset()) -> Round:
-        """Posts all of them; `suspects`, refused before, each by itself. Raises NotDelivered."""
+        """Posts all of them; `suspects`, refused before, each by itself. Where there are none an empty list is posted, so that
+        an Alertmanager that is away is known before the first alert. Raises NotDelivered."""
         done = Round()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
@@ -87,7 +89,7 @@ class Poster:
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]
         with closing(adapter):
-            for batch in batches:
+            for batch in batches or [[]]:
                 self._batch(adapter, headers, batch, deadline, done)
         return done
 
@@ -102,6 +104,8 @@ class Poster:
         try:
             self._post(adapter, headers, batch, deadline)
         except _Refused as refused:
+            if not batch:
+                raise NotDelivered(f"{self.place} answered an empty list of alerts with {refused}") from refused
             if len(batch) == 1:
                 done.refused[batch[0].title] = str(refused)
                 return
@@ -127,18 +131,18 @@ class Poster:
             raise NotDelivered(f"{self.place} did not answer within {seconds:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise NotDelivered(translated(error, self.place, seconds).text) from error
-        self._judge(answer.status_code, said)
+        self._judge(answer.status_code, said, headers)
 
-    def _judge(self, status: int, said: bytes) -> None:
+    def _judge(self, status: int, said: bytes, headers: dict[str, str]) -> None:
         if 200 <= status < 300:
             return
         if status in REFUSALS:
-            raise _Refused(_words(status, said))
+            raise _Refused(_words(status, said, headers))
         hint = HINTS.get(status, "look into its log")
         raise NotDelivered(f"{self.place} answered {status}: {hint}")
 
 
-def _words(status: int, said: bytes) -> str:
+def _words(status: int, said: bytes, headers: dict[str, str]) -> str:
     """What an Alertmanager says: a JSON text for an invalid alert, an object with a message for a body it cannot read."""
     text = said.decode("utf-8", "replace")
     try:
@@ -147,4 +151,5 @@ def _words(status: int, said: bytes) -> str:
         data = text
     if isinstance(data, dict):
         data = data.get("message", text)
-    return f"{status}: {' '.join(str(data).split())[:300] or 'without a word'}"
+    told = " ".join(hidden(str(data), headers.values()).split())[:300]
+    return f"{status}: {told or 'without a word'}"

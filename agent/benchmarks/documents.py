@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from agent import yaml_size
 from agent.benchmarks.values import Part
 from agent.errors import BadBenchmark
 
@@ -46,7 +47,10 @@ def _text(path: Path) -> str:
     try:
         # Not its size: a pipe and a device have none.
         with path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
+            # Piece by piece: a read of so much makes room for all of it first.
+            body = bytearray()
+            while len(body) <= MAX_BYTES and (piece := file.read(1 << 20)):
+                body += piece
         if len(body) > MAX_BYTES:
             raise BadBenchmark(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
         text = body.decode("utf-8-sig")
@@ -91,7 +95,7 @@ def _from_yaml(path: Path, text: str) -> _Numbered:
     if len(text) > MAX_YAML_BYTES:
         raise BadBenchmark(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
     try:
-        return (("", yaml.safe_load(text)),)
+        return (("", yaml_size.loaded(text)),)
     except (yaml.YAMLError, ValueError):
         raise BadBenchmark(path, "is neither JSON nor one YAML document") from None
 

@@ -16,6 +16,7 @@ import zlib
 import requests
 import urllib3
 
+from agent.collect.hidden import HIDDEN, secrets_of
 from agent.collect.scrape_failures import closed_by_peer, place_of, translated
 from agent.collect.target_options import TargetOptions, authorization, files, secret, tls_of
 from agent.collect.transport import TargetAdapter
@@ -39,6 +40,7 @@ class KeptConnection:
         self._loaded: tuple[tuple[int, int, int], ...] | None = None
         self._adapter = TargetAdapter(None)
         self._kept = False
+        self._secrets: tuple[bytes, ...] = ()
         self.headers: dict[str, str] = {}
         """What the files make; secret."""
         if options.insecure_skip_verify:
@@ -77,6 +79,12 @@ class KeptConnection:
         self._kept = True
         return body
 
+    def plain(self, said: bytes) -> bytes:
+        """What the other side said, without our secrets: what of it gets into a message is cut, and half a secret is one."""
+        for secret_bytes in self._secrets:
+            said = said.replace(secret_bytes, HIDDEN.encode())
+        return said
+
     def close(self) -> None:
         """Ends the connection; a later request opens a new one."""
         self._adapter.close()
@@ -90,6 +98,7 @@ class KeptConnection:
         adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
         headers = {name: self._header(name, path) for name, path in self._header_files}
         self.headers = headers | authorization(self._options)
+        self._secrets = tuple(one.encode() for one in secrets_of(self.headers.values()))
         self.close()
         self._adapter = adapter
 

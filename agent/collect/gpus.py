@@ -7,7 +7,7 @@ exporter page's business, which replica owns it `gpu_owners`'s, what a readout m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,6 +128,10 @@ class Gpus:
             seconds = now - min(self.latest[g].t for g in late)
             told.append(f"GPU {', '.join(late)} has not been read for {seconds:.0f} s")
         return "; ".join(told)
+
+    def keep(self, replicas: Container[tuple[str, str]]) -> None:
+        """Forgets replicas that are not watched any more."""
+        self._missing = {key: since for key, since in self._missing.items() if key in replicas}
 
     def close(self) -> None:
         if self._source is not None:

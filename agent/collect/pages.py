@@ -18,12 +18,13 @@ from agent.collect.target_options import TargetOptions
 METRICS = "text/plain;version=0.0.4"
 JSON = "application/json"
 _HEADERS = {"Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
-_SKIPPED_TURNS = (0, 0, 1, 2, 4)
+_SKIPPED_TURNS = (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a failing target is left alone: 0, 0, 1, 2, then always 4 turns, to spare every turn a timeout.
+    """How long a failing target is left alone: 0, 0, then always 1 turn, to spare every other turn a timeout. One that is
+    well again is seen within two turns.
 
     `now` is the start of a turn, in seconds of any one clock; `interval` the seconds between turns.
     """
@@ -82,11 +83,11 @@ class PageFetcher:
     def _page(self, response: requests.Response) -> bytes:
         if response.status_code != 200:
             raise refused(self._place, response.status_code, response.headers.get("Location"))
-        content_type = response.headers.get("Content-Type", "")
+        content_type = self._connection.plain(response.headers.get("Content-Type", "").encode()).decode()
         # Twice: a wrong type is not worth reading, and a wrong page may come under the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
-        body = self._connection.body(response)
+        body = self._connection.plain(self._connection.body(response))
         if self._accept != METRICS:
             return body
         if wrong := wrong_content(self._place, content_type, body[:100]):

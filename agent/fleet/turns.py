@@ -222,7 +222,9 @@ class FleetTurns(Turns):
         told: list[Told] = []
         blind: dict[str, str] = {}
         for one in self._asking:
-            since = max(self._asked_until.get(one.tier, until - GONE_SECONDS), until - MOST_BEHIND_SECONDS)
+            # The clock may have gone back since: what is to come is not asked for.
+            known = min(self._asked_until.get(one.tier, until - GONE_SECONDS), until)
+            since = max(known, until - MOST_BEHIND_SECONDS)
             try:
                 found = one.ask(since - OVERLAP_SECONDS, until)
             except SizewatchError as trouble:

@@ -7,12 +7,14 @@ writes meanwhile. It must not change the history itself.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+from agent.new_files import NO_LINK, OWNER_ONLY
 
 ROOM = 1.1
 """So many times the file's size must be free: the copy, and the log of what changes."""
@@ -23,16 +25,29 @@ def name_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.format-{version}")
 
 
+def left_over(path: Path) -> tuple[Path, ...]:
+    """The copies beside a history, by name: whole ones of older formats, and what a copying that was killed left."""
+    named = re.compile(rf"{re.escape(path.name)}\.format-\d+(\.\d+)?")
+    try:
+        return tuple(sorted(one for one in path.parent.iterdir() if named.fullmatch(one.name)))
+    except OSError:
+        return ()
+
+
 def back_up(path: Path, version: int) -> Path:
     """Copies the file, which is of this format; an earlier copy of that name is replaced. Raises HistoryTrouble where there is
     no room, HistoryProblem where the folder does not take it."""
     into = name_of(path, version)
     unfinished = into.with_name(f"{into.name}.{os.getpid()}")
     try:
+        # Nobody else copies now: the file is locked. What a killed process began may be as big as the history.
+        for begun in left_over(path):
+            if begun.name.startswith(f"{into.name}."):
+                begun.unlink()
         if shutil.disk_usage(path.parent).free < ROOM * path.stat().st_size:
             raise trouble(Trouble.FULL, into, "has no room: a new format begins with a copy of the file")
         try:
-            os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600))
+            os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR | NO_LINK, OWNER_ONLY))
             _copy(path, unfinished)
             unfinished.replace(into)
         finally:

@@ -18,6 +18,9 @@ from rules.windows import Window
 NO_BIN = -1
 """No load bin known: no curve, or no load (a gap)."""
 
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a body unpacked: a chunk of a day with every family is below 4 MiB."""
+
 BEYOND = -2
 """The load was beyond the benchmark."""
 
@@ -37,9 +40,18 @@ def pack(window: Window) -> bytes:
 def unpack(body: bytes) -> Window:
     """The window in a row's body. Raises ValueError, saying what is wrong, where it holds none."""
     try:
-        return from_record(json.loads(zlib.decompress(body)))
-    except zlib.error as error:
+        return from_record(json.loads(decompressed(body)))
+    except (zlib.error, RecursionError) as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
+
+
+def decompressed(body: bytes) -> bytes:
+    """What a body holds. Raises zlib.error, also where that is more than MOST_BYTES."""
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(body, MOST_BYTES)
+    if not unpacking.eof:
+        raise zlib.error("it is cut off, or larger than any that was written")
+    return data
 
 
 def slice_of(replica: str, bin: int, beyond: str, window: Window) -> Slice:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import count, islice, repeat
 from typing import NamedTuple
 
+from agent.history.bodies import decompressed
 from agent.history.columns import Column, packed, unpacked
 from rules.histograms import Histogram
 from rules.signals import Gap
@@ -25,6 +26,9 @@ from rules.windows import GaugeSum, Window
 FORMAT = 1
 
 LEVEL = 9
+
+MOST_ROWS = 1_000_000
+"""Of one shape: an hour or a day has some thousand; before more are made room for, the body is not believed."""
 
 
 class ChunkRow(NamedTuple):
@@ -69,7 +73,7 @@ def seal(base: int, rows: Sequence[ChunkRow]) -> bytes:
 def unseal(base: int, body: bytes) -> tuple[ChunkRow, ...]:
     """The rows in a body, by start and bin. Raises ValueError, saying what is wrong, where it holds none."""
     try:
-        data = zlib.decompress(body)
+        data = decompressed(body)
         length, _, rest = data.partition(b"\n")
         form, grids, beyond, shapes = json.loads(rest[: int(length)])
         if form != FORMAT:
@@ -77,10 +81,12 @@ def unseal(base: int, body: bytes) -> tuple[ChunkRow, ...]:
         edges = [_grid(tuple(grid)) for grid in grids]
         at, rows = int(length), list[ChunkRow]()
         for number, size, shape, used in shapes:
+            if not 0 < number <= MOST_ROWS:
+                raise ValueError(f"{number!r:.40} rows")
             rows += _windows(base, rest[at : at + size], number, Shape(*shape), used, edges, beyond)
             at += size
-    except (IndexError, KeyError, TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"a chunk that does not unpack ({error})") from error
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError, zlib.error) as error:
+        raise ValueError(f"a chunk that does not unpack ({str(error)[:200]})") from error
     return tuple(sorted(rows, key=lambda row: row[:2]))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from agent.history import demand_rows, slice_rows, spans
 from agent.history.demand_rows import DEMAND_SELECT, minute_sums
-from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, has
+from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, format_of, has
 from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
 from rules import arrivals
 from rules.arrivals import Demand
@@ -91,6 +91,18 @@ class Reader:
         asked = {"tier": tier, "since": since, "until": until, "plan": plan}
         found = self._ask(slice_rows.statement(kind, self._has("chunks")), asked)
         return self._read([(found, since, until)], slice_rows.slices_of, kind.table)[0]
+
+    @property
+    def format(self) -> int:
+        """The number of the file's format."""
+        with self._lock, translated(self._path):
+            return format_of(self._connection)
+
+    @property
+    def newest(self) -> float | None:
+        """The end of the newest minute that is not sealed, unix seconds; None where there is none."""
+        (start,) = self._ask("SELECT max(start) FROM minutes", ())[0]
+        return None if start is None else float(start + MINUTES.seconds)
 
     def _has(self, table: str) -> bool:
         with self._lock, translated(self._path):

@@ -7,6 +7,7 @@ one before there.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent.history.backup import back_up
-from agent.history.troubles import HistoryProblem, translated
+from agent.history.backup import back_up, name_of
+from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -28,6 +29,8 @@ VERSION = 3
 DAY = 86_400.0
 
 RETRY_SECONDS = 0.02
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 WAL_BYTES = 16 * 1024 * 1024
 """What is left of the write-ahead log after a checkpoint; a slow reader can make it grow beyond for a while."""
@@ -117,6 +120,9 @@ def _make(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
+        if error.errno in NO_ROOM:
+            # It will be made when there is room: nobody has to choose another place.
+            raise trouble(Trouble.FULL, path, f"cannot be made ({error.strerror})") from error
         raise HistoryProblem(
             path, f"cannot be made ({error.strerror}); make its directory writable for this user, or give another path"
         ) from error
@@ -190,7 +196,12 @@ def _require_set_up(connection: sqlite3.Connection, path: Path) -> None:
 
 def has(connection: sqlite3.Connection, table: str) -> bool:
     """Whether the file has the table now: one of an older format gets it when a writer opens it."""
-    return table not in _lacking(_number(connection, "PRAGMA user_version"))
+    return table not in _lacking(format_of(connection))
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    """The number of the file's format now."""
+    return _number(connection, "PRAGMA user_version")
 
 
 def _asked_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -220,15 +231,21 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if application != APPLICATION_ID:
         raise HistoryProblem(path, "is a SQLite file of another program; give another path")
     if not 1 <= version <= VERSION:
-        written = "a newer" if version > VERSION else "another"
-        raise HistoryProblem(
-            path,
-            f"was written by {written} sizewatch (format {version}, this one knows {VERSION}); "
-            "run that version, or give another path",
-        )
+        raise HistoryProblem(path, _of_another(path, version))
     if lost := sorted(TABLES.keys() - found - set(_lacking(version))):
         raise HistoryProblem(path, f"is damaged (no table {', '.join(lost)}); move it away, a new history then begins")
     return version
+
+
+def _of_another(path: Path, version: int) -> str:
+    """In words that the file is of a format that is not known here, and what to do."""
+    written = "a newer" if version > VERSION else "another"
+    copy = name_of(path, VERSION)
+    away = "stop the daemon, move it away with its -wal and -shm, and"
+    back = f"{away} put {copy} in its place" if copy.exists() else f"{away} a new history begins"
+    return (
+        f"was written by {written} sizewatch (format {version}, this one knows {VERSION}); run that version, or {back}"
+    )
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:

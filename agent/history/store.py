@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from agent.history import schema, sealing, spans
@@ -60,7 +61,7 @@ class Store(Reader):
     def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
         path = Path(path)
         super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
-        self._identity = _identity(path)
+        self._identity, self._size = _place(path)
 
     @staticmethod
     def open_reader(path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Reader:
@@ -221,6 +222,7 @@ class Store(Reader):
             self._connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, PAGES_AT_A_TIME)})")
             # The file itself becomes shorter at a checkpoint; this one waits for nobody.
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._size = _place(self._path)[1]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -230,6 +232,7 @@ class Store(Reader):
             try:
                 yield
                 self._connection.execute("COMMIT")
+                self._size = _place(self._path)[1]
             except BaseException:
                 # SQLite rolls back by itself on some failures, a full disk among them.
                 if self._connection.in_transaction:
@@ -237,18 +240,30 @@ class Store(Reader):
                 raise
 
     def _check_place(self) -> None:
-        """SQLite goes on writing to a file that was deleted or replaced, and all of that would be lost unseen."""
-        if _identity(self._path) != self._identity:
+        """SQLite goes on writing to a file that was deleted or replaced, and with the pages that it remembers to one that was
+        cut short: all of that would be lost unseen. Nobody but this connection makes the file shorter, or hardly anybody."""
+        identity, size = _place(self._path)
+        if identity != self._identity:
             raise trouble(Trouble.MISSING, self._path, "was removed or replaced while it was open")
+        if size < self._size and not (size and self._whole()):
+            raise trouble(Trouble.CORRUPT, self._path, "was cut short while it was open")
+        self._size = size
+
+    def _whole(self) -> bool:
+        """By a connection that remembers no page. An empty file would be a whole one to it."""
+        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as fresh:
+            told: list[tuple[str]] = fresh.execute("PRAGMA quick_check(1)").fetchall()
+        return told == [("ok",)]
 
 
 def _slice_in(replica: str, bin: int, beyond: str, body: bytes) -> Slice:
     return slice_of(replica, bin, beyond, unpack(body))
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _place(path: Path) -> tuple[tuple[int, int] | None, int]:
+    """Which file stands there, and how long it is."""
     try:
         found = os.stat(path)
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return None, 0
+    return (found.st_dev, found.st_ino), found.st_size

@@ -24,9 +24,11 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection
 
+from agent.collect.hidden import HIDDEN, hidden
 from agent.collect.scrape_failures import closed_by_peer, place_of, translated
 from agent.collect.transport import TargetAdapter, tls_context
 from agent.errors import SizewatchError
+from agent.kubernetes.pods import bounded
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""
@@ -153,7 +155,7 @@ class Api:
         with closing(answer):
             try:
                 for line in self._lines(answer):
-                    yield _event(line)
+                    yield _event(self._plain(line))
             finally:
                 self._watched = None
 
@@ -259,13 +261,17 @@ class Api:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             raise ApiTrouble(f"API server: the watch broke off ({type(error).__name__})") from error
 
+    def _plain(self, line: bytes) -> bytes:
+        """The line without our token, which an error may repeat."""
+        return line.replace(self._token.encode(), HIDDEN.encode()) if self._token else line
+
     def _refused(self, answer: requests.Response, said: bytes) -> ApiTrouble:
         status = answer.status_code
         try:
             message = str(_parsed(said).get("message", ""))
         except (ApiTrouble, AttributeError):
             message = ""
-        words = " ".join(message.split())[:300]
+        words = " ".join(hidden(message, (f"Bearer {self._token}",) if self._token else ()).split())[:300]
         hint = _HINTS.get(status, "")
         return ApiTrouble(f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status)
 
@@ -299,8 +305,9 @@ def _event(line: bytes) -> dict[str, Any]:
     if found.get("type") == "ERROR":
         said = found["object"]
         code = said.get("code")
-        text = " ".join(str(said.get("message", "")).split())[:300]
-        raise ApiTrouble(f"the watch ended with {code}: {text}", code if isinstance(code, int) else None)
+        text = bounded(str(said.get("message", "")), 300)
+        status = code if type(code) is int and 100 <= code < 1000 else None
+        raise ApiTrouble(f"the watch ended with {status or 'no status'}: {text}", status)
     return found
 
 

@@ -73,6 +73,8 @@ class Pod:
 def bounded(value: object, most: int = MOST_TEXT) -> str:
     """Any value as text of one line of at most so many characters."""
     text = _CONTROL.sub(" ", value if isinstance(value, str) else "").strip()
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else "?" for sign in text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

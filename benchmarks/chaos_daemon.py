@@ -1,0 +1,53 @@
+"""The daemon under attack: `sizewatch run` with a clock that runs faster, as a process of its own.
+
+    python benchmarks/chaos_daemon.py CONFIG SPEED ORIGIN BEGIN
+
+Everything is the real daemon's. Its time is that of `benchmarks/chaos_engine.py`, which is so many times faster from BEGIN (unix
+seconds) on, which was at ORIGIN of the time since the machine's start; what the machine's own clock jumps, it jumps as well.
+What is due hourly, and the look at the clock, come as much sooner.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+import agent.daemon as daemon_module  # noqa: E402 - after the checkout's own place
+from agent import schedule  # noqa: E402
+from agent.assembly import assemble  # noqa: E402
+from agent.config import load  # noqa: E402
+from agent.daemon import Daemon, Surroundings  # noqa: E402
+from agent.logs import set_up  # noqa: E402
+
+SHORTEST_LOOK_SECONDS = 0.2
+
+
+class Clock:
+    """Unix seconds, `speed` times faster than the machine's; jumps as that does."""
+
+    def __init__(self, speed: float, origin: float, begin: float) -> None:
+        self._speed, self._origin, self._begin = speed, origin, begin
+        self._offset = schedule.clock_offset()
+
+    def __call__(self) -> float:
+        jumped = schedule.clock_offset() - self._offset
+        return self._begin + (time.monotonic() - self._origin) * self._speed + jumped
+
+
+def made(path: Path, clock: Clock, speed: float) -> Daemon:
+    """The daemon of a configuration; what is due by the hour is due by the sped hour."""
+    daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / speed)
+    schedule.UPKEEP_SECONDS = 3600.0 / speed
+    loaded = load(path)
+    set_up(loaded.config.logging)
+    return Daemon(loaded, Surroundings(assemble=partial(assemble, clock=clock), clock=clock, speed=speed))
+
+
+if __name__ == "__main__":
+    speed, origin, begin = map(float, sys.argv[2:])
+    made(Path(sys.argv[1]), Clock(speed, origin, begin), speed).run()

@@ -1,0 +1,141 @@
+"""What a soak must show: samples go in, a line for each bound comes out.
+
+Owns the record, the bounds and the words. Slopes are of the second half, by least squares over its samples: what a process
+learns at first (layouts, caches, an hour of minutes, three days of error budget) is no leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+MB = 1e6
+GROWTH_BYTES_A_1000_TURNS, OF_A_YOUNG = 0.5 * MB, 2.0 * MB
+"""Of resident memory, four hours of the clock: for days caches fill and the allocator spreads, most on the first. Python's
+objects, which a leak is made of, have a bound of their own."""
+
+YOUNG_TURNS = 10_000
+
+OBJECTS_A_TURN = 1.0
+"""Of tens of thousands; a pod of which one record were kept is a hundred and more."""
+
+REPLICA_DAY_BYTES, TIER_DAY_BYTES = 75_000.0, 220_000.0
+"""docs/history.md, "How big"."""
+
+LEAST_HISTORY_BYTES = 20 * MB
+"""Three days of minutes and the log before the first are sealed; the statement is of 13 weeks."""
+
+REPLICAS, TIERS = 5, 3
+LOG_BYTES_A_TURN = 400.0
+"""News alone: a pod that comes, goes, or is judged otherwise is a line; a turn is none."""
+
+DRIFT_SECONDS = 0.02
+"""Of the last turns against the first on the grid: one that is late by a busy machine is no drift."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The daemon at one moment. `generations` is of how many generations of pods its metrics tell; `now` is its own clock;
+    `objects` are those of Python's collector, where they can be counted."""
+
+    seconds: float
+    turns: int
+    now: float
+    rss_bytes: int
+    files: int
+    threads: int
+    series: int
+    generations: int
+    history_bytes: int
+    log_bytes: int
+    left_out: int
+    defects: int
+    reloads: int
+    posts: int
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    what: str
+    found: str
+    bound: str
+    holds: bool
+
+
+def slope(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
+    """By how much it grows a turn, over the second half."""
+    half = [one for one in samples if 2 * one.turns >= samples[-1].turns]
+    mean_turns = sum(one.turns for one in half) / len(half)
+    mean = sum(of(one) for one in half) / len(half)
+    spread = sum((one.turns - mean_turns) ** 2 for one in half)
+    return sum((one.turns - mean_turns) * (of(one) - mean) for one in half) / spread if spread else 0.0
+
+
+def judged(samples: Sequence[Sample], generations: int) -> list[Finding]:
+    """Each bound, and whether it holds; `generations` of pods may be told of at once."""
+    first, last = samples[0], samples[-1]
+    half = [one for one in samples if 2 * one.turns >= last.turns]
+    third, fourth = half[: len(half) // 2], half[len(half) // 2 :]
+    grown = 1000.0 * slope(samples, lambda one: one.rss_bytes)
+    objects = slope(samples, lambda one: one.objects)
+    spread = OF_A_YOUNG if last.turns < YOUNG_TURNS else GROWTH_BYTES_A_1000_TURNS
+    turns, days = max(1, last.turns - first.turns), (last.now - first.now) / 86_400.0
+    stated = LEAST_HISTORY_BYTES + days * (REPLICAS * REPLICA_DAY_BYTES + TIERS * TIER_DAY_BYTES)
+    most = max(one.generations for one in samples)
+    log = (last.log_bytes - first.log_bytes) / turns
+    return [
+        _bound("memory grows", f"{grown / MB:+.3f} MB a 1000 turns", spread / MB, grown / MB),
+        _bound("objects grow", f"{objects:+.2f} a turn" if last.objects else "not counted", OBJECTS_A_TURN, objects),
+        _no_more("open files", third, fourth, lambda one: one.files, 2),
+        _no_more("threads", third, fourth, lambda one: one.threads, 1),
+        _no_more("series in /metrics", third, fourth, lambda one: one.series, 0.05 * max(one.series for one in third)),
+        _bound("generations of pods in /metrics", str(most), generations, most),
+        _bound(
+            f"history after {days:.1f} days", f"{last.history_bytes / MB:.1f} MB", stated / MB, last.history_bytes / MB
+        ),
+        _bound("log", f"{log:.0f} bytes a turn", LOG_BYTES_A_TURN, log),
+        _bound("unexpected errors", str(last.defects), 0, last.defects),
+    ]
+
+
+def drift(starts: Sequence[float], interval: float) -> Finding:
+    """Whether turns that began at `starts` (seconds) stay on their grid: by the medians of the first and the last fifth."""
+    phases = [t - starts[0] - interval * round((t - starts[0]) / interval) for t in starts]
+    fifth = len(phases) // 5
+    moved = median(phases[-fifth:]) - median(phases[:fifth])
+    what = f"turns drift off their grid of {interval:g} s"
+    return _bound(what, f"{1000 * moved:+.1f} ms in {len(starts)} turns", DRIFT_SECONDS, abs(moved))
+
+
+def _bound(what: str, found: str, most: float, value: float) -> Finding:
+    return Finding(what=what, found=found, bound=f"{most:g}", holds=value <= most)
+
+
+def _no_more(
+    what: str, third: Sequence[Sample], fourth: Sequence[Sample], of: Callable[[Sample], float], slack: float
+) -> Finding:
+    before, after = max(map(of, third)), max(map(of, fourth))
+    return Finding(
+        what=f"most {what}",
+        found=f"{before:g} in the third quarter, {after:g} in the fourth",
+        bound=f"{slack:g} more",
+        holds=after <= before + slack,
+    )
+
+
+def printed(samples: Sequence[Sample], findings: Sequence[Finding]) -> str:
+    """The course of it, and a line for each bound."""
+    shown = [samples[place * (len(samples) - 1) // 8] for place in range(9)]
+    lines = [" seconds   turns  reloads  RSS MB  files  threads  series  history MB  log kB"]
+    lines += [
+        f"{one.seconds:8.0f} {one.turns:7d} {one.reloads:8d} {one.rss_bytes / MB:7.1f} {one.files:6d} {one.threads:8d}"
+        f" {one.series:7d} {one.history_bytes / MB:11.1f} {one.log_bytes / 1e3:7.0f}"
+        for one in shown
+    ]
+    lines += [
+        f"{'holds' if one.holds else 'BROKEN':<7} {one.what}: {one.found} (bound: {one.bound})" for one in findings
+    ]
+    lines.append(f"{samples[-1].turns} turns, {samples[-1].reloads} reloads, {samples[-1].posts} posts of alerts")
+    return "\n".join(lines)

@@ -1,0 +1,102 @@
+"""The daemon of the soak: the real one on a clock that is 15 s further with each turn. `soak.py` begins it.
+
+What differs from `sizewatch run`: the clock, turns as fast as they can be made, forecasts every ten seconds of the machine's time
+(each takes seconds, whatever the clock says), and two hours of episodes in memory instead of a day.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from threading import Thread
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from soak import TURN_SECONDS, WEEK_TURNS  # noqa: E402
+
+from agent import schedule, turns  # noqa: E402
+from agent.assembly import assemble  # noqa: E402
+from agent.config import load  # noqa: E402
+from agent.daemon import Daemon, Surroundings  # noqa: E402
+from agent.logs import set_up  # noqa: E402
+
+SPEED = 5_000.0
+"""A turn is due every 3 ms: as soon as the one before it is over."""
+
+FORECAST_EVERY_SECONDS = 10.0
+UPKEEP_EVERY_SECONDS = 2.5
+"""Some hours of the daemon's clock."""
+
+REMEMBERED_SECONDS = 7_200.0
+"""Instead of the day of episodes and events that is in memory: growing is over when that is."""
+
+TURNS_A_COUNT = 100
+FRAMES = 8
+TOLD = 15
+
+
+class Clock:
+    """Unix seconds that go on with each turn, so that a week ends now; Python's objects are counted now and then."""
+
+    def __init__(self, counted: Path) -> None:
+        self.now = time.time() - WEEK_TURNS * TURN_SECONDS
+        self._counted = counted
+
+    def __call__(self) -> float:
+        return self.now
+
+    def on(self, daemon: Daemon) -> None:
+        self.now += TURN_SECONDS
+        if daemon.counts.turns % TURNS_A_COUNT == 0:
+            gc.collect()
+            self._counted.write_text(str(len(gc.get_objects())))
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    clock = Clock(folder / "objects")
+    turns.DAY_SECONDS = REMEMBERED_SECONDS
+    schedule.FORECAST_SECONDS, schedule.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
+    if "--trace" in sys.argv:
+        tracemalloc.start(FRAMES)
+    loaded = load(folder / "sizewatch.yaml")
+    set_up(loaded.config.logging)
+    # Turns are due sooner than they can be over, on purpose, and each that is left out would be a line.
+    logging.getLogger("agent.daemon").addFilter(lambda record: "left out" not in record.getMessage())
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    surroundings = Surroundings(
+        assemble=lambda loaded, before: assemble(loaded, before, clock=clock),
+        clock=clock,
+        speed=SPEED,
+        on_turn=clock.on,
+    )
+    daemon = Daemon(loaded, surroundings)
+    if "--trace" in sys.argv:
+        Thread(target=trace, args=(daemon, folder / "trace"), daemon=True).start()
+    daemon.run()
+    return 0
+
+
+def trace(daemon: Daemon, into: Path) -> None:
+    """What grew between two looks, the second as many turns after the first as that was after the start; then again."""
+    at, before = 1_500, None
+    while True:
+        while daemon.counts.turns < at:
+            time.sleep(0.2)
+        now = tracemalloc.take_snapshot().filter_traces((tracemalloc.Filter(False, tracemalloc.__file__),))
+        if before is not None:
+            grown = now.compare_to(before, "lineno")
+            whole = sum(one.size_diff for one in grown)
+            lines = [f"turns {at // 2} to {at}: {whole / 1e6:+.2f} MB of traced memory; most of it:"]
+            lines += [f"  {one.size_diff / 1e3:+9.1f} kB  {one.traceback}" for one in grown[:TOLD]]
+            into.write_text("\n".join(lines))
+        at, before = 2 * at, now
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,138 @@
+"""Role fleet over a store in memory: turns of a minute as fast as they can be made, with pods that come and go.
+
+Owns the store's stand-in: what a node agent tells of a recorded engine, again and again under new names, each for a quarter of an
+hour. The turns are the daemon's own (`agent.fleet.turns`); they run in this process, whose memory is looked at, beside a store that
+keeps an hour.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from soak_bounds import Sample
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "tests")]
+
+from stored_recordings import MemoryStore, agent_samples  # noqa: E402
+
+from agent import turns as turns_module  # noqa: E402
+from agent.config_files import load_plan  # noqa: E402
+from agent.fleet.each import EachReplica  # noqa: E402
+from agent.fleet.turns import FleetTurns  # noqa: E402
+from agent.publishing import Facts, status  # noqa: E402
+from agent.store.answers import RawSeries  # noqa: E402
+from agent.store.api import Counts  # noqa: E402
+from agent.store.own_pages import OwnPages, selector  # noqa: E402
+from exporters import names, prometheus  # noqa: E402
+from exporters.status import Health  # noqa: E402
+from rules.slices import view  # noqa: E402
+
+TIER = "cpu-small"
+TURN_SECONDS = 60.0
+ALIVE_TURNS = 15
+REMEMBERED_SECONDS = 7_200.0
+"""Instead of the day of episodes and events that is in memory: growing is over when that is."""
+
+AT_ONCE = 5
+BEGIN = 1_800_000_000.0
+TIMES = frozenset({names.TARGET_SEEN.name})
+"""Series whose values are times."""
+
+
+class Churning:
+    """A store: at every minute AT_ONCE pods, the oldest of which gives place to one of a new name every few minutes."""
+
+    place = "http://memory"
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        samples = list(agent_samples("steady"))
+        self._whole = MemoryStore.of(samples)
+        times = [t for _, _, t, _ in samples]
+        self._first, self._length = min(times), max(times) - min(times)
+
+    def raw(self, expr: str, start: float, end: float) -> tuple[RawSeries, ...]:
+        found: list[RawSeries] = []
+        step = ALIVE_TURNS * TURN_SECONDS / AT_ONCE
+        newest = int((end - BEGIN) // step)
+        for pod in range(max(0, newest - AT_ONCE), newest + 1):
+            begun = BEGIN + pod * step
+            moved = begun - self._first
+            inside = self._whole.raw(expr, start - moved, min(end, begun + ALIVE_TURNS * TURN_SECONDS) - moved)
+            found += (_moved(one, pod, moved) for one in inside)
+        return tuple(found)
+
+
+def _moved(one: RawSeries, pod: int, by: float) -> RawSeries:
+    """The series as one of another pod, so much later."""
+    labels: Mapping[str, str] = {**one.labels, "replica": f"pod-{pod}-{one.labels['replica']}"}
+    values = tuple(value + by for value in one.values) if one.labels["__name__"] in TIMES else one.values
+    return RawSeries(labels, tuple(t + by for t in one.times), values)
+
+
+def soak_fleet(minutes: float, turns: int) -> list[Sample]:
+    """Makes turns until so many minutes or turns are over; a sample every 20 turns."""
+    logging.getLogger("agent").setLevel(logging.ERROR)
+    turns_module.DAY_SECONDS = REMEMBERED_SECONDS
+    now = BEGIN
+    api = Churning()
+    plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")
+    fleet = FleetTurns(
+        asking={("soak", TIER): EachReplica(TIER, selector(TIER), OwnPages(), api)},
+        api=api,
+        told_by_agents=frozenset(),
+        delay_seconds=0.0,
+        views={TIER: view(TIER, plan.tiers[TIER])},
+        versions={},
+        history=None,
+        alerting=None,
+        clock=lambda: now,
+    )
+    samples: list[Sample] = []
+    began = time.monotonic()
+    for number in itertools.count(1):
+        now += TURN_SECONDS
+        fleet.turn()
+        if number % 20 == 0:
+            samples.append(_sample(fleet, number, now, time.monotonic() - began))
+        if number >= turns or time.monotonic() - began > minutes * 60.0:
+            return samples
+    raise AssertionError("counting ends")
+
+
+def _sample(fleet: FleetTurns, turns: int, now: float, seconds: float) -> Sample:
+    page, _ = prometheus.render(
+        status(fleet, Facts(role="fleet", started_at=BEGIN, health=Health(), simulated="", past=(), step13={}), now), ""
+    )
+    text = page.decode()
+    gc.collect()
+    objects = len(gc.get_objects())
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    pods = {
+        line.partition('replica="pod-')[2].partition("-")[0] for line in text.splitlines() if 'replica="pod-' in line
+    }
+    return Sample(
+        seconds=seconds,
+        turns=turns,
+        now=now,
+        rss_bytes=int(told["VmRSS"].split()[0]) * 1024,
+        files=len(os.listdir("/proc/self/fd")),
+        threads=int(told["Threads"]),
+        series=sum(not line.startswith("#") for line in text.splitlines()),
+        generations=len(pods),
+        history_bytes=0,
+        log_bytes=0,
+        left_out=0,
+        defects=fleet.defects,
+        reloads=0,
+        posts=0,
+        objects=objects,
+    )

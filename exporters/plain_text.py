@@ -1,0 +1,26 @@
+"""Text that came from outside, made fit to be shown: no control characters, nothing that turns the direction of reading.
+
+Owns what is taken out and what stands in its place. Escape sequences move a terminal's cursor, a carriage return or a line of one's
+own forges what we said, and U+202E shows a name backwards; none belongs to a name. It escapes no markup: whoever writes HTML does.
+"""
+
+from __future__ import annotations
+
+import re
+
+STAND_IN = "\ufffd"
+"""U+FFFD, the replacement character."""
+
+_DIRECTION = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTION}]")
+_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}]")
+
+
+def plain(text: str) -> str:
+    """The same, of as many lines, without control characters; tabs and ends of lines are none."""
+    return _IN_TEXT.sub(STAND_IN, text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line, without control characters."""
+    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(STAND_IN, text)

@@ -1,0 +1,93 @@
+"""A server that fails in every way in turn and repeats what it was sent: headers, decoded passwords, address."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MODES = ("unauthorized", "error", "redirect", "garbage", "page", "bad json", "forbidden", "cut", "hangs", "bad request")
+
+
+class Echo(ThreadingHTTPServer):
+    """`seen` are the Authorization and other headers that came."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.modes = itertools.cycle(MODES)
+        self.seen: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up hangs up."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Echo
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        said = self._said()
+        self.server.seen.append(f"{self.path} {said}")
+        mode = next(self.server.modes)
+        if mode == "hangs":
+            time.sleep(1.5)
+        elif mode == "cut":
+            self._give(200, b"x 1\n", "text/plain", length=10_000)
+        elif mode == "redirect":
+            told = said.strip()[:400]
+            self._give(302, said.encode(), "text/html", Location=f"http://user:{told}@elsewhere/?{told}")
+        elif mode in ("garbage", "page", "bad json"):
+            kinds = {"garbage": "text/plain", "page": "text/html", "bad json": "application/json"}
+            self._give(200, said.encode(), kinds[mode])
+        else:
+            status = {"unauthorized": 401, "error": 500, "forbidden": 403, "bad request": 400}[mode]
+            told = said.strip()
+            body = f'{{"status": "error", "errorType": "x", "error": "{told}", "message": "{told}"}}'
+            self._give(status, body.encode(), "application/json")
+
+    do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the library's names
+
+    def _said(self) -> str:
+        words = [f"{name}: {value}" for name, value in self.headers.items()]
+        authorization = self.headers.get("Authorization", "")
+        if authorization.startswith("Basic "):
+            words.append(base64.b64decode(authorization[6:]).decode("utf-8", "replace"))
+        return f"you said {' '.join(words)}\n".replace('"', "'")
+
+    def _give(self, status: int, body: bytes, kind: str, length: int | None = None, **headers: str) -> None:
+        self.send_response(status, "OK")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length or len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def echoing() -> Iterator[Echo]:
+    """One until the end of the block."""
+    server = Echo()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

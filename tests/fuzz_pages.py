@@ -1,0 +1,169 @@
+"""Fuzz targets that read exposition pages: an engine's, a GPU exporter's, a recording's.
+
+A page is read by a reader that already knows another one, and by a fresh one: what the fresh one refuses, no cache may let
+through, and what both read must be the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from fuzz_target import Target, bounded_words, sound
+
+from agent.collect.exposition import SeriesReader
+from agent.collect.gpus import samples
+from agent.collect.reader import PageReader
+from agent.errors import ScrapeError
+from agent.recording import load, scrapes
+from agent.replay import replay
+from rules import gpu_windows, windows
+from rules.gpu_names.registry import EXPORTERS
+from rules.histograms import check_cumulative
+from rules.snapshots import Snapshot
+from rules.windows import Window
+
+HERE = Path(__file__).parent
+NOW = 1_800_000_000.0
+SHARED = HERE.parent.parent / "shared" / "pages"
+
+WORDS = (
+    *(b"NaN", b"+Inf", b"-Inf", b"-1", b"1e308", b"1e999", b"9" * 400, b"1_0", b"# EOF\n", b"# TYPE ", b"# HELP "),
+    *(b'le="+Inf"', b'le="-Inf"', b'le="nan"', b'{a="b"} ', b" 1\n", b"\\", b"\xff", b"\r", b"\x1c", b"\xc2\x85"),
+    *(b'model_name="' + b"A" * 10_000 + b'"', b" # {", b"vllm:", b"_total", b"_bucket", b"_created", b"\n"),
+)
+
+SIGNED = {"in_system_change"}
+"""Of a window's counters those that may fall."""
+
+
+@cache
+def engine_pages() -> tuple[bytes, ...]:
+    """Our own pages of engines, the smallest first."""
+    return tuple(sorted((path.read_bytes() for path in sorted((HERE / "pages").iterdir())), key=len))
+
+
+def _all_engine_pages() -> Iterator[bytes]:
+    yield from engine_pages()
+    yield from (path.read_bytes() for path in sorted(SHARED.glob("**/*.prom")))
+
+
+def _gpu_pages() -> Iterator[bytes]:
+    yield from (path.read_bytes() for path in sorted((HERE / "gpu_exporter_pages").glob("*.prom")))
+    yield from (path.read_bytes() for path in sorted(SHARED.glob("*gpu_exporter*.prom")))
+
+
+def check_snapshot(page: Snapshot) -> None:
+    """What normalisation promises of every page it lets through."""
+    sound(page.counters, "counter")
+    sound(page.gauges, "gauge")
+    for family, one in page.histograms.items():
+        assert check_cumulative(one.edges, one.counts, one.counts[-1]) is None, f"histogram {family}"
+        assert one.total is None or math.isfinite(one.total), f"sum of {family}"
+    assert page.broken.isdisjoint({*page.counters, *page.gauges, *page.histograms}), "a broken family is used"
+    bounded_words(page.problems)
+
+
+def check_window(window: Window) -> None:
+    """What a window of two such pages may hold."""
+    sound({name: value for name, value in window.counters.items() if name not in SIGNED}, "increase of")
+    for family, parts in window.histograms.items():
+        for part in parts:
+            assert all(0 <= count < math.inf for count in part.counts), f"increase of {family}"
+    for family, gauge in window.gauges.items():
+        sound({family: gauge.integral}, "integral of")
+        sound({family: gauge.seconds}, "seconds of")
+
+
+def _tried(reader: PageReader, data: bytes, t: float) -> Snapshot | ScrapeError:
+    try:
+        return reader.read(data, t)
+    except ScrapeError as error:
+        return error
+
+
+def run_page(data: bytes) -> None:
+    """The first byte chooses the page that the reader knows before."""
+    known = engine_pages()[data[0] % len(engine_pages())] if data else engine_pages()[0]
+    body = data[1:]
+    warm, cold = PageReader(), PageReader()
+    before = warm.read(known, NOW)
+    found, fresh = _tried(warm, body, NOW + 15), _tried(cold, body, NOW + 15)
+    if isinstance(found, Snapshot):
+        assert not isinstance(fresh, ScrapeError), f"only a reader that knows another page reads it ({fresh})"
+        assert repr(found) == repr(fresh), "two readers read two things"
+        check_snapshot(found)
+        if found.engine == before.engine:
+            check_window(windows.between(before, found))
+    assert repr(_tried(warm, known, NOW + 30)) == repr(_tried(PageReader(), known, NOW + 30)), "it left a trace"
+    if isinstance(fresh, ScrapeError):
+        raise fresh
+
+
+def run_gpu_page(data: bytes) -> None:
+    exporter, body = EXPORTERS[data[0] % len(EXPORTERS) if data else 0], data[1:]
+    page = exporter.read(samples(SeriesReader(exporter.wanted).read(body)), NOW)
+    bounded_words(page.problems)
+    for readout in page.readouts:
+        sound(readout.counters, "counter")
+        assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
+        bounded_words((readout.gpu, readout.product, *readout.gaps.values(), *readout.pods))
+        window = gpu_windows.between(readout, readout)
+        assert window is None or window.covered_seconds >= 0
+
+
+def recording_of(data: bytes, folder: Path) -> None:
+    """A recording's two files out of one input: its index, a line of ---, then its scrapes."""
+    index, _, lines = data.partition(b"\n---\n")
+    (folder / "recording.yaml").write_bytes(index)
+    packed = lines if lines.startswith(b"\x1f\x8b") else gzip.compress(lines, compresslevel=1)
+    (folder / "scrapes.jsonl.gz").write_bytes(packed)
+
+
+def run_recording(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        recording_of(data, Path(name))
+        recording, problems = load(Path(name))
+        found = replay(recording, None, problems=problems)
+        bounded_words(problem.replace("\n", " ") for problem in found.problems)
+        for shown in found.windows:
+            check_window(shown.window)
+        assert [scrape.t for scrape in scrapes(recording, [])] == sorted(s.t for s in scrapes(recording, []))
+
+
+INDEX = b"name: n\ntargets:\n  - {file: scrapes.jsonl.gz, tier: t, replica: r, engine: vllm}"
+
+
+def _recordings() -> Iterator[bytes]:
+    small = engine_pages()[:3]
+    lines = [json.dumps({"t": NOW + 15 * place, "text": page.decode()}) for place, page in enumerate(small)]
+    lines.append(json.dumps({"t": NOW + 60, "error": "timeout"}))
+    yield INDEX + b"\n---\n" + "\n".join(lines).encode()
+    yield INDEX + b'\n---\n{"t": 1, "error": "x"}\n{"t": 2, "text": ""}\n'
+
+
+def _chosen(pages: Iterable[bytes], choices: int) -> Iterator[bytes]:
+    for place, page in enumerate(pages):
+        yield bytes([place % choices]) + page
+
+
+def _of_their_exporter() -> Iterator[bytes]:
+    for place in range(len(EXPORTERS)):
+        yield from (bytes([place]) + page for page in _gpu_pages())
+
+
+TARGETS = (
+    Target(name="page", run=run_page, seeds=lambda: _chosen(_all_engine_pages(), len(engine_pages())), words=WORDS),
+    Target(name="gpu_page", run=run_gpu_page, seeds=_of_their_exporter, words=WORDS),
+    Target(
+        name="recording",
+        run=run_recording,
+        seeds=_recordings,
+        words=(*WORDS, b'{"t": ', b"\\ud800", b"2026-13-45", b"[" * 2000, b"\\u0000", b"A" * 5000, b"1" + b"0" * 400),
+    ),
+)

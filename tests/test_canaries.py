@@ -1,0 +1,399 @@
+"""A canary in every place of a configuration that holds a secret; daemons that fail in every way; and everything they wrote,
+served, printed or passed on, searched for each of them.
+
+A new key that holds a secret is found by `test_every_key_that_names_a_secret_has_a_canary`; it gets a line in `Nest`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from daemon_runs import PLAN, free_port, process, wait_for
+from echo_server import Echo, echoing
+
+from agent.cli import main
+from agent.config import Config
+from agent.config_keys import Alertmanager, Connection
+from agent.web_credentials import users_line
+
+MINED = re.compile(r"(_file$|^url_env$|^header_files$)")
+"""Keys that name a secret's place."""
+
+PUBLIC = frozenset({"ca_file", "client_ca_file", "pid_file"})
+
+
+class Nest:
+    """Secrets, each in a file of a folder; `found` says which of them stand in bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.eggs: dict[str, str] = {}
+
+    def file(self, place: str, around: str = "{}\n") -> str:
+        """The name of a new file with the secret of this place."""
+        path = self.folder / f"{place}.secret"
+        path.write_text(around.replace("{}", self.egg(place)))
+        path.chmod(0o600)
+        return str(path)
+
+    def egg(self, place: str) -> str:
+        return self.eggs.setdefault(place, f"canary{len(self.eggs):02d}x{os.urandom(12).hex()}")
+
+    def key(self, place: str, path: str) -> None:
+        """A private key that is there already: a line of its text is the canary."""
+        self.eggs[place] = Path(path).read_text().splitlines()[3]
+
+    def found(self, data: bytes) -> list[str]:
+        text = data.decode("utf-8", "replace")
+        encoded = {place: base64.b64encode(f"sizewatch:{egg}".encode()).decode() for place, egg in self.eggs.items()}
+        # A third of a secret is as bad as all of it.
+        return [
+            place
+            for place, egg in self.eggs.items()
+            if egg[: len(egg) // 2] in text or egg[len(egg) // 2 :] in text or encoded[place] in text
+        ]
+
+    def around(self, data: bytes) -> list[str]:
+        """What stands before each secret that was found, to see who let it out."""
+        text = data.decode("utf-8", "replace")
+        return [f"{place}: ...{text.partition(self.eggs[place][:15])[0][-120:]}" for place in self.found(data)]
+
+
+def login(nest: Nest, place: str) -> dict[str, Any]:
+    return {"basic_auth": {"username": "sizewatch", "password_file": nest.file(place)}}
+
+
+def issued(nest: Nest, authority: trustme.CA, place: str) -> dict[str, str]:
+    made = authority.issue_cert("127.0.0.1", "localhost")
+    certificate, key = nest.folder / f"{place}.pem", nest.folder / f"{place}.key"
+    made.cert_chain_pems[0].write_to_path(certificate)
+    made.private_key_pem.write_to_path(key)
+    nest.key(place, str(key))
+    return {"cert_file": str(certificate), "key_file": str(key)}
+
+
+def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
+    tier = {"tier": "cpu-small", "scrape_timeout": "500ms"}
+    manager = {"url": echo.url, "timeout": "500ms"}
+    return {
+        "plan": str(PLAN),
+        "scrape_interval": "500ms",
+        "data_dir": str(nest.folder / "data"),
+        "targets": [
+            {
+                "url": f"{echo.url}/metrics?key={nest.egg('targets query')}",
+                **tier,
+                "replica": "a",
+                "bearer_token_file": nest.file("targets token"),
+            },
+            {"url": f"{echo.url}/metrics", **tier, "replica": "b", **login(nest, "targets password")},
+            {
+                "url": f"{echo.url.replace('http', 'https')}/m",
+                **tier,
+                "replica": "c",
+                "tls": issued(nest, authority, "targets key"),
+            },
+            {
+                "url": "http://127.0.0.1:1/metrics",
+                **tier,
+                "replica": "d",
+                "bearer_token_file": nest.file("targets token of one that is down"),
+            },
+            {
+                "url": f"{echo.url}/metrics",
+                **tier,
+                "replica": "e",
+                "bearer_token_file": nest.file("targets token no header takes", "{}\n\x01\n"),
+            },
+        ],
+        "gpus": {"source": "dcgm", "dcgm": {"url": f"{echo.url}/gpu", "bearer_token_file": nest.file("gpus token")}},
+        "web": {
+            "listen": f"127.0.0.1:{port}",
+            "bearer_token_file": nest.file("web token"),
+            "basic_auth_users_file": _users(nest),
+        },
+        "alerting": {
+            "path": "posts",
+            "alertmanagers": [
+                {**manager, "bearer_token_file": nest.file("alertmanagers token")},
+                {"url": f"{echo.url}/b", "timeout": "500ms", **login(nest, "alertmanagers password")},
+                {
+                    "url": echo.url.replace("http", "https"),
+                    "timeout": "500ms",
+                    "tls": issued(nest, authority, "alertmanagers key"),
+                },
+            ],
+            "receiver": {"bearer_token_file": nest.file("receiver token")},
+        },
+        "report": {
+            "deliver": [
+                {"name": "file", "url_file": nest.file("report file", f"json://user:{{}}@{echo.url[7:]}/{{}}\n")},
+                {"name": "variable", "url_env": "CANARY_URL"},
+                {"name": "odd", "url_file": nest.file("report odd", "{} and more\n")},
+                {"name": "unknown", "url_file": nest.file("report unknown", "nobody://{}\n")},
+            ]
+        },
+        "logging": {"level": "debug"},
+    }
+
+
+def _users(nest: Nest) -> str:
+    path = nest.folder / "users"
+    path.write_text(users_line("ada", nest.egg("web password").encode()) + "\n")
+    nest.eggs["web hash"] = path.read_text().strip().rpartition("$")[2]
+    return str(path)
+
+
+def fleet(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
+    return {
+        "role": "fleet",
+        "plan": str(PLAN),
+        "data_dir": str(nest.folder / "data"),
+        "fleet": {},
+        "store": {
+            "url": echo.url,
+            "timeout": "500ms",
+            "bearer_token_file": nest.file("store token"),
+            "header_files": {"X-Api-Key": nest.file("store header")},
+        },
+        "web": {
+            "listen": f"127.0.0.1:{port}",
+            "tls": issued(nest, authority, "web key"),
+            "bearer_token_file": nest.file("web token"),
+        },
+        "logging": {"level": "debug", "format": "json"},
+    }
+
+
+def node(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
+    return {
+        "role": "node",
+        "plan": str(PLAN),
+        "gpus": {"source": "none"},
+        "scrape_interval": "500ms",
+        "discovery": {
+            "kubernetes": {
+                "node": "gpu-1",
+                "api": {"url": echo.url, "bearer_token_file": nest.file("kubernetes token")},
+            }
+        },
+        "web": {"listen": f"127.0.0.1:{port}", "bearer_token_file": nest.file("web token")},
+        "logging": {"level": "debug"},
+    }
+
+
+ROLES = {"standalone": standalone, "fleet": fleet, "node": node}
+PAGES = ("/", "/metrics", "/api/status", "/healthz", "/readyz", "/reports/", "/nothing", "/webhook/alertmanager")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_secret_leaves_the_files_that_hold_it(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, nest, port = trustme.CA(), Nest(tmp_path), free_port()
+    with echoing() as echo:
+        monkeypatch.setenv("CANARY_URL", f"jsons://user:{nest.egg('report variable')}@{echo.url[7:]}/")
+        data = ROLES[role](nest, echo, port, authority)
+        path = tmp_path / "sizewatch.yaml"
+        path.write_text(yaml.safe_dump(data))
+        found: dict[str, bytes] = {}
+        with process("run", "-c", str(path)) as daemon:
+            assert wait_for(lambda: _opened(port), 20), "it did not start"
+            time.sleep(4.0)
+            found |= _served(nest, port, tls=role == "fleet")
+            found |= _seen_by_ps(daemon.pid)
+            _misconfigured(nest, path, data)
+            daemon.send_signal(signal.SIGHUP)
+            time.sleep(1.0)
+            found |= {f"{name}, later": text for name, text in _served(nest, port, tls=role == "fleet").items()}
+            path.write_text(yaml.safe_dump(data))
+            daemon.send_signal(signal.SIGTERM)
+            out, err = daemon.communicate(timeout=30)
+        found |= {"stdout": out.encode(), "stderr": err.encode()}
+        found |= _commands(nest, path, echo, role)
+    found |= _written(tmp_path / "data")
+    assert len(err) > 500, err
+    _flew(nest, echo, role)
+    leaks = {name: nest.around(text) for name, text in found.items() if nest.found(text)}
+    assert leaks == {}, "\n".join(f"{name}: {where}" for name, where in leaks.items())
+
+
+def _opened(port: int) -> bool:
+    try:
+        return bool(_get(port, "/healthz", tls=False) or True)
+    except (OSError, http.client.HTTPException) as error:
+        return not isinstance(error, ConnectionRefusedError)
+
+
+def _get(port: int, page: str, tls: bool, method: str = "GET", **headers: str) -> bytes:
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    kinds = {False: http.client.HTTPConnection, True: http.client.HTTPSConnection}
+    more: dict[str, Any] = {"context": context} if tls else {}
+    with contextlib.closing(kinds[tls]("127.0.0.1", port, timeout=10, **more)) as asked:
+        asked.request(method, page, headers=headers, body=b"{}" if method == "POST" else None)
+        answer = asked.getresponse()
+        body = answer.read()
+        body = gzip.decompress(body) if answer.headers.get("Content-Encoding") == "gzip" else body
+        return f"{answer.status} {answer.reason}\n{answer.headers}\n".encode() + body
+
+
+def _served(nest: Nest, port: int, tls: bool) -> dict[str, bytes]:
+    """Every page, to a reader who may and to some who may not, one of whom has mistyped."""
+    token = f"Bearer {nest.egg('web token')}"
+    wrong = f"Bearer {nest.egg('web token')}x"
+    found = {f"page {page}": _get(port, page, tls, Authorization=token) for page in PAGES}
+    assert found["page /api/status"].startswith((b"200", b"503"))
+    open_metrics = "application/openmetrics-text;version=1.0.0"
+    found["page openmetrics"] = _get(port, "/metrics", tls, Authorization=token, Accept=open_metrics)
+    found |= {f"refused {page}": _get(port, page, tls, Authorization=wrong) for page in PAGES}
+    found["mistyped"] = _get(
+        port, f"/{nest.egg('mistyped path')}?token={nest.egg('mistyped query')}", tls, Authorization=token
+    )
+    found["posted"] = _get(
+        port, "/webhook/alertmanager", tls, "POST", Authorization=wrong, Content_Type="application/json"
+    )
+    return found
+
+
+def _seen_by_ps(pid: int) -> dict[str, bytes]:
+    """Command lines of the daemon and all that it began, and the environments of these."""
+    found = {f"command line of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes()}
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, timeout=10)
+    for child in map(int, children.stdout.split()):
+        with contextlib.suppress(OSError):
+            found[f"command line of {child}"] = Path(f"/proc/{child}/cmdline").read_bytes()
+            found[f"environment of {child}"] = Path(f"/proc/{child}/environ").read_bytes()
+    return found
+
+
+def _misconfigured(nest: Nest, path: Path, data: dict[str, Any]) -> None:
+    """Secrets where names of files belong, as people paste them: nothing of it may be repeated."""
+    wrong = json.loads(json.dumps(data))
+    wrong["web"]["bearer_token"] = nest.egg("pasted into an unknown key")
+    wrong["web"]["bearer_token_file"] = {"token": nest.egg("pasted into a mapping")}
+    wrong["alerting"] = {"alertmanagers": [{"url": f"http://me:{nest.egg('pasted into an address')}@host/"}]}
+    wrong["report"] = {
+        "deliver": [
+            {
+                "name": f"slack://{nest.egg('pasted into a name')}",
+                "url_env": f"x://{nest.egg('pasted into a variable')}",
+            }
+        ]
+    }
+    path.write_text(yaml.safe_dump(wrong) + f"broken: [{nest.egg('on a broken line')}\n" * (len(nest.eggs) % 2))
+
+
+def _commands(nest: Nest, path: Path, echo: Echo, role: str) -> dict[str, bytes]:
+    out = str(path.parent / "out")
+    several: list[list[str]] = [["doctor", "-c", str(path)], ["doctor", "-c", str(path), "--format", "json"]]
+    if role == "standalone":
+        ways = ["--bearer-token-file", nest.file("option token")]
+        login_ways = ["--username", "sizewatch", "--password-file", nest.file("option password")]
+        several += [
+            ["check", "-c", str(path)],
+            ["timeline", "-c", str(path)],
+            ["report", "-c", str(path), "--out", out, "--deliver"],
+            *(
+                ["inspect", f"{echo.url}/metrics?key={nest.egg('option query')}", *way]
+                for way in (ways, login_ways)
+                for _ in range(4)
+            ),
+            *(["dashboards", "push", "--url", echo.url, "--token-file", nest.file("grafana token")] for _ in range(8)),
+            [
+                "dashboards",
+                "push",
+                "--url",
+                f"http://me:{nest.egg('grafana address')}@h",
+                "--token-file",
+                nest.file("grafana token"),
+            ],
+            ["run", "--help"],
+        ]
+    found = {}
+    for number, words in enumerate(several):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            code = main(words)
+        assert code in (0, 1, 2, 3), text.getvalue()
+        found[f"{number}: {' '.join(words[:2])}"] = text.getvalue().encode()
+    return found | _written(Path(out))
+
+
+def _written(folder: Path) -> dict[str, bytes]:
+    return {f"file {one.relative_to(folder)}": one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+def _flew(nest: Nest, echo: Echo, role: str) -> None:
+    """What is used was used: a canary that never left its file would prove nothing."""
+    heard = "\n".join(echo.seen)
+    expected = {
+        "standalone": (
+            "targets token",
+            "targets password",
+            "targets query",
+            "gpus token",
+            "grafana token",
+            "option token",
+            "report file",
+        ),
+        "fleet": ("store token", "store header"),
+        "node": ("kubernetes token",),
+    }[role]
+    assert [place for place in expected if nest.egg(place) not in heard] == []
+
+
+def test_what_a_search_would_find_is_found(tmp_path: Path) -> None:
+    nest = Nest(tmp_path)
+    nest.file("one")
+    egg = nest.egg("one")
+    for text in (egg, egg[:-3], f"x{egg}x", base64.b64encode(f"sizewatch:{egg}".encode()).decode()):
+        assert nest.found(text.encode()) == ["one"]
+    assert nest.found(b"canary") == []
+
+
+def test_every_key_that_names_a_secret_has_a_canary(tmp_path: Path) -> None:
+    """By the schema: a new key of this kind fails here until it has a canary."""
+    named = set(_keys(Config.model_json_schema(mode="validation"))) - PUBLIC
+    nest, authority = Nest(tmp_path), trustme.CA()
+    with echoing() as echo:
+        used = {key for make in ROLES.values() for key in _used(make(nest, echo, 1, authority))}
+    assert named - used == set()
+    assert named >= {"bearer_token_file", "password_file", "key_file", "url_file", "url_env", "header_files"}
+    assert Connection.model_fields.keys() >= {"bearer_token_file"} <= Alertmanager.model_fields.keys()
+
+
+def _keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from (name for name in schema.get("properties", {}) if MINED.search(name))
+        for value in schema.values():
+            yield from _keys(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _keys(value)
+
+
+def _used(data: Any) -> Iterator[str]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _used(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _used(value)

@@ -1,0 +1,117 @@
+"""GPUs of replicas from what a store has of their exporters: whose they are, when, and what they add to a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_servers import victoria_metrics
+from stored_recordings import MemoryStore, Sample, engine_samples
+from test_fleet_turns import TIER, VIEW, Away, Fleet, times
+
+from agent.config_fleet import GpuSource, TierSource, contradictions
+from agent.fleet.parts import each_of
+from agent.store import gpu_pages
+from agent.store.api import StoreApi, StoreOptions
+from agent.store.gpu_pages import GpuPages
+from rules import readings, windows
+from rules.gpu_names.registry import BY_NAME, EXPORTERS
+from rules.windows import Window
+
+POD = "cpu-small-0"
+
+
+def exporter_samples(begin: float, end: float, replica: str, gpu: str = "GPU-1", every: float = 30.0) -> list[Sample]:
+    """A dcgm-exporter as Prometheus scrapes it: 100 W, 60 % busy, and from the fourth scrape on a fault."""
+    found: list[Sample] = []
+    labels = {
+        "UUID": gpu,
+        "gpu": "0",
+        "modelName": "NVIDIA H100",
+        "instance": "node-1:9400",
+        "job": "dcgm",
+        "pod": "dcgm-exporter-x",
+        "exported_pod": replica,
+    }
+    t, place = begin, 0
+    while t <= end:
+        seconds = t - begin
+        for name, value in (
+            ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5e6 + seconds * 100.0 * 1000.0),
+            ("DCGM_FI_DEV_POWER_USAGE", 100.0),
+            ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.6),
+            ("DCGM_FI_DEV_GPU_TEMP", 50.0),
+            ("DCGM_FI_DEV_XID_ERRORS", 79.0 if place >= 3 else 0.0),
+        ):
+            found.append((name, labels, t, value))
+        t, place = t + every, place + 1
+    return found
+
+
+SOURCE = TierSource.model_validate(
+    {
+        "from": "engines",
+        "selector": 'job="vllm"',
+        "gpus": {"selector": 'job="dcgm"', "replica_label": "exported_pod"},
+    }
+)
+
+
+def watched(samples: list[Sample], source: TierSource = SOURCE) -> tuple[Fleet, Window]:
+    api = Away(MemoryStore.of(samples))
+    fleet = Fleet(api, each_of(TIER, source, VIEW, api), times(samples)[0] - 1.0)
+    fleet.go(5)
+    fleet.closed += fleet.turns.watcher.flush()
+    return fleet, windows.add(c.slice.window for c in fleet.closed)
+
+
+def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
+    engines = list(engine_samples("steady"))
+    begin, end = times(engines)
+    gpus = exporter_samples(begin, end, POD)
+    others = exporter_samples(begin, end, "someone-else", "GPU-2")
+    fleet, whole = watched([*engines, *gpus, *others])
+    read = readings.read_all(whole, VIEW.basis)
+    assert read["gpu_power_watts"].value == pytest.approx(100.0)  # type: ignore[union-attr]
+    assert whole.counters["gpu_fault_events"] == 1
+    assert fleet.turns.owned[TIER, POD].gpus == ("GPU-1",)
+    assert set(fleet.turns.gpus.latest) == {"GPU-1"}
+    assert whole.counters["gpu_energy_joules"] == pytest.approx(100.0 * whole.counters["gpu_energy_covered_seconds"])
+    _, without = watched(engines, SOURCE.model_copy(update={"gpus": None}))
+    assert not any(name.startswith("gpu_") for name in (*without.counters, *without.gauges))
+    assert without.counters == {f: v for f, v in whole.counters.items() if f in without.counters}
+
+
+def test_what_overlapping_answers_repeat_counts_once() -> None:
+    reader = GpuPages(BY_NAME["dcgm"], "exported_pod")
+    begin = 1_790_000_000.0
+    store = MemoryStore.of(exporter_samples(begin, begin + 120, POD))
+    reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
+    first = reader.until(POD, begin + 60)
+    reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
+    assert [one.t for one in first] == [begin + 60]
+    assert reader.until(POD, begin + 90) == ()
+    reader.take(store.raw('{__name__=~"DCGM.*"}', begin + 30, begin + 120))
+    assert [one.t for one in reader.until(POD, begin + 100)] == [begin + 90]
+    assert [one.t for one in reader.until(POD, begin + 130)] == [begin + 120]
+    assert reader.until("someone-else", begin + 130) == ()
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
+def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp_path: Path) -> None:
+    known = next(one for one in EXPORTERS if one is exporter)
+    names = sorted({name for row in known.fields for name in row.names})
+    begin = 1_790_000_000.0
+    with victoria_metrics(tmp_path) as store:
+        store.write((name, {"job": "gpus"}, begin, 1.0) for name in (*names, "stranger"))
+        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        found = api.raw(gpu_pages.selector(known, 'job="gpus"'), begin - 10, begin + 10)
+    assert sorted(one.labels["__name__"] for one in found) == names
+
+
+def test_gpus_of_a_tier_that_agents_tell_of_are_refused() -> None:
+    (problem,) = contradictions({"role": "fleet", "store": {}, "tiers": {"a": {"gpus": {"selector": 'job="dcgm"'}}}})[
+        1:
+    ]
+    assert "tiers.a.gpus" in problem
+    assert GpuSource.model_validate({"selector": 'job="dcgm"'}).replica_label == "exported_pod"

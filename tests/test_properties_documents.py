@@ -1,0 +1,142 @@
+"""What files hold is not repeated in what is said of them, not ten thousand characters of it; and ways there and back."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fuzz_documents import FULL_CONFIG
+from fuzz_target import message_trouble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent import config, yaml_size
+from agent.config_files import load_plan
+from agent.errors import BadConfig, BadPlan
+from agent.history import bodies
+from agent.history.chunks import unseal
+from agent.history.columns import packed, unpacked
+from agent.recording import load
+from rules.engines.registry import ENGINES
+from rules.layouts import compile_layout, wanted
+from rules.normalise import snapshot
+
+CANARY = "hunter2-c4n4ry-" + "x" * 10_000
+
+
+def leaves(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in entries:
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+def with_value(document: Any, path: tuple[Any, ...], value: object) -> Any:
+    if not path:
+        return value
+    changed = dict(document) if isinstance(document, dict) else list(document)
+    changed[path[0]] = with_value(changed[path[0]], path[1:], value)
+    return changed
+
+
+@pytest.mark.parametrize("path", sorted(leaves(yaml.safe_load(FULL_CONFIG)), key=str), ids=str)
+def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    for value in (CANARY, [CANARY], {"a": CANARY}):
+        file.write_text(yaml.safe_dump(with_value(yaml.safe_load(FULL_CONFIG), path, value)), encoding="utf-8")
+        with pytest.raises(BadConfig) as refused:
+            config.load(file, environment={})
+        assert message_trouble(refused.value.problems) == ""
+        assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["tiers", "targets", "thresholds"])
+def test_a_few_bytes_that_say_billions_of_values_are_refused_at_once(name: str, tmp_path: Path) -> None:
+    rows = [f"a{place}: &a{place} [{', '.join([f'*a{place - 1}'] * 9)}]" for place in range(1, 12)]
+    text = "\n".join(["a0: &a0 [x, x]", *rows, f"{name}: *a11"])
+    (tmp_path / "f.yaml").write_text(text, encoding="utf-8")
+    for read in (load_plan, config.load):
+        with pytest.raises((BadPlan, BadConfig), match="once its aliases"):
+            read(tmp_path / "f.yaml")
+    with pytest.raises(yaml.YAMLError, match="once its aliases"):
+        yaml_size.loaded(text)
+
+
+def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
+    """Absence is never zero: a store's series without a name once made every family that its engine lacked one."""
+    name = "vllm:num_requests_running"
+    for engine in ENGINES:
+        assert not wanted("", (engine,))
+        page = snapshot(compile_layout([(name, {}), ("", {})], engine), [1.0, 7.0], 0.0)
+        assert page == snapshot(compile_layout([(name, {})], engine), [1.0], 0.0)
+
+
+def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "MOST_BYTES", 100_000)
+    body = zlib.compress(b"0" * (bodies.MOST_BYTES + 1))
+    for read in (bodies.unpack, lambda one: unseal(0, one)):
+        with pytest.raises(ValueError, match="larger than any"):
+            read(body)
+        with pytest.raises(ValueError, match="cut off"):
+            read(body[:-10])
+
+
+def test_a_line_of_a_recording_without_end_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gzip
+
+    from agent import recording
+
+    monkeypatch.setattr(recording, "MOST_LINE_BYTES", 1000)
+    (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"t": 1, "error": "x"}\n' + b"a" * 5000))
+    found, _ = load(tmp_path)
+    problems: list[str] = []
+    assert [one.t for one in recording.scrapes(found, problems)] == [1.0]
+    assert "line 2: is longer" in problems[0]
+
+
+def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_path: Path) -> None:
+    import gzip
+
+    from agent.recording import MOST_PROBLEMS, scrapes
+
+    (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n" * 3 * MOST_PROBLEMS))
+    problems: list[str] = []
+    assert list(scrapes(load(tmp_path)[0], problems)) == []
+    assert len(problems) == MOST_PROBLEMS + 1
+    assert problems[-1] == "further problems are not told"
+
+
+COLUMNS = st.integers(1, 20).flatmap(
+    lambda rows: st.lists(st.lists(st.floats(), min_size=rows, max_size=rows), min_size=1, max_size=6)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(COLUMNS)
+def test_columns_come_back_as_they_were(columns: list[list[float]]) -> None:
+    found = unpacked(packed(columns), len(columns[0]), len(columns))
+    for column, back in zip(columns, found, strict=True):
+        for one, other in zip(column, back, strict=True):
+            assert one == other or (math.isnan(one) and math.isnan(other))
+
+
+@settings(max_examples=200, deadline=None)
+@given(COLUMNS, st.data())
+def test_damaged_columns_are_refused_or_are_as_many_as_asked_for(
+    columns: list[list[float]], data: st.DataObject
+) -> None:
+    whole = packed(columns)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    damaged = whole[:place] + data.draw(st.binary(max_size=9)) + whole[place + data.draw(st.integers(0, 3)) :]
+    try:
+        found = unpacked(damaged, len(columns[0]), len(columns))
+    except ValueError:
+        return
+    assert [len(column) for column in found] == [len(columns[0])] * len(columns)

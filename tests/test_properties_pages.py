@@ -1,0 +1,136 @@
+"""No number is ever read from a page that was not whole: every real page cut anywhere, over a real socket and in the reader."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fuzz_pages import NOW, check_snapshot, check_window, engine_pages
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.collect.pages import PageFetcher
+from agent.collect.reader import PageReader
+from agent.collect.target_options import TargetOptions
+from agent.errors import ScrapeError, ScrapeFailure
+from rules import windows
+
+
+@contextmanager
+def answering(said: list[bytes]) -> Iterator[str]:
+    """A server that says these bytes to each connection and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listening.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.recv(65_536)
+                    sock.sendall(said[0])
+                    sock.shutdown(socket.SHUT_WR)
+                    sock.recv(65_536)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
+
+
+def announced(page: bytes) -> bytes:
+    return HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(page), page)
+
+
+def chunked(page: bytes) -> bytes:
+    half = len(page) // 2
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (page[:half], page[half:]))
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("framed", [announced, chunked])
+def test_an_answer_cut_anywhere_is_no_page(framed: object) -> None:
+    said = [b""]
+    with answering(said) as url:
+        fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=2.0))
+
+        @settings(max_examples=30, deadline=None)
+        @given(st.integers(0, 5), st.floats(0, 1, exclude_max=True))
+        def cut(which: int, share: float) -> None:
+            page = engine_pages()[which]
+            whole = framed(page)  # type: ignore[operator]
+            said[0] = whole
+            assert fetcher.fetch() == page
+            # The five bytes of the last chunk say nothing but that this is the end, and the first of them says it.
+            said[0] = whole[: int(share * (len(whole) - (5 if framed is chunked else 0)))]
+            with pytest.raises(ScrapeError):
+                fetcher.fetch()
+
+        cut()
+        fetcher.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(engine_pages()) - 1), st.floats(0, 1, exclude_max=True))
+def test_a_page_cut_inside_a_line_is_refused(which: int, share: float) -> None:
+    page = engine_pages()[which]
+    cut = page[: int(share * len(page))]
+    if cut.endswith(b"\n"):
+        cut = cut[:-1]
+    reader = PageReader()
+    reader.read(page, NOW)
+    with pytest.raises(ScrapeError) as refused:
+        reader.read(cut, NOW + 15)
+    assert refused.value.kind is ScrapeFailure.CUT_OFF
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(engine_pages()) - 1), st.floats(0, 1))
+def test_of_a_page_cut_between_lines_no_histogram_is_smaller(which: int, share: float) -> None:
+    """Where nothing frames a page (a saved file), a histogram that lost buckets is broken, never a smaller one; one of
+    several replicas' parts may be gone, but what is there is whole."""
+    page = engine_pages()[which]
+    whole = PageReader().read(page, NOW)
+    cut = page[: page.rfind(b"\n", 0, int(share * len(page)) + 1) + 1]
+    try:
+        found = PageReader().read(cut, NOW)
+    except ScrapeError:
+        return
+    check_snapshot(found)
+    for family, one in found.histograms.items():
+        assert one.edges in (whole.histograms[family].edges, (math.inf,)), family
+
+
+NUMBERS = st.one_of(
+    st.floats(), st.integers(-(10**400), 10**400), st.sampled_from(["NaN", "+Inf", "-Inf", "-0", "1e999"])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 7), st.lists(st.tuples(st.integers(0, 10**6), NUMBERS), min_size=1, max_size=8))
+def test_whatever_numbers_stand_on_a_page_what_is_used_is_finite_and_not_negative(
+    which: int, numbers: list[tuple[int, object]]
+) -> None:
+    page = engine_pages()[which]
+    lines = page.split(b"\n")
+    samples = [place for place, line in enumerate(lines) if line and not line.startswith(b"#")]
+    for place, number in numbers:
+        at = samples[place % len(samples)]
+        lines[at] = lines[at].rpartition(b" ")[0] + f" {number}".encode()
+    reader = PageReader()
+    before = reader.read(page, NOW)
+    try:
+        after = reader.read(b"\n".join(lines), NOW + 15)
+    except ScrapeError:
+        return
+    check_snapshot(after)
+    check_window(windows.between(before, after))

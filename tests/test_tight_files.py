@@ -1,0 +1,147 @@
+"""What is written on the disk: who may read it under the most careless umask, and what becomes of traps laid there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from daemon_runs import configuration, process, running, write
+from engine_server import engines
+from history_samples import booking
+
+from agent.data_dir import LOCK_FILE, DataDir
+from agent.errors import BadConfig
+from agent.history.backup import back_up, name_of
+from agent.history.store import Store
+from agent.history.troubles import HistoryProblem
+from agent.new_files import created
+from agent.reporting import folder
+from agent.reporting.state import STATE_FILE, State, replaced
+from agent.reporting.state import write as write_state
+
+
+@pytest.fixture(name="careless")
+def _careless() -> Iterator[None]:
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes(place: Path) -> dict[str, int]:
+    found = {place.name: place.stat().st_mode}
+    found |= {str(one.relative_to(place)): one.lstat().st_mode for one in place.rglob("*")}
+    return {name: stat.S_IMODE(mode) for name, mode in found.items() if not stat.S_ISLNK(mode)}
+
+
+@pytest.mark.usefixtures("careless")
+def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_read_or_write(tmp_path: Path) -> None:
+    with engines(1) as served:
+        path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
+        with running(path, turns=4):
+            during = modes(tmp_path / "data")
+    write_state(tmp_path / "data" / STATE_FILE, State(begun_at=1.0))
+    folder.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
+    back_up(tmp_path / "data" / "history.db", 1)
+    found = during | modes(tmp_path / "data")
+    assert {
+        "history.db",
+        LOCK_FILE,
+        STATE_FILE,
+        "reports/2026-11-23/report.json",
+        name_of(Path("history.db"), 1).name,
+    } <= found.keys()
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o027} == {}
+    private = {name: mode for name, mode in found.items() if not name.startswith("reports")}
+    assert {name: oct(mode) for name, mode in private.items() if mode & 0o077} == {}
+
+
+@pytest.mark.usefixtures("careless")
+def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path: Path) -> None:
+    with engines(1) as served:
+        path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
+        (tmp_path / "data").mkdir(mode=0o700)
+        with Store(tmp_path / "data" / "history.db") as store:
+            store.book((booking(0),))
+        with process("report", "-c", str(path), "--out", str(tmp_path / "out")) as made:
+            out, err = made.communicate(timeout=60)
+    assert (tmp_path / "out" / "report.json").exists(), out + err
+    files = {name: mode for name, mode in modes(tmp_path / "out").items() if name != "out"}
+    assert {name: oct(mode) for name, mode in files.items() if mode & 0o022} == {}
+
+
+TRAPS = {
+    "state": lambda place: replaced(place / STATE_FILE, b"mine"),
+    "lock": lambda place: DataDir(place, place / "sizewatch.yaml").close(),
+    "file": lambda place: created(place / "file", 0o600).close(),
+}
+NAMES = {"state": f".{STATE_FILE}.new", "lock": LOCK_FILE, "file": "file"}
+
+
+@pytest.mark.parametrize("what", TRAPS)
+def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path: Path, what: str) -> None:
+    victim, place = tmp_path / "victim", tmp_path / "data"
+    victim.write_text("precious")
+    place.mkdir()
+    (place / NAMES[what]).symlink_to(victim)
+    with pytest.raises((OSError, BadConfig)):
+        TRAPS[what](place)
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_where_a_copy_of_the_history_is_made_is_not_written_through(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "history.db"
+    victim.write_text("precious")
+    Store(path).close()
+    name_of(path, 1).with_name(f"{name_of(path, 1).name}.{os.getpid()}").symlink_to(victim)
+    with suppress(HistoryProblem):
+        back_up(path, 1)
+    assert victim.read_text() == "precious"
+    assert not name_of(path, 1).is_symlink()
+
+
+def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_left_alone(tmp_path: Path) -> None:
+    victim, place = tmp_path / "victim", tmp_path / "reports"
+    victim.mkdir()
+    (victim / "report.html").write_text("precious")
+    place.mkdir()
+    for name in (".new-2026-11-23", ".old-2026-11-23", "2026-11-23", f".{folder.LATEST}", folder.LATEST):
+        (place / name).symlink_to(victim)
+    folder.publish(place, "2026-11-23", {"report.html": b"ours"})
+    folder.prune(place, 1)
+    assert (victim / "report.html").read_text() == "precious"
+    assert folder.read(place, "2026-11-23", "report.html") == b"ours"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")
+def test_a_history_of_another_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    Store(data / "history.db").close()
+    for one in (data, data / "history.db"):
+        os.chown(one, 65534, 65534)
+    os.chmod(data, 0o755)
+    for one in (*tmp_path.parents, tmp_path):
+        if one != Path("/"):
+            os.chmod(one, one.stat().st_mode | 0o055)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_as_stranger(data))
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _as_stranger(data: Path) -> int:
+    """In a process of its own: 0 where the folder is refused in words and not changed."""
+    os.setgid(12345)
+    os.setuid(12345)
+    try:
+        DataDir(data, data / "sizewatch.yaml")
+    except BadConfig as bad:
+        return 0 if "cannot be written (Permission denied)" in str(bad) else 1
+    return 2
