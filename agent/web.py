@@ -268,7 +268,11 @@ class WebServer:
         if refusal is not None:
             self._drain(environ, DRAINED_BYTES)
             return _refused(receiver, refusal)
-        body = environ["wsgi.input"].read(int(length))
+        try:
+            body = environ["wsgi.input"].read(int(length))
+        except ValueError:
+            # A length and chunks at once, and the chunks are none.
+            return _text("400 Bad Request", "the body is not framed as HTTP says")
         if len(body) < int(length):
             return _text("400 Bad Request", "the body ended before its announced length")
         refusal = receiver.take(body)

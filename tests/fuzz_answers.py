@@ -118,7 +118,7 @@ def run_request(data: bytes) -> None:
     assert b"Traceback" not in said
     assert asked(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 "), "it no longer answers"
     waiting = _server()[1].waiting()
-    assert not waiting or b" 200 OK" in said, "a refused request left an alert"
+    assert not waiting or not said or b" 200 OK" in said, "a refused request left an alert"
 
 
 def run_kubernetes(data: bytes) -> None:
