@@ -100,6 +100,7 @@ def _yaml(name: str, text: str) -> Document:
     lines: dict[str, int] = {}
     twice: tuple[str, ...] = ()
     try:
+        yaml_size.check_text(text)
         # Not the parser in C: a file of brackets overflows its stack and ends the process.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()

@@ -5,9 +5,12 @@ Owns the count and the limit, before anything is built from the nodes. What a do
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
+
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 MOST_VALUES = 1_000_000
 """With aliases written out; a plan of a hundred tiers with curves is some 20,000."""
@@ -17,6 +20,19 @@ TOO_MUCH = f"says more than {MOST_VALUES} values once its aliases (*name) are wr
 
 class TooMuch(yaml.YAMLError):
     """A document of more than MOST_VALUES values."""
+
+
+MOST_DEEP = 200
+"""Brackets within brackets: PyYAML's time grows with the square of them, and a plan has three."""
+
+
+def check_text(text: str) -> None:
+    """Raises RecursionError, which the parser would after a long time."""
+    deep = 0
+    for found in _BRACKETS.finditer(text):
+        deep = deep + 1 if found[0] in "[{" else max(0, deep - 1)
+        if deep > MOST_DEEP:
+            raise RecursionError(f"more than {MOST_DEEP} brackets are open at once")
 
 
 def check(root: yaml.Node | None) -> None:
@@ -29,6 +45,7 @@ def loaded(text: str) -> Any:
     """One document as `yaml.safe_load` reads it. Raises YAMLError, for dates and numbers that cannot be as well, and
     RecursionError.
     """
+    check_text(text)
     # Not the parser in C: a file of brackets overflows its stack and ends the process.
     loader = yaml.SafeLoader(text)
     try:

@@ -22,6 +22,7 @@ from agent.store import engine_pages, own_pages
 from agent.store.answers import RawSeries, Sampled
 from agent.store.api import Counts, StoreApi, StoreOptions
 from agent.store.sums import OwnSums
+from agent.store.sums_found import group_sums
 from agent.store.trouble import StoreTrouble, TroubleKind
 from exporters import prometheus
 from exporters.status import Health
@@ -404,3 +405,8 @@ def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
     alone, _ = told_by_agents(samples)
     alone.go(4)
     assert whole.counters == windows.add(c.slice.window for c in alone.closed).counters
+
+
+def test_a_series_that_no_part_of_a_query_gives_is_left_alone() -> None:
+    strange = [{"__name__": "sizewatch_x_total"}, {"sizewatch_part": "a.b.sums"}, {"sizewatch_part": "." * 2000}]
+    assert group_sums((RawSeries(labels, (0.0, 60.0), (1.0, 2.0)) for labels in strange), 0.0, 60.0) == {}

@@ -72,9 +72,12 @@ def part_sums(
     told = {key: _Told() for key in by_key}
     looked = {part.engine.label: looked_at(part.engine) for part in by_key.values()}
     for one in several:
-        part = by_key[one.labels[GROUP]]
+        part = by_key.get(one.labels.get(GROUP, ""))
+        if part is None:
+            # A series that no part of the query gives: whose it is nobody knows.
+            continue
         of_part = told[part.key]
-        ends = of_part.sums if one.labels[WHAT] == SUMS else of_part.counted
+        ends = of_part.sums if one.labels.get(WHAT) == SUMS else of_part.counted
         ends.take(_key(one.labels, part.engine, looked[part.engine.label]), one, times)
     return {key: _part(by_key[key], of_part, times) for key, of_part in told.items()}
 
@@ -90,7 +93,9 @@ def replica_windows(
     looked = looked_at(part.engine)
     grouped: dict[str, _Ends] = {member: _Ends() for member in part.members}
     for one in several:
-        grouped[one.labels[replica_label]].take(_key(one.labels, part.engine, looked), one, times)
+        of_replica = grouped.get(one.labels.get(replica_label, ""))
+        if of_replica is not None:
+            of_replica.take(_key(one.labels, part.engine, looked), one, times)
     return {
         replica: _only(_between(part.engine, ends, times), families)
         for replica, ends in grouped.items()

@@ -7,6 +7,7 @@ counted alike. Families whose grids differ inside a group are left for whoever a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,8 @@ from rules import windows
 from rules.families import BY_NAME, Kind
 from rules.histograms import Histogram
 from rules.windows import GaugeSum, Window
+
+_ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 
 _FAMILY_OF = {metric.name: family for family, metric in names.FAMILY.items()}
 
@@ -46,6 +49,9 @@ def group_sums(several: Iterable[StoredSeries], start: float, end: float) -> dic
     for one in several:
         labels = one.labels
         lot, _, what = labels.get(PART, "").rpartition(".")
+        if not _ASKED_FOR.fullmatch(lot):
+            # A series that no part of the query gives: whose it is nobody knows.
+            continue
         part = parts.setdefault(lot, _Part())
         name = labels.get("__name__", "")
         if what in LEVELS or name in LEVEL_NAMES:
