@@ -174,17 +174,17 @@ def compile_standin(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The compiled stand-in, loaded so that pynvml finds it under its soname."""
-    library = ctypes.CDLL(str(compile_standin(tmp_path_factory.mktemp("nvml"))))
-    if pynvml.nvmlLib is not None:
-        # A test before this one opened the real library of a machine with GPUs: the same soname would find that again.
-        pynvml.nvmlLib = library
-        pynvml._nvmlGetFunctionPointer_cache.clear()
-    return library
+    return ctypes.CDLL(str(compile_standin(tmp_path_factory.mktemp("nvml"))))
 
 
 @pytest.fixture(name="nvml")
 def nvml_state(nvml_library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """A machine with a driver and no GPU yet."""
+    if pynvml.nvmlLib is not nvml_library:
+        # Each module that imports the fixture has a library of its own, and their tests may take turns; and a test before this
+        # one may have opened the real library of a machine with GPUs: the same soname would find that again.
+        pynvml.nvmlLib = nvml_library
+        pynvml._nvmlGetFunctionPointer_cache.clear()
     standin = StandIn(tmp_path, nvml_library)
     monkeypatch.setenv("NVML_STANDIN_STATE", str(standin.state_file))
     monkeypatch.setenv("NVML_STANDIN_CALLS", str(tmp_path / "calls"))

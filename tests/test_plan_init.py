@@ -147,7 +147,7 @@ def test_a_line_end_in_what_a_page_says_ends_no_comment(capsys: pytest.CaptureFi
     (tmp_path / "page").write_text(page.replace('cache_dtype="auto"', 'cache_dtype="fp8\\n    engine: x"'), "utf-8")
     with engine(page=str(tmp_path / "page")) as one, engine() as two:
         text = skeleton(capsys, one, two)
-    assert "the KV cache is fp8     engine: x" in text
+    assert "the KV cache is fp8\ufffd    engine: x" in text
     assert yaml.safe_load(text)["tiers"]["small-llama"]["engine"] == "vllm"
 
 
