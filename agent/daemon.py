@@ -280,7 +280,7 @@ class Daemon:
             _log.warning("%s", warning)
         if fresh.config.web != before.config.web:
             _log.warning("%s: web: another address, port or file takes effect at the next start", fresh.path)
-        _log.info("configuration read again: %d targets", len(fresh.config.targets))
+        _log.info("configuration read again: %s", self._parts.turns.watched_words)
 
     def status(self) -> AgentStatus | None:
         """What the pages show; None before the first turn has ended."""
