@@ -1,7 +1,7 @@
 """The keys of `discovery`: how engine pods are found and what is believed of them, as strict frozen records.
 
-Owns the keys and the values from the environment that a pod is given (NODE_NAME, POD_NAME). What is done with them is
-`agent.kubernetes`'s. A new key is a field here with a description; then `sizewatch render` writes the documentation.
+Owns the keys; what is done with them is `agent.kubernetes`'s. A new key is a field here with a description;
+then `sizewatch render` writes the documentation.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
+from agent.config_pod import object_name
 from agent.config_values import EnvironmentFileName, Name, Url, between, wrong
 from agent.durations import PATTERN
 
@@ -20,36 +21,16 @@ SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api", 8000, 30000, 8080, 3000)
 """Names and numbers of container ports that engines answer on: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-NOT_SET = {
-    "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
-    "POD_NAME": "the downward API gives it: env POD_NAME, valueFrom fieldRef metadata.name",
-    "POD_NAMESPACE": "the downward API gives it: env POD_NAMESPACE, valueFrom fieldRef metadata.namespace",
-}
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _object_name(scope: str) -> Any:
-    """A name of an object, from the environment where it says ${NAME}; empty in the other scope, where nobody asks for it."""
+    """A name of an object; empty in the other scope, where nobody asks for it."""
 
     def read(value: object, info: ValidationInfo) -> str:
-        if info.data.get("scope", scope) != scope:
-            return ""
-        environment = (info.context or {}).get("environment", {})
-        text = value if isinstance(value, str) else ""
-        for name in _VARIABLE.findall(text):
-            if not environment.get(name):
-                more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
-                raise wrong(f"names the environment variable {name}, which is not set{more}")
-        text = _VARIABLE.sub(lambda found: environment[found[1]], text)
-        if not _NAME.fullmatch(text):
-            raise wrong("must be the name of an object of Kubernetes (small letters, digits, - and .)")
-        return text
+        return "" if info.data.get("scope", scope) != scope else object_name(value, info)
 
     return BeforeValidator(read)
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from agent.config_discovery import NOT_SET
+from agent.config_pod import object_name
 from agent.config_values import between, wrong
 from agent.durations import PATTERN
 from rules.engines.registry import ENGINES
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 _MATCHERS = re.compile(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*")
@@ -89,23 +86,9 @@ class TierSource(_Part):
     )
 
 
-def _own_name(value: object, info: ValidationInfo) -> str:
-    """A name of an object of Kubernetes, from the environment where it says ${NAME}."""
-    environment = (info.context or {}).get("environment", {})
-    text = value if isinstance(value, str) else ""
-    for name in _VARIABLE.findall(text):
-        if not environment.get(name):
-            more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
-            raise wrong(f"names the environment variable {name}, which is not set{more}")
-    text = _VARIABLE.sub(lambda found: environment[found[1]], text)
-    if not _NAME.fullmatch(text):
-        raise wrong("must be the name of an object of Kubernetes (small letters, digits, - and .)")
-    return text
-
-
 OwnName = Annotated[
     str,
-    BeforeValidator(_own_name),
+    BeforeValidator(object_name),
     WithJsonSchema({"type": "string", "title": "name"}),
     Field(validate_default=True),
 ]

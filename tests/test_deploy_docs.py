@@ -66,7 +66,8 @@ def test_the_values_shown_are_values_of_the_chart() -> None:
 @pytest.mark.parametrize("key", ["store", "gpus"])
 def test_the_parts_of_a_configuration_shown_are_keys_of_the_program(key: str, tmp_path: Path) -> None:
     role = {"store": "fleet", "gpus": "node"}[key]
-    parse_config({**block(key), "role": role}, folder=tmp_path, environment={})
+    loaded = parse_config({**block(key), "role": role}, folder=tmp_path, environment={})
+    assert getattr(loaded, key) != getattr(parse_config({"role": "node"}, folder=tmp_path, environment={}), key)
 
 
 def rows(heading: str) -> list[list[str]]:

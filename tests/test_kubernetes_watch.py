@@ -315,8 +315,13 @@ def test_the_shapes_that_are_tested_with_are_those_of_kubernetes() -> None:
         pod("a"),
         pod("b", address=None, labels={"x": "y"}, annotations={"z": "z" * 5000}, ready=False, hostNetwork=True),
     )
+    problems = []
     for one in several:
-        kubernetes_validate.validate(one, newest, strict=True)
+        try:
+            kubernetes_validate.validate(one, newest, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            problems.append(str(error))
+    assert problems == []
 
 
 def test_waiting_grows_to_half_a_minute_and_is_spread() -> None:

@@ -15,6 +15,7 @@ from store_servers import victoria_metrics
 from stored_recordings import RECORDINGS, MemoryStore, engine_samples
 
 from agent import cli
+from agent.commands.arguments import joined
 from agent.commands.stored import moment
 from agent.config import Loaded, parse_config
 from agent.config_files import load_plan
@@ -187,6 +188,14 @@ def test_a_time_without_a_zone_is_that_of_this_machine(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("text", ["-7d", "7d"])
 def test_a_time_may_be_counted_back_from_now(text: str) -> None:
     assert moment(text) == pytest.approx(time.time() - 7 * 86_400, abs=5)
+
+
+@pytest.mark.parametrize("text", ["-7d", "-2w", "-500ms", "-1.5h"])
+def test_a_time_back_is_a_value_wherever_argparse_would_see_an_option(text: str) -> None:
+    assert joined(["replay", "--from", text, "--tier", "t"]) == ["replay", f"--from={text}", "--tier", "t"]
+    assert joined(["replay", f"--from={text}", text]) == ["replay", f"--from={text}", text]
+    assert joined(["x", "--", "--from", text]) == ["x", "--", "--from", text]
+    assert joined(["x", "-v", "--from", "-7"]) == ["x", "-v", "--from", "-7"]
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "7", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])

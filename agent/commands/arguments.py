@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
+from itertools import takewhile
 
-from agent.durations import parse_duration
+from agent.durations import PATTERN, parse_duration
+
+_BACK = re.compile(f"-{PATTERN.strip('^$')}", re.ASCII)
+"""A duration back from now, such as -7d."""
 
 
 def duration(text: str) -> float:
@@ -16,6 +22,21 @@ def duration(text: str) -> float:
     if seconds <= 0:
         raise argparse.ArgumentTypeError("must be longer than nothing")
     return seconds
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """The words of a command line, a duration back from now put to its option: `--from -7d` is `--from=-7d`.
+
+    argparse takes a word that begins with - for an option, unless it is a number.
+    """
+    options = list(takewhile(lambda word: word != "--", words))
+    made: list[str] = []
+    for word in options:
+        if _BACK.fullmatch(word) and made and made[-1].startswith("--") and "=" not in made[-1]:
+            made[-1] += f"={word}"
+        else:
+            made.append(word)
+    return [*made, *words[len(options) :]]
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

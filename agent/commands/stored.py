@@ -49,27 +49,36 @@ class Stored:
 
 def moment(text: str) -> float:
     """Unix seconds of a time: seconds, ISO 8601 (without a zone in that of this machine), or a duration back from now."""
-    if text == "now":
-        return time.time()
-    if _SECONDS.fullmatch(text):
-        return float(text)
+    for read in (_seconds, _iso, _back):
+        t = read(text)
+        if t is not None:
+            return t
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    raise argparse.ArgumentTypeError(
+        f"must be a time such as 2026-11-17T09:00, 2026-11-17T09:00+01:00, unix seconds, now or -7d, not '{shown}'"
+    )
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if _SECONDS.fullmatch(text) else None
+
+
+def _iso(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        pass
+        return None
+
+
+def _back(text: str) -> float | None:
     try:
-        return time.time() - parse_duration(text.removeprefix("-"))
-    except ValueError as error:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        raise argparse.ArgumentTypeError(
-            f"must be a time such as 2026-11-17T09:00, 2026-11-17T09:00+01:00, unix seconds, now or -7d, not '{shown}'"
-        ) from error
+        return time.time() - (parse_duration(text.removeprefix("-")) if text != "now" else 0.0)
+    except ValueError:
+        return None
 
 
 def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
     """`--prometheus`, `-c`, `--from`, `--to`, which series, and the ways in."""
-    # So that -7d is taken for a value, as -7 is.
-    parser._negative_number_matcher = re.compile(r"-[0-9.]+(ms|[smhd])?$")
     parser.add_argument(
         "--prometheus", metavar="URL", help="what the Prometheus API of the store is served under; default store: of -c"
     )

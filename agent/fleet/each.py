@@ -37,7 +37,7 @@ class EachReplica:
         self.tier = tier
         self._selectors = (selector, *beside)
         self._api = api
-        self._pages = TierPages(tier, reader, usual_seconds)
+        self.pages = TierPages(tier, reader, usual_seconds)
 
     sums = False
 
@@ -49,20 +49,4 @@ class EachReplica:
 
     def ask(self, since: float, until: float) -> tuple[Told, ...]:
         """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
-        return self._pages.take(one for asked in self._selectors for one in self._api.raw(asked, since, until))
-
-    def absent(self, now: float) -> tuple[Told, ...]:
-        """Replicas that should have been told of by `now` and were not."""
-        return tuple(Told(tier=self.tier, page=page) for page in self._pages.silent(now))
-
-    def gone(self, now: float) -> set[str]:
-        """Replicas that are no more; they are forgotten."""
-        return self._pages.gone(now)
-
-    @property
-    def all_silent_since(self) -> float | None:
-        return self._pages.all_silent_since
-
-    @property
-    def pools(self) -> Mapping[str, str]:
-        return self._pages.pools
+        return self.pages.take(one for asked in self._selectors for one in self._api.raw(asked, since, until))

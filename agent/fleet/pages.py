@@ -94,12 +94,12 @@ class TierPages:
                 times.setdefault(page.replica, []).append(page.t)
         return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
 
-    def silent(self, now: float) -> tuple[StoredPage, ...]:
+    def absent(self, now: float) -> tuple[Told, ...]:
         """Replicas of which nothing was told for longer than a scrape may be late, as pages that are not there."""
         silent = {name: known for name, known in self._known.items() if now - known.told > LATE * known.interval}
         for known in silent.values():
             known.given_up = now
-        return tuple(_no_scrape(now, name, known.pool) for name, known in silent.items())
+        return tuple(Told(tier=self.tier, page=_no_scrape(now, name, known.pool)) for name, known in silent.items())
 
     @property
     def all_silent_since(self) -> float | None:

@@ -134,15 +134,15 @@ def steps(tiers: Sequence[EachReplica], since: float, until: float) -> Iterator[
         silent: dict[str, str] = {}
         for one in tiers:
             found = one.ask(max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
-            absent = one.absent(t)
-            since_when = one.all_silent_since
+            absent = one.pages.absent(t)
+            since_when = one.pages.all_silent_since
             if since_when is not None:
                 silent[one.tier] = f"the store has no sample of the tier for {t - since_when:.0f} s"
             told += found if since_when is not None else (*found, *absent)
         yield Step(
             until=t,
             told=tuple(sorted(told, key=lambda one: one.page.t)),
-            gone=frozenset((one.tier, name) for one in tiers for name in one.gone(t)),
+            gone=frozenset((one.tier, name) for one in tiers for name in one.pages.gone(t)),
             silent=silent,
-            pools={one.tier: dict(one.pools) for one in tiers},
+            pools={one.tier: one.pages.pools for one in tiers},
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from agent.fleet.each import EachReplica
-from agent.fleet.pages import Told
+from agent.fleet.pages import TierPages, Told
 from agent.fleet.summed import SummedTier
 from agent.store.answers import Sampled
 from rules.slices import Slice, TierView
@@ -55,7 +55,7 @@ class SizedTier:
 
     def _choose(self, t: float) -> None:
         # A tier that is seen as sums is known replica by replica already.
-        known = float(len(self._summed.pools)) if self.sums else 0.0
+        known = float(len(self._summed.pages.pools)) if self.sums else 0.0
         if not known and self._counted_at <= t < self._counted_at + COUNT_SECONDS:
             return
         self._counted_at = t
@@ -71,18 +71,7 @@ class SizedTier:
         """The minute of a tier that is seen as sums. Raises StoreTrouble."""
         return self._summed.minute(seen, view, before)
 
-    def absent(self, now: float) -> tuple[Told, ...]:
-        """Replicas that should have been told of by `now` and were not."""
-        return self._now.absent(now)
-
-    def gone(self, now: float) -> set[str]:
-        """Replicas that are no more; they are forgotten."""
-        return self._now.gone(now)
-
     @property
-    def all_silent_since(self) -> float | None:
-        return self._now.all_silent_since
-
-    @property
-    def pools(self) -> Mapping[str, str]:
-        return self._now.pools
+    def pages(self) -> TierPages:
+        """What is known of the replicas in the way that they are seen now."""
+        return self._now.pages

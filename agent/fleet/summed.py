@@ -42,7 +42,7 @@ class SummedTier:
         self.tier = tier
         self._summing = summing
         self._turn = turn_seconds
-        self._pages = TierPages(tier, summing.reader, turn_seconds)
+        self.pages = TierPages(tier, summing.reader, turn_seconds)
         self._span: tuple[float, float] | None = None
         self._until: float | None = None
 
@@ -51,23 +51,7 @@ class SummedTier:
         found = self._summing.each(until)
         self._span = (self._until, until) if self._until is not None else None
         self._until = until
-        return self._pages.take(found)
-
-    def absent(self, now: float) -> tuple[Told, ...]:
-        """Replicas that should have been told of by `now` and were not."""
-        return tuple(Told(tier=self.tier, page=page) for page in self._pages.silent(now))
-
-    def gone(self, now: float) -> set[str]:
-        """Replicas that are no more; they are forgotten."""
-        return self._pages.gone(now)
-
-    @property
-    def all_silent_since(self) -> float | None:
-        return self._pages.all_silent_since
-
-    @property
-    def pools(self) -> Mapping[str, str]:
-        return self._pages.pools
+        return self.pages.take(found)
 
     def minute(
         self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]

@@ -18,7 +18,7 @@ from agent.collect.scrapers import Scraped, Scrapers, Target
 from agent.collect.target_options import TargetOptions
 from agent.cycle import Closed, Key
 from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
-from agent.fleet.pages import GONE_SECONDS, Told
+from agent.fleet.pages import GONE_SECONDS, TierPages, Told
 from agent.store.answers import collector_resting
 from agent.store.api import Counts
 from agent.turns import Turns
@@ -75,15 +75,8 @@ class TierAsking(Protocol):
 
     def ask(self, since: float, until: float) -> tuple[Told, ...]: ...
 
-    def absent(self, now: float) -> tuple[Told, ...]: ...
-
-    def gone(self, now: float) -> set[str]: ...
-
     @property
-    def all_silent_since(self) -> float | None: ...
-
-    @property
-    def pools(self) -> Mapping[str, str]: ...
+    def pages(self) -> TierPages: ...
 
 
 class FleetTurns(Turns):
@@ -231,8 +224,8 @@ class FleetTurns(Turns):
                 blind[one.tier] = str(trouble)
                 continue
             self._asked_until[one.tier] = until
-            absent = one.absent(until)
-            silent_since = one.all_silent_since
+            absent = one.pages.absent(until)
+            silent_since = one.pages.all_silent_since
             if silent_since is not None:
                 blind[one.tier] = f"the store has had no sample of the tier for {until - silent_since:.0f} s"
             told += found if silent_since is not None else (*found, *absent)
@@ -294,7 +287,7 @@ class FleetTurns(Turns):
     def _leave_out(self, now: float) -> None:
         """Replicas that are no more; the others are what is watched."""
         for one in self._asking:
-            names = sorted(one.gone(now))
+            names = sorted(one.pages.gone(now))
             if names:
                 gone = {(one.tier, name) for name in names}
                 self.watcher.forget(gone)
@@ -302,8 +295,8 @@ class FleetTurns(Turns):
                 self._without_gpus_of(gone)
                 self.event(now, Kind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
             view = self.watcher.view(one.tier)
-            if view.pools != one.pools:
-                self.watcher.views[one.tier] = replace(view, pools=dict(one.pools))
+            if view.pools != one.pages.pools:
+                self.watcher.views[one.tier] = replace(view, pools=one.pages.pools)
         self.targets = tuple(self._targets())
 
     def _without_gpus_of(self, gone: set[Key]) -> None:
@@ -315,7 +308,7 @@ class FleetTurns(Turns):
 
     def _targets(self) -> Iterator[Target]:
         for one in self._asking:
-            for name, pool in sorted(one.pools.items()):
+            for name, pool in sorted(one.pages.pools.items()):
                 yield Target(tier=one.tier, replica=name, pool=pool, options=TargetOptions(url=self.api.place))
 
 
