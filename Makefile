@@ -21,7 +21,7 @@ demo: $(STAMP)
 
 test: $(STAMP) tools
 	@$(BIN)/python -m pytest -n auto --dist worksteal
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory lint $(if $(CI),sbom audit)
 
 tools:
 	@tests/install_tools.sh
@@ -56,11 +56,11 @@ sbom: $(STAMP)
 	@$(BIN)/python deploy/sbom.py > build/sizewatch.cdx.json
 	@echo build/sizewatch.cdx.json
 
-# Known vulnerabilities of what is pinned. It asks PyPI, so it is no part of `test`; --strict: what could not be asked is no success.
+# Known vulnerabilities of what is pinned, asked of PyPI. By hand, what could not be asked is no success; in CI it is said.
 audit:
 	@$(PYTHON) -m venv build/audit
-	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	@build/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
+	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit $(if $(CI),|| true)
+	@$(PYTHON) deploy/audit.py build/audit/bin/pip-audit $(if $(CI),--lenient)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
