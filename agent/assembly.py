@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,13 +211,29 @@ def assemble(
     Raises BadConfig or HistoryProblem where the history cannot be opened; then nothing was made, and `before` is whole.
     """
     # Before the history is opened: a token file that cannot be used leaves nothing to be closed.
-    given, alerting = loaded, _alerting(loaded.config, clock)
+    alerting = _alerting(loaded.config, clock)
     pods, known = _pods(loaded, before, clock)
-    keeping = _history(loaded, before)
-    if pods is not None:
-        if not known:
+    with ExitStack() as undone:
+        keeping = _history(loaded, before)
+        if keeping is not None and (before is None or keeping is not before.turns.history):
+            undone.callback(keeping.close)
+        if pods is not None and not known:
+            undone.callback(pods.stop)
             pods.start()
-        loaded = pods.joined(loaded)
+        assembly = _together(loaded, before, (keeping, alerting, pods), clock, gpu_source)
+        undone.pop_all()
+    return assembly
+
+
+def _together(
+    given: Loaded,
+    before: Assembly | None,
+    made: tuple[Keeping | None, Alerting | None, Pods | None],
+    clock: Callable[[], float],
+    gpu_source: Source | None,
+) -> Assembly:
+    keeping, alerting, pods = made
+    loaded = given if pods is None else pods.joined(given)
     if loaded.config.role == "fleet":
         turns = _fleet_turns(loaded, before, keeping, alerting, clock)
     else:

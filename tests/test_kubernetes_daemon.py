@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,10 @@ from engine_server import Engine, answers_500, engines
 from gpu_samples import readout
 from kube_standin import Kube, Object, pod, serving
 
+from agent import assembly as assembly_module
 from agent import daemon as daemon_module
 from agent.assembly import assemble
+from agent.config import load
 from agent.daemon import Daemon
 from agent.kubernetes import node_pods
 from agent.kubernetes.api import ApiTrouble
@@ -431,3 +434,22 @@ def test_outside_of_a_cluster_it_does_not_start_and_says_what_to_do(
     assert daemon.web is not None
     with pytest.raises(OSError):
         ask(daemon)
+
+
+def test_an_assembly_that_fails_half_way_leaves_no_thread_and_no_lock(
+    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(write(tmp_path, cluster(tmp_path, kube, role="standalone", data_dir="data")))
+    before = set(threading.enumerate())
+
+    def fails(loaded: object) -> Any:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(assembly_module, "views_of", fails)
+        with pytest.raises(KeyError):
+            assemble(loaded)
+    assert wait_for(lambda: set(threading.enumerate()) <= before, 20)
+    whole = assemble(loaded)
+    assert whole.turns.history is not None
+    whole.close(time.time())

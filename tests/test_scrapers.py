@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from daemon_runs import wait_for
 from engine_server import (
     Act,
     Engine,
@@ -228,6 +231,36 @@ def test_more_targets_than_threads_are_all_scraped() -> None:
         turn = scrapers.turn()
         scrapers.close()
     assert kinds(turn) == ["page"] * 40
+
+
+def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """getaddrinfo knows no deadline: a resolver that is away holds it for half a minute."""
+    found, ask = threading.Event(), socket.getaddrinfo
+
+    def looked_up(host: Any, *words: Any, **more: Any) -> Any:
+        if host == "engine.example":
+            found.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return ask(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    with engines(1) as served:
+        url = "http://engine.example:8000/metrics"
+        away = Target(tier="t", replica="a", pool="mixed", options=TargetOptions(url=url, timeout_seconds=0.2))
+        scrapers = Scrapers([away, *targets(served)])
+        started = time.monotonic()
+        turn = scrapers.turn()
+        assert time.monotonic() - started < 10
+        assert kinds(turn) == ["timeout", "page"]
+        error = turn["t", "a"].error
+        assert error is not None
+        assert "looking its host's name up" in error.text
+        assert kinds(scrapers.turn()) == ["left alone", "page"], "the scrape that hangs has its connection still"
+        found.set()
+        assert wait_for(lambda: "connect" in kinds(scrapers.turn()))
+        scrapers.close()
 
 
 def test_the_recorded_engine_moves_from_page_to_page() -> None:

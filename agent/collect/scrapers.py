@@ -7,6 +7,7 @@ trouble is that target's failure and nobody else's.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,12 +16,16 @@ from typing import NamedTuple, Protocol
 
 from agent.collect.pages import Backoff, PageFetcher
 from agent.collect.reader import PageReader
+from agent.collect.scrape_failures import place_of
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.snapshots import Snapshot
 
 MOST_THREADS = 32
 """Targets beyond it wait for a free thread; a waiting thread costs about 50 kB."""
+
+GRACE_SECONDS = 1.0
+"""Beyond a scrape's own deadline, which looking a host's name up does not heed: without its resolver that takes half a minute."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +75,11 @@ class _Scraper:
         self.fetcher = fetcher
         self.reader = PageReader(target.engine)
         self.backoff = Backoff()
+        self.late: Future[_Fetched] | None = None
+
+    def is_late(self) -> bool:
+        """Whether a scrape that was given up is still under way; it has the connection."""
+        return self.late is not None and not self.late.done()
 
 
 class _Fetched(NamedTuple):
@@ -94,9 +104,9 @@ class Scrapers:
         self._clock = clock
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._turns = 0
-        self._pool = ThreadPoolExecutor(
-            max_workers=min(MOST_THREADS, max(1, len(targets))), thread_name_prefix="scrape"
-        )
+        self._threads = min(MOST_THREADS, max(1, len(targets)))
+        self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="scrape")
+        self._asked_at = 0.0
 
     def turn(self) -> Mapping[tuple[str, str], Scraped]:
         """One scrape of every target that is due, by (tier, replica)."""
@@ -106,17 +116,37 @@ class Scrapers:
         """Begins the scrapes of a turn, and returns."""
         # Turns are counted, not timed: a clock that is set back must not leave a target alone for hours.
         self._turns += 1
-        due = ((key, scraper) for key, scraper in self._scrapers.items() if scraper.backoff.due(self._turns))
+        self._asked_at = time.monotonic()
+        due = (
+            (key, scraper)
+            for key, scraper in self._scrapers.items()
+            if scraper.backoff.due(self._turns) and not scraper.is_late()
+        )
         return {key: self._pool.submit(self._fetch, scraper) for key, scraper in due}
 
     def answers(self, asked: Asked) -> Mapping[tuple[str, str], Scraped]:
-        """The outcome for every target, once the last scrape has ended: at its own deadline at the latest."""
+        """The outcome for every target, once the last scrape has ended, or is over its own deadline and given up."""
+        free = max(1, self._threads - sum(scraper.is_late() for scraper in self._scrapers.values()))
+        rounds = math.ceil(len(asked) / free)
         return {
-            key: self._outcome(scraper, asked[key].result())
+            key: self._outcome(scraper, self._fetched(scraper, asked[key], rounds))
             if key in asked
             else Scraped(t=self._clock(), seconds=0.0, snapshot=None, error=None)
             for key, scraper in self._scrapers.items()
         }
+
+    def _fetched(self, scraper: _Scraper, asked: Future[_Fetched], rounds: int) -> _Fetched:
+        """What came, or that nothing did within as many deadlines as scrapes had to wait for each other."""
+        options = scraper.target.options
+        until = self._asked_at + rounds * options.timeout_seconds + GRACE_SECONDS
+        try:
+            return asked.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            if not asked.cancel():
+                scraper.late = asked
+            waited = time.monotonic() - self._asked_at
+            text = f"{place_of(options.url)} gave no page in {waited:.0f} s: looking its host's name up takes longer than that"
+            return _Fetched(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
 
     def _fetch(self, scraper: _Scraper) -> _Fetched:
         start = time.monotonic()
