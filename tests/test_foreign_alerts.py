@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 
 from agent.alerting import foreign as memory
-from agent.alerting.both_ways import fleet_of
+from agent.alerting.both_ways import TOLD, Alerting, fleet_of
 from agent.alerting.foreign import ForeignAlerts
 from agent.collect.scrapers import Target
 from agent.collect.target_options import TargetOptions
+from agent.config import parse_config
 from rules import episodes, slices
 from rules.episodes import Episode
 from rules.foreign_alerts import AFTERMATH_SECONDS, Fleet, ForeignAlert, explained, placed
@@ -219,3 +222,16 @@ def test_after_a_restart_one_that_fires_counts_as_just_heard_of() -> None:
 
 def test_a_fleet_without_replicas_has_no_alerts() -> None:
     assert placed(alert(tier="a"), Fleet(tiers=frozenset(), replicas={})).tier is None
+
+
+def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "token").write_text("t" * 20)
+    keys = parse_config({"alerting": {"receiver": {"bearer_token_file": "token"}}}, folder=tmp_path).alerting
+    both = Alerting(keys)
+    assert both.receiver is not None
+    several = [alert(f"Storm{n}", fingerprint=str(n)) for n in range(300)]
+    with caplog.at_level(logging.INFO):
+        both.receiver._waiting.extend(several)
+        assert len(both.turn({}, (), lambda: FLEET, T + 1.0)) == 300
+    assert len(caplog.records) == TOLD + 1
+    assert caplog.records[-1].getMessage() == "280 more foreign alerts fire or are over; api/status lists them"

@@ -29,6 +29,9 @@ from rules.slices import TierView
 
 _log = logging.getLogger(__name__)
 
+TOLD = 20
+"""Foreign alerts that a turn logs one by one: a storm of them must not fill a disk."""
+
 
 class Alerting:
     """Made by a configuration's `alerting`; opens nothing before the first turn. Raises BadConfig for a bad token file."""
@@ -74,8 +77,10 @@ class Alerting:
         changed."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
         changed = self.foreign.turn(arrived, episodes, now, fleet)
-        for alert in changed:
+        for alert in changed[:TOLD]:
             _log.info("foreign alert %s", _told(alert))
+        if len(changed) > TOLD:
+            _log.info("%d more foreign alerts fire or are over; api/status lists them", len(changed) - TOLD)
         if self.deliveries and posts:
             self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
