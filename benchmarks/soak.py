@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ import yaml
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+import soak_memory  # noqa: E402
 from soak_bounds import Finding, Sample, drift, judged, printed  # noqa: E402
 
 from agent.demo.player import Track, track  # noqa: E402
@@ -219,7 +222,15 @@ def soak(minutes: float, folder: Path, traced: bool, turns: int) -> list[Sample]
         if daemon.wait(60) != 0:
             raise SystemExit(f"the daemon did not end in order: {(folder / 'log').read_text()[-2000:]}")
         served.shutdown()
+    samples[-1] = replace(samples[-1], **spans(folder / "data" / "history.db"))
     return samples
+
+
+def spans(history: Path) -> dict[str, int]:
+    """How many episodes, and spans in which a rule could not be judged, are in the history."""
+    with closing(sqlite3.connect(f"{history.as_uri()}?mode=ro", uri=True)) as connection:
+        unknown, all_of_them = connection.execute("SELECT sum(kind = 'unknown'), count(*) FROM spans").fetchone()
+    return {"episodes": all_of_them - unknown, "unknowns": unknown}
 
 
 def free_port() -> int:
@@ -244,7 +255,7 @@ def grid() -> Finding:
 def sampled(seconds: float, pid: int, page: str, folder: Path, made: World) -> Sample:
     rss, files, threads = look(pid)
     pods = set(re.findall(r'replica="pod-(\d+)-', page))
-    data, counted = folder / "data" / "history.db", folder / "objects"
+    data = folder / "data" / "history.db"
     return Sample(
         seconds=seconds,
         turns=int(number_of(page, "sizewatch_turns_total")),
@@ -260,7 +271,7 @@ def sampled(seconds: float, pid: int, page: str, folder: Path, made: World) -> S
         defects=int(number_of(page, "sizewatch_turn_errors_total")),
         reloads=int(number_of(page, "sizewatch_config_reloads_total")),
         posts=made.posts,
-        objects=int(counted.read_text() or 0) if counted.exists() else 0,
+        held=soak_memory.read(folder / "held"),
     )
 
 

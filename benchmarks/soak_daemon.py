@@ -17,6 +17,7 @@ from threading import Thread
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+import soak_memory  # noqa: E402
 from soak import TURN_SECONDS, WEEK_TURNS  # noqa: E402
 
 from agent import schedule, turns  # noqa: E402
@@ -35,31 +36,31 @@ UPKEEP_EVERY_SECONDS = 2.5
 REMEMBERED_SECONDS = 7_200.0
 """Instead of the day of episodes and events that is in memory: growing is over when that is."""
 
-TURNS_A_COUNT = 100
+TURNS_A_LOOK = 100
 FRAMES = 8
 TOLD = 15
 
 
 class Clock:
-    """Unix seconds that go on with each turn, so that a week ends now; Python's objects are counted now and then."""
+    """Unix seconds that go on with each turn, so that a week ends now; what is held in memory is told now and then."""
 
-    def __init__(self, counted: Path) -> None:
+    def __init__(self, held: Path) -> None:
         self.now = time.time() - WEEK_TURNS * TURN_SECONDS
-        self._counted = counted
+        self._held = held
 
     def __call__(self) -> float:
         return self.now
 
     def on(self, daemon: Daemon) -> None:
         self.now += TURN_SECONDS
-        if daemon.counts.turns % TURNS_A_COUNT == 0:
+        if daemon.counts.turns % TURNS_A_LOOK == 0:
             gc.collect()
-            self._counted.write_text(str(len(gc.get_objects())))
+            soak_memory.write(self._held)
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    clock = Clock(folder / "objects")
+    clock = Clock(folder / "held")
     turns.DAY_SECONDS = REMEMBERED_SECONDS
     schedule.FORECAST_SECONDS, schedule.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
     if "--trace" in sys.argv:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from soak_bounds import Sample
+from soak_memory import held
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests")]
@@ -114,7 +115,6 @@ def _sample(fleet: FleetTurns, turns: int, now: float, seconds: float) -> Sample
     )
     text = page.decode()
     gc.collect()
-    objects = len(gc.get_objects())
     told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     pods = {
         line.partition('replica="pod-')[2].partition("-")[0] for line in text.splitlines() if 'replica="pod-' in line
@@ -134,5 +134,5 @@ def _sample(fleet: FleetTurns, turns: int, now: float, seconds: float) -> Sample
         defects=fleet.defects,
         reloads=0,
         posts=0,
-        objects=objects,
+        held=held(),
     )
