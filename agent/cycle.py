@@ -6,11 +6,11 @@ feeds it live pages, the replay recorded ones, and both get the same judgement.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from rules import alert_state, episodes, slices, watch, watch_long, windows
+from rules import alert_state, episodes, slices, spans, tracks, watch, watch_long, windows
 from rules.alert_state import AlertKey, AlertState
 from rules.budget import Budget
 from rules.episodes import Ended, Standing
@@ -21,7 +21,7 @@ from rules.slices import Slice, TierView
 from rules.snapshots import Snapshot
 from rules.starts import Start
 from rules.verdicts import Answer, Subject, Unknown
-from rules.watch import Minutes, Replica
+from rules.watch import Minutes, Replica, Watched
 from rules.whole_tier import unknown_too_long
 from rules.windows import Window
 
@@ -39,12 +39,13 @@ OVER_TIERS = frozenset({"UnknownTooLong"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """A minute of a replica that is over; `again` where it was closed once before: the clock has gone back since."""
+    """A minute of a replica that is over. It is not `kept` where most of it was told before the clock went back, nor where
+    nobody watched: by the clock hours may have passed in which nothing was."""
 
     tier: str
     replica: str
     slice: Slice
-    again: bool = False
+    kept: bool = True
 
 
 class Watcher:
@@ -63,6 +64,7 @@ class Watcher:
         self._left: dict[tuple[str, Subject], Standing] = {}
         self._told: dict[tuple[str, Subject], Answer] = {}
         self._news: tuple[Answer, ...] = ()
+        self._now: float | None = None
 
     def view(self, tier: str) -> TierView:
         """The tier's view; a tier that no plan names is watched without one."""
@@ -97,7 +99,8 @@ class Watcher:
 
     def summed(self, tier: str, groups: Sequence[Slice], each: Sequence[Slice]) -> None:
         """A minute of a tier that is seen as sums (`rules.watch.summed_minute`): its replicas' pages close none of theirs."""
-        self.minutes[tier] = watch.summed_minute(self.minutes.get(tier, Minutes()), groups, each, self.view(tier))
+        before, watched = self.minutes.get(tier, Minutes()), self._present(tier)
+        self.minutes[tier] = watch.summed_minute(before, groups, each, self.view(tier), watched)
         self._closed.extend(Closed(tier=tier, replica=SUM, slice=one) for one in groups)
         self._due.add(tier)
 
@@ -135,6 +138,7 @@ class Watcher:
 
         `blind` are tiers of which nothing can be known now, and why: what stood for them is unknown, and nothing is ok.
         """
+        self._now = now
         answers: list[Answer] = []
         for replica in self.replicas.values():
             if replica.tier not in blind:
@@ -178,19 +182,20 @@ class Watcher:
         closed, self._closed = tuple(self._closed), []
         return closed
 
-    def take_over(self, before: Watcher, keys: Container[Key]) -> None:
-        """The memory of another watcher, for the replicas that are still watched; tiers are judged by the new views.
+    def take_over(self, before: Watcher, keys: Collection[Key]) -> None:
+        """The memory of another watcher, for the replicas and tiers of `keys`; tiers are judged by the new views. A tier goes on
+        where every replica of it is another one now.
 
         What stood for the others ends with the next turn: nobody will judge it again.
         """
         self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
-        tiers = {tier for tier, _ in self.replicas}
+        tiers = {tier for tier, _ in keys}
         for tier in tiers & set(before.minutes):
             self.minutes[tier] = watch.placed_anew(before.minutes[tier], self.view(tier))
         self.standings = {k: v for k, v in before.standings.items() if _watched(k[1], keys, tiers)}
         self._told = {k: v for k, v in before._told.items() if k[1].tier in tiers} | self._told
         self._news = (*(answer for answer in before._news if answer.subject.tier in tiers), *self._news)
-        self.alerts = dict(before.alerts)
+        self.alerts, self._now = dict(before.alerts), before._now
         self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
         self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
 
@@ -236,12 +241,18 @@ class Watcher:
     def _sums(self, tier: str) -> bool:
         return tier in self.minutes and self.minutes[tier].each is not None
 
+    def _present(self, tier: str) -> Watched | None:
+        if self._now is None:
+            return None
+        return Watched(now=self._now, replicas=sum(1 for name, _ in self.replicas if name == tier))
+
     def _close(self, replica: Replica, minute: Window) -> None:
         view, before = self.view(replica.tier), self.minutes.get(replica.tier, Minutes())
-        self.minutes[replica.tier] = watch.closed_minute(before, minute, replica.name, view)
+        watched = self._present(replica.tier)
+        self.minutes[replica.tier] = watch.closed_minute(before, minute, replica.name, view, watched)
         newest = self.minutes[replica.tier].slices[-1]
-        again = minute.start < replica.told_until
-        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest, again=again))
+        kept = not (tracks.unwatched(minute) or spans.mostly_in(replica.told, minute.start, minute.end))
+        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest, kept=kept))
         self._due.add(replica.tier)
 
     def _stand(self, answer: Answer) -> tuple[Ended, ...]:

@@ -5,6 +5,7 @@ Owns the bookkeeping that no judgement needs. It is written by turns and read by
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from exporters.status import TrendPoint
 from rules import readings, windows
 from rules.signals import BY_NAME
 from rules.slices import TierView
+from rules.watch import AHEAD_SECONDS
 from rules.windows import Window
 
 TREND_SIGNALS = (
@@ -106,13 +108,15 @@ class Ledger:
             for name, value in extra.counters.items():
                 sums[name] = sums.get(name, 0.0) + value
 
-    def closed(self, minutes: tuple[Closed, ...], views: Mapping[str, TierView]) -> None:
-        """Minutes that are over. Replicas may close one in different turns: its point is that of all so far."""
+    def closed(self, minutes: tuple[Closed, ...], views: Mapping[str, TierView], now: float = math.inf) -> None:
+        """Minutes that are over. Replicas may close one in different turns: its point is that of all so far. What is far ahead
+        of `now` is of a clock that has gone back since."""
         grouped: dict[tuple[str, float], list[Window]] = {}
         for one in minutes:
             grouped.setdefault((one.tier, windows.minute_of(one.slice.window)), []).append(one.slice.window)
         for (tier, minute), group in grouped.items():
-            sums, points = self._minutes.setdefault(tier, {}), self._trend.setdefault(tier, {})
+            sums = _not_ahead(self._minutes.get(tier, {}), now)
+            points = _not_ahead(self._trend.get(tier, {}), now)
             whole = windows.add([*([sums[minute]] if minute in sums else []), *group])
             values = {name: readings.read(BY_NAME[name], whole, views[tier].basis) for name in TREND_SIGNALS}
             sums[minute] = whole
@@ -126,6 +130,10 @@ def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:
     newest = {tier: max(points) for tier, points in trends.items() if points}
     since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
     return {tier for tier, last in newest.items() if last > since}
+
+
+def _not_ahead(by_minute: Mapping[float, T], now: float) -> dict[float, T]:
+    return {minute: value for minute, value in by_minute.items() if minute <= now + AHEAD_SECONDS}
 
 
 def _newest(by_minute: dict[float, T], most: int) -> dict[float, T]:

@@ -147,7 +147,7 @@ class Turns:
         before = {key: standing.episode for key, standing in self.watcher.standings.items() if standing.episode}
         ended, closed = self.watcher.turn(now, blind)
         news.of_episodes(before, self.watcher.standings.values(), ended)
-        self.ledger.closed(closed, self.watcher.views)
+        self.ledger.closed(closed, self.watcher.views, now)
         self._remember(ended)
         return ended, closed
 
@@ -299,11 +299,12 @@ class Turns:
     def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
         if self.history is None:
             return
-        closed = tuple(one for one in closed if not one.again)
+        closed = tuple(one for one in closed if one.kept)
         lasting = [s.episode for s in self.watcher.standings.values() if s.episode is not None]
         trouble = self.history.trouble
         pools = {target.key: target.pool for target in self.targets}
-        self.history.turn(closed, self.versions, ended, lasting if closed or ended else [], pools=pools)
+        lasting = lasting if closed or ended else []
+        self.history.turn(closed, self.versions, ended, lasting, pools=pools, now=self._clock())
         news.of_history(trouble, self.history.trouble)
 
     def stop(self) -> None:

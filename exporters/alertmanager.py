@@ -168,7 +168,9 @@ def _of_foreign(foreign: Iterable[ForeignAlert], now: float, settings: Settings)
             "explained_by": diagnosis.rule,
             "runbook_url": runbook_url(diagnosis.rule, settings.runbooks),
         }
-        body = _body(labels, annotations, alert.started_at, alert.ended_at, now, settings)
+        # Another's clock may be ahead, or ours has gone back: an alert that lapses before it begins is refused.
+        began, ended = min(alert.started_at, now), alert.ended_at
+        body = _body(labels, annotations, began, ended if ended is None else min(ended, now), now, settings)
         yield Posted(title=f"{DIAGNOSIS} of {alert.name} in {subject}", firing=alert.ended_at is None, body=body)
 
 

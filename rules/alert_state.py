@@ -20,6 +20,9 @@ RESOLVED_KEPT_SECONDS = 900.0
 """A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""
 
 
+AHEAD_SECONDS = 60.0
+"""Turns of role fleet go back by less where samples come late."""
+
 UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 UNASKED_SECONDS = 900.0
 """Well past a restart, whose first pages lack what appears with its first event."""
@@ -67,7 +70,8 @@ def advance(
     `left` are the rules and subjects that are watched no more: their alerts are resolved, for no answer will come.
     """
     states = {
-        key: _resolved(state, now) if (key.rule, key.subject) in left else state for key, state in previous.items()
+        key: _resolved(state, now) if (key.rule, key.subject) in left else state
+        for key, state in ((key, _not_ahead(state, now)) for key, state in previous.items())
     }
     for answer in answers:
         key = AlertKey(rule=answer.rule, subject=answer.subject)
@@ -79,6 +83,20 @@ def advance(
         if state is not None:
             states[key] = state
     return {key: state for key, state in states.items() if not _forgotten(state, now)}
+
+
+def _not_ahead(state: AlertState, now: float) -> AlertState:
+    """What began or ended in a time that has yet to come did so now: the clock went back. An Alertmanager refuses an alert that
+    lapses before it begins, and one that ends later still fires."""
+    if max(state.since, state.louder_since or 0.0, state.resolved_at or 0.0) <= now + AHEAD_SECONDS:
+        return state
+    louder, resolved = state.louder_since, state.resolved_at
+    return replace(
+        state,
+        since=min(state.since, now),
+        louder_since=None if louder is None else min(louder, now),
+        resolved_at=None if resolved is None else min(resolved, now),
+    )
 
 
 def _unasked(state: AlertState, answer: Unknown, now: float) -> bool:

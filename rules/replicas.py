@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from rules import histograms, starts, tracks, windows
+from rules import histograms, spans, starts, tracks, windows
 from rules.cascade import Cascade, Limits, Observation, interrupted
 from rules.cascade import advance as advance_cascade
 from rules.catalogue import BY_NAME
 from rules.signals import Gap
 from rules.slices import TierView
 from rules.snapshots import Snapshot
+from rules.spans import Spans
 from rules.starts import Start
 from rules.tracks import Track
 from rules.windows import Window
@@ -26,7 +27,7 @@ class Replica:
     """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
     it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
     `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
-    `told_until` is up to when its minutes were told before the clock went back: until then they are told a second time.
+    `told` is what was told of it by a clock that has gone back or ahead since, `since` when the clock's present way began.
     """
 
     tier: str
@@ -39,7 +40,8 @@ class Replica:
     gpu_problem: str = ""
     unslopable: Gap = Gap.RESTARTED
     start: Start | None = None
-    told_until: float = -math.inf
+    told: Spans = ()
+    since: float = math.inf
 
 
 def page(
@@ -78,10 +80,14 @@ def no_page(
 
 def _begun_anew(replica: Replica, before: float | None) -> tuple[Replica, Window | None, Window | None]:
     """Without a window. Where the clock went back behind `before`, the minute that was open is over."""
-    if before is None or replica.track.seen is None or replica.track.seen >= before:
+    seen = replica.track.seen
+    if seen is None or (before is not None and seen >= before):
         return replica, None, None
+    if before is None:
+        return replace(replica, since=seen), None, None
     closed = windows.add(replica.open) if replica.open else None
-    return replace(replica, open=(), told_until=max(before, replica.told_until)), None, closed
+    told = spans.added(replica.told, ((replica.since, before),))
+    return replace(replica, open=(), told=told, since=seen), None, closed
 
 
 def _with(window: Window, extra: Window) -> Window:
@@ -96,6 +102,9 @@ def _with(window: Window, extra: Window) -> Window:
 
 
 def _book(replica: Replica, window: Window) -> tuple[Replica, Window, Window | None]:
+    if tracks.unwatched(window):
+        told = spans.added(replica.told, ((replica.since, window.start),))
+        replica = replace(replica, told=told, since=window.end)
     if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
         closed = windows.add(replica.open)
         return replace(replica, open=(window,)), window, closed

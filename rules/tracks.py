@@ -44,6 +44,12 @@ def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
     return after, window if track.misses == 0 else _late(window, track.seen)
 
 
+def unwatched(window: Window) -> bool:
+    """Whether nobody asked in it, though a scrape is due every minute at most: the process was suspended, or the clock was
+    set ahead and that time never was."""
+    return window.covered_seconds == 0 and window.span > BRIDGE_SECONDS and not window.counters
+
+
 def _first(track: Track, seen: float, page: Snapshot) -> Window:
     """The first page after failed scrapes only: a start, if the process became ready while it was waited for."""
     gap = windows.gap(seen, page.t, Gap.SCRAPE_FAILED)

@@ -6,6 +6,8 @@ this and on `rules.replicas`, so that they cannot disagree.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -30,6 +32,7 @@ __all__ = [
     "LONGEST",
     "Minutes",
     "Replica",
+    "Watched",
     "before_it",
     "cascade_limits",
     "closed_minute",
@@ -80,6 +83,13 @@ ACROSS = frozenset({Way.TIERS})
 AHEAD_SECONDS = 600.0
 """Replicas close their minutes in different turns, a slow target's late; what is further ahead is of a clock that was wrong."""
 
+MOST_MINUTES = round((LONGEST + AHEAD_SECONDS) / windows.MINUTE_SECONDS) + 1
+"""Whole minutes of one replica that are in memory at once."""
+
+TIMES, SPARE = 8, 64
+"""A minute of a tier is in at most so many slices of every replica that is watched (a sum's turns are shorter than a minute), and
+some of pods that went. More come where a clock stands still while pods come and go."""
+
 EXPLAINED_SECONDS = 180.0
 """A cascade is explained by the last three minutes: lengths are seen only when requests finish."""
 
@@ -98,34 +108,73 @@ class Minutes:
     starts: tuple[Start, ...] = ()
 
 
-def closed_minute(minutes: Minutes, minute: Window, replica: str, view: TierView) -> Minutes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is known when minutes are over: the judge's own time (unix seconds), and how many replicas the tier has."""
+
+    now: float
+    replicas: int
+
+
+def closed_minute(
+    minutes: Minutes, minute: Window, replica: str, view: TierView, watched: Watched | None = None
+) -> Minutes:
     """With one more closed minute of one replica, last; what is older than any rule looks back is dropped, and what is of
-    a time that has yet to come: the clock went back."""
-    since, until = minute.end - LONGEST - windows.MINUTE_SECONDS, minute.end + AHEAD_SECONDS
-    keep = tuple(_aged(s, minute.end) for s in minutes.slices if since < s.window.end <= until)
+    a time that has yet to come: the clock went back. Without `watched` it is the minute that says what time it is."""
+    now, since, until = _reach(minute.end, watched)
+    keep = tuple(_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
+    newest = backlog.settled(slices.place(minute, view.curve, replica), before)
     return Minutes(
-        slices=(*keep, backlog.settled(slices.place(minute, view.curve, replica), before)),
+        slices=_bounded(keep, (newest,), watched),
         budget=budget.booked(_budget(minutes, view), minute),
         starts=minutes.starts,
     )
 
 
-def summed_minute(minutes: Minutes, groups: Sequence[Slice], each: Sequence[Slice], view: TierView) -> Minutes:
+def summed_minute(
+    minutes: Minutes,
+    groups: Sequence[Slice],
+    each: Sequence[Slice],
+    view: TierView,
+    watched: Watched | None = None,
+) -> Minutes:
     """With one more minute of a tier that is seen as sums: `groups` added up by load, `each` of every replica, placed."""
     if not groups and not each:
         return minutes
-    now = max(s.window.end for s in (*groups, *each))
-    since = now - LONGEST - windows.MINUTE_SECONDS
+    now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
     known = _budget(minutes, view)
     for one in groups:
         known = budget.booked(known, one.window)
+    before = (_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
+    of_each = (_aged_each(s, now) for s in minutes.each or () if since < s.window.end <= until)
     return Minutes(
-        slices=(*(_aged(s, now) for s in minutes.slices if s.window.end > since), *groups),
-        each=(*(_aged_each(s, now) for s in minutes.each or () if s.window.end > since), *each),
+        slices=_bounded(before, groups, watched),
+        each=_bounded(of_each, each, watched),
         budget=known,
         starts=minutes.starts,
     )
+
+
+def _reach(end: float, watched: Watched | None) -> tuple[float, float, float]:
+    """What time it is when a minute ends at `end`, and which minutes are remembered then: those that end after the first and not
+    after the second. A minute that is far from the judge's own time is of another's wrong clock, and makes none of the tier's old.
+    """
+    now = end if watched is None or abs(end - watched.now) <= AHEAD_SECONDS else watched.now
+    return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
+
+
+def _bounded(before: Iterable[Slice], newest: Sequence[Slice], watched: Watched | None) -> tuple[Slice, ...]:
+    """With the newest, and without the oldest of their minutes where these are in more slices than so many replicas leave."""
+    several = (*before, *newest)
+    if watched is None or len(several) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
+        return several
+    most = TIMES * watched.replicas + SPARE
+    places: dict[float, deque[int]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
+    others: list[int] = []
+    for place, one in enumerate(several):
+        places.get(windows.minute_of(one.window), others).append(place)
+    return tuple(several[place] for place in sorted(itertools.chain(others, *places.values())))
 
 
 def before_it(minutes: Minutes, now: float) -> dict[str | None, Slice]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from daemon_runs import configuration, free_port, write
 from engine_server import engines
 from held_names import held
+from making import snapshot
 from stored_recordings import MemoryStore, Sample
 from test_fleet_turns import TIER, Away, Fleet
 
@@ -17,11 +19,14 @@ from agent.assembly import Assembly, assemble
 from agent.collect.gpu_owners import Owned
 from agent.collect.gpus import Gpus
 from agent.config import load
+from agent.cycle import Watcher
 from agent.fleet.each import EachReplica
 from agent.ledger import TREND_MINUTES
 from agent.store import own_pages
 from exporters import names
+from rules import slices
 from rules.gpu_readout import GpuReadout
+from rules.watch import MOST_MINUTES, SPARE, TIMES
 
 BEGIN = 1_800_000_000.0
 
@@ -69,8 +74,67 @@ def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_p
         assert "ledger" in {place.split(".")[1] for place in held(turns, "dead-2")}
         assert {key[1] for key in turns.ledger.failures} == {"dead-2"}
         for gone in ("pod-0", "dead-0", "pod-1", "dead-1"):
-            places = {place.split(".")[1] for place in held(turns, gone)}
-            assert places <= {"past", "events"}, held(turns, gone)
+            # How the tier's replicas started is known for a while: as many starts as `rules.starts` keeps.
+            found = [place for place in held(turns, gone) if not place.startswith(".watcher.minutes.cpu-small.starts.")]
+            assert {place.split(".")[1] for place in found} <= {"past", "events"}, found
+
+
+def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
+    """How many slices a tier has in memory after each of so many pods, one at a time, whose clocks all begin at these times."""
+    watcher, sizes = Watcher({"t": slices.view("t", None)}), []
+    watcher.see_as_sums("t", sums)
+    watcher.turn(BEGIN)
+    for number in range(pods):
+        name, at = f"pod-{number}", times[number % len(times)]
+        first = watcher.page("t", name, snapshot(at))
+        window = watcher.page("t", name, snapshot(at + 15.0))
+        assert first is None
+        assert window is not None
+        if sums:
+            one = slices.place(window, None, name)
+            watcher.summed("t", (one,), (one,))
+        watcher.forget({("t", name)})
+        if number % 1000 == 0:
+            watcher.turn(BEGIN)
+        held_now = watcher.minutes["t"]
+        sizes.append(len(held_now.slices) + len(held_now.each or ()))
+    return sizes
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_ten_thousand_pods_that_churn_while_clocks_stand_still_leave_a_bounded_memory(sums: bool) -> None:
+    sizes = churned(sums, 10_000, (BEGIN,))
+    assert max(sizes[5_000:]) == max(sizes[:5_000]) <= (1 + sums) * (2 * MOST_MINUTES + SPARE)
+
+
+def test_of_clocks_that_stand_still_in_several_minutes_each_minute_is_bounded() -> None:
+    sizes = churned(False, 2_000, tuple(BEGIN + 60.0 * n for n in range(7)))
+    assert max(sizes[1_000:]) == max(sizes[:1_000]) <= 7 * (TIMES + SPARE)
+
+
+@pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
+def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) -> None:
+    watcher = Watcher({"t": slices.view("t", None)})
+    for number in range(200):
+        t = BEGIN + 15.0 * number
+        watcher.page("t", "right", snapshot(t))
+        watcher.page("t", "wrong", snapshot(t + wrong))
+        watcher.turn(t)
+    right = [one.window for one in watcher.minutes["t"].slices if one.replica == "right"]
+    assert sum(one.expected_seconds for one in right) == 15.0 * 196
+    assert sum(one.replica == "wrong" for one in watcher.minutes["t"].slices) <= 1
+
+
+def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
+    watcher = Watcher({"t": slices.view("t", None)})
+    for number in range(80):
+        t = BEGIN + 15.0 * number
+        for pod in range(40 if number < 40 else 2):
+            watcher.page("t", f"pod-{pod}", snapshot(t))
+        if number == 40:
+            watcher.forget({("t", f"pod-{pod}") for pod in range(2, 40)})
+        watcher.turn(t)
+    assert sum(one.window.end <= BEGIN + 540.0 for one in watcher.minutes["t"].slices) == 9 * 40
 
 
 def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone() -> None:

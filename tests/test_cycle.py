@@ -167,6 +167,20 @@ def test_another_configuration_goes_on_where_the_last_one_was() -> None:
     assert len(after.minutes["t"].slices) == 2 * 6
 
 
+def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
+    """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
+    before = Watcher({"t": view()})
+    watched(before, end=300, names="ab", slow=0.1)
+    after = Watcher({"t": view()})
+    after.take_over(before, {("t", "c"), ("t", "d")})
+    assert after.replicas == {}
+    ended = watched(after, start=315, end=375, names="cd", slow=0.1)
+    assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Episode)] == []
+    episode = after.standings["TtftDivergence", TIER].episode
+    assert episode is not None
+    assert episode.started_at == START + 195
+
+
 def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
     before = Watcher({"t": view()})
     watched(before, end=60, names="ab")

@@ -220,3 +220,4 @@ def test_the_doctor_tells_of_a_history_that_is_ahead_of_the_clock(tmp_path: Path
     _, ahead = at(end - 3600.0)
     assert ahead.level is Level.WARN
     assert "its newest minute is 3600 s ahead of this machine's clock" in ahead.text
+    assert "minutes of a time that is booked already are judged and not kept, all others are kept" in ahead.advice

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from agent.history.bodies import NO_BIN
 from agent.history.booking import Booking
 from agent.history.rows import RowKey
+from agent.history.schema import MINUTES
 from rules import arrivals
 from rules.arrivals import ADDED, Demand, MinuteSums
 
@@ -35,6 +36,11 @@ REQUESTS_COLUMNS = ("first", "last", "expected_seconds", "covered_seconds", "req
 
 REQUESTS_SELECT = DEMAND_SELECT.replace(_several(COLUMNS), _several(REQUESTS_COLUMNS))
 
+TOLD_SELECT = (
+    "SELECT demand.first, demand.last FROM demand CROSS JOIN series ON series.id = demand.series"
+    f" WHERE demand.start > :since - {MINUTES.seconds} AND demand.last > :since AND tier = :tier"
+)
+
 
 def by_tier_minute(bookings: Iterable[Booking]) -> dict[RowKey, list[MinuteSums]]:
     """What goes into each row: a minute of a tier, whatever its plan version was.
@@ -56,15 +62,24 @@ def demand_values(one: MinuteSums) -> tuple[float, ...]:
     return tuple(getattr(one, name) for name in COLUMNS)
 
 
+def numbers(*values: float) -> tuple[float, ...]:
+    """The same. Raises ValueError where one is none: SQLite keeps in a column what a damaged file says, of whatever type."""
+    if not all(isinstance(one, int | float) for one in values):
+        raise ValueError("a row that is not of numbers")
+    return values
+
+
 def minute_sums(start: int, *values: float) -> MinuteSums:
-    """The row that was read."""
+    """The row that was read. Raises ValueError where it is not of numbers."""
+    numbers(start, *values)
     return MinuteSums(start=float(start), **dict(zip(COLUMNS, values, strict=True)))
 
 
 def requests_of(
     start: int, first: float, last: float, expected: float, covered: float, requests: float, seconds: float
 ) -> Demand:
-    """What the row says of requests alone, as `rules.arrivals.demand` does."""
+    """What the row says of requests alone, as `rules.arrivals.demand` does. Raises ValueError where it is not of numbers."""
+    numbers(start, first, last, expected, covered, requests, seconds)
     one = MinuteSums(
         start=float(start),
         first=first,

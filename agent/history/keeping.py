@@ -19,6 +19,7 @@ from agent.history.booking import Booking, Buffer
 from agent.history.reader import Reader
 from agent.history.spans import Span
 from agent.history.store import Store
+from agent.history.told import Told
 from agent.history.troubles import HistoryProblem, HistoryTrouble
 from exporters.check_text import check_json, headline
 from rules import budget, watch_long
@@ -76,6 +77,7 @@ class Keeping:
         self._opening = threading.Lock()
         self._waiting: list[Span] = []
         self._events: list[Event] = []
+        self._told = Told()
         self.buffer = Buffer()
         self.trouble: str | None = None
         try:
@@ -100,12 +102,16 @@ class Keeping:
         ended: Iterable[Span],
         still_open: Iterable[Episode],
         pools: Mapping[Key, str] = NO_POOLS,
+        now: float | None = None,
     ) -> None:
         """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
 
-        `pools` says to which part of its tier a replica belongs, where that is not "mixed".
+        `pools` says to which part of its tier a replica belongs, where that is not "mixed". By `now` (unix seconds) it is known
+        whether a minute was booked before (`agent.history.told`); without it all are taken to be new.
         What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
         """
+        if now is not None:
+            self._told.turn(now)
         self._waiting.extend(ended)
         self.buffer.add(
             Booking(
@@ -121,7 +127,7 @@ class Keeping:
             return
         try:
             store = self._open()
-            self.buffer.drain(store.book)
+            self.buffer.drain(lambda several: store.book(self._told.untold(store, several)))
             self._save(store, lasting)
             self.trouble = None
         except (HistoryTrouble, HistoryProblem) as trouble:
@@ -237,18 +243,21 @@ def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[S
 
 
 def _step13(store: Store, view: TierView, version: str, now: float) -> str | None:
-    """The kept answer, or the answer now if the first week of this plan version is over, or None."""
+    """The kept answer, or the answer now if the first week of this plan version is over, or None.
+
+    What was kept by a clock that was ahead more than an hour is kept anew: its week was none.
+    """
     seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
-    kept = store.kept(answered)
-    if kept is not None:
-        return str(json.loads(kept)["sentence"])
-    first = store.kept(seen)
-    if first is None:
+    kept = json.loads(store.kept(answered) or "null")
+    if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
+        return str(kept["sentence"])
+    first = json.loads(store.kept(seen) or "null")
+    if first is None or first > now + ALIVE_SECONDS:
         store.keep(seen, json.dumps(now))
         return None
-    if now - float(json.loads(first)) < FIRST_WEEK_SECONDS:
+    if now - first < FIRST_WEEK_SECONDS:
         return None
-    found = check_tier(store, view, version, float(json.loads(first)), now)
+    found = check_tier(store, view, version, first, now)
     store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
     store.add_event(Event(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
     return headline(found)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent.history import demand_rows, slice_rows, spans
-from agent.history.demand_rows import DEMAND_SELECT, minute_sums
+from agent.history.demand_rows import DEMAND_SELECT, minute_sums, numbers
 from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, format_of, has
 from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
 from rules import arrivals
@@ -22,6 +22,7 @@ from rules.arrivals import Demand
 from rules.episodes import Episode, UnknownSpan
 from rules.foreign_alerts import ForeignAlert
 from rules.slices import Slice
+from rules.spans import Spans, added
 from rules.timeline import Event
 
 T = TypeVar("T")
@@ -118,13 +119,23 @@ class Reader:
         self._require_demand()
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
         rows = self._ask(DEMAND_SELECT, (before, until, tier))
-        return tuple(one for one in arrivals.demand(minute_sums(*row) for row in rows) if one.start >= since)
+        sums = self._read(rows, minute_sums, "demand")
+        return tuple(one for one in arrivals.demand(sums) if one.start >= since)
+
+    def told(self, tier: str, since: float) -> Spans:
+        """When, from `since` on (unix seconds), something was booked of a tier: as its demand tells, and so nothing of a tier that
+        has prefill pools alone."""
+        if not self._has("demand"):
+            return ()
+        found = self._ask(demand_rows.TOLD_SELECT, {"tier": tier, "since": since})
+        found = list(self._read(found, numbers, "demand"))
+        return added((), ((max(first, since), last) for first, last in found))
 
     def requests(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
         """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
         self._require_demand()
         rows = self._ask(demand_rows.REQUESTS_SELECT, (since, until, tier))
-        return tuple(demand_rows.requests_of(*row) for row in rows)
+        return self._read(rows, demand_rows.requests_of, "demand")
 
     def _require_demand(self) -> None:
         if not self._has("demand"):
@@ -161,9 +172,7 @@ class Reader:
     def events(self, since: float) -> tuple[Event, ...]:
         """The events of [since, ...), oldest first."""
         rows = self._ask("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
-        return tuple(
-            Event(t=t, kind=kind, tier=tier, replica=replica, text=text) for t, kind, tier, replica, text in rows
-        )
+        return self._read(rows, _event, "events")
 
     def kept(self, name: str) -> str | None:
         """The JSON text kept under a name, None where nothing is."""
@@ -173,3 +182,10 @@ class Reader:
     def _ask(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._lock, translated(self._path):
             return self._connection.execute(statement, values).fetchall()
+
+
+def _event(t: float, kind: str, tier: str | None, replica: str | None, text: str) -> Event:
+    numbers(t)
+    if not all(isinstance(one, str) for one in (kind, tier or "", replica or "", text)):
+        raise ValueError("an event whose words are no text")
+    return Event(t=t, kind=kind, tier=tier, replica=replica, text=text)
