@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rules.curve import operating_point
-from rules.money import a_day, price_of
+from rules.money import a_day, amount, price_of
 from rules.plan import Plan, TierPlan
 
 WORDS: Mapping[str, str] = {
@@ -128,7 +128,7 @@ def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
         ]
         apart, currency = abs(paid[1] - paid[0]), prices[0].currency
         which, more = ("saves", "") if paid[1] < paid[0] else ("costs", " more")
-        line += f": {which} {apart:,.0f} {currency} a day{more}, {apart * 365:,.0f} {currency} a year"
+        line += f": {which} {amount(apart, currency)} a day{more}, {amount(apart * 365, currency)} a year"
     yield line
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from exporters.terminal_chart import MARGIN, WIDTH, Panel, draw_load_axis, draw_panel, load_end, seconds_text
 from rules.curve import Curve, OperatingPoint, operating_point
 from rules.envelope import metric_value
+from rules.money import amount
 from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.plan_findings import tier_findings
 from rules.sizing import cost_per_million_tokens, fleet_size, littles_ceiling_rps
@@ -157,13 +158,13 @@ def _cost(shown: _Shown) -> list[str]:
         return []
     gpus = fleet.instances * tier.gpu.per_replica
     text = (
-        f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {gpus * cost.gpu_hour_price:.6g} {cost.currency} an hour"
+        f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
     )
     tokens = shown.curve.at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
     if tokens and cost.planned_utilization:
         hourly = tokens * 3600 * fleet.instances * cost.planned_utilization
         price = cost_per_million_tokens(gpus, cost.gpu_hour_price, hourly)
-        text += f"; {price:.3g} {cost.currency} a million output tokens at {cost.planned_utilization * 100:.3g} % of capacity"
+        text += f"; {amount(price, cost.currency)} a million output tokens at {cost.planned_utilization * 100:.3g} % of capacity"
     return _row("cost", text)
 
 

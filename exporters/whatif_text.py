@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from exporters.text_table import text_table
 from exporters.whatif_words import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
+from rules.money import amount, figure
 from rules.resize_curve import Kept
 from rules.signals import Missing, Reading, SignalValue
 from rules.whatif import Met, WhatIf
@@ -94,15 +95,15 @@ def _money(bill: Bill | None, now: Bill | None) -> str:
         return "not in plan: neither GPUs nor price are known"
     if bill.per_hour is None or bill.per_month is None:
         return f"{bill.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
-    text = f"{bill.per_hour:,.2f} {bill.currency} an hour, {bill.per_month:,.0f} a month"
+    text = f"{amount(bill.per_hour, bill.currency)} an hour, {figure(bill.per_month)} a month"
     if now is not None and now.per_month is not None:
         more = bill.per_month - now.per_month
         against = f"{more:+,.0f} against" if abs(more) > SAME * now.per_month else "as much as"
         text += f" ({against} the {replicas(now.replicas)} on average now)"
     if bill.per_million_tokens is None:
         return f"{text}; no output tokens were counted"
-    text += f"; {bill.per_million_tokens:.2f} {bill.currency} per million output tokens"
-    return text if now is None or now.per_million_tokens is None else f"{text}, {now.per_million_tokens:.2f} now"
+    text += f"; {amount(bill.per_million_tokens, bill.currency)} per million output tokens"
+    return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
 
 
 def _curves(found: WhatIf) -> list[str]:

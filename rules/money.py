@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 
 from rules.plan import TierPlan
 
 HOURS_A_DAY = 24.0
+
+WHOLE = 99.95
+"""What rounds to a hundred is written without a fraction: cents of a day's bill would be noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +87,17 @@ def a_day(replicas: float, price: Price) -> str:
     """What so many replicas cost a day, in words: money in the plan's currency, GPU-hours where it has no price."""
     hours = gpu_hours_a_day(replicas, price.gpus_per_replica)
     if price.gpu_hour_price is None:
-        return f"{_rounded(hours)} GPU-hours a day"
-    return f"{_rounded(hours * price.gpu_hour_price)} {price.currency} a day"
+        return f"{figure(hours)} GPU-hours a day"
+    return f"{amount(hours * price.gpu_hour_price, price.currency)} a day"
 
 
-def _rounded(amount: float) -> str:
-    """Three significant digits; cents of a day's bill would be noise."""
-    if amount <= 0:
-        return "0"
-    rounded = float(f"{amount:.3g}")
-    digits = 2 - math.floor(math.log10(rounded))
-    return f"{rounded:,.{max(0, min(digits, 2))}f}"
+def amount(value: float, currency: str) -> str:
+    """An amount with its currency, the one way in which money is written: "1,234 USD", "72 USD", "0.0868 USD"."""
+    return f"{figure(value)} {currency}".strip()
+
+
+def figure(value: float) -> str:
+    """Whole units from 100 on, three significant digits below, no zeros behind them and no exponent."""
+    if abs(value) >= WHOLE:
+        return f"{value:,.0f}"
+    return format(Decimal(f"{value:.3g}"), "f")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.money import amount, figure
 from rules.resize import Kind, Proposal, Resize
 from rules.resize_fleet import replicas_for
 from rules.resize_workload import WorkloadNow
@@ -36,7 +37,8 @@ def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
     cost, best = min(found, key=lambda pair: pair[0])
     own = one.measured.per_million_tokens if one.measured else None
     target, currency = best.seen.view.tier, best.measured.currency if best.measured else ""
-    text = f"Move this traffic to {target}: a million tokens cost {cost:.3g} {currency} there, {own or 0:.3g} here, at like lengths"
+    text = f"Move this traffic to {target}: a million tokens cost {amount(cost, currency)} there, {figure(own or 0.0)} here, "
+    text += "at like lengths"
     kept = one.proposal
     return replace(
         one,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -46,18 +48,35 @@ def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: An
     return load(path)
 
 
+@cache
+def history() -> bytes:
+    """A history of two weeks of one tier, until 16 November: booked once, for it is the same in every test."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "history.db"
+        with Store(path) as store:
+            book(store, plan(), hours(336))
+        assert [one.name for one in Path(folder).iterdir() if one.stat().st_size] == [path.name], (
+            "all of it is in one file"
+        )
+        return path.read_bytes()
+
+
 def with_history(place: Path) -> None:
-    """Two weeks of one tier, until 16 November."""
+    """Puts it there, where there is none yet."""
     (place / "data").mkdir(exist_ok=True)
-    with Store(place / "data" / "history.db") as store:
-        book(store, plan(), hours(336))
+    (place / "data" / "history.db").write_bytes(history())
 
 
-def written(place: Path, name: str = NAME, **parts: Any) -> Path:
-    """A report that stands in its place, as if it had been made; `parts` replace the tier's."""
-    found, _ = reported(plan(**parts), hours())
+@cache
+def _report() -> bytes:
+    found, _ = reported(plan(), hours())
+    return report_json(found).encode()
+
+
+def written(place: Path, name: str = NAME) -> Path:
+    """A report that stands in its place, as if it had been made."""
     root = place / "data" / "reports"
-    files = {"report.json": report_json(found).encode(), "report.html": b"<html>report", "report.png": b"\x89PNG"}
+    files = {"report.json": _report(), "report.html": b"<html>report", "report.png": b"\x89PNG"}
     folder.publish(root, name, files)
     return root / name
 

@@ -23,7 +23,7 @@ def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_in
     assert found.sentence == (
         "Fleet utilisation 20.0% over 7.0 days and the KV cache is 30.0% full in its fullest hours: "
         "1.7 of 4.0 replicas are not needed at 60%, 100 USD a day; "
-        "the minimum warm count is insurance, 1.0 replicas, 60.0 USD a day more"
+        "the minimum warm count is insurance, 1.0 replicas, 60 USD a day more"
     )
     assert [action.text.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
 
@@ -89,7 +89,7 @@ def test_what_idles_only_as_insurance_is_no_trap() -> None:
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
     unpriced = slices.view("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
-    assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64.0 GPU-hours a day")
+    assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64 GPU-hours a day")
 
 
 def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
@@ -121,7 +121,7 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
         "No request ever waits, and the GPUs are 30.0% busy in the busiest hours: "
-        "1.0 of 4.0 replicas are not needed at 60%, 60.0 USD a day even then"
+        "1.0 of 4.0 replicas are not needed at 60%, 60 USD a day even then"
     )
 
 

@@ -28,7 +28,7 @@ def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_mo
     found = headroom(live(5.7))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "Fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60.0 USD a day"
+        "Fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60 USD a day"
     )
     assert found.actions[0].text == "Add a replica of this tier"
 
@@ -74,7 +74,7 @@ def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
     assert bare.reason is Gap.NOT_IN_PLAN
     unpriced = judging_samples.verdict("NoHeadroom", judging_samples.view(), live(5.7))
     assert unpriced.sentence.endswith(
-        "one replica beside the 1.0 that were ready brings it to 47.5% and costs 24.0 GPU-hours a day"
+        "one replica beside the 1.0 that were ready brings it to 47.5% and costs 24 GPU-hours a day"
     )
     apart = judging_samples.unknown("NoHeadroom", view(pools=["prefill", "decode"]), live(5.7))
     assert apart.reason is Gap.NOT_IN_PLAN

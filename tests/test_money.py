@@ -1,6 +1,8 @@
 import pytest
 from judging_samples import tier
+from report_samples import hours, plan, reported
 
+from exporters.report.numbers import money as report_money
 from rules import money
 from rules.money import Price
 
@@ -28,9 +30,33 @@ def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
     price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
     assert money.a_day(1, price) == "240 EUR a day"
     assert money.a_day(5.1234, price) == "1,230 EUR a day"
-    assert money.a_day(0.01, price) == "2.40 EUR a day"
+    assert money.a_day(0.01, price) == "2.4 EUR a day"
     assert money.a_day(5 / 12 * (1 - 1e-12), price) == "100 EUR a day", "what rounds to a hundred is written as one"
     assert money.a_day(0, price) == "0 EUR a day"
+
+
+def test_money_is_written_in_one_way_wherever_it_is_told() -> None:
+    amounts = (0, 0.00001234, 0.0868, 2.5, 72.0, 99.96, 1234.4, 2.5e6, -72.0)
+    told = (
+        "0 USD",
+        "0.0000123 USD",
+        "0.0868 USD",
+        "2.5 USD",
+        "72 USD",
+        "100 USD",
+        "1,234 USD",
+        "2,500,000 USD",
+        "-72 USD",
+    )
+    assert tuple(money.amount(value, "USD") for value in amounts) == told
+    assert tuple(report_money(value, "USD") for value in amounts) == told
+
+
+def test_a_diff_of_plans_and_a_report_tell_the_same_bill() -> None:
+    found, _ = reported(plan(cost={"gpu_hour_price": 0.15, "currency": "USD"}), hours())
+    assert ": cost: 72 USD a day -> 36 USD a day: saves 36 USD a day, 13,140 USD a year" in found.plan_changes[-1]
+    assert "it costs 72 USD a day, the proposal saves 36 USD a day" in found.tiers[0].verdict
+    assert found.headline == "Shrink t: 36 USD a day less."
 
 
 def test_without_a_price_it_is_told_in_gpu_hours() -> None:

@@ -260,8 +260,14 @@ def test_pre_warming_says_what_it_saved_and_cost() -> None:
     part = week(prewarming=told).prewarming
     assert (part.saved_replica_hours, part.saved_money, part.saved_late_requests) == (-100, -500, 480)
     text = report_markdown(reported(PLAN, hours(), prewarming=told)[0])
-    assert "Against reacting to load it took 100 replica-hours (500 USD) and spared 480 late requests." in text
-    assert "96% of 168 targets at or below its 95 % quantile; error 0.80x that of same hour yesterday." in text
+    assert (
+        "Compared with reacting to load, pre-warming took 100 replica-hours more (500 USD) and spared 480 late requests."
+        in text
+    )
+    said = (
+        "96% of 168 forecasts were high enough, 95% are meant to be; its error is 0.80 times that of the simplest one"
+    )
+    assert f"{said}, same hour yesterday." in text
 
 
 def test_without_a_forecast_the_report_says_why() -> None:

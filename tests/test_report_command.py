@@ -189,6 +189,22 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
     assert f"of the last 7d in {out}" in said.out
 
 
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("10m", "of the last 1h (not 10m: a report is of full hours, at least 1 and at most 13 weeks) in "),
+        ("90m", "of the last 1h (not 90m: a report is of full hours, at least 1 and at most 13 weeks) in "),
+        ("1h", "of the last 1h in "),
+    ],
+)
+def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
+    since: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path, recent(2))
+    assert cli.main(["report", "-c", str(config), "--since", since, "--out", str(tmp_path / "out")]) == 0
+    assert said in capsys.readouterr().out
+
+
 def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
     found = past_of(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
     assert found.until - found.since == 13 * WEEK

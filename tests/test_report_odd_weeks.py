@@ -51,7 +51,9 @@ def says(found: Report, sentence: str) -> bool:
 def test_a_week_without_data_proposes_nothing_and_says_why_everywhere() -> None:
     found, tier = of([])
     assert found.headline == "No recommendation for t."
-    assert says(found, "What to do: the plan stays as it is; see to what a recommendation lacks (t), then report again.")
+    assert says(
+        found, "What to do: the plan stays as it is; see to what a recommendation lacks (t), then report again."
+    )
     assert says(found, "t: nothing was seen in this time, so nothing is known and nothing is proposed.")
     assert says(
         found, "Nothing of this tier was seen from Mon 02 Nov 00:00 UTC to Mon 09 Nov 00:00 UTC, nor in as long"

@@ -4,13 +4,18 @@ where nobody judged."""
 from __future__ import annotations
 
 import pytest
-from report_samples import DAY, START, hours, plan, reported, seen_of, tier_view
+from report_samples import DAY, START, hour, hours, plan, reported, seen_of, tier_view
 from test_resize import fires
 
+from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
-from exporters.report.record import Blind, GuardrailRow, Report
-from exporters.report.wording import blind_line, fit_words
+from exporters.report.record import GuardrailRow, Report
+from exporters.report.record_time import Blind
+from exporters.report.wording import BOUNDS, blind_line, fit_words
+from rules.episodes import UnknownSpan
 from rules.resize import OTHER_COUNT, Kind, resize
+from rules.signals import Gap
+from rules.verdicts import Subject
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,36 @@ def test_a_proposal_to_grow_says_why_no_headroom_may_name_another_count() -> Non
 def test_a_guardrail_that_fits_at_one_number_names_it_once(low: float, high: float, text: str) -> None:
     row = GuardrailRow(key="queue_breaker", planned=6, low=low, high=high, proposed=5, basis="")
     assert fit_words(row) == text
+
+
+def test_how_sure_the_words_are_is_explained_in_both_formats(found: Report) -> None:
+    assert report_markdown(found).endswith(f"\n{BOUNDS}\n")
+    assert BOUNDS in report_html(found)
+
+
+def test_a_report_without_a_time_before_says_why_there_is_no_trend(found: Report) -> None:
+    said = "There is no trend: nothing that could be compared was seen in as long a time before."
+    assert said in report_markdown(found)
+    assert said in report_html(found)
+    compared, _ = reported(plan(), hours(), before=hour(-168, 10.0))
+    assert said not in report_markdown(compared) + report_html(compared)
+
+
+def test_of_what_was_not_known_no_more_is_told_than_is_read_and_that_is_said() -> None:
+    spans = tuple(
+        UnknownSpan(
+            rule=f"Rule{n:02}",
+            subject=Subject(tier="t"),
+            reason=Gap.SCRAPE_FAILED,
+            text="",
+            started_at=START,
+            ended_at=START + 60.0 * (n + 1),
+        )
+        for n in range(15)
+    )
+    text = report_markdown(reported(plan(), hours(), unknowns=spans)[0])
+    assert text.count(": not judged for ") == 12
+    assert "- and 3 more of shorter times, which report.json has" in text
 
 
 def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:

@@ -252,6 +252,18 @@ def test_hours_that_were_not_watched_are_missing_and_no_others(told: Told) -> No
         assert part["hours_seen"] == pytest.approx(672.0 - silent - down, abs=0.2)
 
 
+@pytest.mark.parametrize("name", TIERS)
+def test_every_restart_is_told_with_the_time_in_which_nothing_was_seen(told: Told, name: str) -> None:
+    known = [one for one in told.truth["tiers"][name]["restarts"] if one["ready"] >= told.month["since"]]
+    rows = told.tier(name)["restarts"]
+    assert sum(one["times"] for one in rows) == len(known)
+    assert sum(one["untimed"] for one in rows) == 0
+    down = math.fsum(one["ready"] - one["gone"] for one in known)
+    # Pages are 15 s apart around a restart: one before it and one after.
+    assert down <= sum(one["unseen_seconds"] for one in rows) <= down + 30.0 * len(known)
+    assert all(one["first"] >= told.month["since"] and one["last"] < told.month["until"] for one in rows)
+
+
 def test_the_drift_is_told_with_its_factor_and_where_it_leads(told: Told) -> None:
     chat = told.tier(CHAT)
     median = next(one for one in chat["workload"]["lengths"] if (one["what"], one["quantile"]) == ("prompts", "p50"))
@@ -305,7 +317,7 @@ def test_the_forecast_that_failed_is_told_and_those_that_did_not_are_not(told: T
     assert told.truth["tiers"][CODE]["demand_changed"] is not None
     failed = told.tier(CODE)["prewarming"]
     assert failed["error_ratio"] > 1.0
-    assert failed["failed"].startswith(f"its error is {failed['error_ratio']:.2f}x that of")
+    assert failed["failed"].startswith(f"its error is {failed['error_ratio']:.2f} times that of the simplest one, ")
     of_code = told.texts["report.md"].partition(f"## {CODE}")[2]
     assert f"The forecast was no better than none: {failed['failed']}." in of_code
     for name in (CHAT, RAG):

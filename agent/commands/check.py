@@ -12,6 +12,7 @@ from agent.demo.past import mark
 from agent.durations import duration_text
 from agent.errors import BadConfig
 from agent.history.keeping import check_tier
+from agent.history.schema import HOURS, MINUTES
 from agent.history.store import Store
 from agent.views import versions_of, views_of
 from exporters.check_text import check_json, check_text
@@ -20,26 +21,47 @@ from rules.verdicts import FIRING, Status
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 
+SHORTEST_SECONDS = MINUTES.seconds
+"""The history has no smaller sum: less is a time in which nothing is seen."""
+
+LONGEST_SECONDS = HOURS.keep_seconds
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument(
-        "--since", type=duration, default=FIRST_WEEK_SECONDS, metavar="7d", help="how far back (default 7d)"
+        "--since",
+        type=_since,
+        default=FIRST_WEEK_SECONDS,
+        metavar="7d",
+        help="how far back (default 7d; 13 weeks are kept)",
     )
     parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan")
     add_format(parser)
 
 
+def _since(text: str) -> float:
+    seconds = duration(text)
+    if seconds < SHORTEST_SECONDS:
+        raise argparse.ArgumentTypeError("must be 1m or longer: the history keeps sums of minutes")
+    return seconds
+
+
 def run(options: argparse.Namespace) -> int:
     loaded = load(find(options.config))
-    found = _check(loaded, options.tier, options.since)
+    seconds = min(options.since, LONGEST_SECONDS)
+    found = _check(loaded, options.tier, seconds)
     if options.format == "json":
         print(json.dumps(check_json(found), indent=2))
     else:
-        print(check_text(found, f"the last {duration_text(options.since)}"))
+        print(check_text(found, f"the last {duration_text(seconds)}{_instead(options.since, seconds)}"))
     if any(one.status in FIRING for one in found):
         return FINDING
     return FINE if any(one.status is Status.OK for one in found) else CANNOT_JUDGE
+
+
+def _instead(asked: float, used: float) -> str:
+    return "" if asked == used else f", not {duration_text(asked)}: no more is kept"
 
 
 def _check(loaded: Loaded, tier: str | None, since_seconds: float) -> list[Step13]:

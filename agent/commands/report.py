@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=WEEK_SECONDS,
         metavar="7d",
-        help="how far back (default 7d; 13 weeks are kept)",
+        help="how far back, in full hours (default 7d; 13 weeks are kept)",
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="where to write it; made where it is not"
@@ -76,11 +76,21 @@ def run(options: argparse.Namespace) -> int:
     print(found.headline)
     for tier in found.tiers:
         print(f"  {tier.verdict}")
-    print(f"{', '.join(files)} of the last {duration_text(found.until - found.since)} in {options.out}")
+    used = found.until - found.since
+    print(f"{', '.join(files)} of the last {duration_text(used)}{_instead(options.since, used)} in {options.out}")
     arrived = not options.deliver or _deliver(loaded, options.out.absolute())
     if not arrived:
         return FINDING
     return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
+
+
+def _instead(asked: float, used: float) -> str:
+    """Says that it is another time than was asked for, and why."""
+    return (
+        ""
+        if asked == used
+        else f" (not {duration_text(asked)}: a report is of full hours, at least 1 and at most 13 weeks)"
+    )
 
 
 def _deliver(loaded: Loaded, out: Path) -> bool:

@@ -10,11 +10,15 @@ import json
 import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.config import Loaded
 from agent.config_report import Destination
+
+if TYPE_CHECKING:
+    # A process that sends needs one destination of the configuration and not all that reads one.
+    from agent.config import Loaded
 
 OUT_OF_MEMORY = 12
 """The exit code of a process that needed more memory than it may take (ENOMEM)."""

@@ -1,7 +1,7 @@
 """What pre-warming was worth to each tier, for the report: simulated on the history's own weeks.
 
-Owns the way from what the forecast found to the report's record. It loads the numbers' libraries, and so it is loaded only when
-a report is written.
+Owns the way from what the forecast found to the report's record. The numbers' libraries are loaded where a forecast is made, and
+not where forecasting is switched off.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ from __future__ import annotations
 from agent.config import Loaded
 from agent.errors import SizewatchError
 from agent.forecasting.exchange import Answer
-from agent.forecasting.prewarm_now import Said, by_history
-from agent.forecasting.worth import reacting_beside
 from agent.views import views_of
 from exporters.report.past import Prewarming
-
-NOTHING_SAID = Said(usable_rps=None, start_seconds=None)
 
 
 def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
     """By tier, as of `now` (unix seconds); a tier of which nothing could be found is left out, and the report says why."""
     if not loaded.config.forecast.enabled:
         return {}
+    from agent.forecasting.prewarm_now import Said, by_history
+
+    nothing_said = Said(usable_rps=None, start_seconds=None)
     found: dict[str, Prewarming] = {}
     for tier in views_of(loaded):
         try:
-            told = of_answer(by_history(loaded, tier, NOTHING_SAID, now))
+            told = of_answer(by_history(loaded, tier, nothing_said, now))
         except SizewatchError:
             # What is wrong with the history is the report's own first question; it says so there.
             continue
@@ -35,6 +34,8 @@ def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
 
 def of_answer(answer: Answer) -> Prewarming | None:
     """None where neither a forecast nor a comparison could be made."""
+    from agent.forecasting.worth import reacting_beside
+
     worth, told = answer.prewarm.worth, answer.forecast
     if worth is None and told is None:
         return None

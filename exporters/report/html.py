@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporters.plain_text import plain
-from exporters.report import charts, numbers, wording
+from exporters.report import charts, happened_words, numbers, wording
 from exporters.report.record import Number, Report
 from exporters.status_signs import SIGNS, icon
 from exporters.svg_charts import draw_scale
@@ -52,6 +52,7 @@ def _environment() -> Environment:
     made.filters["span"] = span
     made.filters["coded"] = _coded
     made.globals["w"] = wording
+    made.globals["h"] = happened_words
     return made
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 
 from exporters import plain_text
 from exporters.markdown import table
+from exporters.report.happened_words import foreign_line, restart_lines, restarts_in_all, stage_lines, what, when, where
 from exporters.report.numbers import DASH, change, money, plain, words
 from exporters.report.record import Report, TierReport
 from exporters.report.wording import (
+    BOUNDS,
     PROPOSED,
     SIMULATED,
     blind_line,
@@ -20,16 +22,19 @@ from exporters.report.wording import (
     curve_sentence,
     fit_words,
     fleet_lines,
-    instant,
     next_step,
     of_requests,
     period,
     prewarm_sentences,
-    stage_lines,
+    seen_sentence,
     sum_line,
     trap_sentence,
+    trend_note,
     verdict_words,
 )
+
+MOST_BLIND = 12
+"""So many things that were not known stand here, the longest first."""
 
 
 def report_markdown(found: Report) -> str:
@@ -45,6 +50,7 @@ def report_markdown(found: Report) -> str:
             lines += ["", f"### {title}", "", *section(tier)]
     lines += ["", "## Changes of the plan", ""]
     lines += [f"- {line}" for line in found.plan_changes] or ["The plan stays as it is."]
+    lines += ["", BOUNDS]
     return _harmless("\n".join(lines)) + "\n"
 
 
@@ -68,7 +74,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
     ]
     yield table(("", "target", "observed", "trend", "verdict", ""), rows)
     yield ""
-    yield of_requests(tier.lengths)
+    yield f"{of_requests(tier.lengths)} {trend_note(tier)}".strip()
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -217,23 +223,27 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
     for one in tier.guardrails.judged:
-        yield f"- {one.rule or one.title or 'not judged'}: {verdict_words(one.status, one.certainty)}: {one.sentence}"
+        found = f"{one.title}: " if one.status in ("warning", "critical") else ""
+        yield f"- {verdict_words(one.status, one.certainty)}: {found}{one.sentence}{f' ({one.rule})' if one.rule else ''}"
     for fit in tier.guardrails.fits:
         planned = "none in the plan" if fit.planned is None else f"{fit.planned:,.6g} in the plan"
         yield f"- `{fit.key}`: {planned}; {fit_words(fit)} would fit by the best estimate ({fit.basis})"
 
 
 def _incidents(tier: TierReport) -> Iterator[str]:
+    zone = tier.trap.zone
     if not tier.incidents:
         yield "None."
     for one in tier.incidents:
-        where = f", {one.replica}" if one.replica else ""
-        end = instant(one.ended_at) if one.ended_at else "not over"
-        said = verdict_words(one.status, one.certainty)
-        yield f"- **{one.title}**{where}: {said}, {instant(one.started_at)} to {end}. {one.sentence}"
-        yield from (f"  - {line}" for line in stage_lines(one, "UTC"))
-        for alert in one.foreign:
-            yield f"  - {instant(alert.started_at)}: alert {alert.name}: {alert.text}"
+        place, said = where(one), verdict_words(one.status, one.certainty)
+        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {when(one, zone)}. {what(one, zone)}"
+        yield from (f"  - {line}" for line in stage_lines(one, zone))
+        yield from (f"  - {foreign_line(alert, zone)}" for alert in one.foreign)
+    if tier.restarts:
+        yield ""
+        yield "Restarts of engines:"
+        yield ""
+        yield from (f"- {line}" for line in restart_lines(tier, zone))
     if tier.incidents:
         yield ""
         yield of_requests(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
@@ -241,11 +251,14 @@ def _incidents(tier: TierReport) -> Iterator[str]:
 
 def _quality(tier: TierReport) -> Iterator[str]:
     part = tier.quality
-    yield f"{part.hours_seen:.0f} of {part.hours:.0f} hours seen; in them, replicas were covered {plain(part.coverage, 'ratio')}."
-    for text in part.remarks:
-        yield f"- {text}"
-    for one in part.blind[:12]:
+    yield seen_sentence(part)
+    yield ""
+    for text in (*part.remarks, restarts_in_all(tier)):
+        yield from (f"- {text}",) if text else ()
+    for one in part.blind[:MOST_BLIND]:
         yield f"- {blind_line(one)}"
+    if len(part.blind) > MOST_BLIND:
+        yield f"- and {len(part.blind) - MOST_BLIND} more of shorter times, which report.json has"
 
 
 def _questions(tier: TierReport) -> Iterator[str]:
@@ -267,6 +280,11 @@ def _proposal(tier: TierReport) -> Iterator[str]:
         yield "Changes of the plan:"
         yield ""
         yield from (f"- {text}" for text in one.changes)
+    if one.left:
+        yield ""
+        yield "Not taken over:"
+        yield ""
+        yield from (f"- {text}" for text in one.left)
 
 
 SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
@@ -280,7 +298,7 @@ SECTIONS: tuple[tuple[str, Callable[[TierReport], Iterator[str]]], ...] = (
     ("Guardrails", _guardrails),
     ("Incidents", _incidents),
     ("Data quality", _quality),
-    ("The questions of section 8.4", _questions),
+    ("Questions of the sizing guide (8.4)", _questions),
     ("Proposal", _proposal),
 )
 """In the order in which a tier is read; report.html has the same."""

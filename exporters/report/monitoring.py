@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from exporters.plan_against_now import worst
+from exporters.report.happened import lasted
 from exporters.report.numbers import as_number
 from exporters.report.past import TierPast
 from exporters.report.record import Judged, Number, Watched
@@ -103,15 +104,15 @@ def judge_row(rules: Iterable[str], past: TierPast) -> Judged:
     if reason is not None:
         why = reason.reason.value.replace("_", " ")
         return _judged(reason.rule, "unknown", "", f"{why}: {reason.text}" if reason.text else why)
-    return _judged("", "ok", "", "never fired in this time") if names else UNJUDGED
+    return _judged("", "ok", "", "nothing was found in this time") if names else UNJUDGED
 
 
 def _fired(loudest: Episode, fired: list[Episode], past: TierPast) -> Judged:
     seen = past.resize.seen
-    seconds = sum(min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since) for one in fired)
-    times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired)} times")
+    seconds = lasted(fired, seen.since, seen.until)
+    times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
     lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
-    text = f"fired {times}, {span(max(0.0, seconds))} in all{lasting}; at its worst: {loudest.worst.sentence}"
+    text = f"fired {times}, {span(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence}"
     sure = loudest.worst.certainty
     return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)
 

@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from exporters.plan_yaml import Layout, curve_lines, number, scalar
+from exporters.report.next_lengths import KEYS, left_as_planned, next_lengths
 from exporters.report.past import Past, TierPast
 from rules.plan import Plan, TierPlan, parse_plan
 from rules.resize import Kind, Proposal, Resize
 from rules.resize_guardrails import fits
-from rules.signals import Reading
 from rules.verdicts import FIRING, Verdict
 
 SAME = 0.05
 """A rate within so much of the planned one is the planned one."""
-
-KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
@@ -37,10 +35,9 @@ def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
 def _follow(tier: dict[str, Any], past: TierPast) -> None:
     resize = past.resize
     workload = tier.setdefault("workload", {})
+    lengths = next_lengths(resize)
     for what, key in KEYS.items():
-        values = _lengths(resize, what, workload.get(key) or {})
-        if values:
-            workload[key] = values
+        workload[key] = {one.quantile: one.value for one in lengths if one.what == what and one.value is not None}
     rates = workload.setdefault("requests_per_second", {})
     for name, seen in (("average", resize.workload.average_rps), ("peak", resize.workload.peak_rps)):
         if seen and abs(seen / rates.get(name, seen * 2) - 1) > SAME:
@@ -54,23 +51,6 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         tier[part] = {key: value for key, value in tier.get(part, {}).items() if value != {}}
         if not tier[part]:
             del tier[part]
-
-
-def _lengths(resize: Resize, what: str, planned: Mapping[str, float]) -> dict[str, float]:
-    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate."""
-    values: dict[str, float] = {}
-    floor = 0.0
-    for one in (length for length in resize.workload.lengths if length.what == what):
-        seen, given = one.observed, planned.get(one.quantile)
-        chosen = given
-        best = (seen.low if seen.value is None else seen.value) if isinstance(seen, Reading) else None
-        if isinstance(seen, Reading) and best is not None:
-            inside = given is not None and (seen.low or 0.0) <= given and (seen.high is None or given <= seen.high)
-            chosen = given if inside else float(max(1, round(best)))
-        if chosen is not None:
-            floor = max(floor, chosen)
-            values[one.quantile] = floor
-    return values
 
 
 def _guard(tier: dict[str, Any], past: TierPast) -> None:
@@ -99,7 +79,7 @@ def next_plan_text(past: Past, proposed: Plan) -> str:
         lines.append(f"  {scalar(name)}:")
         if name in known:
             lines += [f"    # {line}" for line in _reasons(known[name])]
-        lines += _tier(tier, before)
+        lines += _tier(tier, before, _notes(known.get(name)))
     return "\n".join(lines) + "\n"
 
 
@@ -112,6 +92,15 @@ def _reasons(resize: Resize) -> Iterator[str]:
     usable = resize.usable
     if usable is not None and usable.planned_rps is not None and usable.rps < 0.95 * usable.planned_rps:
         yield _clean(f"Benchmark again: {usable.reason}.")
+    for text in left_as_planned(resize):
+        yield _clean(f"{text}.")
+
+
+def _notes(resize: Resize | None) -> Mapping[str, str]:
+    """What stands beside a value, by its path in the tier; nothing in a tier that stays as it is."""
+    if resize is None or resize.proposal.kind is Kind.NONE:
+        return {}
+    return {one.path: one.note for one in next_lengths(resize) if one.note}
 
 
 def _clean(text: str) -> str:
@@ -119,27 +108,29 @@ def _clean(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
-def _tier(tier: TierPlan, before: TierPlan | None) -> list[str]:
+def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> list[str]:
     new = tier.model_dump(mode="json", exclude_none=True, exclude={"curve"})
     old = before.model_dump(mode="json", exclude_none=True, exclude={"curve"}) if before else None
     lines: list[str] = []
     for key, value in new.items():
-        lines += _value(key, value, 4, old.get(key) if old is not None else None, old is not None)
+        lines += _value((key,), value, old.get(key) if old is not None else None, old is not None, notes)
     if tier.curve is not None:
         first, *rest = curve_lines(tier.curve, Layout(margin=4))
         lines += [f"    {first}", *rest]
     return lines
 
 
-def _value(key: str, value: Any, margin: int, old: Any, compared: bool) -> Iterator[str]:
-    pad = " " * margin
+def _value(path: tuple[str, ...], value: Any, old: Any, compared: bool, notes: Mapping[str, str]) -> Iterator[str]:
+    key = f"{' ' * (2 + 2 * len(path))}{path[-1]}:"
     if isinstance(value, dict):
-        yield f"{pad}{key}:"
+        yield key
         for name, part in value.items():
-            yield from _value(name, part, margin + 2, old.get(name) if isinstance(old, dict) else None, compared)
+            before = old.get(name) if isinstance(old, dict) else None
+            yield from _value((*path, name), part, before, compared, notes)
         return
-    was = f"  # was {_scalar(old)}" if old is not None else "  # new"
-    yield f"{pad}{key}: {_scalar(value)}{was if compared and old != value else ''}"
+    was = [f"was {_scalar(old)}" if old is not None else "new"] if compared and old != value else []
+    said = "; ".join((*was, *filter(None, [notes.get(".".join(path))])))
+    yield f"{key} {_scalar(value)}{f'  # {said}' if said else ''}"
 
 
 def _scalar(value: Any) -> str:

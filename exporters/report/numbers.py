@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from exporters.report.record import Number
+from rules.money import amount as amount_of
 from rules.signals import Missing, SignalValue
 from rules.wording import number
 
@@ -81,11 +82,8 @@ def change(ratio: float | None) -> str:
 
 
 def money(amount: float | None, currency: str) -> str:
-    """An amount in a currency: three digits, whole units from 1000 on."""
-    if amount is None:
-        return DASH
-    text = f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:.3g}"
-    return f"{text} {currency}".strip()
+    """An amount in a currency, a dash where there is none."""
+    return DASH if amount is None else amount_of(amount, currency)
 
 
 def certainty(text: str) -> str:

@@ -1,75 +1,26 @@
-"""What happened and what was not known: incidents with the alerts of others that they explain, gaps, and remarks about the time.
+"""What was not known: gaps, and remarks about the time.
 
-Owns these two sections and the sentences on weeks that are no whole weeks: nothing seen, half of it, another plan on a Wednesday,
-a clock that changed. It judges nothing.
+Owns this section and the sentences on weeks that are no whole weeks: nothing seen, half of it, another plan on a Wednesday, a
+clock that changed. It judges nothing; what happened is `exporters.report.happened`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from exporters.report.past import TierPast
-from exporters.report.record import Blind, ForeignRow, Incident, QualityPart, Stage
+from exporters.report.record_time import Blind, QualityPart
 from exporters.report.wording import instant
 from exporters.time_words import span
-from rules.catalogue import BY_NAME as RULES
-from rules.catalogue import Loudness
-from rules.episodes import Episode
-from rules.foreign_alerts import ForeignAlert
 from rules.plan import plan_version
 from rules.resize_seen import RECENT_SECONDS, Seen
 from rules.timeline import Kind
-from rules.verdicts import Certainty, Status
 
 HOUR, HALF_HOUR = 3600.0, 1800.0
 NEARLY = 0.98
 """From this share on a time counts as wholly seen: a scrape or two are always missed."""
-
-
-def incidents(past: TierPast) -> tuple[Incident, ...]:
-    """The episodes of rules that send alerts, the oldest first, each with the foreign alerts that it explains."""
-    loud = [one for one in past.episodes if one.rule in RULES and RULES[one.rule].loudness is not Loudness.REPORT]
-    return tuple(_incident(one, past.foreign) for one in sorted(loud, key=lambda one: one.started_at))
-
-
-def worst_titles(past: TierPast) -> tuple[str, ...]:
-    """What was surely critical in this time, each rule once, in the order of its first begin."""
-    sure = [
-        one
-        for one in sorted(past.episodes, key=lambda one: one.started_at)
-        if one.rule in RULES
-        and RULES[one.rule].loudness is not Loudness.REPORT
-        and (one.worst.status, one.worst.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
-    ]
-    return tuple(dict.fromkeys(RULES[one.rule].title for one in sure))
-
-
-def _incident(one: Episode, foreign: Iterable[ForeignAlert]) -> Incident:
-    tied = [
-        alert
-        for alert in foreign
-        if (told := alert.diagnosis) is not None
-        and (told.rule, told.subject, told.began_at) == (one.rule, one.subject, one.started_at)
-    ]
-    return Incident(
-        rule=one.rule,
-        title=RULES[one.rule].title,
-        replica=one.subject.replica,
-        status=one.worst.status.value,
-        certainty=one.worst.certainty.value,
-        started_at=one.started_at,
-        ended_at=one.ended_at,
-        sentence=one.worst.sentence,
-        stages=tuple(Stage(t=step.t, status=step.status.value, stage=step.stage) for step in one.transitions),
-        foreign=tuple(foreign_row(alert) for alert in tied),
-    )
-
-
-def foreign_row(alert: ForeignAlert) -> ForeignRow:
-    text = alert.diagnosis.sentence if alert.diagnosis else alert.summary
-    return ForeignRow(name=alert.name, started_at=alert.started_at, ended_at=alert.ended_at, text=text)
 
 
 def quality(past: TierPast, zone: str) -> QualityPart:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from exporters.report.record_time import Incident, QualityPart, RestartRow
+
 SCHEMA = 1
 SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
 
@@ -255,59 +257,6 @@ class GuardrailPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    t: float
-    status: str
-    stage: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRow:
-    name: str
-    started_at: float
-    ended_at: float | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """An episode of a rule that sends alerts. `foreign` are the alerts of others that it explains."""
-
-    rule: str
-    title: str
-    replica: str | None
-    status: str
-    certainty: str
-    started_at: float
-    ended_at: float | None
-    sentence: str
-    stages: tuple[Stage, ...]
-    foreign: tuple[ForeignRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blind:
-    """What was not known, for which reason and for how long in all."""
-
-    rule: str
-    reason: str
-    seconds: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityPart:
-    """`hours_seen` of `hours` were seen, weighted by coverage. `remarks` are sentences about the time as a whole."""
-
-    hours: float
-    hours_seen: float
-    coverage: float | None
-    plan_versions: tuple[str, ...]
-    remarks: tuple[str, ...]
-    blind: tuple[Blind, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """A question of the guide's 8.4 with its answer, and the lengths without which no number of it means anything."""
 
@@ -320,7 +269,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalPart:
-    """keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative where it costs; null without a price."""
+    """keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative where it costs; null without a price. `left` says
+    which keys of the plan do not follow production, for it tells a bound of them and no number."""
 
     kind: str
     certainty: str
@@ -333,6 +283,7 @@ class ProposalPart:
     needed: tuple[str, ...]
     saves_a_day: float | None
     changes: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +307,7 @@ class TierReport:
     prewarming: PrewarmPart
     guardrails: GuardrailPart
     incidents: tuple[Incident, ...]
+    restarts: tuple[RestartRow, ...]
     quality: QualityPart
     questions: tuple[Answered, ...]
     proposal: ProposalPart

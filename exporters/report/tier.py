@@ -7,13 +7,17 @@ own (monitoring table, quality and incidents, questions) is only put in its plac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporters.check_text import HEADS
 from exporters.plan_diff import tier_diff
+from exporters.report.happened import incidents, restarts, worst_titles
 from exporters.report.monitoring import judge_row, watched
+from exporters.report.next_lengths import left_as_planned
 from exporters.report.numbers import as_number, exactly, money
 from exporters.report.past import Prewarming, TierPast
-from exporters.report.quality import incidents, quality, shortly, worst_titles
+from exporters.report.quality import quality, shortly
 from exporters.report.questions import lengths_words, questions
 from exporters.report.record import (
     CostRow,
@@ -40,12 +44,17 @@ from rules.money import HOURS_A_DAY
 from rules.plan import Plan, Point, TierPlan
 from rules.resize import Kind, Resize
 from rules.resize_curve import ProductionPoint
-from rules.resize_fleet import Arithmetic, Costed, Term
+from rules.resize_fleet import Arithmetic, Costed
 from rules.resize_guardrails import fits
 from rules.resize_levers import by_hour_of_week
 from rules.resize_seen import Rate
 from rules.verdicts import FIRING, SEVERITY, Status, Verdict
 from rules.watch_long import HOUR_SECONDS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
 
 GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
 
@@ -80,6 +89,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         prewarming=_prewarming(past, resize.seen.view.limits),
         guardrails=_guardrails(past),
         incidents=incidents(past),
+        restarts=restarts(past),
         quality=quality(past, zone),
         questions=questions(past),
         proposal=_proposal(resize, tier, tier_diff(name, before, after) if before and after else ()),
@@ -144,29 +154,18 @@ def _status(past: TierPast, rows: list[str]) -> str:
     return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in found), "unknown")
 
 
+def _row(kind: type[Row], one: object, /, **other: Any) -> Row:
+    """A row of the report from a record of the rules: what has the same name is the same, `other` is what differs."""
+    same = {field.name: getattr(one, field.name) for field in fields(kind) if field.name not in other}
+    return kind(**same, **other)
+
+
 def _workload(past: TierPast) -> WorkloadPart:
     now = past.resize.workload
-    return WorkloadPart(
-        lengths=tuple(
-            LengthRow(
-                what=one.what,
-                quantile=one.quantile,
-                observed=as_number(one.observed),
-                planned=one.planned,
-                factor=one.factor,
-            )
-            for one in now.lengths
-        ),
-        requests=now.requests,
-        average_rps=now.average_rps,
-        peak_rps=now.peak_rps,
-        p95_rps=now.p95_rps,
-        highest_rps=now.highest_rps,
-        planned_average_rps=now.planned_average_rps,
-        planned_peak_rps=now.planned_peak_rps,
-        peak_to_average=now.peak_to_average,
-        archetype=now.archetype,
-        towards=now.towards,
+    return _row(
+        WorkloadPart,
+        now,
+        lengths=tuple(_row(LengthRow, one, observed=as_number(one.observed)) for one in now.lengths),
         drift=judge_row(("WorkloadDrift",), past).sentence,
         hourly=_hourly(past.resize.seen.rates),
     )
@@ -228,14 +227,12 @@ def _benchmark(one: Point) -> CurvePoint:
     )
 
 
-def _term(one: Term) -> TermRow:
-    return TermRow(name=one.name, value=one.value, unit=one.unit, source=one.source)
-
-
 def _sum(one: Arithmetic | None) -> Sum | None:
     if one is None:
         return None
-    return Sum(formula=one.formula, terms=tuple(map(_term, one.terms)), result=_term(one.result))
+    return Sum(
+        formula=one.formula, terms=tuple(_row(TermRow, term) for term in one.terms), result=_row(TermRow, one.result)
+    )
 
 
 def _fleet(resize: Resize) -> FleetPart:
@@ -253,15 +250,7 @@ def _fleet(resize: Resize) -> FleetPart:
 
 
 def _cost(one: Costed) -> CostRow:
-    return CostRow(
-        name=one.name,
-        replicas=one.replicas,
-        gpu_hours_a_day=one.gpu_hours_a_day,
-        money_a_day=one.money_a_day,
-        per_million_tokens=one.per_million_tokens,
-        utilization=one.utilization,
-        arithmetic=_sum(one.arithmetic),
-    )
+    return _row(CostRow, one, arithmetic=_sum(one.arithmetic))
 
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
@@ -272,28 +261,8 @@ def _trap(past: TierPast, zone: str) -> TrapPart:
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
-        levers=tuple(
-            LeverRow(
-                name=one.name,
-                replicas=one.replicas,
-                gpu_hours_a_day=one.gpu_hours_a_day,
-                money_a_day=one.money_a_day,
-                certainty=one.certainty.value,
-                basis=one.basis,
-                missing=one.missing,
-            )
-            for one in resize.levers
-        ),
-        week=tuple(
-            WeekHour(
-                weekday=one.weekday,
-                hour=one.hour,
-                utilization=one.utilization,
-                idle_replicas=one.idle_replicas,
-                count=one.count,
-            )
-            for one in week
-        ),
+        levers=tuple(_row(LeverRow, one, certainty=one.certainty.value) for one in resize.levers),
+        week=tuple(_row(WeekHour, one) for one in week),
         zone=zone,
     )
 
@@ -309,15 +278,7 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
     instead = reacting.money if reacting else None
     return PrewarmPart(
         strategies=tuple(
-            StrategyRow(
-                name=one.name,
-                violation_minutes=one.violation_minutes,
-                late_requests=one.late_requests,
-                replica_hours=one.replica_hours,
-                money=one.money,
-                is_ours=one.name == worth.ours,
-                is_recommended=one.name == worth.recommended,
-            )
+            _row(StrategyRow, one, is_ours=one.name == worth.ours, is_recommended=one.name == worth.recommended)
             for one in worth.strategies
         )
         if worth
@@ -345,7 +306,7 @@ def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str
         return ""
     said = []
     if found.error_ratio is not None and found.error_ratio >= rule.limit("error_ratio", limits):
-        said.append(f"its error is {found.error_ratio:.2f}x that of {found.naive}")
+        said.append(f"its error is {found.error_ratio:.2f} times that of the simplest one, {found.naive}")
     if found.covered_ratio is not None and found.covered_ratio < rule.limit("coverage", limits):
         said.append(f"only {found.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
     return " and ".join(said)
@@ -354,27 +315,18 @@ def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str
 def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
         judged=tuple(judge_row((rule,), past) for rule in GUARDRAILS),
-        fits=tuple(
-            GuardrailRow(
-                key=one.key, planned=one.planned, low=one.low, high=one.high, proposed=one.proposed, basis=one.basis
-            )
-            for one in fits(past.resize.seen, past.resize.workload)
-        ),
+        fits=tuple(_row(GuardrailRow, one) for one in fits(past.resize.seen, past.resize.workload)),
     )
 
 
 def _proposal(resize: Resize, tier: TierPlan | None, changes: tuple[str, ...]) -> ProposalPart:
     one = resize.proposal
-    return ProposalPart(
+    return _row(
+        ProposalPart,
+        one,
         kind=one.kind.value,
         certainty=one.certainty.value if one.kind is not Kind.NONE else "",
-        now=one.now,
-        replicas=one.replicas,
-        to_tier=one.to_tier,
-        sentence=one.sentence,
-        evidence=one.evidence,
-        against=one.against,
-        needed=one.needed,
         saves_a_day=_saves(resize),
         changes=changes,
+        left=left_as_planned(resize),
     )

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from exporters.plan_diff import plan_diff
 from exporters.report.next_plan import next_plan
+from exporters.report.numbers import money
 from exporters.report.past import Past
 from exporters.report.record import SCHEMA, Report, TierReport
 from exporters.report.tier import tier_report
@@ -65,9 +66,9 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
         if tier.proposal.saves_a_day:
             saved[tier.currency] = saved.get(tier.currency, 0.0) + tier.proposal.saves_a_day
     amounts = [
-        f"{abs(amount):,.0f} {currency} a day {'less' if amount > 0 else 'more'}"
+        f"{money(abs(amount), currency)} a day {'less' if amount > 0 else 'more'}"
         for currency, amount in saved.items()
         if round(amount)
     ]
-    money = ", ".join(amounts)
-    return f"{text[:1].upper()}{text[1:]}{f': {money}' if money else ''}."
+    paid = ", ".join(amounts)
+    return f"{text[:1].upper()}{text[1:]}{f': {paid}' if paid else ''}."

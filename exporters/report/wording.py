@@ -9,13 +9,15 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from exporters.report.numbers import DASH, money, plain, words
-from exporters.report.record import Blind, CurvePart, GuardrailRow, Incident, Report, Sum, TierReport, TrapPart
+from exporters.report.record import CurvePart, GuardrailRow, PrewarmPart, Report, Sum, TierReport, TrapPart
+from exporters.report.record_time import Blind, QualityPart
 from exporters.time_words import span
-from rules.cascade import STAGES
 from rules.resize import Kind
 from rules.wording import number
 
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
+
+BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -146,20 +148,6 @@ def busiest_idle(part: TrapPart) -> str:
     return f"Idle most {when}: {most:.1f} replicas on average; batch work fits there."
 
 
-def stage_lines(one: Incident, zone: str) -> list[str]:
-    """When a cascade reached each stage, to the second: its stages follow each other within a minute."""
-    lines: list[str] = []
-    worst = 0
-    for step in one.stages:
-        if step.stage is not None and step.stage > worst:
-            worst = step.stage
-            name = STAGES[step.stage]
-            lines.append(
-                f"{datetime.fromtimestamp(step.t, ZoneInfo(zone)):%a %d %b %H:%M:%S %Z}: stage {worst}, {name}"
-            )
-    return lines
-
-
 def _count(amount: float, what: str) -> str:
     """An amount with its noun: whole from 100 on, three digits below, so that little is not shown as none."""
     text = f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
@@ -177,29 +165,47 @@ def blind_line(one: Blind) -> str:
     return f"{one.rule}: not judged for {span(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
 
 
+def seen_sentence(part: QualityPart) -> str:
+    """How much of the time was seen at all, and of the replicas in it."""
+    text = f"{part.hours_seen:.0f} of {part.hours:.0f} hours were seen"
+    return (
+        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
+    )
+
+
+def trend_note(tier: TierReport) -> str:
+    """Why no row has a trend; "" where one has."""
+    if any(row.change is not None for row in tier.monitoring):
+        return ""
+    return "There is no trend: nothing that could be compared was seen in as long a time before."
+
+
 def prewarm_sentences(tier: TierReport) -> list[str]:
     """What pre-warming saved or cost against reacting, and how good the forecast was."""
     part = tier.prewarming
     if part.missing:
         return [f"Not known: {part.missing}."]
-    lines = []
-    if part.saved_replica_hours is not None:
-        hours, late = part.saved_replica_hours, part.saved_late_requests or 0.0
-        text = f"Against reacting to load it {'saved' if hours >= 0 else 'took'} {_count(abs(hours), 'replica-hour')}"
-        text += f" ({money(abs(part.saved_money), tier.currency)})" if part.saved_money is not None else ""
-        text += f" and {'spared' if late >= 0 else 'cost'} {_count(abs(late), 'late request')}."
-        lines.append(text if hours or late else "Against reacting to load it saved and cost nothing.")
+    lines = [_against_reacting(part, tier.currency)] if part.saved_replica_hours is not None else []
     if part.method:
         text = f"Forecast by {part.method}"
-        text += (
-            f"; {part.covered_ratio:.0%} of {part.forecasts} targets at or below its 95 % quantile"
-            if part.covered_ratio is not None
-            else ""
-        )
+        if part.covered_ratio is not None:
+            text += f": {part.covered_ratio:.0%} of {part.forecasts:,} forecasts were high enough, 95% are meant to be"
         # A forecast that failed says so, with this number, in the sentence below.
         tell = part.error_ratio is not None and not part.failed
-        text += f"; error {part.error_ratio:.2f}x that of {part.naive}" if tell else ""
+        text += f"; its error is {part.error_ratio:.2f} times that of the simplest one, {part.naive}" if tell else ""
         lines.append(f"{text}.")
     if part.failed:
         lines.append(f"The forecast was no better than none: {part.failed}. Do not pre-warm by it until that is over.")
     return [*lines, part.sentence] if part.sentence else lines
+
+
+def _against_reacting(part: PrewarmPart, currency: str) -> str:
+    hours, late = part.saved_replica_hours or 0.0, part.saved_late_requests or 0.0
+    if not hours and not late:
+        return "Compared with reacting to load, pre-warming saved and cost nothing."
+    paid = f" ({money(abs(part.saved_money), currency)})" if part.saved_money is not None else ""
+    took = f"took {_count(abs(hours), 'replica-hour')} more" if hours < 0 else f"saved {_count(hours, 'replica-hour')}"
+    text = f"Compared with reacting to load, pre-warming {took}{paid} and "
+    if not late:
+        return f"{text}made no difference to late requests."
+    return f"{text}{'spared' if late > 0 else 'made'} {_count(abs(late), 'late request')}{'' if late > 0 else ' more'}."

@@ -1,0 +1,92 @@
+"""Which lengths of requests the next plan has, and what is said beside each.
+
+Owns the choice, length by length: a bound is no measurement, so what production tells only "above" of keeps the planned value, or
+none, with the reason. Writing them down is `exporters.report.next_plan`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rules.resize import Kind, Resize
+from rules.resize_workload import Length
+from rules.signals import Reading
+from rules.wording import number
+
+KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
+"""The words of the report and the plan's keys."""
+
+MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextLength:
+    """One quantile of prompts or outputs: `value` in tokens, None where the plan gets none. `note` stands beside a value that
+    is not what was planned or not what was seen; `left` says in a sentence why production's is not taken over, "" where it is."""
+
+    what: str
+    quantile: str
+    value: float | None
+    note: str = ""
+    left: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it stands in a tier of the plan."""
+        return f"workload.{KEYS[self.what]}.{self.quantile}"
+
+
+def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
+    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate."""
+    return tuple(one for what in KEYS for one in _rising(resize, what))
+
+
+def left_as_planned(resize: Resize) -> tuple[str, ...]:
+    """A sentence for each length that a proposal does not take over; none without a proposal."""
+    if resize.proposal.kind is Kind.NONE:
+        return ()
+    return tuple(one.left for one in next_lengths(resize) if one.left)
+
+
+def _rising(resize: Resize, what: str) -> Iterator[NextLength]:
+    """None below the one before it: a plan with one is refused."""
+    floor = 0.0
+    for length in resize.workload.lengths:
+        if length.what == what:
+            chosen = _chosen(length, floor)
+            floor = chosen.value or floor
+            yield chosen
+
+
+def _chosen(length: Length, floor: float) -> NextLength:
+    seen, given = length.observed, length.planned
+    if not isinstance(seen, Reading) or _holds(seen, given):
+        return NextLength(
+            what=length.what, quantile=length.quantile, value=None if given is None else max(given, floor)
+        )
+    if seen.value is None:
+        return _bound_only(length, seen.low or 0.0, floor)
+    value = max(floor, float(max(1, round(seen.value))))
+    low, high = seen.low or 0.0, seen.high or value
+    note = f"seen between {number(low, '')} and {number(high, '')}" if high > low else ""
+    return NextLength(what=length.what, quantile=length.quantile, value=value, note=note)
+
+
+def _holds(seen: Reading, given: float | None) -> bool:
+    return given is not None and (seen.low or 0.0) <= given and (seen.high is None or given <= seen.high)
+
+
+def _bound_only(length: Length, low: float, floor: float) -> NextLength:
+    """Production tells only that it is longer than the last edge of the engine's buckets."""
+    name, given, above = f"{length.what} {length.quantile.upper()}", length.planned, f"above {number(low, '')}"
+    said = f"{name}: production tells only that it is {above} tokens, where the engine's buckets end; "
+    if given is None:
+        left = f"{said}the plan gets none: {MEASURE}"
+    elif given < floor:
+        left = f"{said}the planned {number(given, '')} cannot stay, the quantile below it is longer: {MEASURE}"
+    else:
+        left = f"{said}the planned {number(given, '')} stays, too low as it is: {MEASURE}"
+    stays = given is not None and given >= floor
+    note = f"stays, too low: production is {above}" if stays else ""
+    return NextLength(what=length.what, quantile=length.quantile, value=given if stays else None, note=note, left=left)

@@ -1,0 +1,71 @@
+"""`sizewatch check --since`: what was asked for is what is looked at, and where it is not, that is said."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from report_samples import TIER, hour, plan
+
+from agent import cli
+from agent.history.booking import Booking
+from agent.history.store import Store
+from rules.plan import plan_version
+from rules.slices import place, view
+from rules.windows import MINUTE_SECONDS, Window
+
+
+def minute(start: float, rps: float) -> Window:
+    """A minute of one replica."""
+    found = hour(0, rps / 60, replicas=1 / 60)
+    return replace(found, start=start, end=start + MINUTE_SECONDS)
+
+
+def configured(folder: Path) -> list[str]:
+    """A history of the last two hours: 3 rps, and 6 in the last ten minutes. The words of a check of it."""
+    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
+    path = folder / "sizewatch.yaml"
+    path.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(folder)}), encoding="utf-8")
+    one = plan()
+    found = one.tiers["t"]
+    end = time.time() // MINUTE_SECONDS * MINUTE_SECONDS
+    with Store(folder / "history.db") as store:
+        store.book(
+            Booking(
+                tier="t",
+                plan_version=plan_version(found),
+                slice=place(minute(end - back * MINUTE_SECONDS, 6 if back <= 10 else 3), view("t", found).curve, "all"),
+            )
+            for back in range(120, 0, -1)
+        )
+    return ["check", "-c", str(path)]
+
+
+def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:
+    cli.main([*words, "--format", "json"])
+    return float(json.loads(capsys.readouterr().out)["tiers"][0]["requests"])
+
+
+def test_ten_minutes_are_ten_minutes_and_no_hour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = configured(tmp_path)
+    # The minute that runs when the test does may cut one off.
+    assert requests([*words, "--since", "10m"], capsys) == pytest.approx(10 * 60 * 6, abs=60 * 6)
+    assert requests([*words, "--since", "1h"], capsys) == pytest.approx(10 * 60 * 6 + 50 * 60 * 3, abs=60 * 3)
+    cli.main([*words, "--since", "10m"])
+    assert "(the last 10m, 3," in capsys.readouterr().out
+
+
+def test_less_than_a_minute_is_refused_for_nothing_is_kept_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*configured(tmp_path), "--since", "10s"]) == 2
+    assert "must be 1m or longer: the history keeps sums of minutes" in capsys.readouterr().err
+
+
+def test_more_than_is_kept_is_what_is_kept_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*configured(tmp_path), "--since", "200d"])
+    assert "(the last 91d, not 200d: no more is kept, " in capsys.readouterr().out

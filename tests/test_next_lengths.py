@@ -1,0 +1,97 @@
+"""Lengths of the next plan: what production measured is taken over, a bound of it never."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from length_samples import TOKEN_EDGES
+from report_samples import hours, past, plan, tier_past
+
+from exporters.report.html import report_html
+from exporters.report.markdown import report_markdown
+from exporters.report.next_plan import next_plan_text
+from exporters.report.record import Report
+from exporters.report.whole import report
+from rules.plan import Plan, TokenQuantiles, parse_plan
+
+LAST = TOKEN_EDGES[-2]
+"""The last edge that is a number: what is longer lies above it."""
+
+BEYOND = hours(168, outputs=LAST + 1.0)
+
+
+def planned(p50: float | None = None, p95: float | None = None, p99: float | None = None) -> Plan:
+    tokens = {key: value for key, value in (("p50", p50), ("p95", p95), ("p99", p99)) if value is not None}
+    workload = {"requests_per_second": {"average": 30, "peak": 50}, "generation_tokens": tokens}
+    return plan(workload=workload)
+
+
+def asked(one: Plan, several: list = BEYOND) -> tuple[Report, TokenQuantiles | None, str]:
+    """The report, the outputs of the proposed plan, and its text."""
+    whole = past(one, tier_past(one, several))
+    found, proposed = report(whole)
+    assert proposed is not None
+    text = next_plan_text(whole, proposed)
+    assert parse_plan(yaml.safe_load(text)) == proposed
+    workload = proposed.tiers["t"].workload
+    return found, workload.generation_tokens if workload else None, text
+
+
+def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
+    found, outputs, text = asked(planned(90, 190, 199))
+    assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
+    assert f"p99: 199  # stays, too low: production is above {LAST:,.0f}" in text
+    left = found.tiers[0].proposal.left
+    assert [one.partition(":")[0] for one in left] == ["outputs P50", "outputs P95", "outputs P99"]
+    assert left[2] == (
+        f"outputs P99: production tells only that it is above {LAST:,.0f} tokens, where the engine's buckets end; the planned "
+        "199 stays, too low as it is: take it from the requests that a gateway logs, and write it into the plan by hand"
+    )
+    assert f"    # {left[2]}." in text
+    assert left[2] in report_markdown(found)
+    assert "Not taken over: outputs P99" in report_html(found)
+    assert not any("outputs" in change for change in found.plan_changes)
+
+
+def test_a_plan_without_that_length_gets_none() -> None:
+    found, outputs, text = asked(planned())
+    assert outputs is None
+    assert "generation_tokens" not in text
+    assert all("the plan gets none" in one for one in found.tiers[0].proposal.left)
+
+
+def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
+    # Nine of ten are 950 tokens long, one lies in the last bucket: P95 and P99 are open, P50 is not.
+    one = hours(168, outputs=950.0)
+    longer = hours(168, outputs=LAST + 1.0)
+    name = "generation_tokens_per_request"
+    for at, few in zip(one, longer, strict=True):
+        (base,), (tail,) = at.histograms[name], few.histograms[name]
+        mixed = type(base)(
+            edges=base.edges,
+            counts=tuple(0.9 * a + 0.1 * b for a, b in zip(base.counts, tail.counts, strict=True)),
+            total=None,
+        )
+        at.histograms[name] = (mixed,)
+    found, outputs, _ = asked(planned(90, 190, 5_000_000), one)
+    # P99 is planned beyond every bucket, which nothing contradicts.
+    assert outputs is not None
+    assert (outputs.p50 or 0) > 500
+    assert (outputs.p95, outputs.p99) == (None, 5_000_000)
+    assert [line.partition(":")[0] for line in found.tiers[0].proposal.left] == ["outputs P95"]
+    assert "the planned 190 cannot stay, the quantile below it is longer" in found.tiers[0].proposal.left[0]
+    assert "t: outputs, P95 tokens: 190 before, not given any more" in found.plan_changes
+
+
+def test_a_length_that_was_measured_says_between_what_it_lies() -> None:
+    _, outputs, text = asked(planned(900, 1900, 1990), hours())
+    assert outputs is not None
+    assert re.search(rf"p50: {outputs.p50:g}  # was 900; seen between 50 and 100$", text, re.MULTILINE)
+
+
+def test_a_tier_without_a_recommendation_says_nothing_of_lengths() -> None:
+    found, outputs, text = asked(planned(90, 190, 199), hours(84, outputs=LAST + 1.0))
+    assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
+    assert found.tiers[0].proposal.left == ()
+    assert "stays" not in text.replace("stays as it is", "")

@@ -1,0 +1,197 @@
+"""Incidents and restarts in the report: a finding that comes and goes is a line, and what restarts cost is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from report_samples import HOUR, START, WEEK, episode, hours, plan, reported
+
+from exporters.report.html import report_html
+from exporters.report.markdown import report_markdown
+from exporters.report.record import Report, TierReport
+from exporters.report.whole import report_json
+from rules import timeline
+from rules.episodes import Episode, Standing, advance
+from rules.foreign_alerts import Diagnosis, ForeignAlert
+from rules.starts import Start
+from rules.timeline import Event, Kind
+from rules.verdicts import Status
+
+PLAN = plan()
+RULE = "KvCacheCascade"
+
+
+def told(**parts: object) -> tuple[Report, TierReport]:
+    found, _ = reported(PLAN, hours(), **parts)
+    return found, found.tiers[0]
+
+
+def section(found: Report, title: str) -> list[str]:
+    """The lines of a section of the Markdown."""
+    text = report_markdown(found).partition(f"### {title}\n")[2].partition("\n### ")[0]
+    return [line for line in text.splitlines() if line]
+
+
+def flapping(minutes: int, replica: str = "r1") -> tuple[Episode, ...]:
+    """A rule that fires for a minute and is ok for one, as `advance` makes episodes of its answers. The last one lasts."""
+    firing = episode(RULE, 0, None, replica=replica).worst
+    standing: Standing | None = None
+    found: list[Episode] = []
+    for minute in range(minutes):
+        status = Status.WARNING if minute % 2 == 0 else Status.OK
+        answer = replace(firing, t=START + 60.0 * minute, status=status)
+        if minute == 2000:
+            answer = replace(answer, status=Status.CRITICAL, sentence="it was worst here")
+        standing, ended = advance(standing, answer)
+        found += [one for one in ended if isinstance(one, Episode)]
+    assert standing is not None
+    return (*found, *([standing.episode] if standing.episode else []))
+
+
+def test_a_rule_that_flaps_for_a_week_is_one_incident_with_a_count() -> None:
+    every = flapping(10_079)
+    assert len(every) == 5040
+    found, tier = told(episodes=every)
+    (one,) = tier.incidents
+    assert (one.times, one.replica, one.replicas, one.status) == (5040, "r1", 1, "critical")
+    assert (one.started_at, one.last_started_at, one.ended_at) == (START, START + 10_078 * 60, None)
+    # A minute each, and the last until the end of the time.
+    assert one.seconds == 5039 * 60 + (WEEK - 10_078 * 60)
+    assert section(found, "Incidents")[0] == (
+        "- **KV cache memory-pressure cascade** on r1: critical, certain, 5,040 times, 3 d 12 h in all; "
+        "first Mon 02 Nov 00:00 UTC, last Sun 08 Nov 23:58 UTC, not over. At its worst, Tue 03 Nov 09:20 UTC: it was worst here"
+    )
+    assert "5,040 times, 3 d 12 h in all" in report_html(found)
+    assert len(report_json(found)) < 200_000
+
+
+def test_three_episodes_stand_by_themselves_and_a_fourth_makes_them_one() -> None:
+    several = tuple(episode(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(4))
+    assert [one.times for one in told(episodes=several[:3])[1].incidents] == [1, 1, 1]
+    (one,) = told(episodes=several)[1].incidents
+    assert (one.times, one.seconds, one.started_at, one.ended_at) == (4, 4 * HOUR, START, START + 31 * HOUR)
+
+
+def test_a_finding_on_many_replicas_is_one_line_that_names_the_worst() -> None:
+    several = [episode(RULE, n, n + 0.5, replica=f"r{n}") for n in range(40)]
+    several.append(episode(RULE, 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
+    found, tier = told(episodes=tuple(several))
+    (one,) = tier.incidents
+    assert (one.times, one.replicas, one.replica) == (41, 40, "r7")
+    assert " on 40 replicas, worst on r7: critical, certain, 41 times, 21 h in all;" in section(found, "Incidents")[0]
+
+
+def test_two_at_once_do_not_last_twice_as_long() -> None:
+    several = tuple(episode(RULE, 10, 20 + n, Status.CRITICAL, replica=f"r{n}") for n in range(4))
+    found, tier = told(
+        episodes=(*several, episode("KvCacheNearCeiling", 5, 15), episode("KvCacheNearCeiling", -50, None))
+    )
+    assert [(one.rule, one.seconds) for one in tier.incidents if one.times > 1] == [(RULE, 13 * HOUR)]
+    row = next(one for one in tier.monitoring if one.key == "kv_utilization")
+    assert row.sentence.startswith("fired 6 times, 7 d in all, not over; ")
+    assert row.sentence.partition(", ")[2] in report_markdown(found)
+
+
+def test_what_lasted_before_the_time_counts_from_its_begin() -> None:
+    several = (
+        episode(RULE, -5, 1, replica="r1"),
+        *(episode(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(1, 4)),
+    )
+    (one,) = told(episodes=several)[1].incidents
+    assert one.seconds == 4 * HOUR
+
+
+def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None:
+    every = tuple(episode(RULE, n, n + 0.5, replica="r1") for n in range(20))
+    alerts = tuple(
+        ForeignAlert(
+            name="Slow",
+            labels=(("n", str(n)),),
+            summary="",
+            started_at=one.started_at + 60,
+            ended_at=one.started_at + 600,
+            heard_at=one.started_at,
+            tier="t",
+            diagnosis=Diagnosis(rule=RULE, subject=one.subject, began_at=one.started_at, certain=True, sentence="why"),
+        )
+        for n, one in enumerate(every)
+    )
+    found, tier = told(episodes=every, foreign=alerts)
+    ((row,),) = [one.foreign for one in tier.incidents]
+    assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
+    assert section(found, "Incidents")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
+
+
+def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[Event, ...]:
+    """A restart as the daemon tells it: the event, and the start of which the silence is known or is not."""
+    t = START + hour * HOUR
+    said = Event(t=t, kind=Kind.RESTART, tier="t", replica=replica, text="the engine restarted")
+    if unseen is None:
+        return (said,)
+    start = Start(
+        replica=replica, seen_at=t, alive_at=t - unseen, silent_since=t - unseen + 5, started_at=t - 60, ready_at=t - 2
+    )
+    return (said, timeline.cold_start("t", start))
+
+
+def test_restarts_stand_beside_incidents_and_what_they_cost_in_the_data_quality() -> None:
+    events = (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))
+    found, tier = told(events=events)
+    rows = [(one.replica, one.times, one.unseen_seconds, one.untimed) for one in tier.restarts]
+    assert rows == [("r1", 3, 380.0, 0), ("r2", 1, 90.0, 0)]
+    assert section(found, "Incidents")[:4] == [
+        "None.",
+        "Restarts of engines:",
+        "- r1: 3 restarts, first Mon 02 Nov 01:00 UTC, last Tue 03 Nov 06:00 UTC; nothing was seen of it for 6 min in all",
+        "- r2: 1 restart, Tue 03 Nov 16:00 UTC; nothing was seen of it for 1 min",
+    ]
+    said = "Engines restarted 4 times; around that nothing was seen of it for 7 min in all."
+    assert f"- {said}" in section(found, "Data quality")
+    assert said in report_html(found)
+    assert "r2: 1 restart, Tue 03 Nov 16:00 UTC" in report_html(found)
+
+
+def test_a_restart_of_which_no_silence_is_known_is_not_taken_for_none() -> None:
+    found, tier = told(events=(*restart(1), *restart(2, unseen=None)))
+    assert [(one.times, one.unseen_seconds, one.untimed) for one in tier.restarts] == [(2, 90.0, 1)]
+    said = (
+        "- r1: 2 restarts, first Mon 02 Nov 01:00 UTC, last Mon 02 Nov 02:00 UTC; nothing was seen of it for 1 min in all, "
+        "1 of them not counted in that"
+    )
+    assert said in section(found, "Incidents")
+    alone, _ = told(events=restart(2, unseen=None))
+    assert "- r1: 1 restart, Mon 02 Nov 02:00 UTC; how long nothing was seen of it is not known" in section(
+        alone, "Incidents"
+    )
+
+
+def test_restarts_that_only_sums_tell_of_are_counted() -> None:
+    # A fleet reads them from node agents, which count them, and an imported history from a store.
+    several = hours()
+    several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
+    found, _ = reported(PLAN, several, events=restart(5))
+    assert [(one.replica, one.times) for one in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
+    assert "- 1 restart more, of which only the number is known" in section(found, "Incidents")
+
+
+def test_two_hundred_replicas_that_restart_every_day_are_eleven_lines() -> None:
+    events = tuple(
+        event for day in range(7) for n in range(200) for event in restart(day * 24 + n / 100, f"pod-{n:03}")
+    )
+    found, tier = told(events=events)
+    assert len(tier.restarts) == 200
+    lines = [line for line in section(found, "Incidents") if " restarts" in line]
+    assert lines[-1] == "- 190 replicas more: 1,330 restarts; nothing was seen of it for 1 d 9 h in all"
+    assert len(lines) == 11
+
+
+def test_without_restarts_nothing_is_said_of_them() -> None:
+    found, tier = told()
+    assert tier.restarts == ()
+    assert "restart" not in " ".join(section(found, "Incidents") + section(found, "Data quality"))
+    assert "Restarts of engines" not in report_html(found)
+
+
+def test_what_was_critical_stands_once_in_the_verdict_however_often_it_came() -> None:
+    several = tuple(episode(RULE, n, n + 0.5, Status.CRITICAL, replica="r1") for n in range(30))
+    assert told(episodes=several)[1].verdict.count("KV cache memory-pressure cascade") == 1
