@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.history.bodies import pack
+from agent.history.keeping import Keeping
 from agent.history.reader import Event
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
 from agent.history.store import Store
@@ -305,6 +306,28 @@ def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
     assert store.prune(START + 91 * DAY + 1) == 0
     assert store.prune(START + 100 * DAY) == 1 + 1 + 1 + 1
     assert store.episodes(0.0) == (OF_REPLICA,)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store, sealed):
+    store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
+    store.add_event(
+        *(Event(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10))
+    )
+    if sealed:
+        store.seal(START + 10 * DAY, 60.0)
+    years = START + 2000 * DAY
+    keeping = Keeping(lambda: store)
+    for _ in range(2):
+        keeping.upkeep({}, {}, years)
+    left = store.bins("h100", *EVER)
+    assert min(one.window.start for one in left) <= START + 4 * DAY
+    assert finished(left) >= 60.0 * 12
+    assert finished(store.minutes("h100", *EVER)) >= 60.0 * 12
+    assert len(store.events(0.0)) == 6
+    for _ in range(20):
+        keeping.upkeep({}, {}, years)
+    assert (store.bins("h100", *EVER), store.minutes("h100", *EVER), store.events(0.0)) == ((), (), ())
 
 
 def test_replicas_that_are_long_gone_leave_no_name_behind(store, path):

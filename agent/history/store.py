@@ -21,7 +21,7 @@ from agent.history.booking import Booking
 from agent.history.demand_rows import DEMAND_UPSERT, by_tier_minute, demand_values
 from agent.history.reader import Reader
 from agent.history.rows import RowKey, by_row, summed
-from agent.history.schema import HOURS, KEEP_SECONDS, SUMS, Sum
+from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, Sum
 from agent.history.spans import Span
 from agent.history.troubles import Trouble, translated, trouble
 from rules import arrivals
@@ -64,10 +64,12 @@ class Store(Reader):
         self._identity, self._size = _place(path)
 
     @staticmethod
-    def open_reader(path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Reader:
-        """The history of a daemon that may be running, read only. Raises HistoryProblem."""
+    def open_reader(
+        path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, *, alone: bool = False
+    ) -> Reader:
+        """The history of a daemon that may be running, read only; `alone` where it surely is not. Raises HistoryProblem."""
         path = Path(path)
-        return Reader(path, schema.open_reader(path, busy_timeout_seconds))
+        return Reader(path, schema.open_reader(path, busy_timeout_seconds, alone=alone))
 
     def book(self, minutes: Iterable[Booking]) -> None:
         """Adds closed minutes to all three sums and to the tiers' demand: all of them or, when it raises, none.
@@ -172,21 +174,32 @@ class Store(Reader):
             except ValueError as error:
                 raise trouble(Trouble.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
 
-    def prune(self, now: float) -> int:
+    def prune(self, now: float, at_once: float = math.inf) -> int:
         """Throws away what is older than it is kept at `now` (unix seconds); the number of rows that went.
 
-        Kept values stay, and so do open episodes and unknown spans. Called hourly it removes an hour's rows. A chunk goes
-        when its newest row is too old, up to an hour (of minutes) or a day after its oldest.
+        Of the oldest at most `at_once` times what one chunk holds goes (an hour of minutes, a day of the others): a clock that
+        is far ahead for an hour must not cost all that is kept. Kept values stay, and so do open episodes and unknown spans. A
+        chunk goes when its newest row is too old, up to an hour (of minutes) or a day after its oldest.
         """
-        gone = sum(self._delete(f"{kind.table} WHERE start < ?", now - kind.keep_seconds) for kind in SUMS)
-        gone += sum(self._delete_chunks(kind, now - kind.keep_seconds) for kind in SUMS)
-        gone += self._delete("demand WHERE start < ?", now - KEEP_SECONDS)
-        gone += self._delete("spans WHERE ended_at < ?", now - KEEP_SECONDS)
-        gone += self._delete("events WHERE t < ?", now - KEEP_SECONDS)
+        old = {kind: min(now - kind.keep_seconds, self._oldest(kind) + at_once * kind.sealed_seconds) for kind in SUMS}
+        gone = sum(self._delete(f"{kind.table} WHERE start < ?", old[kind]) for kind in SUMS)
+        gone += sum(self._delete_chunks(kind, old[kind]) for kind in SUMS)
+        for table, time_of in (("demand", "start"), ("spans", "ended_at"), ("events", "t")):
+            limit = min(now - KEEP_SECONDS, self._least(time_of, table) + at_once * DAY)
+            gone += self._delete(f"{table} WHERE {time_of} < ?", limit)
         # A series goes after its last row: its rows begin before the hour after `last` is over.
-        self._delete("series WHERE last < ?", now - KEEP_SECONDS - HOURS.seconds)
+        self._delete("series WHERE last < ?", min(now - KEEP_SECONDS, *old.values()) - HOURS.seconds)
         self._shrink()
         return gone
+
+    def _oldest(self, kind: Sum) -> float:
+        return min(self._least("start", kind.table), self._least("start", "chunks", f"WHERE sum = '{kind.table}'"))
+
+    def _least(self, time_of: str, table: str, where: str = "") -> float:
+        """Unix seconds; where there is no row, later than any time."""
+        with self._lock, translated(self._path):
+            (found,) = self._connection.execute(f"SELECT min({time_of}) FROM {table} {where}").fetchone()
+        return math.inf if found is None else float(found)
 
     def _delete(self, which: str, older_than: float) -> int:
         table = which.partition(" ")[0]
