@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
+from agent.collect.hidden import secret_parameters
 from agent.config_keys import Config
 from agent.config_problems import unknown
 from rules.plan import Plan
@@ -49,6 +50,14 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
             yield f"targets[{place}].tier: is watched and compared with nothing: {target.tier} {why}"
 
 
+def _watched_twice(config: Config, _: Plan | None) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for place, target in enumerate(config.targets):
+        before = first.setdefault(target.url.rstrip("/"), place)
+        if before != place:
+            yield f"targets[{place}].url: is that of targets[{before}]; what one engine does is counted twice"
+
+
 def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
     for place, target in enumerate(config.targets):
         tier = plan.tiers.get(target.tier) if plan else None
@@ -69,6 +78,33 @@ def _unchecked_alertmanager(config: Config, _: Plan | None) -> Iterator[str]:
         if one.tls and one.tls.insecure_skip_verify:
             path = f"alerting.alertmanagers[{place}].tls.insecure_skip_verify"
             yield f"{path}: anyone on the way can take the alerts, and the credentials with them; use ca_file"
+
+
+def _asked_with_secrets(config: Config) -> Iterator[tuple[str, str, bool]]:
+    """Whoever is asked, but for the store: the path of its url, the url, and whether credentials go there."""
+    for place, target in enumerate(config.targets):
+        yield f"targets[{place}].url", target.url, bool(target.bearer_token_file or target.basic_auth)
+    if config.gpus.exporter is not None:
+        _, exporter = config.gpus.exporter
+        yield f"gpus.{config.gpus.source}.url", exporter.url, bool(exporter.bearer_token_file or exporter.basic_auth)
+    for place, one in enumerate(config.alerting.alertmanagers):
+        yield f"alerting.alertmanagers[{place}].url", one.url, bool(one.bearer_token_file or one.basic_auth)
+    kubernetes = config.discovery.kubernetes
+    if kubernetes is not None and kubernetes.api is not None:
+        yield "discovery.kubernetes.api.url", kubernetes.api.url, bool(kubernetes.api.bearer_token_file)
+
+
+def _credentials_in_the_clear(config: Config, _: Plan | None) -> Iterator[str]:
+    for path, url, secret in _asked_with_secrets(config):
+        parts = urlsplit(url)
+        if secret and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            yield f"{path}: credentials go to another machine without TLS; use https://"
+
+
+def _secret_in_a_query(config: Config, _: Plan | None) -> Iterator[str]:
+    for path, url, _secret in _asked_with_secrets(config):
+        if names := secret_parameters(url):
+            yield f"{path}: its query holds a secret ({', '.join(names)}), which proxies log and pages repeat; use a token file"
 
 
 def _weak_store(config: Config, _: Plan | None) -> Iterator[str]:
@@ -122,8 +158,11 @@ def _cost_without_price(config: Config, plan: Plan | None) -> Iterator[str]:
 
 CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _nothing_to_watch,
+    _credentials_in_the_clear,
+    _secret_in_a_query,
     _unplanned,
     _unplanned_pods,
+    _watched_twice,
     _other_engine,
     _unchecked_certificate,
     _unchecked_alertmanager,

@@ -1,9 +1,8 @@
 """The doctor: is this installation sound? Line by line, each with what to do.
 
 Owns what is checked and in which order. Looking is `doctor_probes` and `doctor_pages`, judging `doctor_machine` and
-`doctor_targets`, both of alerts `doctor_alerting`, of forecasts `doctor_forecast`, of reports `doctor_report` and of the store
-`doctor_store`, words and layout `doctor_findings`. Another check is a row in CHECKS, or in TARGET_CHECKS where it is made of
-each target.
+`doctor_targets`, words and layout `doctor_findings`; every other part (`doctor_alerting`, `doctor_certificates`, ...) owns both of
+what it is called after. Another check is a row in CHECKS, or in TARGET_CHECKS where it is made of each target.
 """
 
 from __future__ import annotations
@@ -16,22 +15,30 @@ from typing import TYPE_CHECKING
 
 from agent import (
     doctor_alerting,
+    doctor_certificates,
+    doctor_daemon,
     doctor_forecast,
+    doctor_history_file,
+    doctor_limits,
     doctor_machine,
     doctor_pages,
     doctor_probes,
     doctor_report,
+    doctor_rights,
     doctor_store,
     doctor_targets,
 )
 from agent.collect.gpus import owners
 from agent.config import Loaded
 from agent.doctor_alerting import AlertingSeen
+from agent.doctor_certificates import CertificateSeen
 from agent.doctor_findings import Finding, count, exit_code, fail, format_text, ok, warn
 from agent.doctor_forecast import ForecastSeen
+from agent.doctor_history_file import FileSeen
 from agent.doctor_pages import TargetSeen
 from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen
 from agent.doctor_report import ReportSeen
+from agent.doctor_rights import RightsSeen
 from agent.doctor_store import StoreSeen
 from agent.doctor_targets import Met
 from agent.durations import duration_text
@@ -47,8 +54,12 @@ __all__ = ["Finding", "exit_code", "format_text", "run_checks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was looked at."""
+    """All that was looked at, and when: `t` is unix seconds."""
 
+    t: float
+    rights: RightsSeen
+    file: FileSeen | None
+    certificates: tuple[CertificateSeen, ...]
     targets: tuple[TargetSeen, ...]
     pods: DiscoverySeen | None
     gpus: GpusSeen
@@ -64,17 +75,22 @@ class Seen:
 def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
     """Every finding, in the order of the tables. `clock` gives unix seconds.
 
-    Takes as long as the slowest target's timeout, twice; without a usable configuration only the process is looked at.
+    Takes the slowest target's timeout, four times at most, for each MOST_THREADS of them; without a usable configuration only the
+    process is looked at.
     """
-    process = doctor_probes.process()
+    process, limits = doctor_probes.process(), doctor_limits.look()
     if isinstance(loaded, BadConfig):
         problems = (
             fail("config", problem, "correct it; docs/configuration.md has every key") for problem in loaded.problems
         )
         return (*doctor_machine.process(process, None), *problems)
+    found = [*doctor_machine.process(process, loaded), *doctor_limits.limits(limits, loaded)]
+    odd = doctor_rights.not_files(loaded)
+    if limits.thread_trouble or odd:
+        # Nothing else can be looked at: targets, GPUs and addresses are asked from threads, and who reads a pipe waits.
+        return (*found, *odd)
     seen = look(loaded, clock)
-    found = [*doctor_machine.process(process, loaded), *(f for _, check in CHECKS for f in check(seen, loaded))]
-    return tuple(found)
+    return (*found, *(finding for _, check in CHECKS for finding in check(seen, loaded)))
 
 
 def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
@@ -82,12 +98,17 @@ def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
     config = loaded.config
     pods = _pods(loaded, clock)
     watched = (pods.loaded if pods is not None else loaded).config.watched()
+    history = doctor_probes.history(config.history_path, clock()) if config.history_path else None
     return Seen(
+        t=clock(),
+        rights=doctor_rights.look(loaded),
+        file=doctor_history_file.look(config.history_path, history),
+        certificates=doctor_certificates.look(config, watched),
         targets=doctor_pages.targets(watched, clock),
         pods=pods,
         gpus=doctor_probes.gpus(config, clock),
         folder=doctor_probes.folder(Path(config.data_dir)) if config.data_dir else None,
-        history=doctor_probes.history(config.history_path, clock()) if config.history_path else None,
+        history=history,
         port=doctor_probes.port(config),
         alerting=doctor_alerting.look(config),
         forecast=doctor_forecast.look(config),
@@ -165,6 +186,7 @@ TARGET_CHECKS: tuple[tuple[str, Callable[[Met, Loaded], Iterator[Finding]]], ...
 CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
     ("configuration", _config),
     ("sizing plan", _plan),
+    ("rights of files", lambda seen, loaded: doctor_rights.rights(seen.rights, loaded)),
     ("pods", _discovery),
     ("targets", _targets),
     ("store", lambda seen, loaded: doctor_store.store(seen.store, loaded)),
@@ -172,8 +194,11 @@ CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
     ("folder of the history", lambda seen, loaded: doctor_machine.folder(seen.folder, loaded)),
     ("one daemon for a folder", lambda seen, _: doctor_machine.owner(seen.folder, seen.port)),
     ("history", lambda seen, loaded: doctor_machine.history(seen.history, loaded)),
+    ("its file", lambda seen, _: doctor_history_file.file(seen.file)),
     ("web address", lambda seen, loaded: doctor_machine.port(seen.port, loaded)),
+    ("the daemon's own page", lambda seen, loaded: doctor_daemon.daemon(seen.port, loaded, seen.t)),
     ("forecast", lambda seen, loaded: doctor_forecast.forecast(seen.forecast, loaded)),
     ("weekly report", lambda seen, loaded: doctor_report.report(seen.report, loaded)),
     ("alerts", lambda seen, loaded: doctor_alerting.alerting(seen.alerting, loaded)),
+    ("certificates", lambda seen, _: doctor_certificates.certificates(seen.certificates, seen.t)),
 )

@@ -7,7 +7,7 @@ counted is `agent.doctor_findings`'.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.collect.pages import JSON, PageFetcher
@@ -15,11 +15,23 @@ from agent.collect.scrape_failures import place_of
 from agent.collect.target_options import TargetOptions
 from agent.config import Config, Loaded
 from agent.doctor_findings import Finding, fail, ok
-from agent.errors import BadConfig, ScrapeError
+from agent.errors import BadConfig, ScrapeError, ScrapeFailure
 from agent.web_config import WEBHOOK
 from agent.web_credentials import token_gate
+from exporters.plain_text import told
 
 STATUS = "/api/v2/status"
+
+ADDRESS = "mend its url in alerting.alertmanagers: it is what /api/v2 stands under"
+
+ADVICE: Mapping[ScrapeFailure, str] = {
+    ScrapeFailure.CONNECT: "start it, or mend its url in alerting.alertmanagers",
+    ScrapeFailure.TIMEOUT: "see what it is busy with, or raise its timeout in alerting.alertmanagers",
+    ScrapeFailure.AUTH: "give what it asks for in alerting.alertmanagers: bearer_token_file or basic_auth",
+    ScrapeFailure.TLS: "mend its tls or url in alerting.alertmanagers",
+    ScrapeFailure.HTTP_STATUS: f"look into its log, or {ADDRESS}",
+}
+"""What to do by what failed; with every other failure it is not the address of an Alertmanager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,7 @@ class AlertmanagerSeen:
     place: str
     version: str = ""
     trouble: str = ""
+    failure: ScrapeFailure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +74,20 @@ def _alertmanager(options: TargetOptions) -> AlertmanagerSeen:
     try:
         version = json.loads(fetcher.fetch())["versionInfo"]["version"]
     except ScrapeError as error:
-        return AlertmanagerSeen(place=place, trouble=error.text)
+        return AlertmanagerSeen(place=place, trouble=error.text, failure=error.kind)
     except (ValueError, KeyError, TypeError, RecursionError):
         return AlertmanagerSeen(place=place, trouble=f"{place} does not answer as Alertmanager's API v2 does")
     finally:
         fetcher.close()
-    return AlertmanagerSeen(place=place, version=str(version)[:40])
+    return AlertmanagerSeen(place=place, version=told(str(version), 40))
 
 
 def alerting(seen: AlertingSeen, _: Loaded) -> Iterator[Finding]:
     """A line for each Alertmanager, and one for the webhook."""
     for one in seen.alertmanagers:
         if one.trouble:
-            advice = "start it, or mend alerting.alertmanagers; alerts reach nobody by it"
-            yield fail("alerting", one.trouble, advice)
+            advice = ADVICE.get(one.failure, ADDRESS) if one.failure else ADDRESS
+            yield fail("alerting", one.trouble, f"{advice}; alerts reach nobody by it")
         else:
             yield ok("alerting", f"{one.place}: Alertmanager {one.version}")
     for trouble in seen.token_troubles:

@@ -69,7 +69,9 @@ def forecast(seen: ForecastSeen | None, loaded: Loaded) -> Iterator[Finding]:
         yield ok(CHECK, off)
         return
     if seen.trouble:
-        advice = "reinstall with the libraries of requirements.lock, or set forecast.enabled: false"
+        advice = (
+            "lift limits of memory (ulimit -v, -d), reinstall with requirements.lock, or set forecast.enabled: false"
+        )
         yield fail(CHECK, f"its process {seen.trouble}", advice)
         return
     if seen.no_holidays:

@@ -6,6 +6,7 @@ function here and a row in `agent.doctor`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,22 @@ AHEAD_SECONDS = 120.0
 FREE_BYTES_WARNING = 1024**3
 FREE_BYTES_NEEDED = 100 * 1024**2
 """SQLite needs room for its write-ahead log beside the data."""
+
+FREE_FILES_NEEDED = 100
+"""The history is three files, and each report a folder of some."""
+
+NO_LEAVE = "give this user write access to it"
+UNWRITABLE = {
+    errno.ENOSPC: "free space on its disk (df -h), or files where space is free (df -i)",
+    errno.EDQUOT: "free space within this user's quota",
+    errno.EROFS: "mount its disk for writing (a disk with errors is read-only until it is mended: see the kernel's log)",
+    errno.EIO: "check the disk and the kernel's log",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine (fs.file-max)",
+    errno.EFBIG: "lift the limit of a file's size (ulimit -f)",
+    errno.ENOTDIR: "move the file away that stands there",
+}
+"""What to do where a folder cannot be written."""
 
 REMOTE_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre")
 """SQLite's write-ahead log needs memory shared by all its readers, which these do not give (sqlite.org/wal.html)."""
@@ -104,7 +121,9 @@ def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
         return
     if seen.trouble:
         where = seen.path if seen.existing == seen.path else f"{seen.path}, to be made in {seen.existing}"
-        yield fail(check, f"{where}: {seen.trouble}", "give this user write access to it, or name another data_dir")
+        yield fail(
+            check, f"{where}: {seen.trouble}", f"{UNWRITABLE.get(seen.errno, NO_LEAVE)}, or name another data_dir"
+        )
         return
     free = f"{seen.free_bytes / 1024**3:.1f} GiB free"
     made = "" if seen.existing == seen.path else f"will be made in {seen.existing}, "
@@ -114,6 +133,9 @@ def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
         yield warn(check, f"{seen.path}: {free}", "a full disk costs history: free space, or name another data_dir")
     else:
         yield ok(check, f"{seen.path}: {made}writable, {free}")
+    if seen.free_files is not None and seen.free_files < FREE_FILES_NEEDED:
+        text = f"{seen.path}: its disk has room for {seen.free_files} more files"
+        yield warn(check, text, "delete files there (df -i tells of them), or name another data_dir")
     if seen.filesystem in REMOTE_FILESYSTEMS:
         text = f"{seen.path} is on a network file system ({seen.filesystem}), on which SQLite can lose data"
         yield fail(check, text, "name a data_dir on a local disk")
@@ -144,7 +166,10 @@ def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
         yield ok("history", f"{seen.path}: {_history_words(seen)}")
     if seen.ahead_seconds > AHEAD_SECONDS:
         text = f"{seen.path}: its newest minute is {seen.ahead_seconds:.0f} s ahead of this machine's clock"
-        advice = "correct the clock; if it was wrong before, do not restart the daemon until then: it knows what is booked"
+        advice = (
+            "correct the clock if it is wrong now; if it was, do nothing: minutes of a time that is booked already"
+            " are judged and not kept, all others are kept"
+        )
         yield warn("history", text, advice)
     if seen.copies:
         size = sum(each for _, each in seen.copies) / 1024**2

@@ -6,6 +6,7 @@ while looking is kept in the record.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +14,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
 
 from agent.collect.connection import KeptConnection
 from agent.collect.pages import PageFetcher
+from agent.collect.processes import PROC, NoPid, read_pid
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import MOST_THREADS, Target
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError
 from rules.snapshots import Snapshot
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+AGAIN = 2
+"""Further answers that are looked at: of two engines that take turns, the next is the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +52,14 @@ class TargetSeen:
     clock_ahead_seconds: float | None = None
     pid: int | None = None
     pid_trouble: str = ""
+    proxies: bool = False
+    """Whether the environment names a proxy, which somebody may expect to be used."""
+    several: str = ""
+    """By what it shows that other processes answer there, too; empty where all answers were of one."""
 
 
 def targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetSeen, ...]:
-    """Every target, all at once; each takes at most its own timeout, twice."""
+    """Every target, all at once; each takes at most its own timeout, four times."""
     if not watched:
         return ()
     with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
@@ -75,19 +85,51 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
         failure = error
     finally:
         fetcher.close()
-    seconds = time.monotonic() - start
+    seconds, families = time.monotonic() - start, dict(reader.families)
     return TargetSeen(
         target=target,
         t=clock(),
         error=failure,
+        proxies=any(os.environ.get(name) for given in PROXIES for name in (given, given.upper())),
         page_bytes=len(body),
         seconds=seconds,
         snapshot=snapshot,
-        families=dict(reader.families),
+        families=families,
+        several=_several(target, reader, snapshot, seconds, clock) if snapshot is not None else "",
         clock_ahead_seconds=_clock_ahead(target.options, clock) if failure is None else None,
         pid=pid,
         pid_trouble=pid_trouble,
     )
+
+
+def _several(target: Target, reader: PageReader, first: Snapshot, seconds: float, clock: Callable[[], float]) -> str:
+    """Asks again over connections of their own, as whatever shares out requests would see them; not where that takes long."""
+    if seconds * AGAIN > target.options.timeout_seconds:
+        return ""
+    before = first
+    for _ in range(AGAIN):
+        fetcher = PageFetcher(target.options)
+        try:
+            now = reader.read(fetcher.fetch(), clock())
+        except ScrapeError:
+            return ""
+        finally:
+            fetcher.close()
+        if differs := _differs(before, now):
+            return differs
+        before = now
+    return ""
+
+
+def _differs(one: Snapshot, other: Snapshot) -> str:
+    """By what two pages cannot be of one process, one shortly after the other."""
+    if one.facts.get("model", "") != other.facts.get("model", ""):
+        return "its model changes from one answer to the next"
+    if one.started_at is not None and other.started_at is not None and abs(one.started_at - other.started_at) > 1.0:
+        return "the time at which it started changes from one answer to the next"
+    if one.started_at is None and any(other.counters.get(name, value) < value for name, value in one.counters.items()):
+        return "its counters go back from one answer to the next"
+    return ""
 
 
 def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | None:
@@ -114,9 +156,9 @@ def _process_id(path: str | None) -> tuple[int | None, str]:
     if path is None:
         return None, ""
     try:
-        pid = int(Path(path).read_text(encoding="ascii").strip())
-    except OSError as error:
-        return None, f"{path}: {error.strerror}"
-    except ValueError:
-        return None, f"{path}: does not hold a process id"
-    return pid, "" if Path(f"/proc/{pid}").exists() else f"{path}: there is no process {pid} here"
+        pid = read_pid(path)
+    except NoPid as none:
+        return None, str(none)
+    if not PROC.joinpath("self").exists():
+        return pid, f"{path}: there is no /proc here that tells of processes"
+    return pid, "" if PROC.joinpath(str(pid)).exists() else f"{path}: there is no process {pid} here"

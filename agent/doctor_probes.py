@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import http.client
 import importlib.metadata
+import os
 import platform
 import resource
 import shutil
@@ -21,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from agent.collect.deadline import DeadlineThread, NotAnsweringError
 from agent.collect.gpus import ExporterPage, Source
 from agent.collect.nvml import NvmlReader
 from agent.collect.nvml_errors import NvmlRefusedError, ask
 from agent.collect.pages import PageFetcher
 from agent.config_keys import Config
 from agent.data_dir import holder
+from agent.doctor_history_file import still
 from agent.errors import BadConfig
 from agent.history.backup import left_over
 from agent.history.store import Store
@@ -35,6 +38,11 @@ from agent.web_config import WebOptions, options_of
 from agent.web_connections import Tls
 from agent.web_credentials import read_gate
 from rules.gpu_readout import GpuReadout
+
+WEB_SECONDS = 3.0
+"""For asking who has our port, all of it: it may be anybody."""
+
+MOST_PAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +69,10 @@ class FolderSeen:
     path: str
     existing: str
     trouble: str = ""
+    errno: int = 0
     free_bytes: int = 0
+    free_files: int | None = None
+    """How many more files the disk can hold; None where it has no such limit."""
     filesystem: str = ""
     mode: int = 0
     holder: str = ""
@@ -89,6 +100,8 @@ class PortSeen:
     trouble: str = ""
     in_use: bool = False
     ours: bool = False
+    page: str = ""
+    """The metrics of the sizewatch that answers there, where it shows them."""
     file_troubles: tuple[str, ...] = ()
 
 
@@ -131,19 +144,23 @@ def _driver() -> str:
 
 def folder(path: Path) -> FolderSeen:
     """Whether a folder, or the one it will be made in, can be written. Leaves nothing behind."""
-    existing = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
+    existing = next((place for place in (path, *path.absolute().parents) if os.path.exists(place)), Path("/"))
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"sizewatch")
             probe.flush()
         free_bytes = shutil.disk_usage(existing).free
         mode = existing.stat().st_mode
+        room = os.statvfs(existing)
     except OSError as error:
-        return FolderSeen(path=str(path), existing=str(existing), trouble=error.strerror or str(error))
+        trouble, number = error.strerror or str(error), error.errno or 0
+        return FolderSeen(path=str(path), existing=str(existing), trouble=trouble, errno=number, holder=holder(path))
     return FolderSeen(
         path=str(path),
         existing=str(existing),
         free_bytes=free_bytes,
+        # File systems without such a number say 0 of 0.
+        free_files=room.f_favail if room.f_files else None,
         filesystem=_filesystem(existing),
         holder=holder(path),
         mode=mode & 0o7777 if existing == path else 0,
@@ -163,11 +180,16 @@ def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 def history(path: Path, now: float) -> HistorySeen:
     """Whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
-    copies = tuple((one.name, one.stat().st_size) for one in left_over(path))
-    if not path.exists():
-        return HistorySeen(path=str(path), exists=False, copies=copies)
+    copies = tuple((one.name, one.lstat().st_size) for one in left_over(path))
     try:
-        with Store.open_reader(path) as reader:
+        path.lstat()
+    except FileNotFoundError:
+        return HistorySeen(path=str(path), exists=False, copies=copies)
+    except OSError as error:
+        # Of a folder that may not be entered, or is a file, the line of the folder speaks.
+        return HistorySeen(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", copies=copies)
+    try:
+        with Store.open_reader(path, alone=still(path)) as reader:
             ahead = (reader.newest or now) - now
             return HistorySeen(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
     except (HistoryProblem, HistoryTrouble) as error:
@@ -187,31 +209,53 @@ def port(config: Config) -> PortSeen:
             probe.listen(1)
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
-        ours = in_use and _is_sizewatch(options)
-        return PortSeen(trouble=error.strerror or str(error), in_use=in_use, ours=ours, file_troubles=files)
+        ours, page = _asked_page(options) if in_use else (False, "")
+        trouble = error.strerror or str(error)
+        return PortSeen(trouble=trouble, in_use=in_use, ours=ours, page=page, file_troubles=files)
     return PortSeen(file_troubles=files)
 
 
-def _is_sizewatch(options: WebOptions) -> bool:
-    """Whether what listens there says that it is ours, in its metrics or in asking for a password."""
-    there = urlsplit(options.url(options.port))
+def _asked_page(options: WebOptions) -> tuple[bool, str]:
+    """Whether what listens there says that it is ours, in its metrics or in asking for a password; and its page of metrics, where
+    it gives one."""
+    thread = DeadlineThread("doctor", WEB_SECONDS)
     try:
-        if not options.tls:
-            asked = http.client.HTTPConnection(there.hostname or "", options.port, timeout=2.0)
-        else:
-            # That it holds our certificate is what is asked; on which of its names it is reached does not matter.
-            context = ssl.create_default_context(cafile=options.cert_file)
-            context.check_hostname = False
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            asked = http.client.HTTPSConnection(there.hostname or "", options.port, timeout=2.0, context=context)
-        with closing(asked) as connection:
-            connection.request("GET", "/metrics")
-            answer = connection.getresponse()
-            page = answer.read(4096)
-    except (OSError, http.client.HTTPException):
-        return False
+        return thread.run(lambda: _ask_page(options))
+    except (OSError, http.client.HTTPException, BadConfig, NotAnsweringError):
+        return False, ""
+    finally:
+        thread.stop()
+
+
+def _ask_page(options: WebOptions) -> tuple[bool, str]:
+    there, headers = urlsplit(options.url(options.port)), {}
+    asked: http.client.HTTPConnection
+    if not options.tls:
+        # No token here: on a port without TLS anybody of this machine may listen.
+        asked = http.client.HTTPConnection(there.hostname or "", options.port, timeout=WEB_SECONDS)
+    else:
+        # That it holds our certificate is what is asked; on which of its names it is reached does not matter.
+        context = ssl.create_default_context(cafile=options.cert_file)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        asked = http.client.HTTPSConnection(there.hostname or "", options.port, timeout=WEB_SECONDS, context=context)
+        headers = _authorization(options)
+    with closing(asked) as connection:
+        connection.request("GET", "/metrics", headers=headers)
+        answer = connection.getresponse()
+        page = answer.read(MOST_PAGE_BYTES)
     said = (answer.getheader("Server", ""), answer.getheader("WWW-Authenticate", ""))
-    return b"sizewatch" in page or any("sizewatch" in text for text in said)
+    ours = b"sizewatch" in page or any("sizewatch" in text for text in said)
+    return ours, page.decode("utf-8", "replace") if ours and answer.status == 200 else ""
+
+
+def _authorization(options: WebOptions) -> dict[str, str]:
+    """The first token of those that the daemon takes."""
+    if options.bearer_token_file is None:
+        return {}
+    with open(options.bearer_token_file, encoding="ascii", errors="replace") as file:
+        token = file.readline(4096).strip()
+    return {"Authorization": f"Bearer {token}"} if token.isascii() and token.isprintable() else {}
 
 
 def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:

@@ -21,10 +21,13 @@ from agent.reporting.process import Runner
 
 CHECK = "report"
 
+FREE_BYTES = 10 * 1024**2
+"""A report with its pages, tables and plan takes less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSeen:
-    """Of each destination what its address is; `unwritable` is the folder that nobody may write into, "" where one may."""
+    """Of each destination what its address is; `unwritable` is why no report can be written, "" where one can."""
 
     unwritable: str = ""
     checked: tuple[Checked, ...] = ()
@@ -45,8 +48,13 @@ def look(config: Config) -> ReportSeen | None:
 
 
 def _unwritable(folder: Path) -> str:
-    existing = next(one for one in (folder, *folder.parents) if one.exists())
-    return "" if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else str(existing)
+    existing = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        return f"{existing} cannot be written"
+    room = os.statvfs(existing)
+    if room.f_bavail * room.f_frsize < FREE_BYTES or (room.f_files and not room.f_favail):
+        return f"{existing} has no room for a report"
+    return ""
 
 
 def report(seen: ReportSeen | None, loaded: Loaded) -> Iterator[Finding]:
@@ -57,7 +65,7 @@ def report(seen: ReportSeen | None, loaded: Loaded) -> Iterator[Finding]:
         yield ok(CHECK, off)
         return
     if seen.unwritable:
-        yield fail(CHECK, f"{seen.unwritable} cannot be written", "make it writable, or name another report.directory")
+        yield fail(CHECK, seen.unwritable, "make it writable or free space there, or name another report.directory")
     when = f"{keys.weekday.capitalize()} {keys.at} {keys.zone or loaded.config.forecast.zone}"
     where = f"into {loaded.config.report_folder}, the newest {keys.keep} are kept"
     yield ok(CHECK, f"every {when}, of the last {duration_text(keys.since_seconds)}, {where}")

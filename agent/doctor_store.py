@@ -33,7 +33,7 @@ ADVICE: Mapping[TroubleKind, str] = {
     TroubleKind.SLOW: "look what it is busy with, or raise store.timeout",
     TroubleKind.CREDENTIALS: "give what it asks for: store.bearer_token_file, basic_auth, tls or org_id",
     TroubleKind.REFUSED: "mend store.url: is it what PromQL is served under? Mimir: /prometheus, vmselect: /select/0/prometheus",
-    TroubleKind.TOO_MUCH: "raise store.max_answer_bytes",
+    TroubleKind.TOO_MUCH: "raise the limit: the store's own where it refuses, else store.max_answer_bytes or store.most_samples",
     TroubleKind.PARTIAL: "mend the part of the store that is away; until then every tier is unknown",
     TroubleKind.WRONG_ANSWER: "mend store.url: it is what /api/v1/query stands under",
 }

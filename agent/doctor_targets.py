@@ -43,7 +43,7 @@ ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.TIMEOUT: "look at the load of the engine's front end, or raise scrape_timeout",
     ScrapeFailure.TLS: "correct the target's tls or url",
     ScrapeFailure.AUTH: "correct the target's bearer_token_file or basic_auth",
-    ScrapeFailure.HTTP_STATUS: "correct the url; try it with: sizewatch inspect URL",
+    ScrapeFailure.HTTP_STATUS: "correct the url, where it is right look at the engine; try it with: sizewatch inspect URL",
     ScrapeFailure.REDIRECT: "write the final address as url",
     ScrapeFailure.TOO_LARGE: "raise max_page_bytes if the page is right",
     ScrapeFailure.CUT_OFF: "look at what stands between here and the engine (a proxy with a limit?)",
@@ -52,6 +52,9 @@ ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.DUPLICATE: "look at the page: two exporters may be merged in it",
     ScrapeFailure.INCONSISTENT: "correct the url or the target's engine; sizewatch inspect URL shows the page",
 }
+
+BY_PROXY = (ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT)
+PROXIES_UNUSED = "; the proxy of the environment (HTTP_PROXY, HTTPS_PROXY) is not used for engines"
 
 KV_FACTS = ("cache_dtype", "kv_cache_dtype")
 """Facts of a page that name the format of the KV cache."""
@@ -85,7 +88,8 @@ def page(met: Met, _: Loaded) -> Iterator[Finding]:
         text = f"{place_of(options.url)}: the host has no address here ({seen.unknown_host})"
         yield fail(check, text, "correct the url, or the name service of this machine or pod")
     elif seen.error is not None:
-        yield fail(check, f"{seen.error.kind.value}: {seen.error.text}", ADVICE[seen.error.kind])
+        unused = PROXIES_UNUSED if seen.proxies and seen.error.kind in BY_PROXY else ""
+        yield fail(check, f"{seen.error.kind.value}: {seen.error.text}", ADVICE[seen.error.kind] + unused)
     else:
         told = f"{seen.page_bytes / 1000:.1f} kB in {seen.seconds * 1000:.0f} ms"
         yield ok(check, f"{place_of(options.url)}: {told}")
@@ -94,6 +98,12 @@ def page(met: Met, _: Loaded) -> Iterator[Finding]:
         if seen.seconds > NEARLY * options.timeout_seconds:
             text = f"{told} nears its timeout of {options.timeout_seconds:g} s"
             yield warn(check, text, ADVICE[ScrapeFailure.TIMEOUT])
+        if seen.several:
+            text = f"several engines answer at {place_of(options.url)}: {seen.several}"
+            advice = (
+                "give each engine's own address, not that of a load balancer: together their counters make no sense"
+            )
+            yield fail(check, text, advice)
 
 
 def names(met: Met, _: Loaded) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ import pytest
 import trustme
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 
+from agent import doctor_limits
 from agent.config import Loaded, load, parse_config
 from agent.config_files import load_plan
 from agent.doctor import Finding, exit_code, format_text, run_checks
@@ -35,6 +36,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
+    heard: list[str]
+
     def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
@@ -51,6 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        self.server.heard.append(str(self.headers))
         self.send_response(self.server.status)
         self.send_header("Content-Type", self.server.content_type)
         self.send_header("Content-Length", str(len(self.server.body)))
@@ -72,8 +76,11 @@ def serving(
     content_type: str = METRICS,
     ahead_seconds: float = 0.0,
     certificate: trustme.LeafCert | None = None,
+    heard: list[str] | None = None,
 ) -> Iterator[int]:
+    """`heard` gets the head of each request."""
     with Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds) as server:
+        server.heard = heard if heard is not None else []
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             certificate.configure_cert(context)
@@ -116,12 +123,14 @@ def only(findings: tuple[Finding, ...], check: str) -> Finding:
     return found
 
 
-def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
+def test_a_sound_installation_has_no_failing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_limits, "clock_kept", lambda: True)
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port)))
     assert exit_code(found) == 0
     assert [finding.check for finding in found if finding.level is Level.OK] == [
         "process",
+        "clock",
         "config",
         "plan",
         "target cpu-small/r",
@@ -147,7 +156,7 @@ HTML, JSON = "text/html", "application/json"
 @pytest.mark.parametrize(
     ("answer", "text", "advice"),
     [
-        ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url; try it with"),
+        ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url, where it is right "),
         ({"status": 500}, "http_status: {url} answered 500", "correct the url"),
         ({"status": 401}, "auth: {url} answered 401", "correct the target's bearer_token_file or basic_auth"),
         ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
@@ -290,7 +299,10 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
     assert [finding.text for finding in about(found, "config")] == list(caught.value.problems)
 
 
-def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(tmp_path: Path) -> None:
+def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_limits, "clock_kept", lambda: None)
     path = tmp_path / "sizewatch.yaml"
     port = free_port()
     path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
@@ -326,6 +338,7 @@ def test_the_history_is_opened(tmp_path: Path) -> None:
     assert good.text == f"{tmp_path}/history.db: can be read"
     (tmp_path / "history.db").unlink()
     (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
+    (tmp_path / "history.db").chmod(0o600)
     (bad,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
     assert bad.level is Level.FAIL
     assert "is no history (not a SQLite file)" in bad.text

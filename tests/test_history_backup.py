@@ -89,6 +89,31 @@ def test_a_copy_that_was_begun_and_not_ended_is_made_anew(path):
     assert version(path.with_name("history.db.format-2")) == 2
 
 
+@pytest.mark.parametrize("left", ["history.db.format-2.4711", "history.db.format-2.4711-journal"])
+def test_what_a_copying_that_was_killed_left_is_named_and_goes_with_the_next(path, left):
+    filled(path, 2)
+    path.with_name(left).write_bytes(b"half of it")
+    assert [one.name for one in backup.left_over(path)] == [left]
+    Store(path).close()
+    assert sorted(one.name for one in path.parent.iterdir()) == ["history.db", "history.db.format-2"]
+
+
+def test_as_long_as_there_is_no_room_the_log_speaks_of_no_copy(path, monkeypatch, caplog):
+    filled(path, 2)
+    monkeypatch.setattr(backup, "ROOM", 10.0**9)
+    for _ in range(3):
+        with pytest.raises(HistoryTrouble):
+            Store(path)
+    assert caplog.messages == []
+    monkeypatch.undo()
+    Store(path).close()
+    assert [text.partition("/history.db")[2] for text in caplog.messages] == [
+        " is of format 2; it is copied before it is changed",
+        f" was of format 2, {VERSION} is what it becomes",
+        ".format-2; an older sizewatch reads it, and it may be deleted",
+    ]
+
+
 def test_a_step_that_fails_after_the_copy_leaves_the_older_format(path, monkeypatch):
     filled(path, 2)
     broken = {**schema.TABLES, "chunks": "CREATE TABLE chunks ("}

@@ -379,3 +379,15 @@ def test_a_defect_does_not_stand_in_the_way_forever():
     buffer.add([booking(2)])
     buffer.drain(into.book)
     assert into.taken == [[booking(2)]]
+
+
+def test_a_text_that_is_none_is_damage_and_not_a_defect_and_is_not_repeated(path, store):
+    store.keep("a", "1")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(HistoryTrouble, match="holds a text that is none: move the file") as raised:
+        store.kept("a")
+    assert raised.value.kind is Trouble.CORRUPT
+    assert raised.value.__cause__ is None

@@ -254,7 +254,7 @@ def test_how_a_tier_starts_is_known_when_its_only_pod_was_another(tmp_path: Path
             assert len(daemon.turns.watcher.starts("cpu-small")) == 1
             kube.put(serves("c", engine))
             assert wait_for(lambda: up(daemon) == {"c"})
-            assert len(daemon.turns.watcher.starts("cpu-small")) == 1
+            assert "a" in {start.replica for start in daemon.turns.watcher.starts("cpu-small")}
 
 
 class Gpus:

@@ -6,12 +6,18 @@ ancestors and is nobody's; that is no error.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 PROC = Path("/proc")
 
 MOST_GENERATIONS = 64
 """A pid that is used again while it is looked at can close a circle; no real tree of processes is so deep."""
+
+
+MOST_LETTERS, MOST_DIGITS = 100, 20
+"""More than any pid file has; no number of a process is as long as one of 64 bits."""
 
 
 class NoPid(Exception):
@@ -21,12 +27,15 @@ class NoPid(Exception):
 def read_pid(path: str) -> int:
     """The process id in a pid file. Raises NoPid."""
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise NoPid(f"{path}: is no file")
+        with Path(path).open(encoding="ascii") as file:
+            text = file.read(MOST_LETTERS).strip()
     except OSError as error:
         raise NoPid(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
     except UnicodeDecodeError:
         raise NoPid(f"{path}: holds no process id") from None
-    if not text.isdigit() or not int(text):
+    if not text.isdigit() or len(text) >= MOST_DIGITS or not int(text):
         raise NoPid(f"{path}: holds no process id")
     return int(text)
 

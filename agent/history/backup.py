@@ -6,6 +6,8 @@ writes meanwhile. It must not change the history itself.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import re
 import shutil
@@ -15,6 +17,8 @@ from pathlib import Path
 
 from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
 from agent.new_files import NO_LINK, OWNER_ONLY
+
+_log = logging.getLogger(__name__)
 
 ROOM = 1.1
 """So many times the file's size must be free: the copy, and the log of what changes."""
@@ -27,11 +31,16 @@ def name_of(path: Path, version: int) -> Path:
 
 def left_over(path: Path) -> tuple[Path, ...]:
     """The copies beside a history, by name: whole ones of older formats, and what a copying that was killed left."""
-    named = re.compile(rf"{re.escape(path.name)}\.format-\d+(\.\d+)?")
+    named = re.compile(rf"{re.escape(path.name)}\.format-\d+(\.\d+(-journal)?)?")
     try:
         return tuple(sorted(one for one in path.parent.iterdir() if named.fullmatch(one.name)))
     except OSError:
         return ()
+
+
+def missing_bytes(path: Path) -> int:
+    """How many bytes lack for a copy of the file; 0 where there is room. Raises OSError."""
+    return max(0, math.ceil(ROOM * path.stat().st_size) - shutil.disk_usage(path.parent).free)
 
 
 def back_up(path: Path, version: int) -> Path:
@@ -44,8 +53,9 @@ def back_up(path: Path, version: int) -> Path:
         for begun in left_over(path):
             if begun.name.startswith(f"{into.name}."):
                 begun.unlink()
-        if shutil.disk_usage(path.parent).free < ROOM * path.stat().st_size:
+        if missing_bytes(path):
             raise trouble(Trouble.FULL, into, "has no room: a new format begins with a copy of the file")
+        _log.warning("%s is of format %d; it is copied before it is changed", path, version)
         try:
             os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR | NO_LINK, OWNER_ONLY))
             _copy(path, unfinished)

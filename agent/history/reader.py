@@ -16,7 +16,8 @@ from typing import Any, Self, TypeVar
 from agent.history import demand_rows, slice_rows, spans
 from agent.history.demand_rows import DEMAND_SELECT, minute_sums, numbers
 from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, format_of, has
-from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+from agent.history.troubles import MOST_QUOTED, HistoryProblem, Trouble, translated, trouble
+from exporters.plain_text import told
 from rules import arrivals
 from rules.arrivals import Demand
 from rules.episodes import Episode, UnknownSpan
@@ -166,8 +167,8 @@ class Reader:
     def _read(self, rows: Sequence[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
         try:
             return tuple(read(*row) for row in rows)
-        except ValueError as error:
-            raise trouble(Trouble.CORRUPT, self._path, f"{table} holds {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise trouble(Trouble.CORRUPT, self._path, f"{table} holds {told(str(error), MOST_QUOTED)}") from error
 
     def events(self, since: float) -> tuple[Event, ...]:
         """The events of [since, ...), oldest first."""

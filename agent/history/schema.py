@@ -13,13 +13,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from agent.history.backup import back_up, name_of
-from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+from agent.history.troubles import MOST_QUOTED, HistoryProblem, Trouble, translated, trouble
+from exporters.plain_text import told
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -101,18 +102,24 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
     return _open(path, "rw", busy_timeout_seconds, partial(_set_up, busy_timeout_seconds))
 
 
-def open_reader(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
-    """A connection that only reads, beside a writing process or without one. Raises HistoryProblem."""
+def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False) -> sqlite3.Connection:
+    """A connection that only reads, beside a writing process or without one. Raises HistoryProblem. `alone`: nobody writes, so that
+    nothing has to be made beside the file, where there may be no room or no leave for it."""
     if not path.exists():
         raise HistoryProblem(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
+    if path.is_dir():
+        raise HistoryProblem(path, "is a directory; give the path of a file")
     if not os.access(path, os.R_OK):
         raise HistoryProblem(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
-    return _open(path, "ro", busy_timeout_seconds, _require_set_up)
+    return _open(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds, _require_set_up)
 
 
 def _make(path: Path) -> None:
     """An empty file only its owner may read. One that exists is not touched, not even opened: closing it again would
     drop the locks that SQLite holds on it elsewhere in this process (sqlite.org/howtocorrupt.html, 2.2)."""
+    if path.is_symlink():
+        # Who else may write in this folder would choose what is changed with our rights.
+        raise HistoryProblem(path, "is a link; put the file itself there, or name the folder that it is in as data_dir")
     if path.is_dir():
         raise HistoryProblem(path, "is a directory; give the path of a file")
     try:
@@ -157,10 +164,9 @@ def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: P
             # Another process may have come first.
             before = _version(connection, path)
             if 0 < before < VERSION:
-                _log.warning("%s is of format %d; a copy is made before it is brought to %d", path, before, VERSION)
-                _log.warning(
-                    "the copy is %s; an older sizewatch reads it, and it may be deleted", back_up(path, before)
-                )
+                copy = back_up(path, before)
+                _log.warning("%s was of format %d, %d is what it becomes", path, before, VERSION)
+                _log.warning("the copy is %s; an older sizewatch reads it, and it may be deleted", copy)
             for table in _lacking(before):
                 connection.execute(TABLES[table])
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -222,9 +228,14 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     try:
         found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            # Of this statement nothing can be wrong: the file says that it is of a format which SQLite does not know.
+            raise HistoryProblem(path, _damaged(told(str(error), MOST_QUOTED))) from error
         if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
             raise
         raise HistoryProblem(path, "is no history (not a SQLite file); move it away, or give another path") from error
+    except UnicodeDecodeError as error:
+        raise HistoryProblem(path, _damaged("a table's name is no text")) from error
     application, version = (_number(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
     if application == 0 and version == 0 and not found:
         return 0
@@ -233,8 +244,32 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if not 1 <= version <= VERSION:
         raise HistoryProblem(path, _of_another(path, version))
     if lost := sorted(TABLES.keys() - found - set(_lacking(version))):
-        raise HistoryProblem(path, f"is damaged (no table {', '.join(lost)}); move it away, a new history then begins")
+        raise HistoryProblem(path, _damaged(f"no table {', '.join(lost)}"))
+    odd = [table for table in TABLES.keys() & found if not _columns_of(TABLES)[table] <= _columns(connection, table)]
+    if odd:
+        raise HistoryProblem(path, _damaged(f"the columns of {', '.join(sorted(odd))}"))
     return version
+
+
+def _damaged(what: str) -> str:
+    return f"is damaged ({what}); move it away, a new history then begins"
+
+
+@cache
+def _declared(statements: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
+    with closing(sqlite3.connect(":memory:")) as empty:
+        for statement in statements:
+            empty.execute(statement)
+        return {table: _columns(empty, table) for (table,) in empty.execute("SELECT name FROM sqlite_master")}
+
+
+def _columns_of(tables: Mapping[str, str]) -> Mapping[str, frozenset[str]]:
+    """The columns that each table has where it is whole."""
+    return _declared(tuple(tables.values()))
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
+    return frozenset(str(name) for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
 
 
 def _of_another(path: Path, version: int) -> str:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import SizewatchError
+from exporters.plain_text import told
 
 
 class Trouble(StrEnum):
@@ -50,6 +51,7 @@ class HistoryTrouble(SizewatchError):
 
 KINDS = {
     sqlite3.SQLITE_FULL: Trouble.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: Trouble.FULL,
     sqlite3.SQLITE_BUSY: Trouble.LOCKED,
     sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
     sqlite3.SQLITE_PROTOCOL: Trouble.LOCKED,
@@ -60,7 +62,12 @@ KINDS = {
     sqlite3.SQLITE_CANTOPEN: Trouble.MISSING,
     sqlite3.SQLITE_IOERR: Trouble.IO,
 }
-"""By primary result code of SQLite (sqlite.org/rescode.html)."""
+"""By result code of SQLite (sqlite.org/rescode.html), the primary one where the extended is not here."""
+
+MOST_QUOTED = 300
+
+UNDECODED = "Could not decode to UTF-8"
+"""How Python's sqlite3 begins what it says, without a code, of a text that is not UTF-8."""
 
 WHAT_TO_DO = {
     Trouble.FULL: "free space on its disk",
@@ -84,7 +91,12 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         # Extended codes keep the primary one in their low byte.
-        kind = KINDS.get(getattr(error, "sqlite_errorcode", -1) & 0xFF)
+        code = getattr(error, "sqlite_errorcode", -1)
+        kind = KINDS.get(code, KINDS.get(code & 0xFF))
+        if kind is None and str(error).startswith(UNDECODED):
+            # Without its cause, which holds the row; a text that is none stands where we wrote none.
+            raise trouble(Trouble.CORRUPT, path, "holds a text that is none") from None
         if kind is None:
             raise
-        raise trouble(kind, path, f"{error} ({error.sqlite_errorname})") from error
+        # Of a damaged file it quotes what it stumbled over.
+        raise trouble(kind, path, f"{told(str(error), MOST_QUOTED)} ({error.sqlite_errorname})") from error

@@ -174,7 +174,7 @@ class NodePods:
         starting = [one for one in discovered.targets if self.starting(one.key)]
         later = [one for one in discovered.left_out if one.later]
         return DiscoveryHealth(
-            trouble=known.trouble or None,
+            trouble=known.trouble or (None if known.listed else "the API server has not answered yet"),
             age_seconds=known.age_seconds,
             watched=len(discovered.targets),
             starting=len(starting) + len(later),

@@ -1,0 +1,166 @@
+"""What the doctor says of certificates: until when are they good, those of others and our own?
+
+Owns looking (one handshake with each place, our own files) and the words. Whether a certificate is believed is a matter of the
+connection itself, which is tried elsewhere. A further place with a certificate is a row of `_asked` or of `_held`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.collect.deadline import DeadlineThread, NotAnsweringError
+from agent.collect.scrapers import MOST_THREADS, Target
+from agent.collect.target_options import TargetOptions, tls_of
+from agent.config import Config
+from agent.doctor_findings import Finding, count, fail, warn
+from agent.errors import ScrapeError
+
+SOON_DAYS = 14.0
+"""Certificates that renew themselves do so thirty days before their end: at fourteen something has gone wrong."""
+
+DAY = 86_400.0
+MOST_BYTES = 1024 * 1024
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
+"""Tags of DER (X.690) that RFC 5280, 4.1 makes a certificate of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSeen:
+    """`ends` is until when it is good, in unix seconds; `ours` says whether it is in a file of ours."""
+
+    check: str
+    what: str
+    ends: float
+    ours: bool
+
+
+def look(config: Config, watched: tuple[Target, ...]) -> tuple[CertificateSeen, ...]:
+    """Every certificate that can be seen. Takes at most as long as the slowest place's timeout."""
+    places = dict.fromkeys((*_asked(config), *((f"target {t.tier}/{t.replica}", t.options) for t in watched)))
+    tls = [(check, options) for check, options in places if urlsplit(options.url).scheme == "https"]
+    held = [(check, key, path) for check, key, path in dict.fromkeys(_held(config, list(places))) if path]
+    found = [
+        CertificateSeen(check=check, what=f"the certificate of {key}, {path},", ends=end, ours=True)
+        for check, key, path in held
+        if (end := _of_file(path))
+    ]
+    if not tls:
+        return tuple(found)
+    with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(tls)), thread_name_prefix="doctor") as pool:
+        ends = pool.map(lambda each: _of_place(each[1]), tls)
+        shown = [(check, options.url, end) for (check, options), end in zip(tls, ends, strict=True) if end]
+    return (
+        *found,
+        *(CertificateSeen(check=c, what=f"the certificate of {_host(url)}", ends=e, ours=False) for c, url, e in shown),
+    )
+
+
+def certificates(seen: tuple[CertificateSeen, ...], now: float) -> Iterator[Finding]:
+    """A line for each that is over or will soon be; one that is over and not ours has failed its connection already."""
+    for one in seen:
+        left = one.ends - now
+        if left > SOON_DAYS * DAY or (left <= 0 and not one.ours):
+            continue
+        until = datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        if left <= 0:
+            yield fail(one.check, f"{one.what} ended {until}", "renew it, then reload (SIGHUP)")
+        else:
+            text = f"{one.what} is good for {_days(left)} more ({until})"
+            yield warn(one.check, text, "see why it was not renewed; after its end nothing is read or sent there")
+
+
+def _days(seconds: float) -> str:
+    return count(int(seconds // DAY), "day")
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 443}"
+
+
+def _asked(config: Config) -> Iterator[tuple[str, TargetOptions]]:
+    """Whom we ask, beside the targets, by the line that speaks of them."""
+    if config.gpus.exporter is not None:
+        yield "gpus", config.gpus.exporter[1].options(config.timeout_seconds())
+    if config.store is not None:
+        yield "store", config.store.options().target()
+    yield from (("alerting", one.options("/")) for one in config.alerting.alertmanagers)
+
+
+def _held(config: Config, places: list[tuple[str, TargetOptions]]) -> Iterator[tuple[str, str, str]]:
+    """Our own certificates, which we show to readers and to those whom we ask."""
+    if config.web.tls is not None:
+        yield "web", "web.tls.cert_file", config.web.tls.cert_file
+    yield from ((check, "tls.cert_file", options.client_cert_file or "") for check, options in places)
+
+
+def _of_file(path: str) -> float | None:
+    """When the first certificate of a file ends; None where that cannot be told."""
+    try:
+        with Path(path).open("rb") as file:
+            found = PEM.search(file.read(MOST_BYTES))
+        return end_of(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))) if found else None
+    except (OSError, ValueError):
+        return None
+
+
+def _of_place(options: TargetOptions) -> float | None:
+    thread = DeadlineThread("certificate", options.timeout_seconds)
+    try:
+        return thread.run(lambda: _shown(options))
+    except (NotAnsweringError, OSError, ValueError, ScrapeError):
+        # Why it cannot be reached, the line of the place itself says.
+        return None
+    finally:
+        thread.stop()
+
+
+def _shown(options: TargetOptions) -> float | None:
+    parts, context = urlsplit(options.url), tls_of(options)
+    assert context is not None
+    plain = socket.create_connection((parts.hostname, parts.port or 443), options.timeout_seconds)
+    with plain, context.wrap_socket(plain, server_hostname=options.server_name or parts.hostname) as secured:
+        shown = secured.getpeercert(binary_form=True)
+    return end_of(shown) if shown else None
+
+
+def end_of(certificate: bytes) -> float:
+    """Until when a certificate, in DER, is good, in unix seconds. Raises ValueError where it is none.
+
+    RFC 5280, 4.1: Certificate { TBSCertificate { [0] version, serial number, signature, issuer, Validity { from, until } ...
+    """
+    _, whole, _ = _element(certificate, SEQUENCE)
+    _, signed, _ = _element(whole, SEQUENCE)
+    tag, _, rest = _element(signed)
+    for _ in range(3 if tag == VERSION else 2):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest, SEQUENCE)
+    _, _, later = _element(validity)
+    tag, until, _ = _element(later)
+    form = {UTC_TIME: "%y%m%d%H%M%SZ", GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}.get(tag)
+    if form is None:
+        raise ValueError("no time stands where a certificate has its end")
+    return datetime.strptime(until.decode("ascii"), form).replace(tzinfo=UTC).timestamp()
+
+
+def _element(data: bytes, wanted: int | None = None) -> tuple[int, bytes, bytes]:
+    """The first element: its tag, what is in it, and what follows. Raises ValueError."""
+    if len(data) < 2 or (wanted is not None and data[0] != wanted):
+        raise ValueError("is no certificate")
+    size, begin = data[1], 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(data[2:begin], "big")
+    if not 0 <= size <= len(data) - begin:
+        raise ValueError("is no certificate")
+    return data[0], data[begin : begin + size], data[begin + size :]
