@@ -8,6 +8,7 @@ configuration without making it unusable is `agent.config_findings`'s. Nothing h
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,9 +95,17 @@ def _with_defaults(data: object, role: Role | None) -> object:
 
 
 def find(given: Path | str | None) -> Path:
-    """The configuration file: the one given, else the first of SEARCHED that exists. Raises BadConfig."""
-    for name in (given,) if given else SEARCHED:
-        if given or Path(name).is_file():
+    """The configuration file: the one given, else the first of SEARCHED that exists. Raises BadConfig, also for one that lies
+    in the working folder and is somebody else's: it may have files of ours sent as a token to wherever it says."""
+    if given:
+        return Path(given)
+    for name in SEARCHED:
+        if Path(name).is_file():
+            seen = os.stat(name)
+            if seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
+                raise BadConfig(
+                    (f"{name}: in this folder is another user's, or everybody may write it: name it with -c",)
+                )
             return Path(name)
     raise BadConfig((f"no configuration: there is neither {' nor '.join(SEARCHED)}; name one with -c",))
 

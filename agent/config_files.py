@@ -18,6 +18,7 @@ import yaml
 
 from agent import yaml_size
 from agent.errors import BadPlan
+from exporters.plain_text import STAND_IN
 from rules.plan import Plan, PlanProblems, parse_plan
 from rules.plan_problems import path_text
 
@@ -54,13 +55,14 @@ class Document:
 
     def _line(self, path: str) -> int:
         while path and path not in self.lines:
-            path = re.sub(r"(\[[^]]*\]|\.?[^.[]+)$", "", path)
+            # A key with a bracket in it leaves one that is no step of a path.
+            path = re.sub(r"(\[[^]]*\]|\.?[^.[]+|.)$", "", path, flags=re.DOTALL)
         return self.lines.get(path, 0)
 
 
 def read_document(path: Path) -> Document:
     """The file at `path`. Never raises for what the file is or holds: that is in the document's problems."""
-    name = str(path) if len(str(path)) <= _LONGEST_PATH else f"{str(path)[: _LONGEST_PATH - 1]}…"
+    name = _shown(path)
     try:
         if path.stat().st_size > MAX_BYTES:
             return _unreadable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
@@ -71,10 +73,18 @@ def read_document(path: Path) -> Document:
         return _unreadable(name, f"cannot be read: {error.strerror}")
     except UnicodeDecodeError:
         return _unreadable(name, "is not a text file in UTF-8")
+    except ValueError:
+        return _unreadable(name, "cannot be the name of a file")
     try:
         return _READERS.get(path.suffix.lower(), _yaml)(name, text)
     except RecursionError:
         return _unreadable(name, "is nested too deeply")
+
+
+def _shown(path: Path) -> str:
+    """As it may stand in a message: a configuration names the plan's file, in whatever signs."""
+    name = str(path) if len(str(path)) <= _LONGEST_PATH else f"{str(path)[: _LONGEST_PATH - 1]}…"
+    return "".join(sign if sign.isprintable() else STAND_IN for sign in name)
 
 
 def load_plan(path: Path) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
 from urllib.parse import urlsplit
@@ -95,6 +96,9 @@ EnvironmentFileName = Annotated[str, BeforeValidator(_expanded_file), _FILE]
 """Its name may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
 
 
+_HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
 def _url(value: object) -> str:
     if not _is_text(value):
         raise wrong("must be an address such as http://127.0.0.1:8000/metrics")
@@ -112,7 +116,17 @@ def _url(value: object) -> str:
         raise wrong("must begin with http:// or https://")
     if not host or re.search(r"[\s\x00-\x1f]", value):
         raise wrong("names no host" if not host else "must hold no blank")
+    if not _is_host(host):
+        raise wrong("names a host that no host can be called")
     return value
+
+
+def _is_host(name: str) -> bool:
+    """Whether anything can be asked at a host of this name; what the libraries say of another holds the whole address."""
+    try:
+        return bool(":" in name and ip_address(name)) or _HOST.fullmatch(name.encode("idna").decode()) is not None
+    except (UnicodeError, ValueError):
+        return False
 
 
 Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]

@@ -36,10 +36,16 @@ class SizewatchError(Exception):
     """Anything sizewatch itself reports; whatever else rises is a defect."""
 
 
+MOST_PROBLEMS = 1_000
+"""Of one document that are told: a file of the wrong kind may have one a line."""
+
+
 class _ProblemsError(SizewatchError):
     """Every problem found in one document, each beginning with its path in it."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
+        if len(problems) > MOST_PROBLEMS:
+            problems = (*problems[:MOST_PROBLEMS], f"{len(problems) - MOST_PROBLEMS} further problems are not told")
         super().__init__("\n".join(problems))
         self.problems = problems
 

@@ -18,12 +18,16 @@ from agent.collect.pages import JSON, PageFetcher
 from agent.collect.reader import PageReader
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
+from exporters import plain_text
 from rules.engines.table import Engine
 from rules.gpu_readout import GpuReadout
 from rules.snapshots import Snapshot
 
 MODELS = "/v1/models"
 """Of every OpenAI-compatible server; vLLM and SGLang tell `max_model_len` in it."""
+
+MOST_MODEL = 300
+"""Letters of a model's name; on a page that has several they stand together."""
 
 LONGEST_CONTEXT = 100_000_000
 """A context length beyond it is no number of tokens."""
@@ -53,7 +57,7 @@ def ask(options: TargetOptions, engine: str | None = None) -> Running:
         url=options.url,
         engine=reader.engine,
         page=page,
-        model=page.facts.get("model") or str(card.get("id") or ""),
+        model=plain_text.told(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
         context_tokens=context,
         remarks=tuple(remarks),
     )

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import BadConfig
 from agent.web_config import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.web_connections import CLIENT_VERIFIED, Server, Tls
+from agent.web_connections import CLIENT_VERIFIED, HURRY, Server, Tls
 from agent.web_credentials import read_gate
+from agent.web_head import MOST_BODY_BYTES
 from agent.web_hosts import misdirected
 from agent.web_replies import Reply
 from agent.web_replies import text_reply as _text
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COMPRESSED_FROM_BYTES = 2_048
-DRAINED_BYTES = 65_536
+DRAINED_BYTES = MOST_BODY_BYTES
 """What is read of the body of a webhook that is refused: a real sender then learns why."""
+
+DRAINED_SECONDS = 0.05
+"""For what has not come until a worker takes the request up; mostly all has (`agent.web_head`)."""
 
 BODIES = frozenset({"GET", "HEAD"})
 
@@ -273,16 +277,24 @@ class WebServer:
         except ValueError:
             # A length and chunks at once, and the chunks are none.
             return _text("400 Bad Request", "the body is not framed as HTTP says")
+        except OSError:
+            return _text("408 Request Timeout", "the body did not come in time")
         if len(body) < int(length):
             return _text("400 Bad Request", "the body ended before its announced length")
         refusal = receiver.take(body)
         return _refused(receiver, refusal) if refusal is not None else _text("200 OK", "ok")
 
     def _drain(self, environ: dict[str, Any], most: int = 0) -> None:
-        """A body that was sent is read, within the limit, so that the answer is not lost with the connection."""
+        """A body that was sent is read, within the limit, so that the answer is not lost with the connection. Of one that was
+        announced and did not come nobody is told."""
         length = environ.get("CONTENT_LENGTH", "")
-        if length.isdigit():
+        if not length.isdecimal():
+            return
+        environ[HURRY](DRAINED_SECONDS)
+        try:
             environ["wsgi.input"].read(min(int(length), most or self._options.max_body_bytes))
+        except OSError as error:
+            _log.debug("the body of a refused request: %s", error)
 
     def _status(self, path: str) -> AgentStatus | None:
         """The source's status with our own counts. One asks at a time: a loop that hangs must hang one thread, not all."""

@@ -26,7 +26,8 @@ class WebOptions:
 
     `open_paths` are answered without credentials. `timeout_seconds` is all the time one connection gets, from its
     acceptance to the end of its answer, `head_seconds` of it to the end of its request's head; `most_of_one_address` may
-    be open at once from one address, so that some of `threads` and `waiting` are left to others. `stuck_after_seconds`
+    be open at once from one address. `most_guests` clients are waited for at once, whose requests and answers take
+    `most_guest_bytes` together: beyond it those have to leave that have been waited for longest. `stuck_after_seconds`
     without a turn is told as ill by /healthz.
     """
 
@@ -43,6 +44,8 @@ class WebOptions:
     threads: int = 4
     waiting: int = 32
     most_of_one_address: int = 16
+    most_guests: int = 256
+    most_guest_bytes: int = 8 * 1024 * 1024
     head_seconds: float = 5.0
     timeout_seconds: float = 15.0
     busy_seconds: float = 2.0

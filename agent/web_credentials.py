@@ -30,6 +30,10 @@ LN, R, P = 13, 8, 10
 agent that may hold 64 MiB in all cannot spend more."""
 
 MAXIMUM_MEMORY_BYTES = 64 * 2**20
+MAXIMUM_WORK = 2**22
+"""Of a hash, as N times r times p: six times that of LN, R, P, and above all that OWASP gives. One is computed at a time, and
+whoever guesses may ask for it."""
+
 SHORTEST_TOKEN = 16
 BUSY_SECONDS = 2.0
 """How long a password waits for the one that is being hashed; only one is at a time."""
@@ -38,7 +42,7 @@ MOST_WAITING = 2
 """Passwords that wait; a flood of wrong ones must not hold every thread of the web server."""
 
 _LINE = re.compile(
-    r"(?P<name>[^:]+):\$scrypt\$ln=(?P<ln>\d+),r=(?P<r>\d+),p=(?P<p>\d+)\$(?P<salt>[^$]+)\$(?P<hash>[^$]+)"
+    r"(?P<name>[^:]+):\$scrypt\$ln=(?P<ln>[0-9]{1,2}),r=(?P<r>[0-9]{1,2}),p=(?P<p>[0-9]{1,2})\$(?P<salt>[^$]+)\$(?P<hash>[^$]+)"
 )
 
 
@@ -55,6 +59,11 @@ class PasswordHash:
     @property
     def memory_bytes(self) -> int:
         return int(128 * self.r * (2**self.ln + self.p))
+
+    @property
+    def work(self) -> int:
+        """What its time grows with."""
+        return int(2**self.ln * self.r * self.p)
 
     def fits(self, password: bytes) -> bool:
         """Whether this is the password; takes as long for a wrong one."""
@@ -91,8 +100,6 @@ class Gate:
     def __init__(self, tokens: tuple[str, ...] = (), users: Mapping[str, PasswordHash] | None = None) -> None:
         self._tokens = tuple(hashlib.sha256(token.encode()).digest() for token in tokens)
         self._users = dict(users or {})
-        # An unknown name costs as much time as a known one.
-        self._nobody = hashed(secrets.token_bytes(16), secrets.token_bytes(16)) if users else None
         self._key = secrets.token_bytes(32)
         self._known: dict[str, bytes] = {}
         self._hashing = threading.Lock()
@@ -129,7 +136,7 @@ class Gate:
             user = name.decode()
         except (binascii.Error, ValueError):
             return False
-        if not colon or self._nobody is None:
+        if not colon or not self._users:
             return False
         proof = hmac.digest(self._key, name + b"\0" + password, "sha256")
         if hmac.compare_digest(self._known.get(user, b""), proof):
@@ -137,23 +144,29 @@ class Gate:
         if not self._places.acquire(blocking=False):
             return False
         try:
-            return self._hashed(user, password, proof, self._nobody)
+            return self._hashed(user, password, proof)
         finally:
             self._places.release()
 
-    def _hashed(self, user: str, password: bytes, proof: bytes, nobody: PasswordHash) -> bool:
+    def _hashed(self, user: str, password: bytes, proof: bytes) -> bool:
         """By the hash itself, one at a time; who waited may find the answer of its twin."""
         if not self._hashing.acquire(timeout=BUSY_SECONDS):
             return False
         try:
             if hmac.compare_digest(self._known.get(user, b""), proof):
                 return True
-            right = self._users.get(user, nobody).fits(password) and user in self._users
+            right = self._users.get(user, self._like(user)).fits(password) and user in self._users
             if right:
                 self._known[user] = proof
             return right
         finally:
             self._hashing.release()
+
+    def _like(self, name: str) -> PasswordHash:
+        """The hash that an unknown name is compared with: always the same user's, so that it takes as long as some user's does,
+        whatever their hashes cost."""
+        several = tuple(self._users.values())
+        return several[int.from_bytes(hmac.digest(self._key, name.encode(), "sha256")) % len(several)]
 
 
 def read_gate(options: WebOptions) -> Gate:
@@ -193,6 +206,8 @@ def _users(key: str, path: str | None, problems: list[str]) -> Iterator[tuple[st
             problems.append(f"{place}: is no line that `python -m agent.web_credentials NAME` prints")
         elif found[1].memory_bytes > MAXIMUM_MEMORY_BYTES:
             problems.append(f"{place}: its hash takes more than 64 MiB to check")
+        elif found[1].work > MAXIMUM_WORK:
+            problems.append(f"{place}: its hash takes longer to check than N * r * p = {MAXIMUM_WORK} does")
         elif found[0] in seen:
             problems.append(f"{place}: the same name stands in a line above")
         else:

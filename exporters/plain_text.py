@@ -12,8 +12,11 @@ STAND_IN = "\ufffd"
 """U+FFFD, the replacement character."""
 
 _DIRECTION = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTION}]")
-_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}]")
+_HALVES = "\ud800-\udfff"
+"""Of characters: bytes of a file's name that are no text, and what JSON alone can spell; no stream takes them."""
+
+_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
+_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 
 
 def plain(text: str) -> str:
@@ -24,3 +27,10 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """The same on one line, without control characters."""
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(STAND_IN, text)
+
+
+def told(text: str, most: int) -> str:
+    """What somebody else says, as a part of a message: on one line, of at most so many signs, each of which can be written."""
+    signs = (sign if sign.isprintable() else " " if sign.isspace() else STAND_IN for sign in text[: 4 * most])
+    found = " ".join("".join(signs).split())
+    return found if len(found) <= most else f"{found[: most - 1]}…"

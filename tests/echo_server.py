@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote
 
-MODES = ("unauthorized", "error", "redirect", "garbage", "page", "bad json", "forbidden", "cut", "hangs", "bad request")
+MODES = (
+    *("unauthorized", "error", "redirect", "garbage", "moved", "page", "bad json", "forbidden", "cut", "odd type"),
+    *("hangs", "bad request", "odd encoding", "labelled", "cut late"),
+)
 
 
 class Echo(ThreadingHTTPServer):
@@ -47,6 +51,18 @@ class _Handler(BaseHTTPRequestHandler):
         elif mode == "redirect":
             told = said.strip()[:400]
             self._give(302, said.encode(), "text/html", Location=f"http://user:{told}@elsewhere/?{told}")
+        elif mode == "moved":
+            self._give(302, b"", "text/html", Location=f"https://{self._heard()}.elsewhere/")
+        elif mode == "odd type":
+            self._give(200, b"x 1\n", self._heard())
+        elif mode == "odd encoding":
+            self._give(200, b"x 1\n", "text/plain", **{"Content-Encoding": self._heard()})
+        elif mode == "labelled":
+            spelled = quote(self._heard(), safe="")
+            page = f'vllm:num_requests_running{{model_name="{self._heard()}",engine="{spelled}"}} 1\n'
+            self._give(200, page.encode(), "text/plain")
+        elif mode == "cut late":
+            self._give(200, f"x 1\n# {self._heard()}".encode(), "text/plain")
         elif mode in ("garbage", "page", "bad json"):
             kinds = {"garbage": "text/plain", "page": "text/html", "bad json": "application/json"}
             self._give(200, said.encode(), kinds[mode])
@@ -59,11 +75,16 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the library's names
 
     def _said(self) -> str:
-        words = [f"{name}: {value}" for name, value in self.headers.items()]
+        words = [self.path, *(f"{name}: {value}" for name, value in self.headers.items())]
         authorization = self.headers.get("Authorization", "")
         if authorization.startswith("Basic "):
             words.append(base64.b64decode(authorization[6:]).decode("utf-8", "replace"))
         return f"you said {' '.join(words)}\n".replace('"', "'")
+
+    def _heard(self) -> str:
+        """The secret alone: a password, a token, or what the query holds."""
+        given = self.headers.get("Authorization", "").partition(" ")[2] or self.headers.get("X-Api-Key", "")
+        return given or self.path.rpartition("=")[2] or "nothing"
 
     def _give(self, status: int, body: bytes, kind: str, length: int | None = None, **headers: str) -> None:
         self.send_response(status, "OK")

@@ -26,6 +26,7 @@ import trustme
 import yaml
 from daemon_runs import PLAN, free_port, process, wait_for
 from echo_server import Echo, echoing
+from engine_server import engines
 
 from agent.cli import main
 from agent.config import Config
@@ -102,6 +103,7 @@ def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict
                 "replica": "a",
                 "bearer_token_file": nest.file("targets token"),
             },
+            {"url": f"{echo.url}/metrics?token={nest.egg('targets query alone')}", **tier, "replica": "q"},
             {"url": f"{echo.url}/metrics", **tier, "replica": "b", **login(nest, "targets password")},
             {
                 "url": f"{echo.url.replace('http', 'https')}/m",
@@ -133,6 +135,7 @@ def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict
             "alertmanagers": [
                 {**manager, "bearer_token_file": nest.file("alertmanagers token")},
                 {"url": f"{echo.url}/b", "timeout": "500ms", **login(nest, "alertmanagers password")},
+                {"url": f"{echo.url}/c?sig={nest.egg('alertmanagers query')}", "timeout": "500ms"},
                 {
                     "url": echo.url.replace("http", "https"),
                     "timeout": "500ms",
@@ -348,6 +351,7 @@ def _flew(nest: Nest, echo: Echo, role: str) -> None:
             "targets token",
             "targets password",
             "targets query",
+            "targets query alone",
             "gpus token",
             "grafana token",
             "option token",
@@ -397,3 +401,23 @@ def _used(data: Any) -> Iterator[str]:
     elif isinstance(data, list):
         for value in data:
             yield from _used(value)
+
+
+@pytest.mark.parametrize(
+    "words", [["inspect"], ["inspect", "--format", "json"], ["plan", "init"], ["lint", "RULES", "--url"]]
+)
+@pytest.mark.parametrize("page", ["metrics", "nothing"])
+def test_a_command_that_is_given_an_address_leaves_its_query_out_of_what_it_says(
+    words: list[str], page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an engine that answers well: what goes into a ticket is what a command said of it."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: 'vllm:nothing > 1'}]}]\n")
+    nest = Nest(tmp_path)
+    with engines(1) as served:
+        address = f"{served[0].url.replace('metrics', page)}?token={nest.egg('query')}"
+        code = main([*(str(rules) if word == "RULES" else word for word in words), address])
+    assert code in (0, 1, 2, 3)
+    said = capsys.readouterr()
+    assert len(said.out + said.err) > 20
+    assert nest.around((said.out + said.err).encode()) == []

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from agent.collect.exposition import ParsedPage, Series, SeriesReader
 from agent.errors import ScrapeError, ScrapeFailure
+from exporters.plain_text import one_line
 
 PAGES = Path(__file__).parent / "pages"
 SHARED_PAGES = Path(__file__).parents[2] / "shared" / "pages"
@@ -37,8 +38,13 @@ def by_the_library(text: str) -> Samples:
         # The library refuses its own pages whose metadata says `vllm:x` and whose samples `vllm_x`.
         lines = [line.replace(":", "_") if line.startswith(("# HELP ", "# TYPE ")) else line for line in lines]
         families = openmetrics_families("\n".join(lines))  # type: ignore[no-untyped-call]
+    # Names and labels are made one plain line as they are read.
     return Counter(
-        (sample.name.removesuffix("_total"), tuple(sorted(sample.labels.items())), repr(number(sample.value)))
+        (
+            one_line(sample.name.removesuffix("_total")),
+            tuple(sorted((one_line(name), one_line(value)) for name, value in sample.labels.items())),
+            repr(number(sample.value)),
+        )
         for family in families
         for sample in family.samples
     )
@@ -219,7 +225,7 @@ def test_label_values_with_escapes_blanks_braces_and_commas_come_out_whole() -> 
     reader = SeriesReader(everything)
     for _ in range(2):
         page = reader.read(text.encode())
-        labels = (("a", "line\nbreak"), ("b", 'say "hi", {ok} # 1 \\ 2'))
+        labels = (("a", "line\ufffdbreak"), ("b", 'say "hi", {ok} # 1 \\ 2'))
         assert page.series == (Series("x", labels, "untyped"),)
         assert page.values == (7.0,)
 

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from agent.errors import BadConfig, BadRecording
 from agent.logs import set_up
 from agent.plain_output import shown
 from agent.recording import load as load_recording
+from agent.store.answers import answer, vector
 from agent.store.promql import any_of, quoted
 from agent.web import ROUTES
 from exporters.plain_text import one_line, plain
@@ -54,6 +56,18 @@ def hostile(page: bytes) -> bytes:
     return (text.replace("\r\n", "\n") + "# TYPE vllm:lora_requests_info gauge\n" + info).encode()
 
 
+GPUS = Path(__file__).parent / "gpu_exporter_pages" / "made-dcgm-mig.prom"
+
+
+def hostile_gpus() -> bytes:
+    """A GPU exporter's page; the name of a metric is as free as a label where it is quoted."""
+    escaped = PAGE.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    text = re.sub(
+        r'(modelName|UUID|Hostname)="([^"]*)"', lambda one: f'{one[1]}="{one[2]}{escaped}"', GPUS.read_text("utf-8")
+    )
+    return f'{text}# TYPE "{escaped}" gauge\n{{"{escaped}"}} 1\n'.encode()
+
+
 def said(words: list[str]) -> str:
     """Both outputs of a command, which ends as one that was foreseen."""
     out, err = io.StringIO(), io.StringIO()
@@ -63,7 +77,7 @@ def said(words: list[str]) -> str:
     return out.getvalue() + err.getvalue()
 
 
-def _commands(path: Path, url: str, folder: Path) -> dict[str, list[str]]:
+def _commands(path: Path, url: str, gpus: str, folder: Path) -> dict[str, list[str]]:
     own = ["-c", str(path)]
     tier = [*own, "--tier", NAME]
     return {
@@ -75,6 +89,8 @@ def _commands(path: Path, url: str, folder: Path) -> dict[str, list[str]]:
         "doctor json": ["doctor", *own, "--format", "json"],
         "inspect": ["inspect", url],
         "inspect json": ["inspect", url, "--format", "json"],
+        "inspect gpus": ["inspect", gpus],
+        "inspect gpus json": ["inspect", gpus, "--format", "json"],
         "plan init": ["plan", "init", url],
         "report": ["report", *own, "--out", str(folder)],
         "forecast": ["forecast", *tier],
@@ -86,7 +102,7 @@ def _commands(path: Path, url: str, folder: Path) -> dict[str, list[str]]:
 FILES = ("report.html", "report.md", "report.json")
 OUTPUTS = (
     *(f"web {path}" for path in (*ROUTES, "/reports/")),
-    *_commands(Path(), "", Path()),
+    *_commands(Path(), "", "", Path()),
     *(f"file {name}" for name in FILES),
     "log",
 )
@@ -96,15 +112,16 @@ OUTPUTS = (
 def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("hostile")
     found: dict[str, str] = {}
-    with engines(1) as served:
+    with engines(2) as served:
         served[0].pages = tuple(hostile(page) for page in pages())
-        path = _configured(folder, served)
+        served[1].pages = (hostile_gpus(),)
+        path = _configured(folder, served[:1])
         log = _Log()
         with log, running(path, turns=8) as daemon:
             for page in (*ROUTES, "/reports/"):
                 found[f"web {page}"] = ask(daemon, page.lstrip("/")).decode()
         found["log"] = log.text()
-        for name, words in _commands(path, served[0].url, folder / "report").items():
+        for name, words in _commands(path, served[0].url, served[1].url, folder / "report").items():
             found[name] = said(words)
     for name in FILES:
         found[f"file {name}"] = (folder / "report" / name).read_text("utf-8")
@@ -165,7 +182,7 @@ def test_no_name_moves_a_cursor_turns_the_reading_or_forges_a_line(outputs: dict
 
 def test_the_hostile_names_do_reach_the_outputs(outputs: dict[str, str]) -> None:
     """Else this whole file would prove nothing."""
-    plainly = ("web /metrics", "check", "timeline", "inspect", "report")
+    plainly = ("web /metrics", "check", "timeline", "inspect", "inspect gpus", "report")
     assert [name for name in plainly if "<script>" not in outputs[name]] == []
     assert [name for name in ("web /", "file report.html") if "&lt;script&gt;" not in outputs[name]] == []
     assert "forged" in outputs["web /"] + outputs["inspect"]
@@ -200,6 +217,29 @@ def test_the_numbers_for_machines_carry_the_names_as_they_are(outputs: dict[str,
     assert not [value for value in labels if "\n" in value]
     for output in ("web /api/status", "check json", "timeline json", "file report.json"):
         assert NAME in set(_texts(json.loads(outputs[output]))), output
+
+
+def test_no_label_of_a_stores_series_ends_a_line_or_moves_a_cursor() -> None:
+    """They are shown wherever a replica, a pod or a GPU is; what cannot be shown so is nobody's name."""
+    body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [
+        {"metric": {"__name__": "up", "pod": PAGE, f"odd{PAGE}": "x"}, "value": [1.5, "1"]},
+    ]}}).encode()  # fmt: skip
+    for spelled in (body, body.replace(b"\\u001b", b"\x7f"), json.dumps(json.loads(body), ensure_ascii=False).encode()):
+        (found,) = vector(answer("http://store", spelled), 10)
+        for text in (*found.labels, *found.labels.values()):
+            assert CONTROLS.findall(text) == []
+            assert "\n" not in text
+        assert found.labels["pod"].startswith(NAME)
+
+
+def test_half_a_character_is_shown_as_none() -> None:
+    """What a file's name or JSON may hold and no stream can write."""
+    assert one_line("a\udcffb\ud800") == plain("a\udcffb\ud800") == "a\ufffdb\ufffd"
+    words = [sys.executable, "-m", "agent", "plan", "check", os.fsdecode(b"no-such-\xff")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert "no-such-\ufffd" in done.stderr.decode()
 
 
 def _texts(data: object) -> Iterator[str]:

@@ -326,7 +326,17 @@ def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, answer:
     ],
 )
 def test_a_text_page_of_any_version_or_of_no_type_is_accepted(serve: Serve, headers: tuple[str, ...]) -> None:
-    assert PageFetcher(TargetOptions(url=serve(sends(PAGE, *headers)).url)).fetch() == PAGE
+    page = PAGE + b"# EOF\n"
+    assert PageFetcher(TargetOptions(url=serve(sends(page, *headers)).url)).fetch() == page
+
+
+def test_an_openmetrics_page_without_its_end_is_cut_off_each_time(serve: Serve) -> None:
+    """Not only the first time, after one that had it: no reader of pages need remember."""
+    fetcher = PageFetcher(TargetOptions(url=serve(sends(PAGE, "Content-Type: application/openmetrics-text")).url))
+    for _ in range(2):
+        with pytest.raises(ScrapeError, match="does not end in # EOF") as refused:
+            fetcher.fetch()
+        assert refused.value.kind is ScrapeFailure.CUT_OFF
 
 
 @pytest.mark.parametrize(

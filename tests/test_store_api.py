@@ -12,6 +12,7 @@ from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
 from agent.store.api import MOST_POINTS, RawSeries, Sampled, StoreApi, StoreOptions, StoreTrouble, TroubleKind
+from exporters.plain_text import one_line
 
 pytestmark = pytest.mark.server
 
@@ -67,8 +68,8 @@ def test_what_is_not_there_is_an_empty_answer_and_what_divides_by_zero_is_droppe
     assert api.instant("requests_total - requests_total / (requests_total * 0)", T) == ()
 
 
-def test_texts_and_infinities_come_as_they_are(api: StoreApi) -> None:
-    assert api.instant("odd", T) == (Sampled({"__name__": "odd", "text": ODD}, math.inf),)
+def test_texts_come_on_one_line_and_infinities_as_they_are(api: StoreApi) -> None:
+    assert api.instant("odd", T) == (Sampled({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
     assert api.instant("1 + 1", T) == (Sampled({}, 2.0),)
 
 

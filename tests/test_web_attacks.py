@@ -273,3 +273,10 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_at_the_terminal(
     subprocess.run(words, check=True, capture_output=True, timeout=30)
     with pytest.raises(BadConfig, match=r"web.tls: .*locked.key cannot be used"):
         WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status)
+
+
+def test_a_variable_that_a_parent_left_does_not_decide_where_is_listened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cheroot takes LISTEN_PID, whosever it is, as word that file descriptor 3 is its socket."""
+    monkeypatch.setenv("LISTEN_PID", "1")
+    with serving() as server:
+        assert ask(server, "/healthz")[0] == 200

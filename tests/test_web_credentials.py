@@ -139,3 +139,44 @@ def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None
     assert read_gate(WebOptions(basic_auth_users_file=str(users))).admits(basic("ada", "engine"))
     nothing = subprocess.run(command, input="", capture_output=True, text=True, cwd=root, timeout=30)
     assert (nothing.returncode, nothing.stdout) == (2, "")
+
+
+def test_an_unknown_name_takes_as_long_as_a_known_one_whatever_the_users_hashes_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hashes of another tool may be cheaper or dearer than ours; who is told apart by time is known by name."""
+    costs: list[int] = []
+    fits = PasswordHash.fits
+    monkeypatch.setattr(PasswordHash, "fits", lambda self, password: costs.append(self.work) or fits(self, password))
+    cheap = PasswordHash(ln=4, r=8, p=1, salt=b"0123456789abcdef", hash=b"x" * 32)
+    gate = Gate(users={"ada": cheap, "bob": cheap})
+    for name in ("ada", "eve", "mallory", "ada"):
+        assert not gate.admits(basic(name, "guess"))
+    assert costs == [cheap.work] * 4
+    # The same unknown name takes the same time each time.
+    mixed = Gate(users={"ada": cheap, "bob": PasswordHash(ln=5, r=8, p=1, salt=cheap.salt, hash=cheap.hash)})
+    for name in ("eve", "mallory", "trent"):
+        costs.clear()
+        assert not mixed.admits(basic(name, "guess"))
+        assert not mixed.admits(basic(name, "other"))
+        assert len(set(costs)) == 1
+
+
+def test_the_stand_in_of_an_unknown_name_lets_nobody_in() -> None:
+    gate = Gate(users={"ada": hashed(b"secret", b"0123456789abcdef")})
+    assert not gate.admits(basic("eve", "secret"))
+    assert gate.admits(basic("ada", "secret"))
+    assert not gate.admits(basic("eve", "secret"))
+
+
+@pytest.mark.parametrize(
+    "cost", ["ln=18,r=1,p=64", "ln=12,r=64,p=64", "ln=13,r=8,p=65", "ln=20,r=8,p=1", "ln=0,r=8,p=1"]
+)
+def test_a_hash_that_would_keep_the_server_busy_is_refused(tmp_path: Path, cost: str) -> None:
+    file = tmp_path / "users"
+    salted = "$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg"
+    file.write_text(f"ada:$scrypt${cost}{salted}\n")
+    with pytest.raises(BadConfig, match=r"users:1: (its hash takes|is no line)"):
+        read_gate(WebOptions(basic_auth_users_file=str(file)))
+    file.write_text(f"ada:$scrypt$ln=15,r=8,p=3{salted}\n")
+    assert not read_gate(WebOptions(basic_auth_users_file=str(file))).open

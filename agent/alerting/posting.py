@@ -25,12 +25,14 @@ from agent.collect.target_options import TargetOptions, authorization, tls_of
 from agent.collect.transport import TargetAdapter
 from agent.errors import SizewatchError
 from exporters.alertmanager import Posted
+from exporters.plain_text import told
 
 PATH = "/api/v2/alerts"
 BATCH = 64
 """Alerts a request; Prometheus posts up to 256, and a proxy's limit of 1 MB is safe with these."""
 
 MOST_ANSWER_BYTES = 4096
+MOST_QUOTED = 300
 ROUND_SECONDS = 30.0
 """For all requests of one round together."""
 
@@ -137,12 +139,12 @@ class Poster:
         if 200 <= status < 300:
             return
         if status in REFUSALS:
-            raise _Refused(_words(status, said, headers))
+            raise _Refused(_words(status, said, headers, self._options.url))
         hint = HINTS.get(status, "look into its log")
         raise NotDelivered(f"{self.place} answered {status}: {hint}")
 
 
-def _words(status: int, said: bytes, headers: dict[str, str]) -> str:
+def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
     """What an Alertmanager says: a JSON text for an invalid alert, an object with a message for a body it cannot read."""
     text = said.decode("utf-8", "replace")
     try:
@@ -151,5 +153,6 @@ def _words(status: int, said: bytes, headers: dict[str, str]) -> str:
         data = text
     if isinstance(data, dict):
         data = data.get("message", text)
-    told = " ".join(hidden(str(data), headers.values()).split())[:300]
-    return f"{status}: {told or 'without a word'}"
+    # The end of what was read may be half a secret, which nobody finds.
+    words = told(hidden(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
+    return f"{status}: {words or 'without a word'}"

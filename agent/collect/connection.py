@@ -10,13 +10,14 @@ limit, store cookies and ask the environment for proxies.
 from __future__ import annotations
 
 import os
+import stat
 import time
 import zlib
 
 import requests
 import urllib3
 
-from agent.collect.hidden import HIDDEN, secrets_of
+from agent.collect.hidden import HIDDEN, secrets_of, unmistakable
 from agent.collect.scrape_failures import closed_by_peer, place_of, translated
 from agent.collect.target_options import TargetOptions, authorization, files, secret, tls_of
 from agent.collect.transport import TargetAdapter
@@ -41,6 +42,7 @@ class KeptConnection:
         self._adapter = TargetAdapter(None)
         self._kept = False
         self._secrets: tuple[bytes, ...] = ()
+        self._unmistakable: tuple[bytes, ...] = ()
         self.headers: dict[str, str] = {}
         """What the files make; secret."""
         if options.insecure_skip_verify:
@@ -55,6 +57,9 @@ class KeptConnection:
                 found = os.stat(path)
             except OSError as error:
                 raise ScrapeError(kind, f"{field} {path}: {error.strerror}") from error
+            if not stat.S_ISREG(found.st_mode):
+                # A pipe would be waited for without end.
+                raise ScrapeError(kind, f"{field} {path}: is no file")
             stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
         if self._loaded == tuple(stamps):
             return False
@@ -79,11 +84,13 @@ class KeptConnection:
         self._kept = True
         return body
 
-    def plain(self, said: bytes) -> bytes:
+    def plain(self, said: str) -> str:
         """What the other side said, without our secrets: what of it gets into a message is cut, and half a secret is one."""
-        for secret_bytes in self._secrets:
-            said = said.replace(secret_bytes, HIDDEN.encode())
-        return said
+        return _without(said.encode("utf-8", "replace"), self._secrets).decode()
+
+    def page(self, body: bytes) -> bytes:
+        """The same of a page that is to be read, where nothing may go that could be anything else."""
+        return _without(body, self._unmistakable)
 
     def close(self) -> None:
         """Ends the connection; a later request opens a new one."""
@@ -98,7 +105,9 @@ class KeptConnection:
         adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
         headers = {name: self._header(name, path) for name, path in self._header_files}
         self.headers = headers | authorization(self._options)
-        self._secrets = tuple(one.encode() for one in secrets_of(self.headers.values()))
+        told = self.headers.values(), self._options.url
+        self._secrets = tuple(one.encode() for one in secrets_of(*told))
+        self._unmistakable = tuple(one.encode() for one in unmistakable(*told))
         self.close()
         self._adapter = adapter
 
@@ -117,10 +126,19 @@ class KeptConnection:
         announced = response.raw.length_remaining
         if announced is not None and announced > limit:
             raise self._too_large()
+        # What is framed in a way that http.client does not know, it reads to the end of the connection, wherever that comes.
+        framed = response.headers.get("Transfer-Encoding", "identity")
+        if framed.lower() not in ("identity", "chunked"):
+            raise self.cut_off(f"its Transfer-Encoding is {self.plain(framed)[:40]!r}; only chunked is known")
+        if announced is None and "Content-Length" in response.headers and framed.lower() != "chunked":
+            raise self.cut_off("the length that it announces is no number")
         try:
             body: bytes = response.raw.read(limit + 1, decode_content=False)
         except urllib3.exceptions.HTTPError as error:
             raise self._translated(error) from error
+        except ValueError as error:
+            # http.client takes the length of a chunk for any whole number.
+            raise self.cut_off("a chunk of it has a length that is none") from error
         if len(body) > limit:
             raise self._too_large()
         if response.raw.length_remaining:
@@ -131,7 +149,7 @@ class KeptConnection:
         if encoding.strip().lower() in ("", "identity"):
             return body
         if encoding.strip().lower() not in ("gzip", "x-gzip"):
-            text = f"{self._place} sent Content-Encoding {encoding[:40]!r}; only gzip is asked for"
+            text = f"{self._place} sent Content-Encoding {self.plain(encoding)[:40]!r}; only gzip is asked for"
             raise ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
         limit = self._options.max_bytes
         # zlib itself rather than urllib3's decoder, which takes a truncated stream for a whole one.
@@ -149,3 +167,9 @@ class KeptConnection:
     def _too_large(self) -> ScrapeError:
         text = f"{self._place} sends more than {self._options.max_bytes} bytes; if that is right, raise max_bytes"
         return ScrapeError(ScrapeFailure.TOO_LARGE, text)
+
+
+def _without(said: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    for one in secrets:
+        said = said.replace(one, HIDDEN.encode())
+    return said

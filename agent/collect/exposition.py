@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
+from typing import Any
 
 from agent.collect.exposition_lines import NUMBER_BYTES, Line, Metadata, Sample, split_number, understood
 from agent.collect.series_types import UNTYPED, Placing, declared_families
 from agent.errors import ScrapeError, ScrapeFailure
+from exporters.plain_text import told
 
 _END = b"# EOF"
 # A line is forgotten once absent from one to two times this many pages: half an hour to an hour at a page every 15 s.
@@ -84,6 +86,15 @@ class SeriesReader:
     def known_lines(self) -> int:
         """How many lines are remembered, those that are not wanted included."""
         return len(self._recent.keys() | self._older.keys())
+
+    @property
+    def state(self) -> object:
+        """What the last page left, to be put back where its caller finds that it was none."""
+        return self._recent, self._older, self._layout, self._number
+
+    @state.setter
+    def state(self, before: Any) -> None:
+        self._recent, self._older, self._layout, self._number = before
 
     def read(self, body: bytes) -> ParsedPage:
         """The wanted series. Raises ScrapeError (syntax, duplicate, cut_off, too_large); nothing is kept of such a page."""
@@ -180,7 +191,7 @@ class SeriesReader:
                 raise ScrapeError(ScrapeFailure.SYNTAX, f"family {family} has two types: {contradicted[family]}")
             first = first_lines.setdefault(Series(name, line.says.labels, type_), number)
             if first != number:
-                text = f"line {number} repeats the series of line {first}: {line.prefix[:80].decode(errors='replace')}"
+                text = f"line {number} repeats the series of line {first}: {told(line.prefix[:320].decode(errors='replace'), 80)}"
                 raise ScrapeError(ScrapeFailure.DUPLICATE, text)
         families.update((name, UNTYPED) for name in placing.unplaced)
         return tuple(is_wanted), tuple(first_lines)

@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from agent.errors import ScrapeError, ScrapeFailure
+from exporters.plain_text import one_line
 
 # A text of these bytes means the same to float() and to the library. Of any other (`1_000`, blanks, digits of other
 # scripts) only the library decides.
@@ -27,7 +28,7 @@ _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a series text says; labels sorted by name."""
+    """What a series text says, without control characters; labels sorted by name."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -85,11 +86,14 @@ def understood(line: bytes, number: int, *, openmetrics: bool) -> Line:
         raise ScrapeError(
             ScrapeFailure.SYNTAX, f"line {number} is not a line of an exposition page: {shown!r}"
         ) from error
-    labels = tuple(sorted((sys.intern(name), sys.intern(text)) for name, text in sample.labels.items()))
+    # Here and nowhere later: no name of a page ends a line of ours, wherever it is shown.
+    labels = tuple(
+        sorted((sys.intern(one_line(key)), sys.intern(one_line(text))) for key, text in sample.labels.items())
+    )
     prefix, plain = split_number(line)
     same = plain is not None and (plain == value or (math.isnan(plain) and math.isnan(value)))
     alone = sample.timestamp is None and sample.exemplar is None and bool(prefix.strip())
-    return Line(prefix, Sample(sys.intern(sample.name), labels), value, same and alone)
+    return Line(prefix, Sample(sys.intern(one_line(sample.name)), labels), value, same and alone)
 
 
 def _family_of_line(text: str, *, openmetrics: bool) -> Metric | None:
@@ -105,9 +109,9 @@ def _metadata(text: str) -> Metadata:
     """A HELP or TYPE line. The library strips `_total` from the name in a TYPE line, but not from that in a HELP line."""
     _, keyword, rest = text.split(None, 2)
     if keyword == "HELP":
-        return Metadata(_named(rest).name)
+        return Metadata(one_line(_named(rest).name))
     stated = _named(rest)
-    return Metadata(stated.name, sys.intern(stated.documentation))
+    return Metadata(one_line(stated.name), sys.intern(stated.documentation))
 
 
 def _named(rest: str) -> Metric:

@@ -19,6 +19,8 @@ METRICS = "text/plain;version=0.0.4"
 JSON = "application/json"
 _HEADERS = {"Accept-Encoding": "gzip", "User-Agent": "sizewatch"}
 _SKIPPED_TURNS = (0, 0, 1)
+MOST_TAIL = 8_192
+"""Of a page that is cut off, searched for secrets before its last words are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +84,20 @@ class PageFetcher:
 
     def _page(self, response: requests.Response) -> bytes:
         if response.status_code != 200:
-            raise refused(self._place, response.status_code, response.headers.get("Location"))
-        content_type = self._connection.plain(response.headers.get("Content-Type", "").encode()).decode()
+            location = self._connection.plain(response.headers.get("Location", ""))
+            raise refused(self._place, response.status_code, location)
+        content_type = self._connection.plain(response.headers.get("Content-Type", ""))
         # Twice: a wrong type is not worth reading, and a wrong page may come under the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
-        body = self._connection.plain(self._connection.body(response))
+        body = self._connection.page(self._connection.body(response))
         if self._accept != METRICS:
             return body
         if wrong := wrong_content(self._place, content_type, body[:100]):
             raise wrong
         if not body.endswith(b"\n"):
-            how = f"the page ends inside a line: {body[-60:]!r}" if body else "the page is empty"
-            raise self._connection.cut_off(how)
+            tail = self._connection.plain(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
+            raise self._connection.cut_off(f"the page ends inside a line: {tail!r}" if body else "the page is empty")
+        if "openmetrics" in content_type.lower() and not body.endswith(b"# EOF\n"):
+            raise self._connection.cut_off("the page is OpenMetrics and does not end in # EOF")
         return body

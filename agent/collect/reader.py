@@ -31,9 +31,15 @@ class PageReader:
 
     def read(self, body: bytes, t: float) -> Snapshot:
         """The page at `t` (unix seconds). Raises ScrapeError: syntax, duplicate, cut_off, or not an engine's page."""
+        before = self._series.state
         parsed = self._series.read(body)
         if self._layout is None or parsed.layout != self._layout_id:
-            self._compile(parsed)
+            try:
+                self._compile(parsed)
+            except ScrapeError:
+                # Its format, for one: the engine's next page would be cut off by the measure of another server's.
+                self._series.state = before
+                raise
         assert self._layout is not None
         return snapshot(self._layout, parsed.values, t)
 

@@ -13,6 +13,7 @@ import requests
 import urllib3
 
 from agent.errors import ScrapeError, ScrapeFailure
+from exporters.plain_text import told
 
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STATUSES = {
@@ -50,10 +51,12 @@ def place_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def refused(place: str, status: int, location: str | None) -> ScrapeError:
-    """What an answer other than 200 means."""
+def refused(place: str, status: int, location: str) -> ScrapeError:
+    """What an answer other than 200 means; `location` without secrets, "" where it names none."""
     if status in _REDIRECTIONS:
-        text = f"{place} redirects to {_host_of(location or '')}; that is not followed: give the final address as url"
+        text = (
+            f"{place} redirects to {told(_host_of(location), 300)}; that is not followed: give the final address as url"
+        )
         return ScrapeError(ScrapeFailure.REDIRECT, text)
     kind, hint = _STATUSES.get(status, (ScrapeFailure.HTTP_STATUS, "look into the log of the target"))
     return ScrapeError(kind, f"{place} answered {status}: {hint}")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import requests
+
 from agent.collect.transport import tls_context
 from agent.errors import BadConfig, ScrapeError, ScrapeFailure
 
@@ -68,6 +70,20 @@ def _url_findings(url: str) -> Iterator[tuple[bool, str]]:
     yield parts.scheme not in ("http", "https"), "url: must begin with http:// or https://"
     yield not parts.hostname, "url: names no host"
     yield "@" in parts.netloc, "url: must hold no user or password; use username and password_file"
+    yield (
+        parts.scheme in ("http", "https") and bool(parts.hostname) and not _askable(url, parts.hostname or ""),
+        "url: names a host that no host can be called",
+    )
+
+
+def _askable(url: str, host: str) -> bool:
+    """Whether a request for this address can be made at all; what the libraries say of it may hold its query."""
+    try:
+        requests.Request("GET", url).prepare()
+        host.encode("idna")
+    except (requests.RequestException, UnicodeError):
+        return False
+    return True
 
 
 def files(options: TargetOptions) -> tuple[tuple[str, str, ScrapeFailure], ...]:

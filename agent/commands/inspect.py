@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from agent.collect.pages import PageFetcher
-from agent.collect.scrape_failures import wrong_content
+from agent.collect.scrape_failures import place_of, wrong_content
 from agent.commands import inspect_engine, inspect_gpus
 from agent.commands.arguments import add_format
 from agent.commands.connecting import add_ways_in, target_options
@@ -36,11 +36,13 @@ def run(options: argparse.Namespace) -> int:
     live = "://" in options.page
     body, notes = (_asked(options), ()) if live else _without_omissions(_saved(options.page))
     as_json = options.format == "json"
+    # The query of an address may be a secret.
+    name = place_of(options.page) if live else options.page
     gpus = inspect_gpus.recognised(body) if options.engine is None else None
     if gpus is not None:
-        print(inspect_gpus.told(gpus, options.page, as_json=as_json, notes=notes))
+        print(inspect_gpus.told(gpus, name, as_json=as_json, notes=notes))
     else:
-        print(inspect_engine.told(body, options.page, options.engine, live=live, as_json=as_json, notes=notes))
+        print(inspect_engine.told(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     return FINE
 
 

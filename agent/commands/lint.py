@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.collect.pages import PageFetcher
-from agent.collect.scrape_failures import wrong_content
+from agent.collect.scrape_failures import place_of, wrong_content
 from agent.collect.target_options import TargetOptions
 from agent.commands.arguments import add_format
 from agent.commands.connecting import add_ways_in, target_options
@@ -58,15 +58,15 @@ def run(options: argparse.Namespace) -> int:
 def _live(url: str, options: argparse.Namespace) -> Iterator[Page]:
     """The page as sizewatch and Prometheus 3 get it, and as Prometheus 2 does where names differ there."""
     target = target_options(options, url)
-    page = read_page(url, _asked(target))
+    page = read_page(place_of(url), _asked(target))
     yield page
     names = {series.name for series in page.series}
     if not any(":" in name for name in names):
         return
     try:
-        other = read_page(url, _asked(target, PROMETHEUS_2))
+        other = read_page(place_of(url), _asked(target, PROMETHEUS_2))
     except ScrapeError as error:
-        print(f"sizewatch lint: {url}: cannot be read as Prometheus 2 asks for it ({error})", file=sys.stderr)
+        print(f"sizewatch lint: {place_of(url)}: cannot be read as Prometheus 2 asks for it ({error})", file=sys.stderr)
         return
     if {series.name for series in other.series} != names:
         yield other

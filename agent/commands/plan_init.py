@@ -57,7 +57,7 @@ def _given(options: argparse.Namespace) -> list[Target]:
     return [
         Target(
             tier=options.tier or "",
-            replica=url,
+            replica=_place(url),
             pool="mixed",
             options=target_options(options, url, TIMEOUT_SECONDS),
         )

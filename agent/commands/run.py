@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import resource
 
 from agent.commands.arguments import add_config
 from agent.config import find, load
@@ -19,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # What is in memory holds secrets, and so would a core file, on whatever disk the machine keeps them.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
     for warning in loaded.warnings:

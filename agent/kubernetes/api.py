@@ -29,6 +29,7 @@ from agent.collect.scrape_failures import closed_by_peer, place_of, translated
 from agent.collect.transport import TargetAdapter, tls_context
 from agent.errors import SizewatchError
 from agent.kubernetes.pods import bounded
+from exporters.plain_text import told
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""
@@ -223,6 +224,9 @@ class Api:
             if self._adapter is None or stamps != self._stamps:
                 self._load()
                 self._stamps = stamps
+        except UnicodeDecodeError:
+            # Without its cause, which holds the bytes of the secret.
+            raise ApiTrouble(f"service account: {self._server.token_file}: is not UTF-8") from None
         except OSError as error:
             raise ApiTrouble(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
         assert self._adapter is not None
@@ -251,11 +255,15 @@ class Api:
 
     def _lines(self, answer: requests.Response) -> Iterator[bytes]:
         """A JSON object a line; the last one may be cut off by the end of the watch and is then left out."""
-        rest = b""
+        rest = bytearray()
         try:
             for chunk in answer.raw.stream(65_536, decode_content=False):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from (line for line in lines if line.strip())
+                # A chunk may be a single byte: what has come is looked at once a line has ended, not with each of them.
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, tail = bytes(rest).split(b"\n")
+                    rest = bytearray(tail)
+                    yield from (line for line in lines if line.strip())
                 if len(rest) > MOST_EVENT_BYTES:
                     raise ApiTrouble(f"{self._place}: an event of more than {MOST_EVENT_BYTES} bytes")
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
@@ -271,7 +279,7 @@ class Api:
             message = str(_parsed(said).get("message", ""))
         except (ApiTrouble, AttributeError):
             message = ""
-        words = " ".join(hidden(message, (f"Bearer {self._token}",) if self._token else ()).split())[:300]
+        words = told(hidden(message, (f"Bearer {self._token}",) if self._token else ()), 300)
         hint = _HINTS.get(status, "")
         return ApiTrouble(f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status)
 

@@ -159,6 +159,10 @@ def _host(pod: Pod) -> str:
         address = ipaddress.ip_address(pod.address)
     except ValueError:
         raise Unclear("its address is no IP address") from None
+    meant = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
+    if meant.is_link_local or meant.is_multicast or meant.is_unspecified:
+        # A cloud's metadata service is at 169.254.169.254; whoever may write a pod's status would have it asked.
+        raise Unclear("its address is none that a pod has")
     return f"[{address}]" if address.version == 6 else str(address)
 
 

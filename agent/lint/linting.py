@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from agent.lint.catalogue import Catalogue
@@ -22,10 +23,14 @@ from agent.lint.promql import BadExpression, parse
 from agent.lint.rule_files import PANEL, RECORD, BadRuleFile, Rule, read_rules
 from agent.lint.types_check import check_types
 from agent.lint.units_check import check_units
+from exporters.plain_text import told
 
 CHECKS: tuple[Check, ...] = (check_names, check_types, check_histograms, check_units, check_labels, check_meaning)
 
 BAD_FILE, BAD_EXPRESSION = "file", "expression"
+MOST_TEXT = 1000
+"""Signs of what is said of an expression, which may itself have twenty thousand."""
+
 _IN_RANGE = re.compile(r"\[[^\]\"']*\$[^\]\"']*\]")
 _VARIABLE = re.compile(r"\$\{\w+(?::[^}]*)?\}|\$\w+|\[\[\w+\]\]")
 _QUOTED = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')')
@@ -59,7 +64,7 @@ def lint(paths: Iterable[Path], catalogue: Catalogue, target_labels: Iterable[st
         files=files,
         findings=tuple(findings),
         broken=tuple(broken),
-        remarks=tuple(dict.fromkeys(remarks)),
+        remarks=tuple(dict.fromkeys(replace(one, text=told(one.text, MOST_TEXT)) for one in remarks)),
     )
 
 
@@ -73,7 +78,7 @@ def _read(paths: Iterable[Path]) -> tuple[list[Rule], list[Finding], int]:
             rules += read_rules(path)
         except BadRuleFile as error:
             file, line, text = _located(path, str(error))
-            broken.append(Finding(file=file, line=line, rule="", kind=BAD_FILE, text=text, fix=""))
+            broken.append(Finding(file=file, line=line, rule="", kind=BAD_FILE, text=told(text, MOST_TEXT), fix=""))
     return rules, broken, files
 
 
@@ -89,7 +94,7 @@ def _parsed(rule: Rule) -> Node | Finding | Remark:
     try:
         return parse(rule.expression)
     except BadExpression as error:
-        text = f"is no PromQL: {error}"
+        text = told(f"is no PromQL: {error}", MOST_TEXT)
         return Finding(file=rule.file, line=rule.line, rule=rule.name, kind=BAD_EXPRESSION, text=text, fix="")
 
 
@@ -116,4 +121,5 @@ def _checked(judged: Judged) -> Iterator[Fault | Remark]:
 
 def _finding(rule: Rule, fault: Fault) -> Finding:
     line = rule.line_of(fault.token)
-    return Finding(file=rule.file, line=line, rule=rule.name, kind=fault.kind, text=fault.text, fix=fault.fix)
+    text, fix = told(fault.text, MOST_TEXT), told(fault.fix, MOST_TEXT)
+    return Finding(file=rule.file, line=line, rule=rule.name, kind=fault.kind, text=text, fix=fix)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from agent.store.trouble import StoreTrouble, TroubleKind
+from exporters import plain_text
 
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
@@ -54,6 +55,8 @@ class Answer:
     partial: str = ""
     error_type: str = ""
     error: str | None = None
+    odd: bool = False
+    """Whether a label may hold what is no plain text."""
 
 
 @contextmanager
@@ -82,7 +85,8 @@ def answer(place: str, body: bytes) -> Answer:
         return Answer(place, None, error_type=str(found.get("errorType", ""))[:40], error=said)
     if b"\\ud" in body or b"\\uD" in body:
         _checked_text(place, found)
-    return Answer(place, found.get("data"), _partial(found))
+    # Without an escape, DEL and letters beyond ASCII no label can hold a control character.
+    return Answer(place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii())
 
 
 @collector_resting()
@@ -95,7 +99,7 @@ def vector(given: Answer, most_samples: int) -> tuple[Sampled, ...]:
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
         raise too_many(given.place, most_samples)
-    read = [Sampled(_labels(given.place, entry), _value(given.place, entry)) for entry in result]
+    read = [Sampled(_labels(given, entry), _value(given.place, entry)) for entry in result]
     _distinct(given.place, [one.labels for one in read])
     return tuple(one for one in read if one.value == one.value)
 
@@ -111,7 +115,7 @@ def matrix(given: Answer, most_samples: int, span: tuple[float, float] = ALWAYS)
         _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
     left, several = most_samples, []
     for entry in result:
-        labels, times, values = _labels(given.place, entry), *_samples(given.place, entry)
+        labels, times, values = _labels(given, entry), *_samples(given.place, entry)
         left -= len(times)
         if left < 0:
             raise too_many(given.place, most_samples)
@@ -161,10 +165,12 @@ def _result(given: Answer) -> tuple[object, Any]:
     return (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
 
 
-def _labels(place: str, entry: Any) -> Mapping[str, str]:
+def _labels(given: Answer, entry: Any) -> Mapping[str, str]:
     metric = entry.get("metric") if isinstance(entry, dict) else None
     if not isinstance(metric, dict) or not _TEXTS.issuperset(map(type, metric.values())):
-        _wrong(place, "sent a series that is not written as Prometheus does")
+        _wrong(given.place, "sent a series that is not written as Prometheus does")
+    if given.odd:
+        return {plain_text.one_line(name): plain_text.one_line(text) for name, text in metric.items()}
     return metric
 
 

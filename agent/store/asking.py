@@ -101,7 +101,7 @@ class Asker:
         """Raises for what is not worth reading."""
         status = response.status_code
         if 300 <= status < 400:
-            error = refused(self.place, status, response.headers.get("Location"))
+            error = refused(self.place, status, self._connection.plain(response.headers.get("Location", "")))
             raise refusals.not_received(self.place, error)
         if (trouble := refusals.at_sight(self.place, status, self._login)) is not None:
             raise trouble
