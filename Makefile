@@ -32,8 +32,9 @@ lint: $(STAMP)
 
 # Guided by Atheris where this platform has it (a wheel of 35 MB beside the environment, not in it), else by lines seen.
 fuzz: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target build/atheris \
-		atheris==3.0.0 2>/dev/null || echo "no Atheris for this Python: guided by lines seen"
+	@test -d build/atheris/atheris || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--only-binary :all: --target build/atheris atheris==3.0.0 2>/dev/null \
+		|| echo "Atheris cannot be installed (is there a wheel for this Python and platform, and a network?)"
 	@PYTHONPATH=build/atheris $(BIN)/python benchmarks/fuzz.py --seconds $(or $(FUZZ_SECONDS),60) $(if $(TARGET),--target $(TARGET))
 
 bench: $(STAMP)

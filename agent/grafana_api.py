@@ -24,11 +24,15 @@ from requests.models import PreparedRequest, Response
 
 from agent.collect.hidden import hidden
 from agent.errors import SizewatchError
+from exporters.plain_text import told
 
 TIMEOUT_SECONDS = (5.0, 30.0)
 """To connect, and between two bytes of the answer."""
 
 MOST_ANSWER_BYTES = 4 * 2**20
+MOST_QUOTED = 300
+"""Signs of what Grafana says that stand in a message."""
+
 MOST_FOLDERS = 1000
 """What Grafana gives at once; with more, one of that title may be overlooked, and Grafana then says that it exists."""
 
@@ -151,7 +155,7 @@ class Grafana:
         }
         answer = self._asked("POST", "/api/dashboards/db", body)
         path = answer.get("url") if isinstance(answer, dict) else None
-        if not isinstance(path, str):
+        if not isinstance(path, str) or told(path, MOST_QUOTED) != path:
             raise GrafanaProblem(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
         # Grafana's own path, where it is served under one, is part of the answer.
         base = urlsplit(self._url)
@@ -166,19 +170,7 @@ class Grafana:
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         where = f"{self._url}{path.partition('?')[0]}"
         try:
-            answer = requests.request(
-                method,
-                f"{self._url}{path}",
-                json=body,
-                auth=self._auth,
-                headers={"Accept": "application/json", "User-Agent": "sizewatch"},
-                timeout=TIMEOUT_SECONDS,
-                verify=self._verify,
-                cert=self._certificate,
-                allow_redirects=False,
-                stream=True,
-            )
-            with closing(answer):
+            with requests.Session() as session, closing(self._sent(session, method, path, body)) as answer:
                 said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.exceptions.SSLError as error:
             raise GrafanaProblem(f"{where}: {_tls_reason(error)}") from error
@@ -187,9 +179,18 @@ class Grafana:
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise GrafanaProblem(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
         try:
-            return _content(where, answer, said)
+            return _content(where, answer, said, self._secret)
         except GrafanaProblem as problem:
             raise GrafanaProblem(hidden(str(problem), (self._secret,))) from None
+
+    def _sent(self, session: requests.Session, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
+        """By the adapter itself: `Session.send` reads the body of a redirect without limit, and raises whatever its address
+        makes it raise, though none is followed."""
+        wanted = {"Accept": "application/json", "User-Agent": "sizewatch"}
+        url = f"{self._url}{path}"
+        request = session.prepare_request(requests.Request(method, url, wanted, json=body, auth=self._auth))
+        around: Any = session.merge_environment_settings(url, {}, True, self._verify, self._certificate)
+        return session.get_adapter(url).send(request, timeout=TIMEOUT_SECONDS, **around)
 
 
 def _tls_reason(error: requests.exceptions.SSLError) -> str:
@@ -204,20 +205,22 @@ def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
     return answer
 
 
-def _content(where: str, answer: Response, said: bytes) -> Any:
+def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
     if 300 <= answer.status_code < 400:
         target = answer.headers.get("Location", "nowhere")
-        shown = target if re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target) else "another address"
+        plain = len(target) <= MOST_QUOTED and re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target, re.ASCII)
+        shown = target if plain else "another address"
         raise GrafanaProblem(f"{where}: leads to {shown}: give the address that Grafana is served at")
     try:
         content = json.loads(said)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if answer.ok:
             raise GrafanaProblem(f"{where}: answered no JSON: is it Grafana?") from error
         content = None
     if not answer.ok:
         message = content.get("message") if isinstance(content, dict) else None
-        words = f" ({message})" if isinstance(message, str) else ""
+        # Hidden before it is cut: half a secret is one.
+        words = f" ({told(hidden(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
         hint = HINTS.get(answer.status_code, "look into Grafana's log")
         raise GrafanaProblem(f"{where}: answered {answer.status_code}{words}: {hint}")
     return content

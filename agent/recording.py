@@ -30,6 +30,8 @@ LATEST_SECONDS = 1e11
 """Beyond it a time is none (it would be the year 5138), or in milliseconds."""
 
 MOST_PROBLEMS = 1_000
+MOST_BROKEN = 1_000
+"""Lines of one file that cannot be read: one with more is no recording. Two kilobytes of gzip make millions of blank lines."""
 
 _LONGEST = 200
 
@@ -158,7 +160,7 @@ def tell(problems: list[str], text: str) -> None:
 
 
 def _lines(place: int, target: RecordedTarget, problems: list[str]) -> Iterator[Scrape]:
-    latest = -math.inf
+    latest, broken = -math.inf, 0
     try:
         with gzip.open(target.path, "rb") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(MOST_LINE_BYTES + 1), b""), 1):
@@ -168,19 +170,21 @@ def _lines(place: int, target: RecordedTarget, problems: list[str]) -> Iterator[
                         f"{target.path}: line {number}: is longer than {MOST_LINE_BYTES >> 20} MiB; no further",
                     )
                     return
-                scrape = _scrape(place, line)
-                if isinstance(scrape, str):
-                    tell(problems, f"{target.path}: line {number}: {scrape}")
-                elif scrape.t <= latest:
-                    tell(problems, f"{target.path}: line {number}: its time is not after the line before")
-                else:
+                scrape = _scrape(place, line, latest)
+                if isinstance(scrape, Scrape):
                     latest = scrape.t
                     yield scrape
+                    continue
+                tell(problems, f"{target.path}: line {number}: {scrape}")
+                broken += 1
+                if broken == MOST_BROKEN:
+                    tell(problems, f"{target.path}: line {number}: is the {broken}th that cannot be read; no further")
+                    return
     except (OSError, EOFError, zlib.error) as error:
         tell(problems, f"{target.path}: cannot be read further: {error}")
 
 
-def _scrape(place: int, line: bytes) -> Scrape | str:
+def _scrape(place: int, line: bytes, latest: float) -> Scrape | str:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -188,6 +192,8 @@ def _scrape(place: int, line: bytes) -> Scrape | str:
     t = data.get("t") if isinstance(data, dict) else None
     if not isinstance(t, (int, float)) or isinstance(t, bool) or not abs(t) < LATEST_SECONDS:
         return "has no time `t`"
+    if t <= latest:
+        return "its time is not after the line before"
     if isinstance(data.get("text"), str):
         try:
             return Scrape(t=float(t), target=place, body=data["text"].encode(), error="")

@@ -293,7 +293,8 @@ class WebServer:
         environ[HURRY](DRAINED_SECONDS)
         try:
             environ["wsgi.input"].read(min(int(length), most or self._options.max_body_bytes))
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # A length and chunks at once, and the chunks are none.
             _log.debug("the body of a refused request: %s", error)
 
     def _status(self, path: str) -> AgentStatus | None:

@@ -22,7 +22,7 @@ from typing import Any
 from cheroot import wsgi
 from cheroot.errors import FatalSSLAlert
 from cheroot.makefile import MakeFile
-from cheroot.server import HTTPConnection
+from cheroot.server import HeaderReader, HTTPConnection, HTTPRequest
 from cheroot.ssl import Adapter
 
 from agent.errors import BadConfig
@@ -109,9 +109,24 @@ class _TimedSocket:
         return getattr(self._sock, name)
 
 
+class _Headers(HeaderReader):
+    """A head whose first line goes on another, which there is not, is none: cheroot 11.1 raises an error of its own."""
+
+    def __call__(self, rfile: Any, hdict: Any = None) -> Any:
+        try:
+            return super().__call__(rfile, hdict)
+        except UnboundLocalError:
+            raise ValueError("Illegal header line.") from None
+
+
+class _Request(HTTPRequest):
+    header_reader = _Headers()
+
+
 class _Connection(HTTPConnection):
     """One accepted connection: a guest of the room, then a worker's, then a guest again where its answer is not gone yet."""
 
+    RequestHandlerClass = _Request
     remote_addr: str | None
 
     def __init__(self, server: Any, sock: socket.socket, makefile: Any = MakeFile) -> None:

@@ -37,7 +37,10 @@ OURS = tuple(str(ROOT / room) for room in ("agent", "rules", "exporters", "forec
 MEMORY_EVERY = 50
 """Every so many cases one is run with its memory measured, which takes three times as long."""
 
-_NOISE = re.compile(r"'.*|[0-9]{4,}.*|/tmp/.*")
+LEAST_FOR_ATHERIS = 20.0
+"""Seconds for one target. It instruments every module that is imported, which takes as long."""
+
+_NOISE = re.compile(r"'.*|[0-9]{4,}.*|/tmp/.*|(?<![:\w])[0-9]+")
 """What differs from one input to the next of the same failure."""
 
 Fails = dict[str, str]
@@ -115,7 +118,7 @@ def traced(name: str, seconds: float, seed: int, folder: Path) -> dict[str, Any]
             wrong = case(target, data, memory=runs % MEMORY_EVERY == 0)
         finally:
             new = lines.end()
-        if wrong.startswith("slow"):
+        if wrong.startswith(("slow", "hang")):
             # It is the tracing that is slow: once more without it.
             wrong = case(target, data)
         if wrong:
@@ -243,6 +246,17 @@ def reproduced(path: Path) -> int:
     return 1 if wrong else 0
 
 
+def chosen(asked: str, seconds: float) -> tuple[str, str]:
+    """What guides a run of so many seconds for each target, and why, where that is not what one would like."""
+    if asked != "auto":
+        return asked, ""
+    if importlib.util.find_spec("atheris") is None:
+        return "lines", ": Atheris is not installed"
+    if seconds < LEAST_FOR_ATHERIS:
+        return "lines", f": Atheris is worth its start from {LEAST_FOR_ATHERIS:g} s a target on"
+    return "atheris", ""
+
+
 def main() -> int:
     from fuzz_targets import TARGETS
 
@@ -256,10 +270,9 @@ def main() -> int:
     given = options.parse_args()
     if given.reproduce:
         return reproduced(given.reproduce)
-    there = importlib.util.find_spec("atheris") is not None
-    engine = {"auto": "atheris" if there else "lines"}.get(given.engine, given.engine)
     wanted = given.target or list(TARGETS)
-    print(f"{len(wanted)} targets, {given.seconds:g} s in all, seed {given.seed}, guided by {engine}", flush=True)
+    engine, why = chosen(given.engine, given.seconds / len(wanted))
+    print(f"{len(wanted)} targets, {given.seconds:g} s in all, seed {given.seed}, guided by {engine}{why}", flush=True)
     runs = failed = 0
     for name in wanted:
         found = in_a_process(name, given.seconds / len(wanted), given.seed, given.folder, engine)

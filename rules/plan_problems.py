@@ -35,13 +35,16 @@ _DEEPEST = 10
 
 _LONGEST_KEY = 80
 
+_MOST_DIGITS = 40
+_LARGEST_TOLD = 10**_MOST_DIGITS
+
 
 def path_text(path: Sequence[str | int]) -> str:
     """The path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
     text = ""
     for part in path:
         if isinstance(part, int):
-            text += f"[{part}]"
+            text += f"[{_whole(part)}]"
         elif re.fullmatch(r"[\w.-]+", part):
             text += f".{_shown(part)}"
         else:
@@ -51,8 +54,16 @@ def path_text(path: Sequence[str | int]) -> str:
 
 def _shown(key: str) -> str:
     """A key as it may stand in a message: on one line, and not longer than anybody reads."""
-    text = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…"
+    return _spelt(key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…")
+
+
+def _spelt(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _whole(number: int) -> str:
+    """A whole number as it may stand in a message; of one of thousands of digits Python refuses to make a text."""
+    return repr(number) if abs(number) < _LARGEST_TOLD else f"a number of more than {_MOST_DIGITS} digits"
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
@@ -91,7 +102,7 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
 
 def _number(value: object, _: Mapping[str, Any]) -> str:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
-        return f"must be a number, not text (YAML reads '{value}' as a number only with a dot and a sign: 1.0e-3)"
+        return f"must be a number, not text (YAML reads {_named(value)} as a number only with a dot and a sign: 1.0e-3)"
     if isinstance(value, int) and not isinstance(value, bool):
         return "is too large a number"
     return f"must be a number, not {_named(value)}"
@@ -128,10 +139,12 @@ _WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
 
 def _named(value: object) -> str:
     if isinstance(value, str):
-        return f"'{value}'" if len(value) <= 40 else f"'{value[:37]}...'"
+        return f"'{_spelt(value)}'" if len(value) <= 40 else f"'{_spelt(value[:37])}...'"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
         return repr(value)
     kinds = ((Mapping, "a mapping"), (list | tuple | set, "a list"), (type(None), "null"))
     return next((name for kind, name in kinds if isinstance(value, kind)), f"a {type(value).__name__}")
@@ -184,7 +197,7 @@ def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[str]:
         for lower, upper in pairwise(given):
             if part[upper] < part[lower]:
                 there = path_text((*path, upper))
-                yield f"{there}: must be at least {lower} ({part[lower]}), but is {part[upper]}"
+                yield f"{there}: must be at least {lower} ({_named(part[lower])}), but is {_named(part[upper])}"
 
 
 def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:
@@ -197,7 +210,7 @@ def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:
         load = asked if any(_is_number(value) for value in asked) else ("completed", point.get("completed_rps"))
         if not any(_is_number(value) for value in load):
             continue
-        first = seen.setdefault(tuple(repr(value) for value in load), place)
+        first = seen.setdefault(tuple(_named(value) for value in load), place)
         if first != place:
             there = path_text((*path, place))
             yield f"{there}: has the same load as points[{first}]; give each load once"

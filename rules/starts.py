@@ -306,4 +306,7 @@ def to_text(start: Start) -> str:
 
 def from_text(text: str) -> Start:
     """The start in a text. Raises ValueError where it holds none."""
-    return _START.validate_python(json.loads(text))
+    try:
+        return _START.validate_python(json.loads(text))
+    except RecursionError:
+        raise ValueError("a start that is nested too deeply") from None

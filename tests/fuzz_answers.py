@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import math
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import kube_standin
 from fuzz_documents import JSON_WORDS
-from fuzz_pages import check_snapshot, engine_pages
+from fuzz_pages import HERE, check_snapshot, check_window, engine_pages
 from fuzz_target import Target, bounded_words, sound
+from linted import DCGM_PAGE
 
 from agent.alerting.payload import BadPayload, read
 from agent.alerting.receiver import Receiver, TokenBucket
+from agent.benchmarks import prometheus_api as telemetry
+from agent.benchmarks.telemetry_series import by_target, replica
 from agent.collect.exposition import SeriesReader
 from agent.config import parse_config
+from agent.config_discovery import PodTier
+from agent.config_files import load_plan
 from agent.kubernetes.api import _event
 from agent.kubernetes.discovery import discover, told
 from agent.kubernetes.pod_resources import _devices
@@ -25,12 +32,20 @@ from agent.kubernetes.pods import pod_of
 from agent.kubernetes.tiers import Known
 from agent.store.answers import RawSeries, answer, matrix, vector
 from agent.store.engine_pages import EnginePages
+from agent.store.engine_sums import SUMS, Part
+from agent.store.engine_sums_found import part_sums, replica_windows
+from agent.store.gpu_pages import GpuPages, PagesWithGpus
 from agent.store.own_pages import OwnPages
-from agent.store.sums_found import group_sums
+from agent.store.promql import GROUP, WHAT
+from agent.store.sums import COUNTED, LEVEL_NAMES, LEVELS, PART
+from agent.store.sums import SUMS as OWN_SUMS
+from agent.store.sums_found import group_sums, replica_parts
 from agent.web import WebServer
 from agent.web_config import WEBHOOK, WebOptions
 from agent.web_credentials import Gate
 from exporters import names
+from rules.engines.registry import ENGINES
+from rules.gpu_names.registry import EXPORTERS
 
 NOW = 1_800_000_000.0
 TOKEN = "a-token-of-the-webhook"
@@ -38,7 +53,7 @@ TOKEN = "a-token-of-the-webhook"
 
 def run_store(data: bytes) -> None:
     """The first byte chooses what the answer is taken for."""
-    kind, given = (data[:1] or b"\0")[0] % 4, answer("http://store:9090", data[1:])
+    kind, given = (data[:1] or b"\0")[0] % 8, answer("http://store:9090", data[1:])
     if given.error is not None:
         bounded_words((given.error, given.error_type))
         return
@@ -49,7 +64,7 @@ def run_store(data: bytes) -> None:
     for one in several:
         assert len(one.times) == len(one.values) > 0
         assert all(a < b for a, b in zip(one.times, one.times[1:], strict=False)), "times do not rise"
-    (_read_engines, _read_own, _read_sums)[kind - 1](several)
+    _READ[kind - 1](several)
 
 
 def _read_engines(several: tuple[RawSeries, ...]) -> None:
@@ -72,6 +87,54 @@ def _read_sums(several: tuple[RawSeries, ...]) -> None:
             sound(part.window.counters, "increase of")
 
 
+def _read_gpus(several: tuple[RawSeries, ...]) -> None:
+    for exporter in EXPORTERS:
+        for page in PagesWithGpus(EnginePages("instance"), GpuPages(exporter, "instance")).pages(several):
+            for readout in page.gpus:
+                sound(readout.counters, "counter")
+                assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
+
+
+def _read_engine_sums(several: tuple[RawSeries, ...]) -> None:
+    times = (NOW, NOW + 60)
+    parts = [
+        Part(key=f"{place}", engine=one, repeated=False, members=("a:1", "b:1")) for place, one in enumerate(ENGINES)
+    ]
+    for found in part_sums(several, parts, times).values():
+        if found is not None:
+            sound(found.window.counters, "increase of")
+    for part in parts:
+        families = frozenset(row.family for row in part.engine.rows)
+        for window in replica_windows(several, part, families, "instance", times).values():
+            sound(window.counters, "increase of")
+
+
+def _read_replica_sums(several: tuple[RawSeries, ...]) -> None:
+    for by_family in replica_parts(several, NOW, NOW + 60).values():
+        for family, parts in by_family.items():
+            assert all(0 <= count < math.inf for part in parts for count in part.counts), f"increase of {family}"
+
+
+def _read_telemetry(several: tuple[RawSeries, ...]) -> None:
+    """As a benchmark's run is looked up: every series needs a name."""
+    named = [
+        telemetry.RawSeries(
+            one.labels["__name__"],
+            tuple(sorted((name, text) for name, text in one.labels.items() if name != "__name__")),
+            tuple(zip(one.times, one.values, strict=True)),
+        )
+        for one in several
+        if "__name__" in one.labels
+    ]
+    for target, of_it in by_target(named).items():
+        found = replica(target, of_it, ENGINES)
+        for window in found.windows if found is not None else ():
+            check_window(window)
+
+
+_READ = (*(_read_engines, _read_own, _read_sums, _read_gpus, _read_engine_sums, _read_replica_sums, _read_telemetry),)
+
+
 def run_webhook(data: bytes) -> None:
     alerts, own = read(data, NOW)
     assert own >= 0
@@ -83,9 +146,16 @@ def run_webhook(data: bytes) -> None:
 
 @cache
 def _server() -> tuple[WebServer, Receiver]:
-    receiver = Receiver(Gate((TOKEN,)), bucket=TokenBucket(1e9, 1e9))
-    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: None)
+    from status_samples import agent_status
+
+    receiver, status = Receiver(Gate((TOKEN,)), bucket=TokenBucket(1e9, 1e9)), agent_status()
+    server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status)
     server.receive(receiver)
+    reports = Path(tempfile.mkdtemp())
+    (reports / "2026-01-05").mkdir()
+    for name in ("report.html", "report.json"):
+        (reports / "2026-01-05" / name).write_text("{}", encoding="utf-8")
+    server.serve_reports(reports)
     server.start()
     return server, receiver
 
@@ -122,14 +192,28 @@ def run_request(data: bytes) -> None:
 
 
 def run_kubernetes(data: bytes) -> None:
-    event = _event(data)
-    pod = pod_of(event["object"])
-    if pod is None:
-        return
-    bounded_words(
-        (pod.name, pod.namespace, pod.node, pod.address, *pod.labels, *pod.labels.values(), *pod.own.values())
+    """Events of a watch, one a line."""
+    pods = [one for line in data.split(b"\n") if (one := pod_of(_event(line)["object"])) is not None]
+    for pod in pods:
+        bounded_words(
+            (pod.name, pod.namespace, pod.node, pod.address, *pod.labels, *pod.labels.values(), *pod.own.values())
+        )
+    for known in _known():
+        bounded_words(told(discover(pods, _keys(), known)))
+
+
+@cache
+def _known() -> tuple[Known, ...]:
+    """Nothing; a plan and the node's GPU; the configuration's own entries."""
+    tiers = load_plan(HERE / "plans" / "cpu-small.yaml").tiers
+    models = {"uid-llm-a-1": ("org/small-llama",), "uid-llm-a-2": ()}
+    entry = PodTier.model_validate({"tier": "cpu-small", "labels": {"app": "vllm"}, "namespaces": ["llm"]})
+    return (
+        Known(),
+        Known(tiers=tiers, products=("NVIDIA-CPU",), models=models),
+        Known(tiers=tiers, entries=(entry,)),
+        Known(tiers=tiers, products=("NVIDIA-H100",)),
     )
-    bounded_words(told(discover([pod], _keys(), Known(tiers=None, entries=(), products=(), models={}))))
 
 
 @cache
@@ -162,11 +246,61 @@ def _matrices() -> Iterator[bytes]:
     ]
     own.append({"metric": {"__name__": names.REPLICA_INFO.name, **replica, names.MODEL: "m"}, "values": [[NOW, "1"]]})
     yield b"\x02" + _success("matrix", own)
-    yield b"\x03" + _success("matrix", [])
+    yield from _sums(series)
+    yield b"\x07" + _success("matrix", series)
+    yield b"\x04" + _success("matrix", [up, *_gpu_series()])
     yield b"\x00" + _success("vector", [{"metric": {"a": "b"}, "value": [NOW, "1.5"]}])
     yield b"\x00" + _success("scalar", [NOW, "2"])
     yield b"\x00" + json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error"}).encode()
     yield b"\x00" + json.dumps({"status": "success", "warnings": ["w"], "data": {}}).encode()
+
+
+def _gpu_series() -> Iterator[dict[str, Any]]:
+    for page in (
+        DCGM_PAGE.encode(),
+        *(path.read_bytes() for path in sorted((HERE / "gpu_exporter_pages").glob("*.prom"))),
+    ):
+        found = SeriesReader(lambda name: True).read(page)
+        for place, (one, value) in enumerate(zip(found.series, found.values, strict=True)):
+            if place % 3 == 0:
+                metric = {"__name__": one.name, **dict(one.labels), "instance": "a:1"}
+                yield {"metric": metric, "values": [[NOW, str(value)], [NOW + 15, str(value + 1)]]}
+
+
+def _sums(series: list[dict[str, Any]]) -> Iterator[bytes]:
+    """As a fleet's turn is answered: sums over a group's replicas, with how many of them have each series."""
+    own = []
+    for what, value in ((SUMS, 9), ("counted", 2)):
+        own += [
+            {
+                "metric": {**one["metric"], GROUP: f"{place % 4}", WHAT: what},
+                "values": [[NOW, "2"], [NOW + 60, f"{value}"]],
+            }
+            for place, one in enumerate(series)
+        ]
+    yield b"\x05" + _success("matrix", own[:160])
+    engine = next(place for place, one in enumerate(ENGINES) if one.name == "vllm")
+    named = [{**one, "metric": {**one["metric"], GROUP: f"{engine}"}} for one in own]
+    yield b"\x05" + _success("matrix", named[:240])
+    stems = (
+        "requests_finished_total",
+        "preemptions_total",
+        "ttft_seconds_bucket",
+        "ttft_seconds_sum",
+        "restarts_total",
+    )
+    families = [
+        {
+            "metric": {"__name__": name, PART: f"{lot}.{what}", names.REPLICA: "r", **({"le": edge} if edge else {})},
+            "values": [[NOW, "1"], [NOW + 60, f"{value}"]],
+        }
+        for name in (*(names.PREFIX + stem for stem in stems), *sorted(LEVEL_NAMES)[:3])
+        for what in (OWN_SUMS, COUNTED, *LEVELS)
+        for lot in ("0.0", "0.1", "1.0")
+        for edge, value in ((("0.5", 3), ("+Inf", 5)) if name.endswith("_bucket") else (("", 4),))
+    ]
+    yield b"\x03" + _success("matrix", families)
+    yield b"\x06" + _success("matrix", [one for one in families if "ttft" in one["metric"]["__name__"]][:6])
 
 
 def _success(kind: str, result: object) -> bytes:
@@ -193,12 +327,40 @@ def _requests() -> Iterator[bytes]:
     yield head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     yield head.encode() + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     yield b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n"
+    for path in (
+        b"/",
+        b"/api/status",
+        b"/readyz",
+        b"/reports/",
+        b"/reports/latest/report.html",
+        b"/reports/2026-01-05/",
+    ):
+        yield b"GET " + path + b' HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: W/"a"\r\nConnection: close\r\n\r\n'
+    yield b"HEAD /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+    yield head.encode() + b"Expect: 100-continue\r\nContent-Length: 9999999\r\n\r\n"
     yield b"GET /?a=%00&b=%ff HTTP/1.0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 def _events() -> Iterator[bytes]:
     one = kube_standin.pod("a-1", annotations={"sizewatch.io/scrape": "true", "sizewatch.io/tier": "t"}, restarts=1)
     yield json.dumps({"type": "ADDED", "object": one}).encode()
+    group = {f"leaderworkerset.sigs.k8s.io/{name}": text for name, text in (("name", "a"), ("worker-index", "1"))}
+    several = (
+        kube_standin.pod("a-1", became_ready=1_700_000_900.0),
+        kube_standin.pod(
+            "a-2", ports=(("metrics", 1), ("other", 9)), ready=False, labels={"sizewatch.io/tier": "cpu-small"}
+        ),
+        kube_standin.pod("a-3", address=None, labels=group),
+        kube_standin.pod("a-4", labels={**group, "leaderworkerset.sigs.k8s.io/group-index": "0"}, phase="Pending"),
+        kube_standin.pod(
+            "a-5", hostNetwork=True, ports=(), annotations={"sizewatch.io/port": "9", "sizewatch.io/path": "/m"}
+        ),
+        kube_standin.pod(
+            "a-6", address="::1", gpus=0, annotations={"sizewatch.io/scrape": "true", "sizewatch.io/pool": "decode"}
+        ),
+    )
+    yield b"\n".join(json.dumps({"type": "ADDED", "object": pod}).encode() for pod in several)
+    yield from (json.dumps({"type": "MODIFIED", "object": pod}).encode() for pod in several)
     yield json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}).encode()
 
 
@@ -206,7 +368,7 @@ def _field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def _pod_resources() -> Iterator[bytes]:
+def pod_resources_seeds() -> Iterator[bytes]:
     device = _field(1, b"nvidia.com/gpu") + _field(2, b"GPU-1") + _field(2, b"GPU-2")
     claim = _field(2, b"c") + _field(4, _field(2, b"gpu.nvidia.com") + _field(3, b"p") + _field(4, b"gpu-0"))
     container = _field(1, b"engine") + _field(2, device) + _field(5, claim)
@@ -258,15 +420,45 @@ TARGETS = (
             b'"1e999"',
             b'"isPartial":1',
         ),
+        reads=(
+            *(
+                "agent.store.answers",
+                "agent.store.engine_pages",
+                "agent.store.engine_sums_found",
+                "agent.store.gpu_pages",
+            ),
+            *("agent.store.own_columns", "agent.store.own_pages", "agent.store.sums_found"),
+            "agent.benchmarks.telemetry_series",
+        ),
     ),
-    Target(name="webhook", run=run_webhook, seeds=_webhooks, declared=(BadPayload,), words=JSON_WORDS),
-    Target(name="request", run=run_request, seeds=_requests, words=HTTP_WORDS),
-    Target(name="kubernetes", run=run_kubernetes, seeds=_events, words=JSON_WORDS),
+    Target(
+        name="webhook",
+        run=run_webhook,
+        seeds=_webhooks,
+        declared=(BadPayload,),
+        words=JSON_WORDS,
+        reads=("agent.alerting.payload",),
+    ),
+    Target(
+        name="request",
+        run=run_request,
+        seeds=_requests,
+        words=HTTP_WORDS,
+        reads=("agent.web", "agent.web_connections", "agent.alerting.receiver"),
+    ),
+    Target(
+        name="kubernetes",
+        run=run_kubernetes,
+        seeds=_events,
+        words=JSON_WORDS,
+        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.tiers"),
+    ),
     Target(
         name="pod_resources",
         run=run_pod_resources,
-        seeds=_pod_resources,
+        seeds=pod_resources_seeds,
         declared=(ValueError, IndexError),
         words=(b"\xff" * 9 + b"\x01", b"\x0a\x00", b"\x80" * 12, b"\x0a\xff\xff\xff\xff\x0f"),
+        reads=("agent.kubernetes.pod_resources",),
     ),
 )

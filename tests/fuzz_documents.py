@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import tempfile
 import zlib
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
+import yaml
 from fuzz_target import Target, bounded_words
 
 from agent import config
@@ -54,8 +57,22 @@ def _written(data: bytes, name: str, read: object) -> object:
         return read(path)  # type: ignore[operator]
 
 
+ENVIRONMENT = {"NAME": "n", "NODE_NAME": "gpu-1", "POD_NAME": "p", "POD_NAMESPACE": "s"}
+
+
+@cache
+def _plan() -> bytes:
+    return json.dumps(yaml.safe_load((HERE / "plans" / "cpu-small.yaml").read_bytes()), default=str).encode()
+
+
 def run_config(data: bytes) -> None:
-    loaded = _written(data, "c.yaml", lambda path: config.load(path, environment={}))
+    """Beside it stands the plan that the sound ones name."""
+
+    def read(path: Path) -> config.Loaded:
+        (path.parent / "plan.json").write_bytes(_plan())
+        return config.load(path, environment=ENVIRONMENT)
+
+    loaded = _written(data, "c.yaml", read)
     bounded_words(loaded.warnings)  # type: ignore[attr-defined]
 
 
@@ -73,8 +90,9 @@ def run_benchmark(data: bytes) -> None:
 
 
 def run_trace(data: bytes) -> None:
-    trace = _written(data, "t.csv", read_trace)
-    bounded_words(trace.notes)  # type: ignore[attr-defined]
+    for zone in ("UTC", "Europe/Berlin"):
+        trace = _written(data, "t.csv", partial(read_trace, zone=zone))
+        bounded_words(trace.notes)  # type: ignore[attr-defined]
 
 
 def run_exchange(data: bytes) -> None:
@@ -97,6 +115,8 @@ def run_chunk(data: bytes) -> None:
     rows = unseal(BASE, zlib.compress(data, 1))
     for row in rows:
         assert isinstance(row.start, int)
+    if rows and "nan" not in repr(rows):
+        assert unseal(BASE, seal(BASE, rows)) == rows, "a chunk does not come back"
 
 
 def run_body(data: bytes) -> None:
@@ -107,34 +127,110 @@ def run_body(data: bytes) -> None:
 def _plans() -> Iterator[bytes]:
     for path in sorted((HERE / "plans").glob("*.yaml")):
         yield b"\x00" + path.read_bytes()
-    import yaml
-
     small = yaml.safe_load((HERE / "plans" / "cpu-small.yaml").read_text(encoding="utf-8"))
     yield b"\x01" + json.dumps(small, default=str).encode()
 
 
 FULL_CONFIG = b"""\
 role: standalone
+plan: plan.json
 scrape_interval: 15s
 data_dir: /tmp/x
-plan: plan.yaml
 targets:
-  - {url: "http://127.0.0.1:8000/metrics", tier: t, replica: r, bearer_token_file: /run/t, engine: vllm}
-gpus: {nvml: auto, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
-web: {listen: "127.0.0.1:9090"}
-alerting: {alertmanagers: [{url: "http://127.0.0.1:9093"}]}
-history: {minutes: 7d}
-report: {}
-thresholds: {t: {TtftDivergence: {factor: 1.5}}}
+  - {url: "http://127.0.0.1:8000/metrics", tier: cpu-small, replica: r, bearer_token_file: "/run/${NAME}", engine: vllm, gpus: [0]}
+  - url: https://[::1]:8001/metrics
+    tier: cpu-small
+    basic_auth: {username: u, password_file: /run/p}
+    tls: {ca_file: ca, cert_file: c, key_file: k, server_name: s, insecure_skip_verify: true}
+    max_page_bytes: 1048576
+    scrape_timeout: 5s
+    pid_file: /run/pid
+    engine_version: "1"
+gpus: {source: dcgm, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
+web:
+  listen: ":9095"
+  tls: {cert_file: c, key_file: k, client_ca_file: a, min_version: "1.3"}
+  bearer_token_file: t
+  basic_auth_users_file: u
+  hosts: [monitor.example]
+alerting:
+  path: posts
+  alertmanagers: [{url: "http://127.0.0.1:9093", timeout: 5s}]
+  resend: 2m
+  external_labels: {cluster: a}
+  external_url: https://sizewatch.example
+  runbook_url: https://runbooks.example/a
+  receiver: {bearer_token_file: t}
+forecast:
+  zone: Europe/Berlin
+  country: DE-BY
+  events:
+    - {name: a, start: 2026-11-27T08:00, duration: 6h, factor: 3, recurrence: FREQ=MONTHLY;BYMONTHDAY=1}
+    - {name: b, start: 2026-12-24, duration: 1d, factor: 0}
+  bin: 5m
+  quantile: 0.95
+  scale_down_hold: 30m
+report:
+  weekday: friday
+  at: "06:30"
+  zone: UTC
+  since: 14d
+  keep: 5
+  deliver: [{name: team, url_file: f, with: [picture, plan]}, {name: other, url_env: REPORT_URL}]
+thresholds: {cpu-small: {TtftDivergence: {factor: 1.5}}}
+logging: {level: debug, format: json}
+"""
+
+NODE_CONFIG = b"""\
+role: node
+discovery:
+  kubernetes:
+    node: gpu-1
+    namespaces: [llm]
+    selector: app=vllm
+    ports: [metrics, 8000]
+    tiers: [{tier: cpu-small, labels: {app: vllm}, namespaces: [llm]}]
+    keep: 5m
+    api: {url: "https://127.0.0.1:6443", bearer_token_file: t, ca_file: c}
+tier_verdicts: false
+gpus: {source: none}
+"""
+
+FLEET_CONFIG = b"""\
+role: fleet
+plan: plan.json
+store:
+  url: http://mimir:8080/prometheus
+  timeout: 20s
+  most_samples: 100000
+  partial_answers: take
+  org_id: a|b
+  header_files: {X-Key: k}
+  basic_auth: {username: u, password_file: p}
+tiers:
+  cpu-small:
+    from: engines
+    selector: 'job="vllm"'
+    replica_label: pod
+    pool_label: pool
+    engine: vllm
+    gpus: {exporter: dcgm, selector: 'job="dcgm"', replica_label: exported_pod}
+fleet: {turn: 60s, delay: 30s, each_up_to: 8, back_fill: 1d, lease: {name: l, namespace: n, identity: i}}
 """
 
 
 def _configs() -> Iterator[bytes]:
-    yield FULL_CONFIG
+    yield from (FULL_CONFIG, NODE_CONFIG, FLEET_CONFIG)
+    yield json.dumps(yaml.safe_load(FLEET_CONFIG)).encode()
+    # A section at a time: what is wrong in one place is then not told beside what is wrong in ten others.
+    whole = yaml.safe_load(FULL_CONFIG)
+    for name in whole:
+        if name not in ("role", "targets", "data_dir"):
+            yield yaml.safe_dump({"targets": whole["targets"][:1], name: whole[name]}).encode()
     yield from (path.read_bytes() for path in sorted((HERE / "configs").glob("*.yaml")))
-    for path in sorted((HERE.parent / "deploy").glob("**/*.yaml")):
-        if b"scrape_interval" in (body := path.read_bytes()) and len(body) < 16_384:
-            yield body
+    for path in sorted((HERE.parent / "deploy").glob("**/config.yaml")):
+        for one in yaml.safe_load_all(path.read_bytes()):
+            yield from (text.replace("plan.yaml", "plan.json").encode() for text in (one.get("data") or {}).values())
 
 
 def _benchmarks() -> Iterator[bytes]:
@@ -154,6 +250,19 @@ def _traces() -> Iterator[bytes]:
         f"2026-03-{1 + place // 24:02d}T{place % 24:02d}:00:00Z,{place},{7 * place},\n" for place in range(60)
     )
     yield f"timestamp,requests,prompt_tokens,output_tokens\n{rows}".encode()
+    # What people and tools write: milliseconds, offsets, no zone over both changes of the clock, a longer file, packed.
+    yield "".join(("timestamp,requests\n", *(f"{1000 * (BASE + 60 * n)},{n}\n" for n in range(30)))).encode()
+    yield "".join(("time,requests\n", *(f"2026-03-01 {n:02d}:30:00.500+02:00,{n}.5\n" for n in range(24)))).encode()
+    for day in ("2026-03-29", "2026-10-25"):
+        yield "".join(("timestamp,requests\n", *(f"{day}T{n:02d}:00,{n}\n" for n in range(24)))).encode()
+        hours = (0, 1, 2, 2, 3, 4) if day.endswith("25") else (0, 1, 3, 4)
+        yield "".join(
+            ("timestamp,requests\n", *(f"{day} {n:02d}:{m:02d},{n}\n" for n in hours for m in (0, 30)))
+        ).encode()
+    yield "".join(("\ufefftimestamp,requests\r\n", *(f"2026-03-{1 + n:02d},{n}\r\n" for n in range(30)))).encode()
+    yield gzip.compress(f"timestamp,requests\n{rows}".encode(), mtime=0)
+    yield gzip.compress(b"timestamp,requests\n" + b"\n" * 1_000_000, mtime=0)
+    yield gzip.compress(b"timestamp,requests\n" + b"9" * 4_000_000, mtime=0)
 
 
 def _windows() -> Iterator[object]:
@@ -210,19 +319,48 @@ CSV_WORDS = (
     *(b"T24:00", b"+99:99", b"\xd9\xa3", b"True", b" ", b";", b"\x1f\x8b"),
 )
 
+_CONFIG = (
+    *("agent.config", "agent.config_calendar", "agent.config_discovery", "agent.config_files", "agent.config_findings"),
+    *("agent.config_fleet", "agent.config_keys", "agent.config_problems", "agent.config_report", "agent.config_store"),
+    *("agent.config_thresholds", "agent.config_values", "agent.yaml_size"),
+)
+_PLAN = ("agent.config_files", "agent.yaml_size", "rules.plan", "rules.plan_problems")
+_BENCHMARK = tuple(
+    f"agent.benchmarks.{one}"
+    for one in ("aiperf", "documents", "formats", "guidellm", "inference_perf", "points", "values", "vllm_bench")
+)
+_TRACE = ("agent.forecasting.csv_file", "agent.forecasting.csv_series", "agent.forecasting.times")
+_CHUNK = ("agent.history.chunks", "agent.history.columns", "agent.history.bodies")
+
 TARGETS = (
-    Target(name="config", run=run_config, seeds=_configs, words=YAML_WORDS, place=".yaml"),
-    Target(name="plan", run=run_plan, seeds=_plans, words=(*YAML_WORDS, *JSON_WORDS), place="/p."),
-    Target(name="benchmark", run=run_benchmark, seeds=_benchmarks, words=JSON_WORDS, place="b.json"),
-    Target(name="trace", run=run_trace, seeds=_traces, words=CSV_WORDS, place="t.csv"),
-    Target(name="exchange", run=run_exchange, seeds=_exchanges, declared=(ValueError,), told=False, words=JSON_WORDS),
-    Target(name="record", run=run_record, seeds=_records, declared=(ValueError,), words=JSON_WORDS),
+    Target(name="config", run=run_config, seeds=_configs, words=YAML_WORDS, place="/", reads=_CONFIG),
+    Target(name="plan", run=run_plan, seeds=_plans, words=(*YAML_WORDS, *JSON_WORDS), place="/p.", reads=_PLAN),
+    Target(name="benchmark", run=run_benchmark, seeds=_benchmarks, words=JSON_WORDS, place="b.json", reads=_BENCHMARK),
+    Target(name="trace", run=run_trace, seeds=_traces, words=CSV_WORDS, place="t.csv", reads=_TRACE),
+    Target(
+        name="exchange",
+        run=run_exchange,
+        seeds=_exchanges,
+        declared=(ValueError,),
+        told=False,
+        words=JSON_WORDS,
+        reads=("agent.forecasting.exchange",),
+    ),
+    Target(
+        name="record",
+        run=run_record,
+        seeds=_records,
+        declared=(ValueError,),
+        words=JSON_WORDS,
+        reads=("agent.history.bodies", "rules.window_record"),
+    ),
     Target(
         name="chunk",
         run=run_chunk,
         seeds=lambda: map(zlib.decompress, _bodies()),
         declared=(ValueError,),
         words=(*JSON_WORDS, b"c\x00\x00\x00\x00\x00\x00\xf0\x7f", b"\xff" * 8),
+        reads=_CHUNK,
     ),
-    Target(name="body", run=run_body, seeds=_bodies, declared=(ValueError,)),
+    Target(name="body", run=run_body, seeds=_bodies, declared=(ValueError,), reads=_CHUNK),
 )

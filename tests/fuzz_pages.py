@@ -9,12 +9,15 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from fuzz_target import Target, bounded_words, sound
+from linted import DCGM_PAGE
 
 from agent.collect.exposition import SeriesReader
 from agent.collect.gpus import samples
@@ -22,6 +25,7 @@ from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
 from agent.recording import load, scrapes
 from agent.replay import replay
+from exporters.plain_text import one_line
 from rules import gpu_windows, windows
 from rules.gpu_names.registry import EXPORTERS
 from rules.histograms import check_cumulative
@@ -48,14 +52,47 @@ def engine_pages() -> tuple[bytes, ...]:
     return tuple(sorted((path.read_bytes() for path in sorted((HERE / "pages").iterdir())), key=len))
 
 
+_SAMPLE = re.compile(rb"[^{ ]+")
+_EDGE = re.compile(rb',?le="([^"]*)",?')
+_EVERY_BUCKET = 8
+
+
+def thinned(page: bytes) -> bytes:
+    """The first series of each family, of a histogram every eighth bucket and the last: as varied, and a tenth as long, so
+    that ten times as many cases are tried in the same time."""
+    series: dict[bytes, tuple[bytes, int]] = {}
+    kept = []
+    for line in page.splitlines(keepends=True):
+        found = _SAMPLE.match(line)
+        if line.startswith(b"#") or found is None:
+            kept += [line] if not line.startswith(b"# HELP") else []
+            continue
+        labels, edge = _EDGE.sub(b"", line.rpartition(b" ")[0]), _EDGE.search(line)
+        first, seen = series.setdefault(found[0], (labels, 0))
+        if labels == first:
+            series[found[0]] = first, seen + 1
+            if edge is None or seen % _EVERY_BUCKET == 0 or edge[1] == b"+Inf":
+                kept.append(line)
+    return b"".join(kept)
+
+
+@cache
+def thin_pages() -> tuple[bytes, ...]:
+    """The same pages, thinned."""
+    return tuple(map(thinned, engine_pages()))
+
+
 def _all_engine_pages() -> Iterator[bytes]:
-    yield from engine_pages()
-    yield from (path.read_bytes() for path in sorted(SHARED.glob("**/*.prom")))
+    yield from thin_pages()
+    yield from engine_pages()[:4]
+    yield from (thinned(path.read_bytes()) for path in sorted(SHARED.glob("**/*.prom")))
 
 
 def _gpu_pages() -> Iterator[bytes]:
     yield from (path.read_bytes() for path in sorted((HERE / "gpu_exporter_pages").glob("*.prom")))
-    yield from (path.read_bytes() for path in sorted(SHARED.glob("*gpu_exporter*.prom")))
+    yield DCGM_PAGE.encode()
+    for name in ("*gpu_exporter*.prom", "dcgm*.prom", "amd*.prom"):
+        yield from (path.read_bytes() for path in sorted(SHARED.glob(name)))
 
 
 def check_snapshot(page: Snapshot) -> None:
@@ -87,10 +124,16 @@ def _tried(reader: PageReader, data: bytes, t: float) -> Snapshot | ScrapeError:
         return error
 
 
+@cache
+def _as_read(place: int) -> str:
+    """What a fresh reader makes of a known page."""
+    return repr(PageReader().read(thin_pages()[place], NOW + 30))
+
+
 def run_page(data: bytes) -> None:
     """The first byte chooses the page that the reader knows before."""
-    known = engine_pages()[data[0] % len(engine_pages())] if data else engine_pages()[0]
-    body = data[1:]
+    place = (data[:1] or b"\0")[0] % len(thin_pages())
+    known, body = thin_pages()[place], data[1:]
     warm, cold = PageReader(), PageReader()
     before = warm.read(known, NOW)
     found, fresh = _tried(warm, body, NOW + 15), _tried(cold, body, NOW + 15)
@@ -100,19 +143,47 @@ def run_page(data: bytes) -> None:
         check_snapshot(found)
         if found.engine == before.engine:
             check_window(windows.between(before, found))
-    assert repr(_tried(warm, known, NOW + 30)) == repr(_tried(PageReader(), known, NOW + 30)), "it left a trace"
+        check_cuts(cold, body, found)
+        assert warm.uses, "a page without families"
+    if isinstance(found, Snapshot) and body.endswith(b"# EOF\n") and not known.endswith(b"# EOF\n"):
+        # After a page that says where it ends one that does not is cut off, once: another server may answer there now.
+        assert isinstance(_tried(warm, known, NOW + 30), ScrapeError), "a page without its end is read"
+    assert repr(_tried(warm, known, NOW + 30)) == _as_read(place), "it left a trace"
     if isinstance(fresh, ScrapeError):
         raise fresh
+
+
+def check_cuts(reader: PageReader, body: bytes, whole: Snapshot) -> None:
+    """A page that is not whole, to a reader of the whole one: cut inside a line it is refused, and so is one whose format says
+    where it ends. Where nothing says it, what is read of histograms is as it was, or broken."""
+    place = 1 + zlib.crc32(body) % len(body)
+    ended = body.rstrip(b"\n").endswith(b"# EOF")
+    for cut in (body[:place], body[: body.rfind(b"\n", 0, place) + 1]):
+        if cut in (b"", body):
+            continue
+        reader.read(body, NOW)
+        found = _tried(reader, cut, NOW + 15)
+        allowed = cut.endswith(b"\n") and not ended
+        assert isinstance(found, ScrapeError) or allowed, f"{len(cut)} of {len(body)} bytes are read"
+        if isinstance(found, Snapshot):
+            check_snapshot(found)
+            for family, one in found.histograms.items():
+                known = whole.histograms.get(family)
+                fewer = known is not None and set(one.edges) < set(known.edges)
+                assert one.edges == (math.inf,) or not fewer, f"a smaller histogram {family}"
 
 
 def run_gpu_page(data: bytes) -> None:
     exporter, body = EXPORTERS[data[0] % len(EXPORTERS) if data else 0], data[1:]
     page = exporter.read(samples(SeriesReader(exporter.wanted).read(body)), NOW)
-    bounded_words(page.problems)
+    # Labels may hold any sign; what is logged or shown of them is made plain there (exporters.plain_text).
+    bounded_words(map(one_line, page.problems))
+    names = [readout.gpu for readout in page.readouts]
+    assert len(names) == len(set(names)), "two GPUs of one name"
     for readout in page.readouts:
         sound(readout.counters, "counter")
         assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
-        bounded_words((readout.gpu, readout.product, *readout.gaps.values(), *readout.pods))
+        bounded_words(readout.gaps.values())
         window = gpu_windows.between(readout, readout)
         assert window is None or window.covered_seconds >= 0
 
@@ -140,11 +211,19 @@ INDEX = b"name: n\ntargets:\n  - {file: scrapes.jsonl.gz, tier: t, replica: r, e
 
 
 def _recordings() -> Iterator[bytes]:
-    small = engine_pages()[:3]
+    small = thin_pages()[:3]
     lines = [json.dumps({"t": NOW + 15 * place, "text": page.decode()}) for place, page in enumerate(small)]
     lines.append(json.dumps({"t": NOW + 60, "error": "timeout"}))
     yield INDEX + b"\n---\n" + "\n".join(lines).encode()
     yield INDEX + b'\n---\n{"t": 1, "error": "x"}\n{"t": 2, "text": ""}\n'
+    yield INDEX + b"\n---\n" + gzip.compress(b'{"t": 1, "error": "x"}\n{"t": 2, "text": "a 1"}\n', mtime=0)
+    # What unpacks to a thousand times as much: blank lines, and one line without end.
+    for bomb in (b"\n" * 2_000_000, b"a" * 20_000_000):
+        yield INDEX + b"\n---\n" + gzip.compress(bomb, mtime=0)
+    several = b"".join(
+        b"  - {file: scrapes.jsonl.gz, tier: t, replica: r%d, pool: decode}\n" % place for place in range(3)
+    )
+    yield b"name: n\ntargets:\n" + several + b"---\n" + "\n".join(lines).encode()
 
 
 def _chosen(pages: Iterable[bytes], choices: int) -> Iterator[bytes]:
@@ -157,13 +236,31 @@ def _of_their_exporter() -> Iterator[bytes]:
         yield from (bytes([place]) + page for page in _gpu_pages())
 
 
+_PAGE = (
+    *(
+        "agent.collect.exposition",
+        "agent.collect.exposition_lines",
+        "agent.collect.reader",
+        "agent.collect.series_types",
+    ),
+    *("rules.layouts", "rules.normalise", "rules.engines.coverage", "rules.engines.registry"),
+)
+_GPU_PAGE = (*(f"rules.gpu_names.{one}" for one in ("amd", "amd_ticks", "dcgm", "devices", "exporter", "nvidia_smi")),)
+
 TARGETS = (
-    Target(name="page", run=run_page, seeds=lambda: _chosen(_all_engine_pages(), len(engine_pages())), words=WORDS),
-    Target(name="gpu_page", run=run_gpu_page, seeds=_of_their_exporter, words=WORDS),
+    Target(
+        name="page",
+        run=run_page,
+        seeds=lambda: _chosen(_all_engine_pages(), len(engine_pages())),
+        words=WORDS,
+        reads=_PAGE,
+    ),
+    Target(name="gpu_page", run=run_gpu_page, seeds=_of_their_exporter, words=WORDS, reads=_GPU_PAGE),
     Target(
         name="recording",
         run=run_recording,
         seeds=_recordings,
+        reads=("agent.recording", "agent.replay"),
         words=(*WORDS, b'{"t": ', b"\\ud800", b"2026-13-45", b"[" * 2000, b"\\u0000", b"A" * 5000, b"1" + b"0" * 400),
     ),
 )

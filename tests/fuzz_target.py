@@ -50,6 +50,8 @@ class Target:
     place: str = ""
     told: bool = True
     """Whether anybody is shown the words of its errors."""
+    reads: tuple[str, ...] = ()
+    """The modules that read it: how much of them is reached, `benchmarks/fuzz_reached.py` tells."""
 
 
 def case(target: Target, data: bytes, *, memory: bool = False) -> str:
@@ -72,10 +74,20 @@ def case(target: Target, data: bytes, *, memory: bool = False) -> str:
     return f"slow: {seconds:.1f} s of CPU" if seconds > CPU_SECONDS and not memory else ""
 
 
+def accepted(target: Target, data: bytes) -> bool:
+    """Whether an input is read to its end: one that is refused reaches little."""
+    try:
+        target.run(data)
+    except target.declared:
+        return False
+    return True
+
+
 def _of_the_message(target: Target, error: Exception) -> str:
     problems = getattr(error, "problems", None) or (str(error),)
     wrong = message_trouble(problems)
-    if not wrong and target.place and not all(target.place in one for one in problems):
+    told = [one for one in problems if not one.endswith("further problems are not told")]
+    if not wrong and target.place and not all(target.place in one for one in told):
         wrong = "message: does not name the place"
     return wrong
 

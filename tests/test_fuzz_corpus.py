@@ -11,12 +11,14 @@ from pathlib import Path
 
 import fuzz_answers
 import pytest
-from fuzz_target import case
+from fuzz_target import accepted, case
 from fuzz_targets import TARGETS
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import fuzz
 import fuzz_mutating
+import fuzz_reached
 
 CORPUS = Path(__file__).parent / "fuzz_corpus"
 KEPT = sorted(CORPUS.glob("*/*"))
@@ -46,6 +48,29 @@ def test_every_target_takes_its_own_seeds_and_some_damage(name: str) -> None:
         assert case(target, data) == "", data[:300]
 
 
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_every_target_has_inputs_that_are_read_to_their_end(name: str) -> None:
+    """The configuration once had none: its seeds held keys that were gone, and what comes after the keys was never reached."""
+    target = TARGETS[name]
+    assert any(accepted(target, data) for data in target.seeds())
+
+
 def test_the_kept_inputs_belong_to_targets_and_are_small() -> None:
     assert {path.parent.name for path in KEPT} <= TARGETS.keys()
     assert max(path.stat().st_size for path in KEPT) <= 16_384
+
+
+def test_a_short_run_is_guided_by_lines_and_says_why() -> None:
+    engine, why = fuzz.chosen("auto", 2.0)
+    assert engine == "lines"
+    assert "Atheris" in why
+    assert fuzz.chosen("atheris", 2.0) == ("atheris", "")
+
+
+def test_every_target_names_the_modules_that_read_for_it_and_what_is_reached_of_one_can_be_told() -> None:
+    for target in TARGETS.values():
+        assert all(fuzz_reached.lines_of(module) for module in target.reads), target.name
+    found, missing = fuzz_reached.reached("lease", TARGETS["lease"].seeds(), seconds=10.0)
+    ((hit, lines),) = found.values()
+    assert lines == hit + len(missing)
+    assert hit / lines > 0.5

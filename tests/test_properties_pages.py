@@ -107,7 +107,9 @@ def test_of_a_page_cut_between_lines_no_histogram_is_smaller(which: int, share: 
         return
     check_snapshot(found)
     for family, one in found.histograms.items():
-        assert one.edges in (whole.histograms[family].edges, (math.inf,)), family
+        # A page of Dynamo has a family twice, its own and the engine's: the other one is whole too.
+        known = whole.histograms[family].edges
+        assert one.edges in (known, (math.inf,)) or not set(one.edges) < set(known), family
 
 
 NUMBERS = st.one_of(

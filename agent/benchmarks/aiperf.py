@@ -14,6 +14,7 @@ from agent.benchmarks import remarks
 from agent.benchmarks.points import Run, measured
 from agent.benchmarks.results import Lengths, Loop, Measured
 from agent.benchmarks.values import Part
+from exporters.plain_text import told
 
 NAME = "aiperf"
 
@@ -91,7 +92,7 @@ def _seconds(part: Part, metric: str, statistic: str) -> float | None:
         return None
     unit = part.text(metric, "unit")
     if unit not in UNITS:
-        raise part.bad(f"has the unit '{unit[:20]}', none of {', '.join(UNITS)}", metric)
+        raise part.bad(f"has the unit '{told(unit, 20)}', none of {', '.join(UNITS)}", metric)
     return value * UNITS[unit]
 
 
@@ -101,7 +102,7 @@ def _rate(part: Part, metric: str) -> float | None:
         return None
     unit = part.text(metric, "unit")
     if unit not in RATES[metric]:
-        raise part.bad(f"has the unit '{unit[:20]}', none of {', '.join(RATES[metric])}", metric)
+        raise part.bad(f"has the unit '{told(unit, 20)}', none of {', '.join(RATES[metric])}", metric)
     return value
 
 

@@ -248,11 +248,11 @@ def _same_but_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, text: str)
     """Read back, the text must hold that curve in that tier and everything else as before."""
     try:
         after, before = _unshared(yaml.safe_load(text)), _unshared(plan.document.data)
-        found = after["tiers"][tier].pop(CURVE)
-    except (yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
+        found = BenchmarkCurve.model_validate(after["tiers"][tier].pop(CURVE))
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _unsafe(plan, f"tiers.{tier}", "refers to other parts of the file, or they to it") from error
     before["tiers"][tier].pop(CURVE, None)
-    if after != before or BenchmarkCurve.model_validate(found) != curve:
+    if after != before or found != curve:
         raise _unsafe(plan, f"tiers.{tier}", "shares parts with other places of the file")
 
 

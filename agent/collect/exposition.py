@@ -188,7 +188,9 @@ class SeriesReader:
             if not wanted:
                 continue
             if family in contradicted:
-                raise ScrapeError(ScrapeFailure.SYNTAX, f"family {family} has two types: {contradicted[family]}")
+                raise ScrapeError(
+                    ScrapeFailure.SYNTAX, f"family {told(family, 80)} has two types: {contradicted[family]}"
+                )
             first = first_lines.setdefault(Series(name, line.says.labels, type_), number)
             if first != number:
                 text = f"line {number} repeats the series of line {first}: {told(line.prefix[:320].decode(errors='replace'), 80)}"

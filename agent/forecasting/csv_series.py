@@ -15,6 +15,7 @@ import numpy as np
 from agent.durations import duration_text
 from agent.forecasting.csv_file import REQUESTS, BadTrace, Columns, line_of, read_columns
 from agent.forecasting.times import MICRO, BadRow, Form, Integers, TimeStyle, resolved
+from exporters.plain_text import told
 from forecast.binning import binned, rebinned
 from forecast.series import Array, Series
 
@@ -119,7 +120,7 @@ def _series(micros: Integers, amounts: Array, width: int, zone: str) -> Series:
 
 def _notes(columns: Columns) -> tuple[str, ...]:
     empty = [f"the column '{name}' is empty" for name, amounts in columns.amounts.items() if np.isnan(amounts).all()]
-    return (*(f"the column '{name}' is not read" for name in columns.unread), *empty)
+    return (*(f"the column '{told(name, 60)}' is not read" for name in columns.unread), *empty)
 
 
 def _coarser(

@@ -58,7 +58,8 @@ class Seen:
     def valid(self, now: float) -> bool:
         """Whether its holder may still lead."""
         seconds = self.spec.get("leaseDurationSeconds")
-        return self.at + (seconds if isinstance(seconds, int) else LEASE_SECONDS) > now
+        # Not added to a time: a whole number of 400 digits is larger than any.
+        return (seconds if isinstance(seconds, int) else LEASE_SECONDS) > now - self.at
 
 
 class Leadership:
@@ -129,6 +130,9 @@ class Leadership:
             # Somebody deleted it; who held it does not know yet.
             self._object = None
         seen = self._seen
+        if self.holder and self.holder != self._identity:
+            # Whatever comes of the rest of this step: somebody has taken what was won.
+            self._until = float("-inf")
         if seen is not None and seen.holder and seen.holder != self._identity and seen.valid(now):
             return False
         try:

@@ -89,12 +89,13 @@ def _answer(sock: socket.socket, deadline: float) -> bytes:
         connection.send_headers(stream, _HEADERS)
         connection.send_data(stream, struct.pack(">BI", 0, 0), end_stream=True)
         body, headers = _received(sock, connection, deadline)
-    except ProtocolError as error:
+    except (ProtocolError, UnicodeDecodeError) as error:
         raise NoPodResources(f"the kubelet's answer is no HTTP/2 ({type(error).__name__})") from error
     status = headers.get("grpc-status")
     if status != OK:
         words = bounded(headers.get("grpc-message", "")) or "without a word"
-        told = f"status {status}" if status else f"HTTP {headers.get(':status', 'without a status')}"
+        said = bounded(status or headers.get(":status", "without a status"), 40)
+        told = f"{'status' if status else 'HTTP'} {said}"
         raise NoPodResources(
             f"the kubelet refused ({told}): {words}" + "".join(f"; {x}" for x in (_HINTS.get(status or ""),) if x)
         )
@@ -185,11 +186,13 @@ def _devices(message: bytes) -> Iterator[Devices]:
     for pod in _all(message, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _all(pod, 3):
+            # Once: looked for again for each of ten thousand devices, it would take minutes.
+            called = _text(container, 1)
             for device in _all(container, 2):
                 yield Devices(
                     namespace=namespace,
                     pod=name,
-                    container=_text(container, 1),
+                    container=called,
                     resource=_text(device, 1),
                     ids=tuple(bounded(one.decode("utf-8", "replace")) for one in _all(device, 2)),
                 )
@@ -200,7 +203,7 @@ def _devices(message: bytes) -> Iterator[Devices]:
                     yield Devices(
                         namespace=namespace,
                         pod=name,
-                        container=_text(container, 1),
+                        container=called,
                         resource=_text(resource, 2),
                         ids=ids,
                     )

@@ -70,7 +70,7 @@ def read(folder: Path, name: str, file: str) -> bytes | None:
         os.close(found)
         return None
     with os.fdopen(found, "rb") as opened:
-        return opened.read(MOST_BYTES)
+        return opened.read(seen.st_size)
 
 
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})

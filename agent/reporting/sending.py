@@ -112,6 +112,8 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
         return str(error)
     except FileNotFoundError:
         return "the report is gone"
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return "its report.json is damaged; `sizewatch report` makes it anew"
     with _listening() as heard:
         asset = _asset()
         one = Apprise.instantiate(url, asset=asset)

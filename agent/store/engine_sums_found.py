@@ -7,6 +7,7 @@ some had and some had not, or whose grids differ, the replicas are left to be as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -136,8 +137,12 @@ def _page(engine: Engine, values: Mapping[Key, float], t: float) -> Snapshot:
 def _order(key: Key) -> tuple[str, Labels, float]:
     """Buckets of one histogram by their edge."""
     name, labels = key
-    edge = dict(labels).get("le", "inf")
-    return name, tuple(one for one in labels if one[0] != "le"), float(edge)
+    try:
+        edge = float(dict(labels).get("le", "inf"))
+    except ValueError:
+        # The family is broken by it (`rules.layouts`), wherever it stands.
+        edge = math.inf
+    return name, tuple(one for one in labels if one[0] != "le"), edge
 
 
 def _only(window: Window, families: Iterable[str]) -> Window:

@@ -97,6 +97,9 @@ def _gauge(name: str, several: Mapping[str, StoredSeries], seconds: float) -> li
     if not family or BY_NAME[family].kind is not Kind.GAUGE or not {SUMS, COUNTED, *LEVELS} <= several.keys():
         return []
     sums, gpus = (several[what].values for what in (SUMS, COUNTED))
+    if several[SUMS].times != several[COUNTED].times or min(gpus) <= 0:
+        # A sum of nobody knows how many.
+        return []
     covered = seconds * min(gpus)
     level = math.fsum(total / count for total, count in zip(sums, gpus, strict=True)) / len(gpus)
     return [

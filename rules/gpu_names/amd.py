@@ -96,6 +96,10 @@ _PREFIX = re.compile(r"^(?!nv_)[a-zA-Z]\w*?_(?=gpu_|pcie_)")
 """Triton's nv_gpu_* are names of its own."""
 
 
+MOST_NAME = 80
+"""Letters of a GPU's name in a message."""
+
+
 def plain(name: str) -> str:
     """A printed name without the prefix that an operator chose; one that ends before "gpu_" or "pcie_" is such."""
     return name if name.startswith(("gpu_", "pcie_")) else _PREFIX.sub("", name)
@@ -185,9 +189,12 @@ def _told_apart(devices: Mapping[tuple[str, str, str], Device]) -> Iterable[str]
         called.setdefault(device.gpu, []).append(device)
     for gpu, several in called.items():
         if len(several) > 1:
-            for device in several:
-                device.gpu = f"{gpu}#{device.index}"
-            yield f"{len(several)} GPUs are called {gpu}; export the label gpu_uuid to tell them apart for good"
+            taken: set[str] = set()
+            for place, device in enumerate(several):
+                name = f"{gpu}#{device.index}"
+                device.gpu = f"{name}.{place}" if name in taken else name
+                taken.add(device.gpu)
+            yield f"{len(several)} GPUs are called {gpu[:MOST_NAME]}; export the label gpu_uuid to tell them apart for good"
 
 
 def _more(

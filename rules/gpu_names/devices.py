@@ -97,16 +97,21 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
                 gaps[row.ours] = value
                 absent = absent - {row.ours} if on_page else absent | {row.ours}
             continue
+        values = counters if GPU_NAMES[row.ours].kind == "counter" else gauges
+        if (odd := _impossible(value, values is counters)) is not None:
+            gaps[row.ours] = f"{row.theirs} gives {odd}"
+            continue
         gaps.pop(row.ours, None)
-        (counters if GPU_NAMES[row.ours].kind == "counter" else gauges)[row.ours] = value
+        values[row.ours] = value
         if row.sampled:
             sampled.add(row.ours)
     for name, found in more.items():
         values = counters if GPU_NAMES[name].kind == "counter" else gauges
-        if isinstance(found, str):
+        odd = found if isinstance(found, str) else _impossible(found, values is counters)
+        if odd is not None:
             values.pop(name, None)
-            gaps[name] = found
-        else:
+            gaps[name] = odd
+        elif not isinstance(found, str):
             values[name] = found
     return GpuReadout(
         t=t,
@@ -120,6 +125,13 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
         pids=tuple(sorted(device.pids)),
         pods=tuple(sorted(device.pods)),
     )
+
+
+def _impossible(value: float, counts: bool) -> str | None:
+    """Why what a page gives, once in our unit, is no value: beyond any number, or a count below nothing."""
+    if not math.isfinite(value):
+        return "a number larger than any"
+    return f"{value:g}, which no count can be" if counts and value < 0 else None
 
 
 def in_order(devices: Iterable[Device]) -> list[Device]:
@@ -138,9 +150,12 @@ def pod_of(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return f"{namespace}/{pod}" if pod and namespace else ""
 
 
+_MOST_DIGITS = 18
+
+
 def whole_number(text: str) -> int | None:
-    """An index as labels print it."""
-    return int(text) if text.isascii() and text.isdecimal() else None
+    """An index as labels print it; of thousands of digits it is none, and Python would refuse to read it."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def code(value: float) -> str:

@@ -77,7 +77,7 @@ def read(samples: Iterable[Sample], t: float) -> Page:
         else:
             device.add(name, value)
     problems = [
-        f"GPU {uuid}: MIG is on, and this exporter shows none of its instances: what it says is of the whole GPU"
+        f"GPU {uuid[:80]}: MIG is on, and this exporter shows none of its instances: what it says is of the whole GPU"
         for uuid in devices
         if uuid in partitioned
     ]

@@ -1,0 +1,243 @@
+"""Fuzz targets around plans: rules and dashboards that are linted, a plan that gets a curve, the telemetry of a benchmark."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import gzip
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import yaml
+from fuzz_documents import HERE, YAML_WORDS
+from fuzz_pages import engine_pages, thinned
+from fuzz_target import Target, bounded_words, sound
+
+from agent.benchmarks.plan_edit import chosen_tier, open_plan, with_curve
+from agent.benchmarks.results import Measured
+from agent.benchmarks.telemetry import open_telemetry
+from agent.lint.catalogue import Catalogue, catalogue, read_page
+from agent.lint.linting import lint
+from rules.plan import BenchmarkCurve, Point
+
+CURVE = BenchmarkCurve(
+    source=("a.json",),
+    points=tuple(Point(concurrency=place, completed_rps=place, ttft_p99_seconds=0.1 * place) for place in (1.0, 2.0)),
+)
+
+
+@cache
+def _pages() -> Catalogue:
+    return catalogue(read_page(f"page-{place}", thinned(page)) for place, page in enumerate(engine_pages()[::4]))
+
+
+def run_lint(data: bytes) -> None:
+    """The first byte chooses between rules in YAML and a dashboard in JSON. Nothing is raised for what a file holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ("r.json" if data[:1] == b"\x01" else "r.yaml")
+        path.write_bytes(data[1:])
+        found = lint([path], _pages())
+    assert found.broken or found.expressions, "neither an expression nor a word"
+    bounded_words(" ".join(one.text.split()) for one in (*found.broken, *found.findings, *found.remarks))
+
+
+def run_plan_edit(data: bytes) -> None:
+    """The first byte chooses between YAML and JSON. What is written has the new curve, and all else as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ("p.json" if data[:1] == b"\x01" else "p.yaml")
+        path.write_bytes(data[1:])
+        plan = open_plan(path)
+        tier = chosen_tier(plan, None)
+        edited = with_curve(plan, tier, CURVE, head=("head",), notes=((), ("note",)))
+        bounded_words(edited.lost_comments)
+        path.write_text(edited.text, encoding="utf-8", newline="")
+        again = open_plan(path)
+    before, after = copy.deepcopy(plan.document.data), copy.deepcopy(again.document.data)
+    written = after["tiers"][tier].pop("curve")
+    before["tiers"][tier].pop("curve", None)
+    assert BenchmarkCurve.model_validate(written) == CURVE, "another curve stands there"
+    assert after == before, "something else was changed"
+
+
+RUN = Measured(
+    source="run.json",
+    tool="t",
+    loop="open",
+    point=Point(completed_rps=1.0, requests=10),
+    started_at=1e9,
+    ended_at=1e9 + 60,
+)
+
+
+def run_telemetry(data: bytes) -> None:
+    """The first byte chooses between pages saved around a run and a recording of it."""
+    parts = data[1:].split(b"\n---\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if data[:1] == b"\x01":
+            (folder / "recording.yaml").write_bytes(parts[0])
+            (folder / "s.jsonl.gz").write_bytes(gzip.compress(b"".join(parts[1:2]), compresslevel=1))
+        else:
+            for place, part in zip(("before", "after_run", "after"), parts, strict=False):
+                (folder / f"m_{place}.prom").write_bytes(part)
+        found = open_telemetry(name).during(RUN)
+    bounded_words(found.remarks)
+    sound({key: value for key, value in found.values.items() if isinstance(value, float)}, "value")
+
+
+def _tested() -> Iterator[str]:
+    """What the tests of the linter lint: an expression for each thing that it looks at."""
+    for path in sorted(HERE.glob("test_lint_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PROMQL.search(node.value):
+                yield node.value
+
+
+_PROMQL = re.compile(r"(vllm|sglang|DCGM_|llamacpp)[\w:]*[\[{ )]")
+
+
+def _rules() -> Iterator[bytes]:
+    several = tuple(dict.fromkeys(_tested()))
+    for first in range(0, len(several), 8):
+        rules = [{"alert": f"{one[:20]}", "expr": one} for one in several[first : first + 8]]
+        yield b"\x00" + yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}).encode()
+    expressions = (
+        "histogram_quantile(0.99, sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 2",
+        "vllm:num_requests_waiting / on (instance) group_left (pod) vllm:num_requests_running > bool 1 or up == 0",
+        'avg_over_time(vllm:gpu_cache_usage_perc{instance=~"a.*",job!="b"}[1h:5m] offset 5m) * 100 > 0.9',
+        "rate(vllm:num_requests_running[1m]) and topk(3, DCGM_FI_DEV_GPU_UTIL) unless -sum(sglang:num_queue_reqs)",
+        'label_replace(sglang:token_usage, "a", "$1", "b", "(.*)") > 2 ^ 3 @ end()',
+        "irate(vllm:prompt_tokens[5m]) + deriv(vllm:generation_tokens_total[5m]) % 3 < 2 * 3600",
+        'histogram_quantile(99, vllm:e2e_request_latency_seconds_bucket{le="0.123"}) > 1500',
+        "quantile_over_time(0.5, sglang:time_to_first_token_seconds_sum[5m]) > 0 unless absent(vllm:nothing_total)",
+    )
+    rules = [
+        {
+            "alert": f"A{place}Ms",
+            "expr": one,
+            "for": "5m",
+            "labels": {"severity": "page"},
+            "annotations": {"summary": "s"},
+        }
+        for place, one in enumerate(expressions)
+    ]
+    recorded = {"record": "job:waiting:sum", "expr": "sum(vllm:num_requests_waiting)"}
+    groups = {"groups": [{"name": "g", "rules": [*rules, recorded, {"alert": "R", "expr": "job:waiting:sum > 1"}]}]}
+    yield b"\x00" + yaml.safe_dump(groups).encode()
+    yield (
+        b"\x00"
+        + yaml.safe_dump({"kind": "PrometheusRule", "spec": {"groups": [{"name": "g", "rules": rules[:2]}]}}).encode()
+    )
+    yield from (b"\x00" + yaml.safe_dump({"groups": [{"name": "g", "rules": [one]}]}).encode() for one in rules)
+    targets = [{"expr": f"rate({one}[$__rate_interval])"} for one in ("vllm:a_total", '${m}{a="$b"}')]
+    panels = [{"title": "p", "targets": [*targets, {"expr": expressions[0]}]}, {"panels": [{"targets": targets}]}]
+    yield b"\x01" + json.dumps({"title": "d", "panels": panels}, indent=1).encode()
+
+
+def _plans() -> Iterator[bytes]:
+    for path in sorted((HERE / "plans").glob("*.yaml")):
+        if path.name != "ten-mistakes.yaml":
+            yield b"\x00" + path.read_bytes()
+    small = yaml.safe_load((HERE / "plans" / "cpu-small.yaml").read_text(encoding="utf-8"))
+    yield b"\x01" + json.dumps(small, default=str, indent=1).encode()
+    yield b"\x00" + json.dumps(small, default=str).encode()
+
+
+_FEW = re.compile(rb"start_time|requests|tokens_total|time_to_first|success|e2e|per_output|cache|llamacpp")
+
+
+def _few(page: bytes) -> bytes:
+    """What a run is looked up by, of a page."""
+    return b"".join(line for line in thinned(page).splitlines(keepends=True) if _FEW.search(line))
+
+
+def _telemetries() -> Iterator[bytes]:
+    for name in ("llamacpp", "sglang"):
+        saved = [_few((HERE / "pages" / f"{name}_{when}.prom").read_bytes()) for when in ("startup", "after_load")]
+        yield b"\x00" + b"\n---\n".join((*saved, saved[-1]))
+    page = _few((HERE / "pages" / "steady_after_load.prom").read_bytes())
+    yield b"\x00" + b"\n---\n".join((page.replace(b"1.0\n", b"0.0\n"), page))
+    yield b"\x00" + b"\n---\n".join((b"", page))
+    grown = page.replace(b".0\n", b"9.0\n")
+    lines = [json.dumps({"t": 1e9 + 15 * place, "text": (page, grown)[place > 2].decode()}) for place in range(-1, 6)]
+    index = b"name: n\ntargets:\n  - {file: s.jsonl.gz, tier: t, replica: r, engine: vllm}"
+    yield b"\x01" + index + b"\n---\n" + "\n".join(lines).encode()
+
+
+PROMQL_WORDS = (
+    *(
+        b"rate(",
+        b"sum by (le) (",
+        b"[5m]",
+        b"[1h:5m]",
+        b" offset 5m",
+        b" @ end()",
+        b" group_left () ",
+        b" > bool ",
+        b")",
+    ),
+    *(
+        b"expr: ",
+        b"alert: ",
+        b"record: ",
+        b"histogram_quantile(",
+        b'{__name__=~".+"}',
+        b"(" * 700,
+        b"-" * 900,
+        b"1e999",
+    ),
+    *(
+        b" ignoring (a) ",
+        b"NaN",
+        b"0x1p3",
+        b"'\\xff'",
+        b"`",
+        b"$__rate_interval",
+        b"[[v]]",
+        b"count_values(",
+        b"? [a]\n: b\n",
+    ),
+)
+
+_LINT = (
+    *(
+        "catalogue",
+        "expressions",
+        "histograms_check",
+        "labels_check",
+        "linting",
+        "lifetimes",
+        "meaning_check",
+        "names_check",
+    ),
+    *("promql", "rule_files", "types_check", "units", "units_check"),
+)
+
+TARGETS = (
+    Target(
+        name="lint",
+        run=run_lint,
+        seeds=_rules,
+        words=(*PROMQL_WORDS, *YAML_WORDS),
+        reads=tuple(f"agent.lint.{one}" for one in _LINT),
+    ),
+    Target(
+        name="plan_edit",
+        run=run_plan_edit,
+        seeds=_plans,
+        words=(*YAML_WORDS, b"curve:\n", b"curve: {}\n", b"# c\n", b"<<: *a\n", b"\r\n"),
+        place="/p.",
+        reads=("agent.benchmarks.plan_edit", "exporters.plan_yaml"),
+    ),
+    Target(
+        name="telemetry",
+        run=run_telemetry,
+        seeds=_telemetries,
+        words=(b"NaN", b"-1", b"1e308", b"\n---\n", b'{"t": ', b" 0\n", b"process_start_time_seconds 1\n"),
+        reads=tuple(f"agent.benchmarks.telemetry_{one}" for one in ("pages", "recording", "found")),
+    ),
+)

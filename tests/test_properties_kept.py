@@ -1,0 +1,72 @@
+"""What is damaged on our own disk is told as damage: no library's error comes out of a history, whatever stands in its columns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import history_samples
+import pytest
+
+from agent.history.reader import Reader
+from agent.history.store import Store
+from agent.history.troubles import HistoryProblem, HistoryTrouble, Trouble
+from rules.timeline import Event, Kind
+
+START = history_samples.START
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "h.db"
+    with closing(Store(path)) as store:
+        store.book(history_samples.booking(minute) for minute in range(5))
+        store.add_event(Event(t=START, kind=Kind.START, tier="h100", replica=None, text="text"))
+    return path
+
+
+def damaged(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize("table", ["spans", "demand", "chunks", "minutes", "kept"])
+def test_a_table_whose_columns_are_called_otherwise_is_damage_from_the_first(path: Path, table: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        (column,) = connection.execute("SELECT name FROM pragma_table_info(?) LIMIT 1 OFFSET 1", (table,)).fetchone()
+    damaged(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO odd")
+    for opened in (Store, Store.open_reader):
+        with pytest.raises(HistoryProblem, match=f"is damaged .the columns of {table}"):
+            opened(path)
+
+
+ASKED: dict[str, Callable[[Reader], object]] = {
+    "UPDATE demand SET prompt_tokens = 'x'": lambda reader: reader.demand("h100", START, START + 600),
+    "UPDATE demand SET requests = x'00ff'": lambda reader: reader.requests("h100", START, START + 600),
+    "UPDATE demand SET first = 'x'": lambda reader: reader.told("h100", START),
+    "UPDATE events SET t = 'x'": lambda reader: reader.events(START),
+    "UPDATE events SET text = x'00ff'": lambda reader: reader.events(START),
+}
+
+
+@pytest.mark.parametrize("statement", ASKED)
+def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
+    damaged(path, statement)
+    with Store.open_reader(path) as reader, pytest.raises(HistoryTrouble) as refused:
+        ASKED[statement](reader)
+    assert refused.value.kind is Trouble.CORRUPT
+
+
+def test_a_file_of_a_format_that_sqlite_does_not_know_is_damage(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    # The schema's format, at byte 44 of the header (sqlite.org/fileformat2.html, 1.3).
+    body[44:48] = b"\0\0\0\x09"
+    for name in ("-wal", "-shm"):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+    path.write_bytes(body)
+    with pytest.raises(HistoryProblem, match=r"is damaged \(unsupported file format"):
+        Store(path)
