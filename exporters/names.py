@@ -117,7 +117,9 @@ STORE_QUERIES = _counter("store_queries", (), "Queries of the store that role fl
 STORE_SECONDS = _counter("store_query_seconds", (), "Time spent waiting for its answers")
 STORE_BYTES = _counter("store_received_bytes", (), "Bytes of its answers")
 STORE_FAILURES = _counter("store_failures", (KIND,), "Queries that it did not answer whole, by kind")
-TIER_IN_SIGHT = _gauge("tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown")
+TIER_IN_SIGHT = _gauge(
+    "tier_in_sight", OF_TIER, "1 while the store tells of the tier, 0 while it does not: all is unknown"
+)
 LEADER = _gauge("leader", (), "1 where this agent of role fleet leads, 0 where it stands by; absent where there is one")
 
 STORE = (STORE_QUERIES, STORE_SECONDS, STORE_BYTES, STORE_FAILURES, TIER_IN_SIGHT, LEADER)

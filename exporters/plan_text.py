@@ -157,9 +157,7 @@ def _cost(shown: _Shown) -> list[str]:
     if cost is None or fleet is None:
         return []
     gpus = fleet.instances * tier.gpu.per_replica
-    text = (
-        f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
-    )
+    text = f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
     tokens = shown.curve.at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
     if tokens and cost.planned_utilization:
         hourly = tokens * 3600 * fleet.instances * cost.planned_utilization
