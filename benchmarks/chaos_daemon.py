@@ -4,13 +4,15 @@
 
 Everything is the real daemon's. Its time is that of `benchmarks/chaos_engine.py`, which is so many times faster from BEGIN (unix
 seconds) on, which was at ORIGIN of the time since the machine's start; what the machine's own clock jumps, it jumps as well.
-What is due hourly, and the look at the clock, come as much sooner.
+What is due hourly, the look at the clock, posts and the time for which a store is left alone come as much sooner; what is
+waited for an answer does not.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +21,14 @@ sys.path[:0] = [str(ROOT)]
 
 import agent.daemon as daemon_module  # noqa: E402 - after the checkout's own place
 from agent import schedule  # noqa: E402
+from agent.alerting import both_ways, delivery  # noqa: E402
+from agent.alerting.posting import Poster  # noqa: E402
 from agent.assembly import assemble  # noqa: E402
 from agent.config import load  # noqa: E402
 from agent.daemon import Daemon, Surroundings  # noqa: E402
+from agent.fleet import parts  # noqa: E402
 from agent.logs import set_up  # noqa: E402
+from agent.store.api import StoreApi, StoreOptions  # noqa: E402
 
 SHORTEST_LOOK_SECONDS = 0.2
 
@@ -43,9 +49,25 @@ def made(path: Path, clock: Clock, speed: float) -> Daemon:
     """The daemon of a configuration; what is due by the hour is due by the sped hour."""
     daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / speed)
     schedule.UPKEEP_SECONDS = 3600.0 / speed
+    delivery.FIRST_RETRY_SECONDS = 1.0 / speed
+    _speed_up(speed)
     loaded = load(path)
     set_up(loaded.config.logging)
     return Daemon(loaded, Surroundings(assemble=partial(assemble, clock=clock), clock=clock, speed=speed))
+
+
+def _speed_up(speed: float) -> None:
+    class SpedDelivery(delivery.Delivery):
+        def __init__(self, poster: Poster, resend_seconds: float, clock: Callable[[], float]) -> None:
+            super().__init__(poster, resend_seconds / speed, clock)
+
+    class SpedStoreApi(StoreApi):
+        def __init__(self, options: StoreOptions) -> None:
+            super().__init__(options, lambda: time.monotonic() * speed)
+
+    # What the daemon makes of these names from now on.
+    vars(both_ways)["Delivery"] = SpedDelivery
+    vars(parts)["StoreApi"] = SpedStoreApi
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ here too.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+
+import chaos_address as address
+from chaos_address import Act, Address, Handler
 
 from agent.demo.player import Player, track
 from agent.recording import load
@@ -22,230 +24,126 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDING = ROOT / "tests" / "recordings" / "steady"
 OTHER_VERSION = ROOT / "tests" / "pages" / "vllm-0.11.0.prom"
 OTHER_ENGINE = ROOT / "tests" / "pages" / "sglang-0.5.10.prom"
-METRICS = "text/plain; version=0.0.4"
-ENDLESS_CHUNK = b"# a comment that never ends\n" * 4096
-CHUNKS = 4096
 
 
 class Clock:
-    """Unix seconds from now on, `speed` times faster; `origin` and `begin` let another process share it."""
+    """Unix seconds from `begin` on, `speed` times faster; `origin` and `begin` let another process share it."""
 
-    def __init__(self, speed: float) -> None:
-        self.speed, self.origin, self.begin = speed, time.monotonic(), time.time()
+    def __init__(self, speed: float, begin: float | None = None) -> None:
+        self.speed, self.origin = speed, time.monotonic()
+        self.begin = time.time() if begin is None else begin
 
     def __call__(self) -> float:
         return self.begin + (time.monotonic() - self.origin) * self.speed
 
 
-Act = Callable[["Handler"], None]
-
-
-class Engine:
-    """One engine at one address, which it keeps while it is dead. `act` is what it does instead, None while it is well."""
+class Engine(Address):
+    """One engine at one address. `begin` is where in its recording it is at the clock's first second."""
 
     def __init__(self, clock: Clock, begin: float) -> None:
         recording, problems = load(RECORDING)
         assert problems == ()
-        self.player = Player((track(recording, "one", begin),), clock)
-        self.act: Act | None = None
-        self.asked = 0
-        self.released = threading.Event()
-        self._port = 0
-        self._server: Server | None = None
-        self.revive()
+        self._clock = clock
+        self._at: float | None = None
+        self.player = Player((track(recording, "one", begin),), self._now)
+        super().__init__(lambda handler: handler.give(self.page()))
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/metrics"
+        return f"{self.place}/metrics"
 
     def page(self) -> bytes:
         return self.player.page("one") or b""
 
-    def revive(self) -> None:
-        if self._server is None:
-            self._server = Server(self, self._port)
-            self._port = int(self._server.server_address[1])
-            threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    def page_at(self, t: float) -> bytes:
+        """As it was, or will be; the first that is asked for is where the recording begins."""
+        self._at = t
+        try:
+            return self.page()
+        finally:
+            self._at = None
 
-    def die(self) -> None:
-        """Its port is closed, and every connection to it."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.dead = True
-            server.shutdown()
-            server.server_close()
-
-    def behave(self) -> None:
-        self.act = None
-        self.released.set()
-        self.released = threading.Event()
-        self.revive()
+    def _now(self) -> float:
+        return self._clock() if self._at is None else self._at
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-    dead = False
-
-    def __init__(self, engine: Engine, port: int) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
-        self.engine = engine
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up on it all the time."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def do_GET(self) -> None:
-        engine = self.server.engine
-        if self.server.dead:
-            self.close_connection = True
-            return
-        engine.asked += 1
-        (engine.act or well)(self)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-    def give(self, body: bytes, status: int = 200, kind: str = METRICS, length: int | None = None, **more: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in more.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def well(handler: Handler) -> None:
-    handler.give(handler.server.engine.page())
-
-
-def hangs(handler: Handler) -> None:
-    handler.server.engine.released.wait(60)
-    handler.close_connection = True
-
-
-def hangs_mid_page(handler: Handler) -> None:
-    page = handler.server.engine.page()
-    handler.give(page[: len(page) // 2], length=len(page))
-    hangs(handler)
-
-
-def trickles(handler: Handler) -> None:
-    """A few bytes now and then: never late for who counts from the last byte."""
-    page, released = handler.server.engine.page(), handler.server.engine.released
-    handler.give(b"", length=len(page))
-    for start in range(0, len(page), 64):
-        if released.wait(0.05):
-            break
-        handler.wfile.write(page[start : start + 64])
-    handler.close_connection = True
+def _engine(handler: Handler) -> Engine:
+    engine = handler.server.address
+    assert isinstance(engine, Engine)
+    return engine
 
 
 def half(handler: Handler) -> None:
     """Announced and ended as if it were whole, in the middle of a line."""
-    page = handler.server.engine.page()
+    page = _engine(handler).page()
     handler.give(page[: len(page) // 2].rstrip(b"\n"))
-
-
-def hangs_up(handler: Handler) -> None:
-    page = handler.server.engine.page()
-    handler.give(page[: len(page) // 2], length=len(page))
-    handler.close_connection = True
-
-
-def garbage(handler: Handler) -> None:
-    handler.give(bytes(range(256)) * 64 + b"\n")
-
-
-def huge(handler: Handler) -> None:
-    handler.give(b"", length=len(ENDLESS_CHUNK) * CHUNKS)
-    for _ in range(CHUNKS):
-        handler.wfile.write(ENDLESS_CHUNK)
 
 
 def twice(handler: Handler) -> None:
     """Every series two times, as a page that was rotated while it was written."""
-    handler.give(handler.server.engine.page() * 2)
+    handler.give(_engine(handler).page() * 2)
 
 
 def flaps(handler: Handler) -> None:
-    if handler.server.engine.asked % 2:
+    engine = _engine(handler)
+    if engine.asked % 2:
         handler.give(b"overloaded\n", status=503)
     else:
-        well(handler)
-
-
-def _page(path: Path) -> Act:
-    body = path.read_bytes()
-    return lambda handler: handler.give(body)
+        engine.well(handler)
 
 
 def back_in_time(handler: Handler) -> None:
     """The first page of the recording, whatever was said since: every counter falls."""
-    engine = handler.server.engine
-    first = engine.player._tracks["one"].scrapes[0].body
+    first = _engine(handler).player._tracks["one"].scrapes[0].body
     handler.give(first or b"")
 
 
 ACTS: Mapping[str, Act] = {
-    "hangs": hangs,
-    "hangs_mid_page": hangs_mid_page,
-    "trickles": trickles,
+    "hangs": address.hangs,
+    "hangs_mid_page": lambda handler: address.hangs_mid(handler, _engine(handler).page()),
+    "trickles": lambda handler: address.trickles(handler, _engine(handler).page()),
     "half_a_page": half,
-    "hangs_up_mid_page": hangs_up,
-    "garbage": garbage,
-    "html": lambda handler: handler.give(b"<html>login</html>\n", kind="text/html"),
-    "another_page": lambda handler: handler.give(b"# TYPE node_load1 gauge\nnode_load1 0.5\n"),
-    "empty": lambda handler: handler.give(b""),
-    "error_500": lambda handler: handler.give(b"boom\n", status=500),
-    "redirect": lambda handler: handler.give(b"", status=302, Location="file:///etc/passwd"),
-    "huge": huge,
+    "hangs_up_mid_page": lambda handler: address.hangs_up(handler, _engine(handler).page()),
+    "garbage": address.garbage,
+    "html": address.html,
+    "another_page": address.says(200, b"# TYPE node_load1 gauge\nnode_load1 0.5\n"),
+    "empty": address.empty,
+    "error_500": address.says(500),
+    "redirect": address.redirects,
+    "huge": address.huge,
     "every_series_twice": twice,
     "flaps": flaps,
     "back_in_time": back_in_time,
-    "other_version": _page(OTHER_VERSION),
-    "other_engine": _page(OTHER_ENGINE),
+    "other_version": address.says(200, OTHER_VERSION.read_bytes()),
+    "other_engine": address.says(200, OTHER_ENGINE.read_bytes()),
 }
 
 
-class Manager(ThreadingHTTPServer):
-    """An Alertmanager that only remembers what was posted. `mode`: well, 500 or hangs; `posted` are labels and startsAt."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """One alert of one post: its labels, when it began, whether it fired by the clock that all share, and when it came."""
 
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), ManagerHandler)
-        self.mode = "well"
-        self.released = threading.Event()
-        self.posted: list[Mapping[str, str]] = []
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    labels: Mapping[str, str]
+    starts: float
+    firing: bool
+    at: float
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """As above."""
+    def name(self) -> str:
+        return self.labels["alertname"]
 
 
-class ManagerHandler(BaseHTTPRequestHandler):
-    server: Manager
+class Manager(Address):
+    """An Alertmanager that only remembers what was posted."""
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.mode == "hangs":
-            self.server.released.wait(60)
-            return
-        if self.server.mode == "well":
-            self.server.posted += [{**alert["labels"], "startsAt": alert["startsAt"]} for alert in json.loads(body)]
-        self.send_response(200 if self.server.mode == "well" else 500)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.posted: list[Post] = []
+        super().__init__(self._take)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+    def _take(self, handler: Handler) -> None:
+        now = self._clock()
+        for alert in json.loads(handler.body):
+            starts, ends = (datetime.fromisoformat(alert[name]).timestamp() for name in ("startsAt", "endsAt"))
+            self.posted.append(Post(labels=alert["labels"], starts=starts, firing=ends > now, at=now))
+        handler.give(b"")

@@ -1,11 +1,12 @@
-"""What is attacked: three engines, GPUs, an Alertmanager, a small disk, and two daemons (standalone, node) as processes.
+"""What is attacked: three engines, GPUs, Alertmanagers, a small disk, a store, and daemons of each role as processes.
 
-Owns starting, asking and stopping them. What is done to them is `benchmarks/chaos_faults.py`'s, what must hold
-`benchmarks/chaos_live.py`'s.
+Owns starting, asking and stopping them. Where VictoriaMetrics is not installed there is no role fleet. What is done to them is
+`chaos_faults`', what must hold `chaos_live`'s.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -19,13 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from chaos_collector import INTERVAL_SECONDS, Collector, Source, labels_of, past
 from chaos_engine import Clock, Engine, Manager
+from chaos_gpus import Gpus
+from chaos_store import StoreDoor, Victoria, found
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-STANDIN = ROOT / "tests" / "nvml_standin"
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
+AGENTS_TIER = "cpu-agents"
+"""What role fleet calls the same engines, as the node agent tells of them."""
+
+PAST_SECONDS = 4000.0
+"""So long the store has scraped the engines when the run begins."""
+
+BEFORE_NOW_SECONDS = 1.5 * 86_400.0
+"""The clock begins so long ago: no store takes what is more than days ahead of the machine's."""
+
+SCRAPE_SECONDS = {"standalone": 10, "node": 15}
+FLEET_TURN_SECONDS, FLEET_DELAY_SECONDS = 20.0, 10.0
+FLEET_TIERS = (TIER, AGENTS_TIER)
+FLEET_BEHIND_TURNS = math.ceil((FLEET_DELAY_SECONDS + INTERVAL_SECONDS) / FLEET_TURN_SECONDS)
+"""The first scrape after a fault's end comes up to an interval later, and is asked for after the delay: turns until then are not
+counted."""
+SPEED = 50.0
 DISK_MIB = 24
 PATIENCE_SECONDS = 90.0
 """For anything at all to happen: the machine may be busy. What is judged is counted in turns."""
@@ -126,36 +145,80 @@ def total(metrics: Metrics, name: str, *having: str) -> float:
 
 
 class World:
-    """Everything together, in a folder. `disk` says whether the history has a small disk of its own (root may mount one)."""
+    """Everything together, in a folder. `disk` says whether the history has a small disk of its own (root may mount one), `fleet`
+    is None where there is no store."""
 
-    def __init__(self, folder: Path, speed: float) -> None:
-        self.folder, self.clock = folder, Clock(speed)
+    def __init__(self, folder: Path, speed: float = SPEED) -> None:
+        self.folder, self.clock = folder, Clock(speed, time.time() - BEFORE_NOW_SECONDS)
         self.engines = tuple(Engine(self.clock, begin) for begin in (0.0, 20.0, 40.0))
-        self.manager = Manager()
+        self.managers = (Manager(self.clock), Manager(self.clock))
         self.gpus = Gpus(folder)
         self.shim = self._shim()
         surroundings = self.gpus.surroundings(self.shim)
-        self.standalone = DaemonProcess(
-            "standalone", folder / "standalone", self._config(alerts=True), self.clock, surroundings
+        self.standalone = self._daemon(
+            "standalone", self._config("standalone") | self._posts(self.managers[0]), surroundings
         )
-        self.node = DaemonProcess("node", folder / "node", self._config(alerts=False), self.clock, surroundings)
-        self.daemons = (self.standalone, self.node)
+        self.node = self._daemon("node", self._config("node"), surroundings)
+        self._store = found(folder)
+        self.fleet: DaemonProcess | None = None
+        if self._store is not None:
+            self.door = StoreDoor(self._store)
+            self.collector = Collector(self._store, self.clock, self._sources())
+            self.fleet = self._daemon("fleet", self._fleet_config() | self._posts(self.managers[1]), surroundings)
+        self.daemons = tuple(one for one in (self.standalone, self.node, self.fleet) if one is not None)
         self.disk = self._mount(folder / "standalone" / "data")
 
-    def _config(self, alerts: bool) -> dict[str, Any]:
+    @property
+    def store(self) -> Victoria:
+        assert self._store is not None, "there is no role fleet without a store"
+        return self._store
+
+    def _daemon(self, role: str, config: Mapping[str, Any], surroundings: Mapping[str, str]) -> DaemonProcess:
+        return DaemonProcess(role, self.folder / role, config, self.clock, surroundings)
+
+    def _config(self, role: str) -> dict[str, Any]:
         targets = [{"url": e.url, "tier": TIER, "replica": f"r{n}", "gpus": [n]} for n, e in enumerate(self.engines)]
-        config: dict[str, Any] = {
+        return {
             "plan": str(PLAN),
-            "scrape_interval": "10s",
-            "scrape_timeout": "500ms",
+            "scrape_interval": f"{SCRAPE_SECONDS[role]}s",
+            # Of the machine's time, as every timeout: a hanging engine must not cost more turns than it would at life's pace.
+            "scrape_timeout": "250ms",
             "targets": targets,
             "forecast": {"enabled": False},
             "gpus": {"source": "nvml" if self.gpus.there else "none"},
         }
-        if alerts:
-            posts = {"path": "posts", "resend": "5s", "alertmanagers": [{"url": self.manager.url, "timeout": "500ms"}]}
-            config |= {"data_dir": "data", "alerting": posts}
-        return config
+
+    def _posts(self, manager: Manager) -> dict[str, Any]:
+        alertmanagers = [{"url": manager.place, "timeout": "500ms"}]
+        return {"data_dir": "data", "alerting": {"path": "posts", "alertmanagers": alertmanagers}}
+
+    def _fleet_config(self) -> dict[str, Any]:
+        """One tier twice: from what the store scraped of the engines, and from what the node agent told."""
+        plan = yaml.safe_load(PLAN.read_text())
+        plan["tiers"][AGENTS_TIER] = plan["tiers"][TIER]
+        path = self.folder / "fleet-plan.yaml"
+        path.write_text(yaml.safe_dump(plan))
+        return {
+            "plan": str(path),
+            "store": {"url": self.door.place, "timeout": "500ms"},
+            "tiers": {TIER: {"from": "engines", "selector": 'job="engines"', "replica_label": "instance"}},
+            "fleet": {"turn": f"{FLEET_TURN_SECONDS:.0f}s", "delay": f"{FLEET_DELAY_SECONDS:.0f}s", "back_fill": "0s"},
+            "forecast": {"enabled": False},
+        }
+
+    def _sources(self) -> tuple[Source, ...]:
+        named = tuple((f"r{n}", engine) for n, engine in enumerate(self.engines))
+        engines = tuple(
+            Source(name=name, url=lambda engine=engine: engine.url, labels=labels_of(name))  # type: ignore[misc]
+            for name, engine in named
+        )
+        node = Source(
+            name="node",
+            url=lambda: f"http://127.0.0.1:{self.node.port}/metrics",
+            labels={"job": "sizewatch", "instance": "node-1"},
+            renamed=(f'tier="{TIER}"'.encode(), f'tier="{AGENTS_TIER}"'.encode()),
+        )
+        return (*engines, node)
 
     def _shim(self) -> Path | None:
         compiler = shutil.which("cc")
@@ -174,62 +237,28 @@ class World:
         return mounted.returncode == 0
 
     def start(self) -> None:
-        for daemon in self.daemons:
-            daemon.start()
+        """The store has an hour of the engines' past before it begins."""
+        if self.fleet is not None:
+            began = self.clock() - PAST_SECONDS
+            past(self.store, {f"r{n}": engine for n, engine in enumerate(self.engines)}, began, self.clock())
+        self.standalone.start()
+        self.node.start()
+        if self.fleet is not None:
+            self.collector.start()
+            self.fleet.start()
 
     def close(self) -> None:
         """Whatever still runs is ended, and the disk given back."""
         for daemon in self.daemons:
             if daemon.alive:
                 daemon.stop(signal.SIGKILL)
-        for engine in self.engines:
-            engine.die()
-        self.manager.released.set()
-        self.manager.shutdown()
+        if self.fleet is not None:
+            self.collector.stop()
+            self.store.kill()
+            self.door.behave()
+            self.door.die()
+        for one in (*self.engines, *self.managers):
+            one.behave()
+            one.die()
         if self.disk:
             subprocess.run(["umount", "-l", str(self.standalone.folder / "data")], check=False)
-
-
-class Gpus:
-    """Three stand-in GPUs of the tests; `there` is False where they cannot be compiled."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._state: dict[str, object] = {"driver": "580.95.05", "count": 3}
-        for number in range(3):
-            gpu = {"uuid": f"GPU-{number}0000000-0000-4000-8000-000000000000", "name": "NVIDIA H100 80GB HBM3"}
-            gpu |= {
-                "total": "85520809984",
-                "free": "45520809984",
-                "reserved": "502000000",
-                "util": "64",
-                "power_mw": "400000",
-            }
-            gpu |= {
-                "limit_mw": "700000",
-                "celsius": "61",
-                "energy_mj": "5000000",
-                "pids": "",
-                "reasons": "0",
-                "mig": "0",
-            }
-            self._state |= {f"{number}.{key}": value for key, value in gpu.items()}
-        compiler = shutil.which("cc")
-        self.there = compiler is not None
-        if compiler is not None:
-            library = folder / "libnvidia-ml.so.1"
-            sources = [str(path) for path in sorted(STANDIN.glob("*.c"))]
-            flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{library.name}"]
-            subprocess.run([compiler, *flags, "-o", str(library), *sources], check=True)
-        self.set({})
-
-    def surroundings(self, shim: Path | None) -> dict[str, str]:
-        found = {"NVML_STANDIN_STATE": str(self._folder / "gpus"), "LD_LIBRARY_PATH": str(self._folder)}
-        return found | ({"LD_PRELOAD": str(shim)} if shim is not None else {})
-
-    def set(self, changes: Mapping[str, object]) -> None:
-        """Seen by the next call, and by one that hangs; None takes a key away."""
-        self._state = {k: v for k, v in (self._state | changes).items() if v is not None}
-        fresh = self._folder / "gpus.new"
-        fresh.write_text("".join(f"{key}={value}\n" for key, value in self._state.items()))
-        fresh.replace(self._folder / "gpus")

@@ -1,4 +1,4 @@
-"""The harness of `make chaos`: its table, and how it reads what a killed daemon told."""
+"""The harness of `make chaos`: its table, how it reads what a killed daemon told, and what it writes into the store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from daemon_runs import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
+from chaos_collector import MODES, Source, text
+from chaos_fault import Fault
 from chaos_faults import FAULTS
 from chaos_kills import Life, read
 
@@ -33,3 +35,48 @@ def test_every_fault_has_a_name_of_its_own_and_shows_in_a_metric_that_is_exporte
 )
 def test_what_a_killed_daemon_told_is_taken_up_to_the_line_that_was_cut_off(told: list[str], life: Life) -> None:
     assert read(told) == life
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+def test_every_fault_can_be_part_of_a_pair(fault: Fault) -> None:
+    assert any(fault.goes_with(other) and other.goes_with(fault) for other in FAULTS)
+
+
+def test_what_lasts_an_hour_is_not_paired_with_what_would_change_its_promise() -> None:
+    hours = [one for one in FAULTS if one.hour is not None]
+    assert [one.name for one in hours] == ["store_away_an_hour", "alertmanager_away_an_hour"]
+    for one in hours:
+        assert not [other.name for other in FAULTS if one.goes_with(other) and (other.hour or other.moves_clock)]
+
+
+SOURCE = Source(name="r1", url=str, labels={"job": "engines", "instance": "r1"}, renamed=(b'"a"', b'"b"'))
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        (
+            b'# TYPE x counter\nx{tier="a"} 3\ny 4 17\n',
+            [
+                b'x{tier="b",job="engines",instance="r1"} 3 1500',
+                b'y{job="engines",instance="r1"} 4 1500',
+                b'up{job="engines",instance="r1"} 1 1500',
+            ],
+        ),
+        (b"x 1\nx 2\n", [b'x{job="engines",instance="r1"} 1 1500', b'up{job="engines",instance="r1"} 1 1500']),
+        (b'x 1\nx{tier="', [b'up{job="engines",instance="r1"} 0 1500']),
+        (b"", [b'up{job="engines",instance="r1"} 1 1500']),
+        (None, [b'up{job="engines",instance="r1"} 0 1500']),
+    ],
+)
+def test_a_page_is_written_as_prometheus_would_and_one_that_it_would_not_take_is_up_0(
+    page: bytes | None, lines: list[bytes]
+) -> None:
+    assert b"".join(text(SOURCE, page, 1.5)).splitlines() == lines
+
+
+def test_samples_of_one_replica_are_missing_in_what_the_node_agent_tells_too() -> None:
+    told = b'x{replica="r1"} 1 2\nx{replica="r2"} 1 2\n'
+    assert MODES["one_missing"]("node", told) == b'x{replica="r2"} 1 2\n'
+    assert MODES["one_missing"]("r1", told) == b""
+    assert MODES["all_missing"]("r2", told) == b""

@@ -11,8 +11,21 @@ from typing import Protocol
 
 from agent.fleet.pages import USUAL_SECONDS, Pages, TierPages, Told
 from agent.store.found import StoredSeries
+from agent.store.trouble import StoreTrouble, TroubleKind
 from rules.slices import Slice, TierView
 from rules.windows import Window
+
+PIECE_SECONDS = 900.0
+"""So much is asked for at once after a silence of the store."""
+
+OVERLAP_SECONDS = 60.0
+"""So much of a piece is asked for again with the next: a sum that is new is then seen to have been nothing before."""
+
+LEAST_SECONDS = 4 * OVERLAP_SECONDS
+"""Half of less would be mostly what is asked for twice."""
+
+TOO_LARGE = frozenset({TroubleKind.TOO_MUCH, TroubleKind.SLOW})
+"""What half as much may do better."""
 
 
 class Raw(Protocol):
@@ -37,6 +50,7 @@ class EachReplica:
         self.tier = tier
         self._selectors = (selector, *beside)
         self._api = api
+        self._taken: list[Told] = []
         self.pages = TierPages(tier, reader, usual_seconds)
 
     sums = False
@@ -48,5 +62,27 @@ class EachReplica:
         return (), ()
 
     def ask(self, since: float, until: float) -> tuple[Told, ...]:
-        """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
-        return self.pages.take(one for asked in self._selectors for one in self._api.raw(asked, since, until))
+        """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble.
+
+        A long time is asked for in pieces, for an hour of many replicas is more than a store gives at once. What was taken of
+        them before one failed is told with the next answer.
+        """
+        at = since
+        while at < until:
+            end = min(until, at + PIECE_SECONDS)
+            self._take(at - OVERLAP_SECONDS if at > since else at, end)
+            at = end
+        found, self._taken = tuple(self._taken), []
+        return found
+
+    def _take(self, since: float, until: float) -> None:
+        try:
+            found = [one for asked in self._selectors for one in self._api.raw(asked, since, until)]
+        except StoreTrouble as trouble:
+            if trouble.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
+                raise
+            middle = (since + until) / 2.0
+            self._take(since, middle)
+            self._take(middle - OVERLAP_SECONDS, until)
+        else:
+            self._taken += self.pages.take(found)

@@ -78,6 +78,7 @@ class TierPages:
         self._reader = reader
         self._usual = usual_seconds
         self._known: dict[str, _Known] = {}
+        self._last_told = -math.inf
 
     def take(self, series: Iterable[StoredSeries]) -> tuple[Told, ...]:
         """What an answer tells, in order of time, missing scrapes among it."""
@@ -96,6 +97,9 @@ class TierPages:
 
     def absent(self, now: float) -> tuple[Told, ...]:
         """Replicas of which nothing was told for longer than a scrape may be late, as pages that are not there."""
+        for known in self._known.values():
+            # The clock may have gone back since: what was told, or missed, in times to come says nothing of now.
+            known.told, known.given_up = min(known.told, now), min(known.given_up, now)
         silent = {name: known for name, known in self._known.items() if now - known.told > LATE * known.interval}
         for known in silent.values():
             known.given_up = now
@@ -103,16 +107,16 @@ class TierPages:
 
     @property
     def all_silent_since(self) -> float | None:
-        """When the last word of any replica came, where none is known to answer; None where one does or none is known."""
-        if not self._known or any(known.told > known.given_up for known in self._known.values()):
+        """When the last word of any replica came, where none is known to answer; -inf where none ever came, None where one does."""
+        if any(known.told > known.given_up for known in self._known.values()):
             return None
-        return max(known.told for known in self._known.values())
+        return max((known.told for known in self._known.values()), default=self._last_told)
 
     def gone(self, now: float) -> set[str]:
         """Replicas that are no more; they are forgotten."""
         names = {name for name, known in self._known.items() if now - known.told > GONE_SECONDS}
         for name in names:
-            del self._known[name]
+            self._last_told = max(self._last_told, self._known.pop(name).told)
         self._reader.forget(names)
         return names
 

@@ -7,7 +7,8 @@ asked for their sight, and nothing that is known. The judgement is `agent.cycle`
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping
+import math
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
@@ -122,7 +123,7 @@ class FleetTurns(Turns):
     def turn(self) -> None:
         """One turn. Raises only for a defect."""
         until = self._clock() - self._delay
-        told, blind = self._ask(until)
+        told, blind, unanswered = self._ask(until)
         with self.memory:
             self._seen = {}
             ended, closed = self._fed(told, blind, until)
@@ -133,7 +134,7 @@ class FleetTurns(Turns):
         with self.memory:
             for tier, (groups, each) in minutes.items():
                 self.watcher.summed(tier, groups, each)
-            self._leave_out(until)
+            self._leave_out(until, unanswered)
             over, more = self._concluded(until, blind)
             foreign = self._alert()
         self._tell_troubles(blind)
@@ -211,9 +212,11 @@ class FleetTurns(Turns):
             if before.leading is not None and before.leading is not self.leading:
                 before.leading.stop()
 
-    def _ask(self, until: float) -> tuple[tuple[Told, ...], dict[str, str]]:
+    def _ask(self, until: float) -> tuple[tuple[Told, ...], dict[str, str], frozenset[str]]:
+        """What is told, why tiers are not seen, and the tiers of which the store said nothing at all."""
         told: list[Told] = []
         blind: dict[str, str] = {}
+        unanswered: set[str] = set()
         for one in self._asking:
             # The clock may have gone back since: what is to come is not asked for.
             known = min(self._asked_until.get(one.tier, until - GONE_SECONDS), until)
@@ -222,14 +225,15 @@ class FleetTurns(Turns):
                 found = one.ask(since - OVERLAP_SECONDS, until)
             except SizewatchError as trouble:
                 blind[one.tier] = str(trouble)
+                unanswered.add(one.tier)
                 continue
             self._asked_until[one.tier] = until
             absent = one.pages.absent(until)
             silent_since = one.pages.all_silent_since
             if silent_since is not None:
-                blind[one.tier] = f"the store has had no sample of the tier for {until - silent_since:.0f} s"
+                blind[one.tier] = _silent(until - silent_since)
             told += found if silent_since is not None else (*found, *absent)
-        return tuple(sorted(told, key=lambda one: one.page.t)), blind
+        return tuple(sorted(told, key=lambda one: one.page.t)), blind, frozenset(unanswered)
 
     def _tell_troubles(self, blind: Mapping[str, str]) -> None:
         """One line when sight of a tier is lost, and when it is there again."""
@@ -284,10 +288,10 @@ class FleetTurns(Turns):
                 # Sums of the others are their agents' to export.
                 self.ledger.booked(key, window, {})
 
-    def _leave_out(self, now: float) -> None:
-        """Replicas that are no more; the others are what is watched."""
+    def _leave_out(self, now: float, unanswered: Container[str]) -> None:
+        """Replicas that are no more; the others are what is watched. A store that does not answer says of none that it is gone."""
         for one in self._asking:
-            names = sorted(one.pages.gone(now))
+            names = sorted(one.pages.gone(now)) if one.tier not in unanswered else ()
             if names:
                 gone = {(one.tier, name) for name in names}
                 self.watcher.forget(gone)
@@ -314,6 +318,13 @@ class FleetTurns(Turns):
 
 NAMED = 5
 """So many replicas are named in a sentence."""
+
+
+def _silent(seconds: float) -> str:
+    ever = (
+        f"has had no sample of the tier for {seconds:.0f} s" if math.isfinite(seconds) else "has no sample of the tier"
+    )
+    return f"the store {ever}"
 
 
 def _named(names: list[str]) -> str:

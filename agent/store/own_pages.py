@@ -1,8 +1,9 @@
 """Pages of replicas from the series that node agents export: sizewatch's own names, back to snapshots.
 
 Owns the way from `sizewatch_*` series to what `rules.normalise` makes of an engine's page. A page's time is that of the
-agent's own scrape, so windows have the edges that the agent's had. An agent that starts anew begins its sums at zero:
-they are continued, for no engine restarted. A new family of `rules.families` is read without a change here.
+agent's own scrape, so windows have the edges that the agent's had; `agent_clock` has what becomes of a clock that is wrong. An
+agent that starts anew begins its sums at zero: they are continued, for no engine restarted. A new family of `rules.families` is
+read without a change here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from agent.store.agent_clock import AgentClock
 from agent.store.answers import RawSeries
 from agent.store.continued import ContinuedSums
 from agent.store.found import StoredPage, StoredSeries
@@ -69,6 +71,8 @@ class OwnPages:
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
+        self._read_until: dict[str, float] = {}
+        self._clocks: dict[str, AgentClock] = {}
         self._sums: dict[str, ContinuedSums] = {}
 
     def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
@@ -80,6 +84,8 @@ class OwnPages:
         """What is remembered of replicas that are gone."""
         for replica in replicas:
             self._last.pop(replica, None)
+            self._read_until.pop(replica, None)
+            self._clocks.pop(replica, None)
             self._sums.pop(replica, None)
 
     def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
@@ -93,8 +99,11 @@ class OwnPages:
                     t=t, replica=replica, pool=pool, snapshot=None, trouble="its agent got no page from it"
                 )
                 continue
-            scraped = at[place] if math.isfinite(at[place]) else t
-            if scraped <= self._last.get(replica, -math.inf):
+            if t <= self._read_until.get(replica, -math.inf):
+                continue
+            self._read_until[replica] = t
+            scraped = self._clocks.setdefault(replica, AgentClock()).scraped(t, at[place])
+            if scraped is None or scraped <= self._last.get(replica, -math.inf):
                 continue
             self._last[replica] = scraped
             page = sums.page(read.snapshot(place, scraped, facts))

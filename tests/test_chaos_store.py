@@ -1,0 +1,203 @@
+"""What `make chaos` found in role fleet, each short and the same every time: a store that is away for long, wrong clocks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from past_stores import moved
+from store_servers import victoria_metrics
+from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
+from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
+from test_import_back_fill import loaded
+
+from agent.fleet.booked_past import fill
+from agent.fleet.each import EachReplica
+from agent.history.store import Store
+from agent.store import engine_pages
+from agent.store.agent_clock import AgentClock
+from agent.store.answers import RawSeries
+from agent.store.api import StoreApi, StoreOptions
+from agent.store.trouble import StoreTrouble, TroubleKind
+from rules import windows
+from rules.verdicts import Status
+
+SEEN = "sizewatch_target_last_success_timestamp_seconds"
+REPLICA = "cpu-small-0"
+
+
+@pytest.mark.parametrize("told", [(told_by_agents, agent_samples), (told_by_engines, engine_samples)])
+def test_a_store_that_is_away_for_long_says_of_no_replica_that_it_is_gone(told: tuple[object, object]) -> None:
+    make, of = told
+    samples: list[Sample] = list(of("steady"))  # type: ignore[operator]
+    fleet, api = make(samples)  # type: ignore[operator]
+    fleet.go(2)
+    before = {key for key in fleet.turns.watcher.standings if key[1].replica}
+    api.away = True
+    fleet.go(10)
+    assert [target.key for target in fleet.turns.targets] == [(TIER, REPLICA)]
+    assert {key for key in fleet.turns.watcher.standings if key[1].replica} == before != set()
+    assert not [one for one in fleet.turns.events if one.kind == "gone"]
+
+
+class Small(Away):
+    """A store that gives at most so many seconds at once, and counts what was asked of it."""
+
+    most_seconds = math.inf
+    fails_at = math.inf
+    asked = 0
+
+    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+        self.asked += 1
+        if end - start > self.most_seconds:
+            raise StoreTrouble(TroubleKind.TOO_MUCH, self.place, "answers with more than 2000000 samples")
+        if self.asked == self.fails_at:
+            raise StoreTrouble(TroubleKind.AWAY, self.place, "connection refused")
+        return super().raw(selector, start, end)
+
+
+def long_ago(samples: list[Sample], rounds: int) -> list[Sample]:
+    """One scrape in four, again and again, each time as an engine that began anew."""
+    begin, end = times(samples)
+    scraped = set(sorted({t for _, _, t, _ in samples})[::4])
+    few = [one for one in samples if one[2] in scraped]
+    return [(n, labels, t + place * (end - begin + 10.0), v) for place in range(rounds) for n, labels, t, v in few]
+
+
+@pytest.mark.parametrize(
+    ("most_seconds", "fails_at"), [(math.inf, math.inf), (400.0, math.inf), (math.inf, 6), (400.0, 9)]
+)
+def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
+    most_seconds: float, fails_at: float
+) -> None:
+    samples = long_ago(list(engine_samples("steady")), 14)
+    fleet, _ = told_by_engines(samples)
+    away = Small(MemoryStore.of(samples))
+    reader = engine_pages.EnginePages("instance")
+    missed = Fleet(
+        away, EachReplica(TIER, engine_pages.selector("vllm", 'job="vllm"'), reader, away), times(samples)[0] - 1.0
+    )
+    for one in (fleet, missed):
+        one.go(3)
+    away.away = True
+    for one in (fleet, missed):
+        one.go(45)
+    away.away, away.most_seconds, away.fails_at, away.asked = False, most_seconds, fails_at, 0
+    for one in (fleet, missed):
+        one.go(2)
+    assert missed.turns.store_troubles == {}
+    assert booked(missed) == pytest.approx(booked(fleet))
+
+
+def test_a_tier_that_nothing_is_told_of_stays_out_of_sight() -> None:
+    samples = list(agent_samples("steady"))
+    begin, _ = times(samples)
+    fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 100])
+    fleet.go(3)
+    for _ in range(10):
+        fleet.go(1)
+        assert "the store has had no sample of the tier for" in fleet.turns.store_troubles[TIER]
+    assert fleet.turns.targets == ()
+
+
+def test_a_tier_that_nothing_was_ever_told_of_is_out_of_sight() -> None:
+    samples = list(agent_samples("steady"))
+    fleet, _ = told_by_agents([(name, {**labels, "tier": "another"}, t, v) for name, labels, t, v in samples])
+    fleet.go(1)
+    assert fleet.turns.store_troubles == {TIER: "the store has no sample of the tier"}
+
+
+def by_a_wrong_clock(samples: list[Sample], ahead: float, since: float, until: float) -> Iterator[Sample]:
+    """What the agent tells of the times of its scrapes is so many seconds ahead for a while."""
+    for name, labels, t, value in samples:
+        yield name, labels, t, value + ahead if name == SEEN and since <= t < until else value
+
+
+def booked(fleet: Fleet) -> float:
+    return windows.add(one.slice.window for one in fleet.closed).counters["requests_finished"]
+
+
+@pytest.mark.parametrize("ahead", [3600.0, 120.0, -120.0, -7200.0])
+@pytest.mark.parametrize("lasts", [80.0, math.inf])
+def test_an_agent_whose_clock_is_wrong_is_read_by_the_stores(ahead: float, lasts: float) -> None:
+    samples = list(agent_samples("steady"))
+    begin, _ = times(samples)
+    wrong = list(by_a_wrong_clock(samples, ahead, begin + 60, begin + 60 + lasts))
+    (fleet, _), (right, _) = told_by_agents(wrong), told_by_agents(samples)
+    for _ in range(4):
+        fleet.go(1)
+        right.go(1)
+        assert fleet.turns.store_troubles == {}
+        assert fleet.answer("TargetDown", REPLICA).status is Status.OK
+    assert booked(fleet) == pytest.approx(booked(right), rel=0.1)
+
+
+def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
+    samples = list(agent_samples("steady"))
+    begin, _ = times(samples)
+    fleet, _ = told_by_agents(
+        [one for one in by_a_wrong_clock(samples, 3600.0, begin, math.inf) if one[2] < begin + 100]
+    )
+    fleet.go(3)
+    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+
+
+def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
+    clock = AgentClock()
+    assert [clock.scraped(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [98.0, None, None]
+    assert clock.behind == 0.0
+
+
+def test_scrapes_keep_their_distance_where_a_clock_is_wrong() -> None:
+    clock = AgentClock()
+    told = [clock.scraped(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
+    assert told == pytest.approx([1000.0 + 15.2 * n for n in range(5)])
+    assert clock.scraped(1075.0, 1074.0) == 1074.0, "it is right again"
+
+
+def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> None:
+    samples = list(engine_samples("steady"))
+    fleet, api = told_by_engines(samples)
+    assert isinstance(api, Away)
+    fleet.go(2, 30.0)
+    fleet.now += 120.0
+    right = api.store
+    api.store = type(right).of([one for one in samples if one[2] <= fleet.now - 120.0])
+    fleet.turns.turn()
+    assert TIER in fleet.turns.store_troubles
+    fleet.now -= 120.0
+    api.store = right
+    fleet.go(2, 30.0)
+    assert fleet.turns.store_troubles == {}
+
+
+def test_a_fleet_whose_clock_was_set_back_says_that_it_is_told_nothing_new() -> None:
+    fleet, _ = told_by_engines(list(engine_samples("steady")))
+    fleet.go(3)
+    fleet.now -= 3600.0
+    fleet.go(3)
+    assert "no sample of the tier" in fleet.turns.store_troubles[TIER]
+
+
+@pytest.mark.server
+def test_what_a_store_away_for_longer_than_an_hour_left_out_is_filled_at_the_next_start(tmp_path: Path) -> None:
+    begin = time.time() // 3600.0 * 3600.0 - 7200.0
+    with victoria_metrics(tmp_path) as there:
+        there.write(one for n in range(10) for one in moved("steady", begin + 240.0 * n))
+        keys, api = loaded(tmp_path, there.url), StoreApi(StoreOptions(url=there.url))
+        spans = {
+            "with a gap": ((begin, begin + 600), (begin + 1800, begin + 2400), (begin, begin + 2400)),
+            "whole": ((begin, begin + 2400),),
+        }
+        held = {}
+        for name, several in spans.items():
+            with Store(tmp_path / f"{name}.db") as store:
+                booked = [fill(keys, api, store, span).minutes for span in several]
+                held[name] = windows.add(one.window for one in store.minutes(TIER, 0.0, 4e9))
+            assert booked[-1] > 15, "the gap is at least of ten minutes"
+    assert held["with a gap"].counters["requests_finished"] == pytest.approx(
+        held["whole"].counters["requests_finished"], rel=0.05
+    )
