@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ from chaos_live import Live  # noqa: E402
 from chaos_world import World  # noqa: E402
 
 WARM_SECONDS = 3.0
+ENDED = 143
+"""What a shell gives for a command that SIGTERM ended."""
 
 
 def main() -> int:
@@ -54,6 +57,8 @@ def main() -> int:
 
 
 def _live(folder: Path, seconds: float, only: tuple[str, ...], chance: random.Random) -> list[str]:
+    # Whoever ends the harness ends its daemons and the store, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
     world = World(folder)
     try:
         world.start()
