@@ -256,6 +256,9 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
     assert refusal(tmp_path, request_rate="fast") == "request_rate must be a number, not text"
     assert refusal(tmp_path, request_rate=0) == "request_rate must be above 0"
     assert refusal(tmp_path, date="yesterday") == "date must be a date such as 20261120-181609"
+    assert refusal(tmp_path, date="19600101-120000") == "date must be a date after 1970, such as 20261120-181609"
+    said = refusal(tmp_path, date="20261120-181609", duration=4_294_967_296)
+    assert said == "duration must be seconds, fewer than from 1970 to 20261120"
     assert refusal(tmp_path, start_times=[1, None]) == "start_times[1] must be a number, not null"
     seconds_as_milliseconds = refusal(tmp_path, p99_tpot_ms=61_000.0)
     assert seconds_as_milliseconds == "does not make a point of a curve: tpot_p99_seconds: must be at most 60"

@@ -149,9 +149,12 @@ def _time(part: Part, key: str) -> float | None:
         return None
     try:
         time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        found = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise part.bad("must be a time such as 2026-06-17T16:08:57", key) from None
+    if found < 0:
+        raise part.bad("must be a time after 1970, such as 2026-06-17T16:08:57", key)
+    return found
 
 
 def _model(part: Part) -> str:

@@ -110,7 +110,11 @@ def _with_times(part: Part, run: Run) -> Run:
         ended_at = datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise part.bad("must be a date such as 20261120-181609", "date") from None
+    if ended_at < 0:
+        raise part.bad("must be a date after 1970, such as 20261120-181609", "date")
     started_at = ended_at - run.duration_seconds if run.duration_seconds else None
+    if started_at is not None and started_at < 0:
+        raise part.bad(f"must be seconds, fewer than from 1970 to {text[:8]}", "duration")
     return replace(run, started_at=started_at, ended_at=ended_at, remarks=(*run.remarks, remarks.LOCAL_CLOCK))
 
 
