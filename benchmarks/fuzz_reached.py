@@ -139,6 +139,10 @@ def main() -> int:
     options.add_argument("--lines", action="store_true", help="tell the lines that are not reached")
     options.add_argument("--keep", type=Path, help="folder to put inputs into that reach what no seed does")
     given = options.parse_args()
+    if given.keep is not None and (ROOT.parent / "shared").is_dir():
+        options.error(
+            "--keep: inputs may stem from ../shared, which is not ours to keep: run fuzz.py and this where it is not"
+        )
     for name in given.target or TARGETS:
         further = sorted((given.inputs / name).glob("*")) if given.inputs else []
         inputs = [*TARGETS[name].seeds(), *corpus(name)]
