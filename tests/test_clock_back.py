@@ -11,6 +11,7 @@ from pathlib import Path
 
 from daemon_runs import configuration, free_port, write
 from engine_server import engines
+from history_samples import booking
 from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_episodes import answer
@@ -22,6 +23,7 @@ from agent.cycle import Closed, Watcher
 from agent.history.booking import Booking
 from agent.history.keeping import Keeping
 from agent.history.store import Store
+from agent.history.told import Told
 from agent.ledger import Ledger
 from agent.store.answers import RawSeries
 from exporters import alertmanager
@@ -226,6 +228,33 @@ def test_a_process_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) ->
     life.now += 3 * HOUR
     life.turns(5)
     assert about(life.kept(), (0.5, 5.0), (185.5, 190.0))
+
+
+def test_a_daemon_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
+    now = BEGIN
+    with engines(1) as served:
+        target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
+        keys = configuration([], targets=[target], scrape_interval="15s")
+        assembly = assemble(load(write(tmp_path, keys)), None, clock=lambda: now)
+        for slept in (0.0, 3 * HOUR):
+            now += slept
+            for _ in range(10):
+                now += 30.0
+                assembly.turns.turn()
+        assembly.close(now)
+    found = kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0",))
+    assert about(found["r0"], (0.5, 5.0), (185.5, 190.0))
+
+
+def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_another_replica_told(
+    tmp_path: Path,
+) -> None:
+    waiting = [booking(1, "r1"), booking(60, "r1")]
+    with closing(Store(tmp_path / "history.db")) as store:
+        store.book([booking(60, "r0")])
+        told = Told()
+        told.turn(waiting[0].slice.window.end + 30.0)
+        assert list(told.untold(store, waiting)) == waiting
 
 
 def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
