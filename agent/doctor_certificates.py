@@ -6,15 +6,15 @@ connection itself, which is tried elsewhere. A further place with a certificate 
 
 from __future__ import annotations
 
-import re
 import socket
-import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from cryptography import x509
 
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
 from agent.collect.scrapers import MOST_THREADS, Target
@@ -28,10 +28,9 @@ SOON_DAYS = 14.0
 
 DAY = 86_400.0
 MOST_BYTES = 1024 * 1024
-PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
-SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
-"""Tags of DER (X.690) that RFC 5280, 4.1 makes a certificate of."""
+NO_CERTIFICATE = (ValueError, x509.InvalidVersion)
+"""What the library says of bytes that are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +107,8 @@ def _of_file(path: str) -> float | None:
     """When the first certificate of a file ends; None where that cannot be told."""
     try:
         with Path(path).open("rb") as file:
-            found = PEM.search(file.read(MOST_BYTES))
-        return end_of(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))) if found else None
-    except (OSError, ValueError):
+            return _end(x509.load_pem_x509_certificates(file.read(MOST_BYTES))[0])
+    except (OSError, *NO_CERTIFICATE):
         return None
 
 
@@ -118,7 +116,7 @@ def _of_place(options: TargetOptions) -> float | None:
     thread = DeadlineThread("certificate", options.timeout_seconds)
     try:
         return thread.run(lambda: _shown(options))
-    except (NotAnsweringError, OSError, ValueError, ScrapeError):
+    except (NotAnsweringError, OSError, ScrapeError, *NO_CERTIFICATE):
         # Why it cannot be reached, the line of the place itself says.
         return None
     finally:
@@ -131,36 +129,8 @@ def _shown(options: TargetOptions) -> float | None:
     plain = socket.create_connection((parts.hostname, parts.port or 443), options.timeout_seconds)
     with plain, context.wrap_socket(plain, server_hostname=options.server_name or parts.hostname) as secured:
         shown = secured.getpeercert(binary_form=True)
-    return end_of(shown) if shown else None
+    return _end(x509.load_der_x509_certificate(shown)) if shown else None
 
 
-def end_of(certificate: bytes) -> float:
-    """Until when a certificate, in DER, is good, in unix seconds. Raises ValueError where it is none.
-
-    RFC 5280, 4.1: Certificate { TBSCertificate { [0] version, serial number, signature, issuer, Validity { from, until } ...
-    """
-    _, whole, _ = _element(certificate, SEQUENCE)
-    _, signed, _ = _element(whole, SEQUENCE)
-    tag, _, rest = _element(signed)
-    for _ in range(3 if tag == VERSION else 2):
-        _, _, rest = _element(rest)
-    _, validity, _ = _element(rest, SEQUENCE)
-    _, _, later = _element(validity)
-    tag, until, _ = _element(later)
-    form = {UTC_TIME: "%y%m%d%H%M%SZ", GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}.get(tag)
-    if form is None:
-        raise ValueError("no time stands where a certificate has its end")
-    return datetime.strptime(until.decode("ascii"), form).replace(tzinfo=UTC).timestamp()
-
-
-def _element(data: bytes, wanted: int | None = None) -> tuple[int, bytes, bytes]:
-    """The first element: its tag, what is in it, and what follows. Raises ValueError."""
-    if len(data) < 2 or (wanted is not None and data[0] != wanted):
-        raise ValueError("is no certificate")
-    size, begin = data[1], 2
-    if size & 0x80:
-        begin += size & 0x7F
-        size = int.from_bytes(data[2:begin], "big")
-    if not 0 <= size <= len(data) - begin:
-        raise ValueError("is no certificate")
-    return data[0], data[begin : begin + size], data[begin + size :]
+def _end(certificate: x509.Certificate) -> float:
+    return certificate.not_valid_after_utc.timestamp()

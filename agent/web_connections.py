@@ -172,7 +172,7 @@ class _Connection(HTTPConnection):
             if not data:
                 break
             held += data
-            self._asked = head_is_there(held)
+            self._asked = self._asked or head_is_there(held)
         return NOTHING
 
     def _send(self) -> int:
