@@ -129,6 +129,11 @@ class Watcher:
         self._told |= {(answer.rule, answer.subject): answer for answer in fresh}
         self._news = (*self._news, *watch_long.alone(fresh))
 
+    def set_capacities(self, measured: Mapping[str, TierView]) -> None:
+        """Judge the tiers of `measured` with the capacity of these views from now on."""
+        for tier, one in measured.items():
+            self.views[tier] = slices.with_capacity(self.view(tier), one.capacity)
+
     def projected(self, projections: Mapping[str, Projection]) -> None:
         """The newest forecasts, by tier, in place of those before: judged with the next turn."""
         self.projections = dict(projections)
@@ -188,6 +193,13 @@ class Watcher:
 
         What stood for the others ends with the next turn: nobody will judge it again.
         """
+        self.set_capacities(
+            {
+                tier: one
+                for tier, one in before.views.items()
+                if tier in self.views and one.plan == self.views[tier].plan
+            }
+        )
         self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
         tiers = {tier for tier, _ in keys}
         for tier in tiers & set(before.minutes):

@@ -17,7 +17,8 @@ from rules.envelope import metric_value
 from rules.money import amount
 from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.plan_findings import tier_findings
-from rules.sizing import cost_per_million_tokens, fleet_size, littles_ceiling_rps
+from rules.replica_count import count_fleet, margin_of
+from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
 """What is drawn, with the rows it gets."""
@@ -114,8 +115,13 @@ def _operating_point(shown: _Shown) -> list[str]:
     if point is None:
         return [*lines, *_row("not known", "there is no curve that keeps the SLO, and the plan gives none by hand")]
     derived = shown.curve.usable(slo) if shown.curve else None
-    why = "as the plan gives it" if derived is None else "the highest load measured; the SLO held"
-    if derived and derived.limited_by:
+    why = "as the plan gives it" if derived is None or point.given else "the highest load measured; the SLO held"
+    if derived and point.given:
+        whose = shown.tier.operating_point.source if shown.tier.operating_point else None
+        why = "measured by production" if whose == "production" else "the operator's word"
+        why += f"; curve and SLO give {derived.usable_rps:.4g}"
+        why += "; benchmark again" if whose == "production" else ""
+    elif derived and derived.limited_by:
         limit = seconds_text(getattr(slo, derived.limited_by))
         why = f"beyond it {NAMES[derived.limited_by]} exceeds its SLO of {limit}"
     least = "" if point.knee_reached else "at least "
@@ -135,12 +141,16 @@ def _fleet(shown: _Shown) -> list[str]:
     lines: list[str] = []
     if rates and rates.peak and point:
         safety = tier.fleet.safety_factor if tier.fleet and tier.fleet.safety_factor else 1.0
-        size = fleet_size(rates.peak, point.usable_rps, tier.gpu.per_replica, safety)
-        needed = f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {_count(size.instances, 'instance')}"
-        each = _count(tier.gpu.per_replica, "GPU")
-        gpus = f"{size.instances} x {each} x {safety:.4g} safety = {_count(size.gpus, 'GPU')}"
-        whole = f"{size.instances} x {safety:.4g} = {_fleet_of(size.replicas, tier)}"
-        lines += [*_row("peak", needed), *_row("guide 8.3", gpus), *_row("Step 11", f"{whole} (whole replicas only)")]
+        margin = margin_of()
+        warm = tier.fleet.minimum_warm if tier.fleet and tier.fleet.minimum_warm else 1
+        needed = count_fleet(rates.peak, point.usable_rps, safety, margin, max(1, warm))
+        full = (
+            f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"
+        )
+        asks = f"{safety:.4g} x the peak, at most {margin.target_utilization:.0%} used"
+        if 0 < margin.survives_loss_from <= needed:
+            asks += ", one may be lost"
+        lines += [*_row("peak", full), *_row("Step 11", f"{_fleet_of(needed, tier)} ({asks})")]
     if tier.fleet:
         planned = _fleet_of(tier.fleet.instances, tier)
         if rates and rates.peak and point:

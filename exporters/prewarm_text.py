@@ -42,13 +42,28 @@ BECAUSE: Mapping[Decided, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """How the count was made: the margin, the demand that it is for (requests per second), the counts at the upper and the lower
+    bound of the capacity (None: open), and how full the recommended replicas are at that demand, also with one lost."""
+
+    target_utilization: float
+    survives_loss_from: int
+    demand_rps: float
+    fewest: int | None
+    most: int | None
+    utilization: float | None
+    utilization_one_lost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """How many replicas must be warm `lead_seconds` after `made_at` (unix seconds), and where that comes from.
 
     `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
-    there is no forecast; `now_rps` what arrives now. `usable_rps` is what one replica takes, by `usable_source`;
-    `needed_now` and `minimum_warm` are replicas. `coverage` is the share of past targets at or below
-    their 95 % quantile, `error_ratio` the error by that of the method `naive`; None where nothing could be counted.
+    there is no forecast; `now_rps` what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
+    `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `needed_now` and `minimum_warm` are
+    replicas. `coverage` is the share of past targets at or below their 95 % quantile, `error_ratio` the error by that of the
+    method `naive`; None where nothing could be counted.
     """
 
     tier: str
@@ -66,6 +81,9 @@ class Recommendation:
     needed_now: int
     minimum_warm: int
     method: str
+    count: Counted
+    usable_low: float | None = None
+    usable_high: float | None = None
     ready: int | None = None
     coverage: float | None = None
     error_ratio: float | None = None
@@ -126,7 +144,8 @@ def _recommended(report: Prewarm) -> list[str]:
     told = (
         ("because of", BECAUSE[one.decided_by]),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
-        ("usable", f"{number(one.usable_rps, 'per_second')} a replica: {one.usable_source}"),
+        ("usable", f"{number(one.usable_rps, 'per_second')} a replica{_usable_bounds(one)}: {one.usable_source}"),
+        ("count", _count_words(one)),
         (
             "never below",
             f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm",
@@ -137,6 +156,33 @@ def _recommended(report: Prewarm) -> list[str]:
     for name, text in told:
         lines += _filled(text, f"  {name:11}  ", " " * 15)
     return lines
+
+
+def _usable_bounds(one: Recommendation) -> str:
+    """Between which bounds the capacity lies, in words; "" where they are the number itself."""
+    if one.usable_low == one.usable_high == one.usable_rps:
+        return ""
+    if one.usable_high is None:
+        return "" if one.usable_low is None else f" (at least {number(one.usable_low, 'per_second')})"
+    if one.usable_low is None:
+        return f" (at most {number(one.usable_high, 'per_second')})"
+    return f" ({number(one.usable_low, 'per_second')} to {number(one.usable_high, 'per_second')})"
+
+
+def _count_words(one: Recommendation) -> str:
+    """How full the recommended replicas are, by which margin they were counted, and between which counts the answer lies."""
+    counted = one.count
+    used = "" if counted.utilization is None else f"{counted.utilization:.0%} used"
+    if counted.utilization_one_lost is not None:
+        used += f", {counted.utilization_one_lost:.0%} with one lost"
+    text = f"{used} at {number(counted.demand_rps, 'per_second')}; up to {counted.target_utilization:.0%} may be used"
+    if counted.survives_loss_from:
+        text += f", and from {counted.survives_loss_from} replicas on one may be lost"
+    if (counted.fewest, counted.most) != (one.replicas, one.replicas) and (counted.fewest or counted.most):
+        least = "at least " if counted.most is None else "at most " if counted.fewest is None else ""
+        span = " to ".join(str(count) for count in (counted.fewest, counted.most) if count is not None)
+        text += f"; {least}{span} by the bounds of what a replica takes"
+    return text
 
 
 def _ready(one: Recommendation) -> str:

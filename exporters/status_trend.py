@@ -39,10 +39,11 @@ def charts(tier: TierStatus, now: float) -> tuple[Chart, ...]:
 
 
 def _throughput(tier: TierStatus, now: float) -> Chart:
-    usable, ready = tier.view.basis.usable_rps, _ready(tier)
+    capacity, ready = tier.view.capacity, _ready(tier)
     limit = None
-    if usable is not None and ready:
-        limit = (usable * ready, f"usable {number(usable * ready, 'per_second')}, {ready} up")
+    if capacity is not None and ready:
+        most = capacity.rps * ready
+        limit = (most, f"usable {number(most, 'per_second')}, {ready} up")
     line = _line(tier, "completed_rps", now, "rps")
     return _chart(
         tier, now, "Completed requests", "per_second", (line,), limit, _newest(tier, "completed_rps", "per_second")

@@ -17,6 +17,8 @@ import numpy as np
 
 from forecast.series import Array
 from forecast.simulation import Fleet, World, at_first, fleet, held, replicas
+from rules.capacity import Capacity
+from rules.replica_count import NO_MARGIN, Margin, count_replicas
 
 LATE_TO_WARM = 1200.0
 """What the requests of one replica that is missing for a minute cost, in minutes of a warm one: the one setting for every
@@ -34,24 +36,12 @@ class Bound(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usable:
-    """Requests per second that one replica carries within its objectives, and where that is known from ("the plan",
-    "production's own curve"). Raises ValueError for none."""
-
-    rps: float
-    source: str
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rps < float("inf"):
-            raise ValueError(f"a replica that carries {self.rps} requests per second cannot be counted in")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
     """The answer (`replicas`) and everything it was made of; demands are requests per second of the whole tier.
 
     `quantile_rps` is the demand at `certainty` one lead from now (None where no forecast could be made), `now_rps` what was
     measured last. `for_forecast`, `for_now`, `minimum` and `holding` are what each asks for, `bound` which one decided.
+    `capacity` and `margin` are what they were counted with.
     """
 
     replicas: int
@@ -60,7 +50,8 @@ class Why:
     quantile_rps: float | None
     now_rps: float
     lead_seconds: float
-    usable: Usable
+    capacity: Capacity
+    margin: Margin
     for_forecast: int
     for_now: int
     minimum: int
@@ -76,12 +67,12 @@ class Why:
 def _by_forecast(why: Why) -> str:
     return (
         f"in {why.lead_seconds:.0f} s demand stays below {why.quantile_rps or 0.0:.3g} requests/s with {100 * why.certainty:g} % "
-        f"certainty, and one carries {why.usable.rps:.3g} ({why.usable.source})"
+        f"certainty, and one carries {why.capacity.rps:.3g} ({why.capacity.reason})"
     )
 
 
 def _by_now(why: Why) -> str:
-    return f"demand is {why.now_rps:.3g} requests/s now, and one carries {why.usable.rps:.3g} ({why.usable.source})"
+    return f"demand is {why.now_rps:.3g} requests/s now, and one carries {why.capacity.rps:.3g} ({why.capacity.reason})"
 
 
 def _by_minimum(why: Why) -> str:
@@ -127,9 +118,18 @@ def certainty(lead: int, late_to_warm: float = LATE_TO_WARM) -> float:
 class Prewarmer:
     """Decides every minute for one tier. `minimum` is the plan's `minimum_warm` or the newsvendor's, whichever is more."""
 
-    def __init__(self, *, lead_seconds: float, minimum: int, certainty: float, hold: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        lead_seconds: float,
+        minimum: int,
+        certainty: float,
+        hold: int | None = None,
+        margin: Margin = NO_MARGIN,
+    ) -> None:
         """`certainty` is the level of the quantiles that will be given (only said again), `hold` minutes (`hold_minutes` of the
         lead where not given). Raises ValueError for what cannot be held."""
+        self._margin = margin
         self._lead_seconds = lead_seconds
         self._minimum = minimum
         self._certainty = certainty
@@ -138,10 +138,14 @@ class Prewarmer:
             raise ValueError(f"a hold of {self._hold} minutes with a minimum of {minimum} cannot be kept")
         self._targets: deque[int] = deque(maxlen=self._hold)
 
-    def step(self, quantile_rps: float | None, now_rps: float, usable: Usable) -> Why:
+    def remember(self, replicas: int) -> None:
+        """Count replicas that were recommended a minute ago, by whoever recommended them."""
+        self._targets.append(replicas)
+
+    def step(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> Why:
         """The replicas to ask for in this minute. Raises ValueError for demands that are not numbers from zero on."""
-        forecast = 0 if quantile_rps is None else _count(quantile_rps, usable)
-        now = _count(now_rps, usable)
+        forecast = 0 if quantile_rps is None else count_replicas(quantile_rps, capacity.rps, self._margin)
+        now = count_replicas(now_rps, capacity.rps, self._margin)
         target = max(forecast, now, self._minimum)
         holding = max(self._targets, default=0)
         self._targets.append(target)
@@ -159,7 +163,8 @@ class Prewarmer:
             quantile_rps=quantile_rps,
             now_rps=now_rps,
             lead_seconds=self._lead_seconds,
-            usable=usable,
+            capacity=capacity,
+            margin=self._margin,
             for_forecast=forecast,
             for_now=now,
             minimum=self._minimum,
@@ -168,17 +173,13 @@ class Prewarmer:
         )
 
 
-def _count(demand: float, usable: Usable) -> int:
-    if not 0 <= demand < float("inf"):
-        raise ValueError(f"a demand of {demand} requests per second cannot be served")
-    return int(replicas(np.array([demand]), usable.rps)[0])
-
-
-def asked(world: World, quantile: Array, *, minimum: int = 1, hold: int | None = None) -> Fleet:
+def asked(
+    world: World, quantile: Array, *, minimum: int = 1, hold: int | None = None, margin: Margin = NO_MARGIN
+) -> Fleet:
     """What `Prewarmer` asks for over a whole simulation; `quantile[t]` is said at `t` (NaN: nothing is said).
 
-    `hold` is minutes, `hold_minutes` of the lead where not given.
+    `hold` is minutes, `hold_minutes` of the lead where not given. Without a `margin` strategies are compared on equal terms.
     """
     needed = np.maximum(world.seen, np.nan_to_num(quantile, nan=0.0))
-    targets = np.maximum(float(minimum), replicas(needed, world.capacity))
+    targets = np.maximum(float(minimum), replicas(needed, world.capacity, margin))
     return fleet(held(targets, hold_minutes(world.lead) if hold is None else hold), world.lead, at_first(world))

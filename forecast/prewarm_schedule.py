@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.prewarm import Usable
 from forecast.series import Array
-from forecast.simulation import replicas
+from rules.replica_count import NO_MARGIN, Margin, count_replicas
 
 SHORTEST_SECONDS = 3600.0
 """Shifts are at least so long: a schedule with more steps than hours is read by nobody."""
@@ -37,12 +36,14 @@ def schedule(
     *,
     start: float,
     bin_seconds: float,
-    usable: Usable,
+    capacity_rps: float,
+    margin: Margin = NO_MARGIN,
     lead_seconds: float,
     minimum: int = 0,
     shortest_seconds: float = SHORTEST_SECONDS,
 ) -> tuple[Shift, ...]:
     """Shifts that cover every bin of a path (requests per second of each, from `start` on, unix seconds), in order of time.
+    `capacity_rps` is what one replica carries.
 
     Within a stretch of `shortest_seconds` the highest demand counts; neighbours with equal replicas are one shift. Raises
     ValueError for a path with gaps.
@@ -54,7 +55,7 @@ def schedule(
     for first in range(0, len(quantile_rps), width):
         part = quantile_rps[first : first + width]
         demand = float(part.max())
-        count = max(minimum, int(replicas(np.array([demand]), usable.rps)[0]))
+        count = max(minimum, count_replicas(demand, capacity_rps, margin))
         begin, end = start + first * bin_seconds, start + (first + len(part)) * bin_seconds
         if shifts and shifts[-1].replicas == count:
             before = shifts.pop()

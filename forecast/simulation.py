@@ -15,13 +15,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from forecast.series import Array
+from rules.replica_count import NO_MARGIN, ROUNDING, Margin
 
 HPA_TOLERANCE = 0.1
 """Kubernetes' --horizontal-pod-autoscaler-tolerance: no change within 10 % of the target."""
 HPA_HOLD_MINUTES = 10
 """Scale-down stabilisation of the baselines' HPA (Kubernetes' own default is 5 minutes)."""
 MINUTES_PER_HOUR = 60.0
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,9 +74,13 @@ class Outcome:
         return self.replica_hours * price_per_hour
 
 
-def replicas(demand: Array, capacity: float) -> Array:
-    """The fewest replicas that carry each demand (both in one unit)."""
-    counts: Array = np.ceil(demand / capacity - ROUNDING)
+def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Array:
+    """Return the fewest replicas that carry each demand (both in one unit) with the margin: `rules.replica_count` for arrays."""
+    full = demand / capacity
+    counts: Array = np.ceil(full / margin.target_utilization - ROUNDING)
+    if margin.survives_loss_from > 0:
+        one_lost = np.where(counts >= margin.survives_loss_from, np.ceil(full - ROUNDING) + 1, 0)
+        counts = np.maximum(counts, one_lost)
     return counts
 
 

@@ -91,6 +91,12 @@ ROWS: tuple[Rule, ...] = (
             "above": Threshold(
                 value=0.90, unit="ratio", source="guide 9.3: above 90 %, no headroom for traffic spikes"
             ),
+            "survives_loss_from": Threshold(
+                value=4,
+                unit="replicas",
+                source="DESIGN 3.13: from four replicas on a recommended count carries its demand with one lost; 0 never asks. "
+                "Below four, one more replica is a third of the bill or more",
+            ),
             "busiest_hours": Threshold(
                 value=0.05, unit="ratio", source="the busiest hours of a week: 8 of 168, one or two a day"
             ),

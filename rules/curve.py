@@ -58,13 +58,16 @@ class OperatingPoint:
 
     Without `knee_reached` no measured load broke the SLO, and both numbers are lower bounds. `limited_by` names the
     metric that broke it first; None also where the plan gives the point by hand. `c_max` is None where the benchmark
-    gives no concurrencies.
+    gives no concurrencies. `given`: by hand or by production, with the bounds that the plan has (`low`, `high`).
     """
 
     c_max: float | None
     usable_rps: float
     limited_by: str | None
     knee_reached: bool
+    given: bool = False
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +251,26 @@ class Curve:
 
 
 def operating_point(tier: TierPlan) -> OperatingPoint | None:
-    """The tier's operating point: derived from curve and SLO where that can be done, else as given in the plan."""
-    curve = Curve.from_plan(tier)
+    """Return the tier's operating point. None where neither the curve nor the plan gives one.
+
+    Curve and SLO give it. A point in the plan replaces it where production measured it, where it is lower (the operator's
+    word), and where the curve gives none.
+    """
+    curve, given = Curve.from_plan(tier), tier.operating_point
     derived = curve.usable(tier.slo) if curve else None
-    if derived or not tier.operating_point:
+    if given is None or (
+        derived is not None and given.source != "production" and given.usable_rps >= derived.usable_rps
+    ):
         return derived
-    given = tier.operating_point
-    return OperatingPoint(c_max=given.c_max, usable_rps=given.usable_rps, limited_by=None, knee_reached=True)
+    return OperatingPoint(
+        c_max=given.c_max or (derived.c_max if derived else None),
+        usable_rps=given.usable_rps,
+        limited_by=None,
+        knee_reached=True,
+        given=True,
+        low=given.low,
+        high=given.high,
+    )
 
 
 def _at(values: tuple[float, ...], index: float) -> float:

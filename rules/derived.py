@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules import gpu_readings, histograms
+from rules.capacity import Capacity
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.speculation import acceptance
@@ -22,13 +23,13 @@ from rules.windows import NET_CHANGE, Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What the plan or the configuration adds: GPUs a replica, price an hour, objectives, planned capacity."""
+    """What the plan or the configuration adds: GPUs a replica, price an hour, objectives, and what a replica can take now."""
 
     gpus_per_replica: float | None = None
     gpu_hour_price: float | None = None
     ttft_slo_seconds: float | None = None
     tpot_slo_seconds: float | None = None
-    usable_rps: float | None = None
+    capacity: Capacity | None = None
     planned_tokens_per_request: float | None = None
 
 
@@ -133,16 +134,16 @@ def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
 
 
 def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
-    """The larger of requests and tokens against the planned capacity of the replicas that were up (DESIGN 3.12)."""
-    if basis.usable_rps is None:
+    """The larger of requests and tokens against the capacity of the replicas that were up (DESIGN 3.12)."""
+    if basis.capacity is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     finished = replica_rate(window, "requests_finished")
     if finished is None:
         return Missing(gap=window.why_missing("requests_finished"))
-    value = finished / basis.usable_rps
+    value = finished / basis.capacity.rps
     prompt, generated = replica_rate(window, "prompt_tokens"), replica_rate(window, "generation_tokens")
     if basis.planned_tokens_per_request and prompt is not None and generated is not None:
-        value = max(value, (prompt + generated) / (basis.usable_rps * basis.planned_tokens_per_request))
+        value = max(value, (prompt + generated) / (basis.capacity.rps * basis.planned_tokens_per_request))
     return _exactly(value, window.counters["requests_finished"])
 
 

@@ -17,11 +17,12 @@ from statistics import NormalDist
 from rules import windows
 from rules.arrivals import REFUSED, refused
 from rules.bounds import CONFIDENCE, binomial_lower_bound
+from rules.capacity import Capacity
 from rules.catalogue import BY_NAME
-from rules.curve import operating_point
 from rules.judging import LIKELY_CONFIDENCE, Case, persists
 from rules.projections import Projection
 from rules.readings import families_of, read
+from rules.replica_count import Margin, margin_of, replica_count
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
 from rules.slices import Slice
@@ -54,21 +55,31 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What one replica may take (usable requests per second x the rule's share), and how many are planned; `measured`
-    says that the benchmark reached the objective's end, so that no replica may take more."""
+class Supply:
+    """What the tier's replicas may take: the capacity of one (requests per second) x the rule's `share`, the margin of a count,
+    and how many replicas are planned (None: not known)."""
 
-    usable: float
+    capacity: Capacity
+    share: float
+    margin: Margin
     planned: int | None
-    measured: bool
+
+    @property
+    def usable(self) -> float:
+        return self.capacity.rps * self.share
+
+    @property
+    def at_most(self) -> float | None:
+        """The same by the upper bound of the capacity; None where it is open."""
+        return None if self.capacity.high is None else self.capacity.high * self.share
 
     @property
     def planned_rps(self) -> float:
         return math.inf if self.planned is None else self.planned * self.usable
 
     def needed(self, rps: float) -> int:
-        """Replicas for so many requests per second."""
-        return math.ceil(rps / self.usable - 1e-9)
+        """Replicas to run for so many requests per second."""
+        return replica_count(rps, self.capacity, self.margin).replicas
 
 
 def judge_demand(case: Case) -> Answer:
@@ -78,8 +89,8 @@ def judge_demand(case: Case) -> Answer:
     the arrivals' lower bound says so over the whole hold, its last quarter and three separate minutes, and the benchmark
     has an end. What is only forecast is likely, and not asked while the forecast itself is degraded.
     """
-    capacity = _capacity(case)
-    if capacity is None:
+    supply = _supply(case)
+    if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     if APART & set(case.view.pools.values()):
         return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
@@ -89,26 +100,27 @@ def judge_demand(case: Case) -> Answer:
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
-        return _forecast(case, capacity, whole) or case.too_few(whole.n, case.limit("minimum_requests"))
+        return _forecast(case, supply, whole) or case.too_few(whole.n, case.limit("minimum_requests"))
     last = _arrivals(case.last_quarter(case.slices))
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
-    ready = _beyond(case, capacity, (whole, last), lambda part: part.ready * capacity.usable)
-    planned = _beyond(case, capacity, (whole, last), lambda part: capacity.planned_rps)
+    ready = _beyond(case, supply, (whole, last), lambda part, each: part.ready * each)
+    most = math.inf if supply.planned is None else supply.planned
+    planned = _beyond(case, supply, (whole, last), lambda part, each: most * each)
     if ready or planned:
-        return _exceeded(case, capacity, whole, ready, planned)
-    return _forecast(case, capacity, whole) or _fine(case, capacity, whole)
+        return _exceeded(case, supply, whole, ready, planned)
+    return _forecast(case, supply, whole) or _fine(case, supply, whole)
 
 
-def _capacity(case: Case) -> Capacity | None:
-    plan, usable = case.view.plan, case.view.basis.usable_rps
-    point = operating_point(plan) if plan else None
-    if plan is None or point is None or not usable:
+def _supply(case: Case) -> Supply | None:
+    plan, capacity = case.view.plan, case.view.capacity
+    if plan is None or capacity is None:
         return None
-    return Capacity(
-        usable=usable * case.limit("share"),
+    return Supply(
+        capacity=capacity,
+        share=case.limit("share"),
+        margin=margin_of(case.view.limits),
         planned=plan.fleet.instances if plan.fleet else None,
-        measured=point.knee_reached,
     )
 
 
@@ -131,69 +143,76 @@ def _arrivals(slices: Sequence[Slice]) -> Arrivals | Missing:
 
 
 def _beyond(
-    case: Case, capacity: Capacity, ends: tuple[Arrivals, Arrivals], may_take: Callable[[Arrivals], float]
+    case: Case, supply: Supply, ends: tuple[Arrivals, Arrivals], may_take: Callable[[Arrivals, float], float]
 ) -> Certainty | None:
-    """How sure it is that more arrived than `may_take`, over the hold and at its end (`ends`); None where it did not."""
+    """How sure it is that more arrived than `may_take` (of arrivals, and what each replica takes), over the hold and at its end
+    (`ends`); None where it did not. Certain only above the upper bound of what a replica takes."""
     whole, last = ends
     each = [part for group in case.periods(case.slices) if isinstance(part := _arrivals(group), Arrivals)]
-    if whole.best <= may_take(whole) or not persists(last, each, lambda part: part.best > may_take(part)):
+    usable, at_most = supply.usable, supply.at_most
+    if whole.best <= may_take(whole, usable):
         return None
-    return Certainty.CERTAIN if capacity.measured and whole.surely(may_take(whole)) else Certainty.LIKELY
+    if not persists(last, each, lambda part: part.best > may_take(part, usable)):
+        return None
+    certain = at_most is not None and whole.surely(may_take(whole, at_most))
+    return Certainty.CERTAIN if certain else Certainty.LIKELY
 
 
 def _exceeded(
-    case: Case, capacity: Capacity, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
+    case: Case, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
 ) -> Answer:
     """Critical where not even the planned fleet could, unless only the ready one is sure to be too small."""
     sure = Certainty.CERTAIN
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
-    short = capacity.needed(whole.best) - math.floor(whole.ready + 0.5)
-    parts = [f"{number(whole.best, 'per_second')} arrive, {_may_take(capacity, whole)}"]
+    short = supply.needed(whole.best) - math.floor(whole.ready + 0.5)
+    parts = [f"{number(whole.best, 'per_second')} arrive, {_may_take(supply, whole)}"]
     if ready is None:
-        parts.append(f"the {capacity.planned} planned ones {number(capacity.planned_rps, 'per_second')}: outgrown plan")
+        parts.append(f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}: outgrown plan")
     else:
         parts.append(f"{max(1, short)} more {'is' if short <= 1 else 'are'} needed")
-        if capacity.planned is not None:
-            enough = "would not be" if both else "would be" if planned is None else "may not be"
-            parts.append(f"the {capacity.planned} planned {enough} enough")
-    return _verdict(case, Status.CRITICAL if both else Status.WARNING, certainty, capacity, whole, "; ".join(parts))
+        if supply.planned is not None:
+            fits = supply.planned >= supply.needed(whole.best)
+            enough = "would be enough" if fits else "would carry it without headroom"
+            enough = "would not be enough" if both else enough if planned is None else "may not be enough"
+            parts.append(f"the {supply.planned} planned {enough}")
+    return _verdict(case, Status.CRITICAL if both else Status.WARNING, certainty, supply, whole, "; ".join(parts))
 
 
-def _forecast(case: Case, capacity: Capacity, whole: Arrivals) -> Answer | None:
+def _forecast(case: Case, supply: Supply, whole: Arrivals) -> Answer | None:
     """What the forecast says of the time until new replicas could be ready; None where it says nothing bad."""
     projection = case.projection
-    if projection is None or capacity.planned is None or _standing(case, projection)[0] is not Status.OK:
+    if projection is None or supply.planned is None or _standing(case, projection)[0] is not Status.OK:
         return None
-    point = next((one for one in projection.ahead(case.now) if one.q95 > capacity.planned_rps), None)
+    point = next((one for one in projection.ahead(case.now) if one.q95 > supply.planned_rps), None)
     if point is None:
         return None
-    short = capacity.needed(point.q95) - capacity.planned
+    short = supply.needed(point.q95) - supply.planned
     sentence = (
         f"Up to {number(point.q95, 'per_second')} (95 % quantile, median {number(point.q50, 'per_second')}) are forecast in "
-        f"{(point.t - case.now) / 60:.0f} min by {projection.method}; the {capacity.planned} planned replicas may take "
-        f"{number(capacity.planned_rps, 'per_second')}: {short} short"
+        f"{(point.t - case.now) / 60:.0f} min by {projection.method}; the {supply.planned} planned replicas may take "
+        f"{number(supply.planned_rps, 'per_second')}: {short} short"
     )
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
-    expected = Reading(value=None, low=0.0, high=capacity.planned_rps, n=whole.n)
+    expected = Reading(value=None, low=0.0, high=supply.planned_rps, n=whole.n)
     return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence)
 
 
-def _fine(case: Case, capacity: Capacity, whole: Arrivals) -> Answer:
-    sentence = f"{number(whole.best, 'per_second')} arrive, {_may_take(capacity, whole)}"
-    return _verdict(case, Status.OK, Certainty.CERTAIN, capacity, whole, sentence)
+def _fine(case: Case, supply: Supply, whole: Arrivals) -> Answer:
+    sentence = f"{number(whole.best, 'per_second')} arrive, {_may_take(supply, whole)}"
+    return _verdict(case, Status.OK, Certainty.CERTAIN, supply, whole, sentence)
 
 
-def _may_take(capacity: Capacity, whole: Arrivals) -> str:
+def _may_take(supply: Supply, whole: Arrivals) -> str:
     plural = "replica" if f"{whole.ready:.3g}" == "1" else "replicas"
-    return f"{whole.ready:.3g} ready {plural} may take {number(whole.ready * capacity.usable, 'per_second')}"
+    return f"{whole.ready:.3g} ready {plural} may take {number(whole.ready * supply.usable, 'per_second')}"
 
 
 def _verdict(
-    case: Case, status: Status, certainty: Certainty, capacity: Capacity, whole: Arrivals, sentence: str
+    case: Case, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, sentence: str
 ) -> Answer:
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
-    expected = Reading(value=None, low=0.0, high=whole.ready * capacity.usable, n=whole.n)
+    expected = Reading(value=None, low=0.0, high=whole.ready * supply.usable, n=whole.n)
     return case.verdict(status, certainty, observed, expected, sentence)
 
 

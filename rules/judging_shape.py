@@ -157,7 +157,7 @@ def _shape(share: Share, median: float) -> Shape:
 
 def _load(case: Case) -> tuple[str, bool | None]:
     """What arrives at a replica against what it can take, in words, and whether it is more, to the last; None: not known."""
-    usable = case.view.basis.usable_rps
+    usable = case.view.capacity.rps if case.view.capacity else None
     now, last = _arriving(case.slices), _arriving(case.last_quarter(case.slices))
     if usable is None or now is None:
         return "what load a replica can take is not known" if usable is None else "what load arrives is not known", None

@@ -117,7 +117,7 @@ def _pair(case: Case, mine: Minutes, name: str, tier: Tier) -> Pair | None:
 
 
 def _by_plan(own: TierView, other: TierView) -> tuple[float, str] | None:
-    mine, theirs = own.basis.usable_rps, other.basis.usable_rps
+    mine, theirs = (view.capacity.planned_rps if view.capacity else None for view in (own, other))
     if not mine or not theirs:
         return None
     return theirs / mine, f"usable are {mine:.3g} and {theirs:.3g} by the plan"

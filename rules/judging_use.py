@@ -80,7 +80,8 @@ def _excused(case: Case, utilization: float, last: float | None) -> str:
 
 def _by_tokens(case: Case, judged: Sequence[Window], utilization: float) -> str:
     """Where tokens fill the fleet and not requests: the other rules of load count requests."""
-    finished, usable = replica_rate(windows.add(judged), "requests_finished"), case.view.basis.usable_rps
+    finished = replica_rate(windows.add(judged), "requests_finished")
+    usable = case.view.capacity.rps if case.view.capacity else None
     if finished is None or not usable or utilization <= APART * finished / usable:
         return ""
     return f" by tokens ({number(finished / usable, 'ratio')} by requests)"

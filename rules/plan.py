@@ -124,10 +124,16 @@ class BenchmarkCurve(_Part):
 
 
 class PlannedOperatingPoint(_Part):
-    """Given by hand. Where the curve gives another one, the curve wins and the difference is a finding."""
+    """Given by hand, or measured by production. A lower one than the curve's counts; a higher one only where production
+    measured it, else the curve counts. The difference is a finding either way."""
 
     c_max: Positive | None = Field(None, description="Highest concurrency of one replica within the SLO.")
     usable_rps: Positive = Field(description="Completed requests per second of one replica at c_max.")
+    low: Positive | None = Field(None, description="Lower bound of usable_rps, where it was measured.")
+    high: Positive | None = Field(None, description="Upper bound of usable_rps, where it was measured.")
+    source: Literal["operator", "production"] | None = Field(
+        None, description="Who says so: the operator (default), or production as `sizewatch report` measured it."
+    )
 
 
 class Fleet(_Part):

@@ -14,7 +14,8 @@ from typing import Literal
 from rules.curve import CERTAIN_REQUESTS, Curve, OperatingPoint, operating_point
 from rules.envelope import metric_value
 from rules.plan import Plan, Point, TierPlan
-from rules.sizing import fleet_size, littles_ceiling_rps
+from rules.replica_count import count_fleet, margin_of
+from rules.sizing import littles_ceiling_rps
 
 Severity = Literal["warning", "info"]
 
@@ -113,8 +114,13 @@ def _other_operating_point(case: _Case) -> Found:
         said, found = getattr(given, name), getattr(derived, name)
         if said and found and abs(said - found) > OPERATING_POINT_TOLERANCE * found:
             limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
-            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit}); the latter is used"
-            yield f"operating_point.{name}", "warning", text
+            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit})"
+            if not (case.point and case.point.given):
+                yield f"operating_point.{name}", "warning", f"{text}; the latter is used"
+            elif given.source == "production":
+                yield f"operating_point.{name}", "warning", f"{text}; production measured the former: benchmark again"
+            else:
+                yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
 
 
 def _few_requests(case: _Case) -> Found:
@@ -162,14 +168,17 @@ def _short_fleet(case: _Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     safety = fleet.safety_factor or 1.0
-    size = fleet_size(rates.peak, case.point.usable_rps, case.tier.gpu.per_replica, safety)
+    needed = count_fleet(rates.peak, case.point.usable_rps, safety, margin_of())
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
     if carried < rates.peak:
-        yield "fleet.instances", "warning", f"{text} not the peak of {rates.peak:.6g}; {size.instances} would"
+        yield "fleet.instances", "warning", f"{text} not the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
     elif carried < rates.peak * safety:
         text = f"{text} the peak of {rates.peak:.6g} but not {safety:.4g} times it, as the safety factor asks"
-        yield "fleet.instances", "info", f"{text}; {size.replicas} would"
+        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
+    elif fleet.instances < needed:
+        text = f"{text} the peak of {rates.peak:.6g} without room for a spike or the loss of one replica"
+        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
 
 
 def _calibration_gap(case: _Case) -> Found:

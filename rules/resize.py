@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules import periods, windows
+from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import CERTAIN_REQUESTS
 from rules.judging import SEPARATE
 from rules.plan import TierPlan
 from rules.readings import read
-from rules.resize_curve import ProductionPoint, UsableNow, production_points, usable_now
-from rules.resize_fleet import Costed, Sized, measured_cost, peak_of, planned_cost, proposed_cost, replicas_for, sized
+from rules.replica_count import margin_of
+from rules.resize_curve import ProductionPoint, production_points
+from rules.resize_fleet import Costed, Sized, measured_cost, peak_of, planned_cost, proposed_cost, size_fleet
 from rules.resize_levers import Lever, levers
+from rules.resize_limits import fewest_within_limits, first_beyond, limits_text, loads_of
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow, workload_now
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
@@ -37,15 +40,7 @@ TO_SHRINK_SECONDS = 0.9 * 7 * DAY_SECONDS
 GONE_SECONDS = DAY_SECONDS
 """A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
 
-SLOWER = ("TtftDivergence", "TpotDivergence", "ItlDivergence")
 EVICTING = ("KvEviction", "EvictionDivergence")
-
-
-OTHER_COUNT = (
-    "NoHeadroom may name another count: it weighs every token by the plan's benchmark and its lengths, this proposal goes by what "
-    "a replica carries of the present requests within the SLO (guide 9.1, Step 11)"
-)
-"""Where both speak of more replicas: a reader must not be left with two numbers and no word on which to act on."""
 
 
 class Kind(StrEnum):
@@ -82,7 +77,7 @@ class Resize:
     points: tuple[ProductionPoint, ...]
     utilization: SignalValue
     kv_fullest: float | None
-    usable: UsableNow | None
+    usable: Capacity | None
     sized: Sized | None
     planned: Costed | None
     measured: Costed | None
@@ -106,10 +101,11 @@ def by_rule(answers: Iterable[Answer]) -> Answers:
 
 def resize(seen: Seen, answers: Answers) -> Resize:
     """The steps and the proposal from what was seen and what the rules over the same time say of it."""
-    workload, points = workload_now(seen), production_points(seen)
-    usable = usable_now(seen, points, _fires(answers, SLOWER))
+    workload, points = workload_now(seen), production_points(seen.view, seen.bins)
+    usable = seen.view.capacity
     plan, peak = seen.view.plan, peak_of(seen, workload)
-    size = sized(plan, *peak, usable) if plan and peak and usable and plan.pools == ("mixed",) else None
+    mixed = plan is not None and plan.pools == ("mixed",)
+    size = size_fleet(plan, *peak, usable, margin_of(seen.view.limits)) if mixed and plan and peak and usable else None
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
@@ -149,7 +145,7 @@ def _proposal(
     seen: Seen,
     answers: Answers,
     workload: WorkloadNow,
-    usable: UsableNow | None,
+    usable: Capacity | None,
     size: Sized | None,
     kv_fullest: float | None,
 ) -> Proposal:
@@ -163,7 +159,7 @@ def _proposal(
         )
     evidence = _evidence(seen, workload, usable, size, plan)
     if size.replicas > now:
-        return _grow(size, usable, now, evidence, _fires(answers, ("NoHeadroom",)))
+        return _grow(size, usable, now, evidence)
     if size.replicas == now:
         sure = usable.certainty is Certainty.CERTAIN and _long(seen)
         text = f"Keep {_replicas(now)}: that is what the traffic seen needs"
@@ -171,7 +167,7 @@ def _proposal(
     return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
 
 
-def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: UsableNow | None) -> tuple[str, ...]:
+def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None) -> tuple[str, ...]:
     """What a recommendation lacks, each with how much of it is needed."""
     hours = seen.seen_seconds / 3600
     found = []
@@ -196,19 +192,21 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: U
     return tuple(found)
 
 
-def _evidence(seen: Seen, workload: WorkloadNow, usable: UsableNow, size: Sized, plan: TierPlan) -> tuple[str, ...]:
+def _evidence(seen: Seen, workload: WorkloadNow, usable: Capacity, size: Sized, plan: TierPlan) -> tuple[str, ...]:
     planned = f" (planned {workload.planned_peak_rps:.4g})" if workload.planned_peak_rps else ""
-    peak = size.arithmetic.terms[0].value
-    needed = replicas_for(peak, usable.rps, size.safety_factor)
+    peak, counted = size.count.demand_rps, size.count
     told = [
         f"the peak was {peak:.4g} rps{planned}, in three stretches of five minutes",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
-        f"ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = {needed} replicas",
+        f"the peak needs {_replicas(counted.replicas)} ({counted.arithmetic_text})",
     ]
-    if size.by_guide != size.replicas:
-        told.append(f"rounding up before the safety factor too, as the guide writes it, would give {size.by_guide}")
+    if size.replicas > counted.replicas:
+        told.append(
+            f"the plan's safety factor makes it ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = "
+            f"{_replicas(size.replicas)}"
+        )
     warm = plan.fleet.minimum_warm if plan.fleet else None
-    told += [f"the minimum warm count asks for {warm}"] if warm and warm > needed else []
+    told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
     moved = [one for one in workload.lengths if one.longer or one.shorter]
     told += [
         f"{one.what} {one.quantile.upper()} are {one.factor:.2g}x as long as planned" for one in moved[:2] if one.factor
@@ -216,13 +214,11 @@ def _evidence(seen: Seen, workload: WorkloadNow, usable: UsableNow, size: Sized,
     return (*told, f"{seen.seen_seconds / DAY_SECONDS:.1f} days were seen")
 
 
-def _grow(size: Sized, usable: UsableNow, now: int, evidence: tuple[str, ...], full: bool) -> Proposal:
+def _grow(size: Sized, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:
     sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
     against: tuple[str, ...] = ()
     if size.fewest is not None and size.fewest <= now:
         against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
-    if full:
-        evidence = (*evidence, OTHER_COUNT)
     return Proposal(
         kind=Kind.GROW,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
@@ -237,13 +233,14 @@ def _grow(size: Sized, usable: UsableNow, now: int, evidence: tuple[str, ...], f
 def _fewer(
     seen: Seen,
     answers: Answers,
-    usable: UsableNow,
+    usable: Capacity,
     size: Sized,
     now: int,
     evidence: tuple[str, ...],
     kv_fullest: float | None,
 ) -> Proposal:
-    """Fewer, unless memory or evictions say that the replicas are needed, or a week was not seen."""
+    """Fewer, down to where every limit still holds, unless memory or evictions say that the replicas are needed, or a week was
+    not seen."""
     if not _long(seen):
         hours, needed = seen.seen_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
@@ -263,7 +260,15 @@ def _fewer(
     if _fires(answers, EVICTING):
         text = f"Keep {_replicas(now)}: requests are evicted from the KV cache; fewer replicas would evict more"
         return _kept(now, text, evidence, False)
-    sure = size.most is not None and size.most <= size.replicas and usable.certainty is Certainty.CERTAIN
+    loads = loads_of(seen, usable, size.count)
+    fewest = fewest_within_limits(loads, size.replicas, now, size.count.margin)
+    binding = first_beyond(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
+    if binding is not None:
+        evidence = (*evidence, f"{_replicas(fewest - 1)} would be too few: {binding}")
+    if fewest >= now:
+        return _kept(now, f"Keep {_replicas(now)}: with fewer, {binding}", evidence, False)
+    evidence = (*evidence, *limits_text(loads, fewest, size.count.margin))
+    sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     against = []
     if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
         against.append(
@@ -274,8 +279,8 @@ def _fewer(
         kind=Kind.SHRINK,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now,
-        replicas=size.replicas,
-        sentence=f"Shrink from {now} to {_replicas(size.replicas)}",
+        replicas=fewest,
+        sentence=f"Shrink from {now} to {_replicas(fewest)}",
         evidence=evidence,
         against=tuple(against),
     )

@@ -6,19 +6,16 @@ and not only its result. It proposes nothing: `rules.resize` does. Another line 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from rules.capacity import Capacity
 from rules.money import HOURS_A_DAY
 from rules.plan import TierPlan
-from rules.resize_curve import UsableNow
+from rules.replica_count import Margin, ReplicaCount, count_fleet, replica_count
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow
-from rules.sizing import cost_per_million_tokens, fleet_size
+from rules.sizing import cost_per_million_tokens
 from rules.slices import TierView
-
-CAUTIOUS_SAFETY = 1.5
-"""Where the plan has no safety factor: the guide's for new deployments or high variance (9.1, Step 11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +39,12 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """Step 11 for one peak and one usable rate: `replicas`, the minimum warm count among them. `fewest` and `most` are the same
-    at the ends of the usable rate's bounds (None: open). `by_guide` rounds up before the safety factor and after it, as the
-    guide writes it."""
+    """Step 11 for one peak and one capacity: `replicas` to deploy, `count` what the peak needs without the plan's safety factor.
 
+    `fewest` and `most` are the replicas at the bounds of the capacity (None: open)."""
+
+    count: ReplicaCount
     replicas: int
-    by_guide: int
     gpus: int
     fewest: int | None
     most: int | None
@@ -70,45 +67,40 @@ class Costed:
     arithmetic: Arithmetic | None
 
 
-def replicas_for(peak_rps: float, usable_rps: float, safety_factor: float) -> int:
-    """The fewest whole replicas that carry the peak with the safety factor: ceil(peak x factor / usable).
+def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> Sized:
+    """Return Step 11 for a peak that was seen: `count_fleet`, never fewer than are kept warm.
 
-    The guide (9.1, Step 11) rounds first: ceil(peak / usable) x factor, which is `rules.sizing.fleet_size`. In large fleets they
-    agree (120 / 12 x 1.3 = 13 both ways); in small ones rounding twice buys a replica that carries nothing: 4 rps at 3.2 with
-    1.2 are 1.5 replicas, so 2, where the guide's order gives 3. Raises ValueError unless rates are above 0.
+    Where the plan has no safety factor the margin alone counts: the peak was measured, and the guide's 50 % are for new
+    deployments.
     """
-    if not (peak_rps > 0 and usable_rps > 0):
-        raise ValueError(f"{peak_rps} rps at {usable_rps} a replica need no fleet")
-    return max(1, math.ceil(round(peak_rps * safety_factor / usable_rps, 9)))
-
-
-def sized(plan: TierPlan, peak_rps: float, peak_source: str, usable: UsableNow) -> Sized:
-    """Step 11: whole replicas for peak x safety factor, never fewer than are kept warm."""
     fleet = plan.fleet
-    safety = fleet.safety_factor if fleet and fleet.safety_factor else CAUTIOUS_SAFETY
-    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
-    gpus = plan.gpu.per_replica
+    safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
+    warm = max(1, fleet.minimum_warm if fleet and fleet.minimum_warm else 1)
+    told = "plan" if fleet and fleet.safety_factor else "none in the plan"
 
     def replicas(rps: float | None) -> int | None:
-        return max(warm, replicas_for(peak_rps, rps, safety)) if rps else None
+        return count_fleet(peak_rps, rps, safety, margin, warm) if rps else None
 
-    chosen = max(warm, replicas_for(peak_rps, usable.rps, safety))
-    told = fleet and fleet.safety_factor
+    chosen = count_fleet(peak_rps, capacity.rps, safety, margin, warm)
+    share, one_lost = margin.target_utilization, margin.survives_loss_from
     terms = (
         Term(name="peak", value=peak_rps, unit="per_second", source=peak_source),
-        Term(name="usable rps", value=usable.rps, unit="per_second", source=usable.reason),
-        Term(name="safety factor", value=safety, unit="", source="plan" if told else "guide 9.1: none in the plan"),
-        Term(name="minimum warm", value=warm, unit="replicas", source="plan" if warm else "none in the plan"),
+        Term(name="capacity", value=capacity.rps, unit="per_second", source=capacity.reason),
+        Term(name="safety factor", value=safety, unit="", source=told),
+        Term(name="target utilisation", value=share, unit="ratio", source="NoHeadroom's limit"),
+        Term(name="minimum warm", value=warm, unit="replicas", source="plan" if warm > 1 else "none in the plan"),
     )
+    formula = "replicas = max(minimum warm, ceil(peak x safety factor / capacity), ceil(peak / (capacity x target utilisation))"
+    formula += f"; from {one_lost} replicas on ceil(peak / capacity) + 1)" if one_lost else ")"
     return Sized(
+        count=replica_count(peak_rps, capacity, margin, warm),
         replicas=chosen,
-        by_guide=max(warm, fleet_size(peak_rps, usable.rps, gpus, safety).replicas),
-        gpus=chosen * gpus,
-        fewest=replicas(usable.high),
-        most=replicas(usable.low),
+        gpus=chosen * plan.gpu.per_replica,
+        fewest=replicas(capacity.high),
+        most=replicas(capacity.low),
         safety_factor=safety,
         arithmetic=Arithmetic(
-            formula="replicas = max(minimum warm, ceil(peak x safety factor / usable rps))",
+            formula=formula,
             terms=terms,
             result=Term(name="replicas", value=chosen, unit="replicas", source="guide 9.1, Step 11"),
         ),

@@ -13,10 +13,11 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from rules import money, periods, windows
+from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.readings import read
-from rules.resize_curve import UsableNow
-from rules.resize_fleet import Sized, replicas_for
+from rules.replica_count import count_fleet, count_replicas
+from rules.resize_fleet import Sized
 from rules.resize_seen import Rate, Seen
 from rules.signals import BY_NAME, Reading
 from rules.verdicts import Certainty
@@ -64,7 +65,7 @@ class LeverCase:
     """What levers are reckoned from: hours of at least one replica, each with its utilisation (None: not known)."""
 
     seen: Seen
-    usable: UsableNow
+    usable: Capacity
     sized: Sized
     hours: tuple[tuple[Window, float | None], ...]
     target: float
@@ -109,7 +110,7 @@ def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> Hou
     )
 
 
-def levers(seen: Seen, usable: UsableNow, sized: Sized) -> tuple[Lever, ...]:
+def levers(seen: Seen, usable: Capacity, sized: Sized) -> tuple[Lever, ...]:
     """Every lever of LEVERS for the tier, the one that is worth most first."""
     fleet = seen.view.plan.fleet if seen.view.plan else None
     case = LeverCase(
@@ -147,7 +148,9 @@ def _schedule(case: LeverCase) -> Lever:
         saved += max(0.0, periods.ready((hour,)) - _needed(case, peak))
     if not counted:
         return _unknown("Scaling by schedule", "no hour's arrivals are known")
-    basis = f"ready replicas beyond what the busiest five minutes of each of {counted} hours needed, safety factor included: "
+    basis = (
+        f"ready replicas beyond what the busiest five minutes of each of {counted} hours needed, the margin included: "
+    )
     basis += "the most that a schedule could save, if it knew each hour beforehand"
     return _lever(case, "Scaling by schedule", saved / counted, Certainty.LIKELY, basis)
 
@@ -163,7 +166,7 @@ def _peaks(rates: Sequence[Rate]) -> Mapping[float, float]:
 def _needed(case: LeverCase, peak: float) -> int:
     if peak <= 0:
         return max(1, case.warm)
-    return max(1, case.warm, replicas_for(peak, case.usable.rps, case.sized.safety_factor))
+    return max(1, case.warm, count_replicas(peak, case.usable.rps, case.sized.count.margin))
 
 
 def _colocation(case: LeverCase) -> Lever:
@@ -180,7 +183,7 @@ def _colocation(case: LeverCase) -> Lever:
 
 def _shorter_prompts(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value
-    after = max(1, case.warm, replicas_for(peak, case.usable.rps * (1 + SHORTER), case.sized.safety_factor))
+    after = _fleet_for(case, peak, case.usable.rps * (1 + SHORTER))
     basis = f"{SHORTER:.0%} shorter prompts as {SHORTER:.0%} more usable rps (guide 9.2, a rule of thumb): "
     basis += f"{_replicas(after)} at the peak instead of {case.sized.replicas}"
     return _lever(case, "Shorter prompts", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
@@ -188,10 +191,14 @@ def _shorter_prompts(case: LeverCase) -> Lever:
 
 def _routing(case: LeverCase) -> Lever:
     peak = case.sized.arithmetic.terms[0].value * (1 - SIMPLE)
-    after = max(1, case.warm, replicas_for(peak, case.usable.rps, case.sized.safety_factor))
+    after = _fleet_for(case, peak, case.usable.rps)
     basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): {_replicas(after)} "
     basis += f"instead of {case.sized.replicas}, before what the small model costs"
     return _lever(case, "Routing simple requests", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
+
+
+def _fleet_for(case: LeverCase, peak: float, capacity_rps: float) -> int:
+    return count_fleet(peak, capacity_rps, case.sized.safety_factor, case.sized.count.margin, max(1, case.warm))
 
 
 LEVERS: tuple[Callable[[LeverCase], Lever], ...] = (_batch_fill, _schedule, _colocation, _shorter_prompts, _routing)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.money import amount, figure
+from rules.replica_count import count_fleet
 from rules.resize import Kind, Proposal, Resize
-from rules.resize_fleet import replicas_for
 from rules.resize_workload import WorkloadNow
 from rules.signals import Reading
 from rules.verdicts import Certainty
@@ -69,7 +69,8 @@ def _cheaper(one: Resize, other: Resize) -> float | None:
         return None
     if other.usable is None or other.sized is None or not one.workload.peak_rps:
         return None
-    needed = replicas_for(one.workload.peak_rps, other.usable.rps, other.sized.safety_factor)
+    sized = other.sized
+    needed = count_fleet(one.workload.peak_rps, other.usable.rps, sized.safety_factor, sized.count.margin)
     return cost if needed <= _spare(other) else None
 
 

@@ -7,21 +7,6 @@ window. A formula that two places need belongs here, with its worked example as 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSize:
-    """`instances` carry the peak exactly; `gpus` add the safety factor to their GPUs (guide 8.3).
-
-    A GPU serves only as part of a whole replica: `replicas` are the instances with the safety factor on them (guide
-    9.1, Step 11), rounded up, which is what can be deployed, and `replica_gpus` are theirs.
-    """
-
-    instances: int
-    gpus: int
-    replicas: int
-    replica_gpus: int
 
 
 def littles_ceiling_rps(c_max: float, slo_seconds: float) -> float:
@@ -41,28 +26,6 @@ def safe_queue_depth(slo_seconds: float, arrival_rps: float) -> float:
     """
     _positive(slo_seconds=slo_seconds, arrival_rps=arrival_rps)
     return slo_seconds * arrival_rps
-
-
-def fleet_size(peak_rps: float, usable_rps: float, gpus_per_instance: int, safety_factor: float) -> FleetSize:
-    """Instances and GPUs for a peak: ceil(peak / usable) instances, x GPUs each x safety factor, rounded up.
-
-    The guide says it twice, and differently. Section 8.3 puts the safety factor on the GPUs, Step 11 of 9.1 on the
-    instances. They agree where instances x factor is whole (10 x 1.3 = 13 instances of 4 = 52 GPUs), and differ
-    otherwise: 3 instances of 4 GPUs at 1.2 are 15 GPUs by 8.3, 4 instances and 16 GPUs by Step 11. `instances` and
-    `gpus` follow 8.3; `replicas` follow Step 11, for 15 GPUs hold no more than 3 replicas.
-    Raises ValueError unless rates and GPUs are above 0 and the factor is at least 1.
-    """
-    _positive(peak_rps=peak_rps, usable_rps=usable_rps, gpus_per_instance=gpus_per_instance)
-    if not 1 <= safety_factor < math.inf:
-        raise ValueError(f"safety_factor must be at least 1, not {safety_factor}")
-    instances = _ceil(peak_rps / usable_rps)
-    replicas = _ceil(instances * safety_factor)
-    return FleetSize(
-        instances=instances,
-        gpus=_ceil(instances * gpus_per_instance * safety_factor),
-        replicas=replicas,
-        replica_gpus=replicas * gpus_per_instance,
-    )
 
 
 def kv_cache_bytes(layers: int, kv_heads: int, head_dim: int, tokens: float, bytes_per_value: float) -> float:
@@ -147,8 +110,3 @@ def _acceptance(acceptance: float, drafts: int, *, least: int) -> None:
         raise ValueError(f"acceptance must be a ratio, 0 to 1, not {acceptance}")
     if drafts < least:
         raise ValueError(f"drafts must be at least {least}, not {drafts}")
-
-
-def _ceil(value: float) -> int:
-    """Rounded up, but not for the last bits of a product: 50 x 1.1 is 55, where a double has 55.00000000000001."""
-    return math.ceil(round(value, 9))

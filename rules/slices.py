@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules import histograms
-from rules.curve import Curve, operating_point
+from rules.capacity import Capacity, planned_capacity
+from rules.curve import Curve
 from rules.histograms import Histogram
 from rules.plan import TierPlan
 from rules.readings import Basis, replica_rate
@@ -34,6 +35,16 @@ class TierView:
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def capacity(self) -> Capacity | None:
+        """What one replica can take now; None where neither plan nor production tells."""
+        return self.basis.capacity
+
+
+def with_capacity(view: TierView, capacity: Capacity | None) -> TierView:
+    """The same view with the capacity that production showed; the plan's stays where `capacity` is None."""
+    return view if capacity is None else replace(view, basis=replace(view.basis, capacity=capacity))
+
 
 def view(
     tier: str,
@@ -54,7 +65,6 @@ def view(
     )
     if plan is None:
         return known
-    point = operating_point(plan)
     return replace(
         known,
         plan=plan,
@@ -64,7 +74,7 @@ def view(
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
             tpot_slo_seconds=plan.slo.tpot_p99_seconds,
-            usable_rps=point.usable_rps if point else None,
+            capacity=planned_capacity(plan),
             planned_tokens_per_request=_planned_tokens(plan),
         ),
     )

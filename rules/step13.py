@@ -94,7 +94,7 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
         answers=tuple(answers),
         requests=_requests(slices),
         highest_rps=max((s.rps for s in slices if s.rps is not None), default=None),
-        usable_rps=view.basis.usable_rps,
+        usable_rps=view.capacity.planned_rps if view.capacity else None,
         bins=_bins(view.curve, slices) if view.curve is not None else (),
         beyond_requests=_requests([s for s in slices if s.outside]),
     )

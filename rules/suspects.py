@@ -201,9 +201,10 @@ def _evictions(scene: Scene) -> Finding:
 
 
 def _more_load(scene: Scene) -> Finding:
-    finished, usable = replica_rate(scene.total, "requests_finished"), scene.view.basis.usable_rps
-    if finished is None or usable is None:
+    finished, capacity = replica_rate(scene.total, "requests_finished"), scene.view.capacity
+    if finished is None or capacity is None:
         return Finding(supported=None, text="the load that a replica can take is not in the plan")
+    usable = capacity.rps
     arriving = finished + scene.total.counters.get("in_system_change", 0.0) / scene.total.covered_seconds
     text = f"{number(max(arriving, 0.0), 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
     if arriving > usable:

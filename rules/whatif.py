@@ -12,10 +12,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rules.capacity import Capacity
 from rules.curve import CERTAIN_REQUESTS
+from rules.measured_capacity import slower_than_planned
 from rules.plan import TierPlan
 from rules.readings import read
-from rules.resize_curve import Kept, ProductionPoint, UsableNow, production_points, slower_than_planned, usable_now
+from rules.resize_curve import Kept, ProductionPoint, production_points
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow, workload_now
 from rules.signals import BY_NAME, Missing, Reading
@@ -80,7 +82,7 @@ class WhatIf:
     asked: AtLoad
     now: AtLoad | None
     one_lost: AtLoad | None
-    usable: UsableNow | None
+    usable: Capacity | None
     utilization: float | None
     met: tuple[Met, ...]
     one_lost_rps: float | None
@@ -120,10 +122,10 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
     rps = question.rps or (peak.rps if peak else 0.0)
     if not_answerable(seen, question) or rps <= 0:
         raise ValueError(not_answerable(seen, question) or f"{rps} rps is no load")
-    points, work = production_points(seen), workload_now(seen)
+    points, work = production_points(seen.view, seen.bins), workload_now(seen)
     slower = _slower(seen, points)
     ground = _ground(seen, served(slices, seen.view), tuple(hours), work, question, slower)
-    usable = usable_now(seen, points, max(slower["ttft"], slower["tpot"]) > ground.factor)
+    usable = seen.view.capacity
     now = replicas_at(seen, peak.at if peak else None)
     found = limits(ground)
     breaks = first(found)

@@ -15,6 +15,7 @@ from agent.history.rows import RowKey
 from agent.history.store import Store
 from forecast.series import Series
 from rules.arrivals import MinuteSums
+from rules.capacity import stated_capacity
 
 SETTLED = 1_780_000_200.0
 """The end of a full bin of five minutes."""
@@ -72,7 +73,7 @@ def question(history: Path | str = "/nowhere/history.db", minutes_later: int = 0
         "zone": "UTC",
         "lead_seconds": 140.0,
         "lead_source": "20 starts, measured",
-        "usable_rps": 2.0,
+        "capacity": stated_capacity(2.0, "the plan"),
         "minimum_warm": 3,
     }
     return Question(**{**usual, **changes})

@@ -24,11 +24,12 @@ from rules import arrivals, watch_long
 from rules.arrivals import Demand
 from rules.episodes import Episode
 from rules.lengths import OUTPUTS, PROMPTS
+from rules.measured_capacity import estimate_capacity
 from rules.plan import Plan, TierPlan, parse_plan, plan_version
 from rules.resize import by_rule, resize
 from rules.resize_seen import Seen, SeenSoFar
 from rules.signals import Reading
-from rules.slices import Slice, TierView, place, view
+from rules.slices import Slice, TierView, place, view, with_capacity
 from rules.step13 import step13
 from rules.verdicts import Certainty, Status, Subject, Verdict
 from rules.windows import Window
@@ -166,7 +167,12 @@ def seen_of(view: TierView, several: Iterable[Window], since: float = START, unt
     placed = slices(view, windows)
     collected = SeenSoFar(view=view, since=since, until=until)
     collected.add(placed, placed, [minute for one in windows for minute in minutes_of(one)])
-    return collected.seen((plan_version(view.plan),) if windows and view.plan else ())
+    return measured(collected.seen((plan_version(view.plan),) if windows and view.plan else ()))
+
+
+def measured(seen: Seen) -> Seen:
+    """With the capacity that these load bins show, as if every day before had shown the same."""
+    return replace(seen, view=with_capacity(seen.view, estimate_capacity(seen.view, seen.bins)))
 
 
 def book(store: Store, one: Plan, several: Iterable[Window], name: str = "t") -> None:

@@ -42,7 +42,7 @@ def booked(
     path: Path, used: float, count: int = WEEK, *, first: int = 0, version: str = VERSION, replicas: int = 4
 ) -> None:
     """Hours of the tier's plan in the history, at so much of its usable rate, each replica's on its own."""
-    share = used * (VIEW.basis.usable_rps or 0.0) / USABLE_RPS
+    share = used * VIEW.capacity.rps / USABLE_RPS
     path.parent.mkdir(exist_ok=True, mode=0o700)
     every = [
         Booking(tier="cpu-small", plan_version=version, slice=slices.place(one, VIEW.curve, f"r{n}"))

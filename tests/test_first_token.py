@@ -162,7 +162,7 @@ def test_free_clocks_are_excluded_and_unknown_ones_are_listed() -> None:
 
 
 def test_more_load_than_usable_is_a_cause_of_a_broken_promise() -> None:
-    usable = tier().basis.usable_rps
+    usable = tier().capacity.rps
     assert usable is not None
     made = verdict(TAIL, tier(), each(20, lambda n: minute(n, rps=usable * 1.2, slow=40)))
     one = cause(made, "more load")

@@ -90,5 +90,5 @@ def test_a_number_that_is_none_never_leaves_the_process(answer: Answer) -> None:
 def test_forecasters_are_kept_for_settings_and_not_for_moments() -> None:
     asked = question()
     assert asked.settings == question(minutes_later=5, lead_source="21 starts", lead_seconds=179.0).settings
-    for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"usable_rps": 3.0}):
+    for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"capacity": None}):
         assert asked.settings != question(**changes).settings

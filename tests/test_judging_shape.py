@@ -145,20 +145,20 @@ def test_just_below_ten_it_is_ok() -> None:
 
 def test_above_the_usable_load_it_is_the_knee() -> None:
     within = tier()
-    assert within.basis.usable_rps is not None
-    rps = within.basis.usable_rps * 1.2
+    assert within.capacity.rps is not None
+    rps = within.capacity.rps * 1.2
     n = 60 * rps
     found = verdict(KNEE, within, each(10, lambda number: of({0.03: 0.96 * n, 0.9: 0.04 * n}, number, rps=rps)))
     assert "past the knee: more load than a replica can take" in found.sentence
     assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.KNEE)
-    just_below = 0.95 * within.basis.usable_rps
+    just_below = 0.95 * within.capacity.rps
     calmer = verdict(KNEE, within, each(10, lambda k: of({0.03: 0.96 * n, 0.9: 0.04 * n}, k, rps=just_below)))
     assert "not the load" in calmer.sentence
 
 
 def test_well_past_the_knee_the_median_has_followed() -> None:
     within = tier()
-    rps = (within.basis.usable_rps or 0.0) * 1.2
+    rps = within.capacity.rps * 1.2
     followed = {0.4: 30 * rps, 0.9: 30 * rps}
     found = verdict(KNEE, within, each(10, lambda n: of(followed, n, rps=rps)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
@@ -168,7 +168,7 @@ def test_well_past_the_knee_the_median_has_followed() -> None:
 
 def test_what_arrives_counts_and_not_only_what_finishes() -> None:
     within = tier()
-    usable = within.basis.usable_rps or 0.0
+    usable = within.capacity.rps
     loaded = each(10, lambda n: of({0.03: 174, 0.9: 6}, n, rps=0.9 * usable, change=0.2 * usable * 60))
     assert "past the knee" in verdict(KNEE, within, loaded).sentence
 

@@ -71,7 +71,7 @@ def test_a_queue_grows_on_one_replica_of_several() -> None:
 
 def test_a_queue_is_explained_by_the_load() -> None:
     """Nearly the usable rate finishes, and 40 a minute more than that arrive."""
-    usable = view().basis.usable_rps
+    usable = view().capacity.rps
     assert usable is not None
     loaded = each(15, lambda n: queued(n, per_minute=40.0, rps=usable * 0.95))
     found = verdict(QUEUE, view(), loaded)

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forecast.prewarm import Bound, Prewarmer, Usable, asked, certainty, hold_minutes, lead_minutes
+from forecast.prewarm import Bound, Prewarmer, asked, certainty, hold_minutes, lead_minutes
 from forecast.simulation import World
+from rules.capacity import stated_capacity
 
-PLAN = Usable(rps=2.0, source="the plan")
+PLAN = stated_capacity(2.0, "the plan")
 DEMANDS = st.lists(st.tuples(st.none() | st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=40)
 
 
@@ -93,7 +94,7 @@ def test_a_peak_that_has_passed_is_held_and_said_to_be() -> None:
 def test_production_s_own_rate_is_used_as_soon_as_it_is_given() -> None:
     decider = prewarmer(hold=1)
     assert decider.step(10.0, 0.0, PLAN).replicas == 5
-    better = decider.step(10.0, 0.0, Usable(rps=2.5, source="production's own curve"))
+    better = decider.step(10.0, 0.0, stated_capacity(2.5, "production's own curve"))
     assert better.replicas == 4
     assert "production's own curve" in better.sentence
 
@@ -119,7 +120,7 @@ def test_a_lead_is_rounded_up_to_minutes_and_held_one_longer(seconds: float, min
 
 def test_what_cannot_be_decided_is_refused() -> None:
     with pytest.raises(ValueError, match="carries"):
-        Usable(rps=0.0, source="the plan")
+        stated_capacity(0.0, "the plan")
     with pytest.raises(ValueError, match="lead"):
         lead_minutes(0.0)
     with pytest.raises(ValueError, match="hold"):

@@ -5,10 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forecast.prewarm import Usable
 from forecast.prewarm_schedule import Shift, schedule
+from rules.capacity import stated_capacity
 
-PLAN = Usable(rps=2.0, source="the plan")
+PLAN = stated_capacity(2.0, "the plan")
 
 
 def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[Shift, ...]:
@@ -16,7 +16,7 @@ def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tupl
         np.array(values),
         start=1_000_000.0,
         bin_seconds=300.0,
-        usable=PLAN,
+        capacity_rps=PLAN.rps,
         lead_seconds=200.0,
         minimum=minimum,
         shortest_seconds=shortest,
@@ -35,7 +35,7 @@ def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() 
 def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
     values = np.random.default_rng(2).uniform(0, 30, 288)
     values[:60] /= 10
-    found = schedule(values, start=0.0, bin_seconds=300.0, usable=PLAN, lead_seconds=120.0, minimum=4)
+    found = schedule(values, start=0.0, bin_seconds=300.0, capacity_rps=PLAN.rps, lead_seconds=120.0, minimum=4)
     assert found[0].start == 0.0
     assert found[-1].end == 86_400.0
     assert all(earlier.end == later.start for earlier, later in pairwise(found))

@@ -15,6 +15,7 @@ from making import EDGES, START, gauge, histogram, window
 from agent.collect.reader import PageReader
 from agent.recording import load, scrapes
 from rules import windows
+from rules.capacity import stated_capacity
 from rules.histograms import Histogram
 from rules.readings import (
     NOTHING,
@@ -38,7 +39,7 @@ BASIS = Basis(
     gpu_hour_price=2.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
-    usable_rps=4.0,
+    capacity=stated_capacity(4.0, "the plan"),
     planned_tokens_per_request=100.0,
 )
 

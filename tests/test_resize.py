@@ -303,7 +303,7 @@ def test_the_rates_of_an_empty_time_are_not_known() -> None:
 
 def test_the_samples_are_what_they_say() -> None:
     assert isinstance(PLANNED.plan, TierPlan)
-    assert PLANNED.basis.usable_rps == pytest.approx(7.3333333)
+    assert PLANNED.capacity.rps == pytest.approx(7.3333333)
     assert (day_and_night(7), day_and_night(8), day_and_night(20)) == (10.0, 30.0, 10.0)
     assert WEEK == 168 * HOUR
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from report_samples import measured
+
 import agent.demo
 from agent.config_files import load_plan
 from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, Engine
@@ -87,7 +89,7 @@ def _simulated(view: TierView, plan: TierPlan, found: list[Slice], until: float)
     minutes = [part for one in found for part in arrivals.by_minute(one.window)]
     collected.add(hours, hours, arrivals.demand(_summed(minutes)))
     told = tuple(one for one in map(varied, hours) if one is not None)
-    return Simulated(plan=plan, seen=collected.seen(("v1",)), slices=tuple(found), hours=told)
+    return Simulated(plan=plan, seen=measured(collected.seen(("v1",))), slices=tuple(found), hours=told)
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

@@ -11,6 +11,7 @@ from agent.config import Loaded, find, load
 from agent.demo.past import mark
 from agent.durations import duration_text
 from agent.errors import BadConfig
+from agent.history.capacities import measured_views
 from agent.history.keeping import check_tier
 from agent.history.schema import HOURS, MINUTES
 from agent.history.store import Store
@@ -75,6 +76,7 @@ def _check(loaded: Loaded, tier: str | None, since_seconds: float) -> list[Step1
     now, versions = time.time(), versions_of(loaded)
     with Store.open_reader(loaded.config.history_path) as store:
         mark.tell(store)
+        views = measured_views(store, views, versions, now)
         return [
             check_tier(store, view, versions.get(name, ""), now - since_seconds, now)
             for name, view in sorted(views.items())

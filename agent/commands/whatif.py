@@ -16,6 +16,7 @@ from agent.config import Loaded, find, load
 from agent.demo.past import mark
 from agent.durations import duration_text
 from agent.errors import BadConfig
+from agent.history.capacities import measured_views
 from agent.history.store import Store
 from agent.views import versions_of, views_of
 from agent.whatif.gathering import Material, material
@@ -125,5 +126,7 @@ def _material(loaded: Loaded, tier: str, seconds: float, now: float) -> tuple[Ma
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with Store.open_reader(loaded.config.history_path) as store:
         mark.tell(store)
-        found = material(store, views_of(loaded)[tier], versions_of(loaded).get(tier, ""), until - span, until)
+        versions = versions_of(loaded)
+        view = measured_views(store, {tier: views_of(loaded)[tier]}, versions, until)[tier]
+        found = material(store, view, versions.get(tier, ""), until - span, until)
         return found, mark.simulated(store)

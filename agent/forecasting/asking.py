@@ -12,6 +12,7 @@ from pathlib import Path
 from agent.config_keys import Forecast
 from agent.forecasting.exchange import Known, Question
 from forecast.cold_start import ColdStart, cold_start
+from rules.replica_count import margin_of
 from rules.slices import TierView
 from rules.starts import Start
 from rules.windows import MINUTE_SECONDS
@@ -62,7 +63,8 @@ def question(
         ),
         lead_seconds=found.p95_seconds if found else None,
         lead_source=found.sentence if found else "",
-        usable_rps=None if APART & set(view.pools.values()) else view.basis.usable_rps,
+        capacity=None if APART & set(view.pools.values()) else view.capacity,
+        margin=margin_of(view.limits),
         no_replicas=_no_replicas(view),
         minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
         hold_seconds=keys.scale_down_hold_seconds,
@@ -76,6 +78,6 @@ def _no_replicas(view: TierView) -> str:
     """Why replicas cannot be counted, in words; empty where they can."""
     if APART & set(view.pools.values()):
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
-    if not view.basis.usable_rps:
+    if view.capacity is None:
         return "the plan has no curve to derive usable rps from"
     return ""

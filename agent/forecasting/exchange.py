@@ -17,6 +17,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from exporters.forecast_text import Forecast
 from exporters.prewarm_text import Prewarm
+from rules.capacity import Capacity, stated_capacity
+from rules.replica_count import NO_MARGIN, Margin
 
 NO_LEAD_SECONDS = 900.0
 """How far ahead is judged where nobody knows how long a start takes: then no replicas are recommended."""
@@ -44,10 +46,10 @@ class Question:
     """What is asked about one tier at `now` (unix seconds), and all that the answer depends on beside the traffic.
 
     `settled_until` is up to where minutes are whole, `settling_seconds` how long that takes. `lead_seconds` is the P95 of its
-    cold start, None where nothing tells it, `lead_source` where it is from. `usable_rps` is what one replica carries by
-    `usable_source`; where it is None, `no_replicas` says why. `minimum_warm` is the plan's, `held` the replicas that were
-    recommended last. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that of the demand to
-    be ready for. Where it or `hold_seconds` is None the lead says it.
+    cold start, None where nothing tells it, `lead_source` where it is from. `capacity` is what one replica carries now, `margin`
+    the room that a count leaves; where there is no capacity, `no_replicas` says why. `minimum_warm` is the plan's, `held` the
+    replicas that were recommended last. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that
+    of the demand to be ready for. Where it or `hold_seconds` is None the lead says it.
     """
 
     tier: str
@@ -62,8 +64,8 @@ class Question:
     events: tuple[Known, ...] = ()
     lead_seconds: float | None = None
     lead_source: str = ""
-    usable_rps: float | None = None
-    usable_source: str = "the plan"
+    capacity: Capacity | None = None
+    margin: Margin = NO_MARGIN
     no_replicas: str = ""
     minimum_warm: int = 0
     hold_seconds: float | None = None
@@ -79,10 +81,20 @@ class Question:
 
     @property
     def settings(self) -> Question:
-        """The same without what changes from minute to minute, the lead in whole minutes: forecasters of unequal settings
-        have nothing in common."""
+        """The same without what changes from hour to hour, the lead in whole minutes: forecasters of unequal settings have
+        nothing in common. Of the capacity only whether there is one: traffic is forecast alike at any."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
-        return replace(self, now=0.0, settled_until=0.0, lead_seconds=lead, lead_source="", no_replicas="", held=0)
+        capacity = None if self.capacity is None else stated_capacity(1.0, "any")
+        return replace(
+            self,
+            now=0.0,
+            settled_until=0.0,
+            lead_seconds=lead,
+            lead_source="",
+            capacity=capacity,
+            no_replicas="",
+            held=0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

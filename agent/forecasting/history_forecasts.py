@@ -55,6 +55,7 @@ class HistoryForecasts:
             return None
         # Taken out meanwhile: one that could take only a part of the minutes would be a minute off for ever.
         del self._tiers[asked.tier]
+        known.use(asked)
         known.add(_minutes(reader, asked, known.end))
         self._tiers[asked.tier] = known
         return known

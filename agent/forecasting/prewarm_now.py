@@ -17,12 +17,15 @@ from agent.forecasting.exchange import Answer, Question
 from agent.forecasting.given import from_csv, history_path
 from agent.forecasting.history_forecasts import HistoryForecasts
 from agent.forecasting.tier_forecast import TierForecast
+from agent.history.capacities import measured_views
 from agent.history.store import Store
-from agent.views import views_of
+from agent.views import versions_of, views_of
 from exporters.scaling import Reference, Scaling, Secret
 from exporters.scaling_formats import manifest_text
 from exporters.scaling_week import slots_of
 from forecast.simulation_minutes import MINUTE_SECONDS
+from rules.capacity import stated_capacity
+from rules.slices import TierView
 from rules.starts import KEPT_SECONDS, Start
 from rules.timeline import start_of
 
@@ -52,10 +55,12 @@ def by_history(loaded: Loaded, tier: str, said: Said, now: float | None = None) 
     """From the history of the daemon. Raises BadConfig, HistoryProblem. That a history was made up says whoever prints of it."""
     path = history_path(loaded)
     now = time.time() if now is None else now
+    views = _views(loaded, tier)
     with Store.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
+        views = measured_views(store, views, versions_of(loaded), now)
     starts = tuple(start for event in events if event.tier == tier and (start := start_of(event)) is not None)
-    return HistoryForecasts().answer(_question(loaded, tier, starts, said, path, now))
+    return HistoryForecasts().answer(_question(loaded, views[tier], starts, said, path, now))
 
 
 def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds: float | None) -> Answer:
@@ -64,7 +69,7 @@ def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds
     given = from_csv(path, loaded, bin_seconds)
     series = given.series
     if loaded is not None:
-        asked = _question(loaded, tier, (), said, path, series.end)
+        asked = _question(loaded, _views(loaded, tier)[tier], (), said, path, series.end)
     else:
         asked = _with(_bare(tier, path, series.end, series.zone), said)
     asked = replace(asked, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
@@ -76,12 +81,20 @@ def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds
         raise SizewatchError(f"{path}: {error}") from error
 
 
-def _question(loaded: Loaded, tier: str, starts: tuple[Start, ...], said: Said, path: Path, now: float) -> Question:
-    views, config = views_of(loaded), loaded.config
+def _views(loaded: Loaded, tier: str) -> dict[str, TierView]:
+    """The view of one tier. Raises BadConfig where there is none."""
+    views = views_of(loaded)
     if tier not in views:
         raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
+    return {tier: views[tier]}
+
+
+def _question(
+    loaded: Loaded, view: TierView, starts: tuple[Start, ...], said: Said, path: Path, now: float
+) -> Question:
+    config = loaded.config
     asked = question(
-        views[tier],
+        view,
         starts,
         config.forecast,
         history=path,
@@ -106,7 +119,7 @@ def _bare(tier: str, path: Path, now: float, zone: str) -> Question:
 def _with(asked: Question, said: Said) -> Question:
     """With what the arguments say in place of what was found."""
     if said.usable_rps is not None:
-        asked = replace(asked, usable_rps=said.usable_rps, usable_source="--usable-rps", no_replicas="")
+        asked = replace(asked, capacity=stated_capacity(said.usable_rps, "--usable-rps"), no_replicas="")
     if said.start_seconds is not None:
         asked = replace(asked, lead_seconds=said.start_seconds, lead_source="--start")
     return asked

@@ -13,13 +13,14 @@ import numpy as np
 from agent.forecasting import worth
 from agent.forecasting.exchange import Answer, Question
 from exporters.forecast_text import Forecast
-from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step
+from exporters.prewarm_text import Counted, Decided, Prewarm, Recommendation, Step
 from exporters.prewarm_worth import Worth
 from forecast.forecaster import Path, Quality
-from forecast.prewarm import Usable, Why
+from forecast.prewarm import Why
 from forecast.prewarm_schedule import schedule
 from forecast.series import Array
 from rules.projections import Demand, Projection
+from rules.replica_count import replica_count
 
 SILENT_MINUTES = 10
 """So long what was seen last is taken as what arrives now; after that nothing is recommended."""
@@ -126,8 +127,11 @@ def _recommendation(asked: Question, projection: Projection | None, why: Why | N
         certainty=why.certainty,
         quantile_rps=why.quantile_rps,
         now_rps=why.now_rps,
-        usable_rps=why.usable.rps,
-        usable_source=why.usable.source,
+        usable_rps=why.capacity.rps,
+        usable_source=why.capacity.reason,
+        usable_low=why.capacity.low or None,
+        usable_high=why.capacity.high,
+        count=_counted(why),
         needed_now=why.for_now,
         minimum_warm=why.minimum,
         method=NO_METHOD if projection is None else projection.method,
@@ -137,8 +141,25 @@ def _recommendation(asked: Question, projection: Projection | None, why: Why | N
     )
 
 
+def _counted(why: Why) -> Counted:
+    """The recommended replicas at the demand that they are for, with the counts at the bounds of the capacity."""
+    demand = max(why.quantile_rps or 0.0, why.now_rps)
+    counted = replica_count(demand, why.capacity, why.margin, minimum=why.minimum)
+    carried = why.replicas * why.capacity.rps
+    one_lost = carried - why.capacity.rps
+    return Counted(
+        target_utilization=why.margin.target_utilization,
+        survives_loss_from=why.margin.survives_loss_from,
+        demand_rps=demand,
+        fewest=counted.fewest,
+        most=counted.most,
+        utilization=demand / carried if carried > 0 else None,
+        utilization_one_lost=demand / one_lost if one_lost > 0 else None,
+    )
+
+
 def _schedule(asked: Question, projection: Projection | None, found: Found) -> tuple[tuple[Step, ...], float | None]:
-    if not found.warming or asked.usable_rps is None or asked.lead_seconds is None:
+    if not found.warming or asked.capacity is None or asked.lead_seconds is None:
         return (), None
     if projection is None or not projection.points:
         return (), None
@@ -147,7 +168,8 @@ def _schedule(asked: Question, projection: Projection | None, found: Found) -> t
         np.array([point.q99 if high else point.q95 for point in projection.points]),
         start=projection.points[0].t,
         bin_seconds=asked.bin_seconds,
-        usable=Usable(rps=asked.usable_rps, source=asked.usable_source),
+        capacity_rps=asked.capacity.rps,
+        margin=asked.margin,
         lead_seconds=asked.lead_seconds,
         minimum=found.minimum,
     )

@@ -22,7 +22,7 @@ from forecast.binning import last, rebinned
 from forecast.events import event_factors
 from forecast.forecaster import Forecaster
 from forecast.newsvendor import Prices
-from forecast.prewarm import Prewarmer, Usable, Why, certainty, hold_minutes, lead_minutes
+from forecast.prewarm import Prewarmer, Why, certainty, hold_minutes, lead_minutes
 from forecast.series import Array, Series
 from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Between, per_minute, rates
 
@@ -44,6 +44,7 @@ class TierForecast:
 
     def __init__(self, asked: Question, minutes: Series) -> None:
         self.settings = asked.settings
+        self._capacity = asked.capacity
         self._bin_minutes = round(asked.bin_seconds / MINUTE_SECONDS)
         self._events = known_events(asked)
         begun = _from_whole_bin(_by_minute(last(minutes, KEPT_SECONDS)), asked.bin_seconds)
@@ -66,6 +67,10 @@ class TierForecast:
     def end(self) -> float:
         """Up to where minutes are known, unix seconds."""
         return self._start + len(self._rates) * MINUTE_SECONDS
+
+    def use(self, asked: Question) -> None:
+        """From now on count replicas with the capacity of this question; its settings must be those that this was made with."""
+        self._capacity = asked.capacity
 
     def add(self, amounts: Iterable[float]) -> None:
         """The minutes that follow: what arrived in each, NaN where it is not known."""
@@ -155,8 +160,8 @@ class TierForecast:
     def _level(self, asked: Question) -> float:
         """How sure the capacity must be: by the prices where both are known, else as configured, else by the lead alone."""
         lead, prices = self._lead or lead_minutes(asked.horizon_seconds), _prices(asked)
-        if prices is not None and asked.usable_rps is not None:
-            return min(certainty(lead, prices.late_to_warm(asked.usable_rps)), HIGHEST_CERTAINTY)
+        if prices is not None and self._capacity is not None:
+            return min(certainty(lead, prices.late_to_warm(self._capacity.rps)), HIGHEST_CERTAINTY)
         return certainty(lead) if asked.certainty is None else asked.certainty
 
     def _hold_minutes(self, asked: Question) -> int | None:
@@ -168,7 +173,7 @@ class TierForecast:
     def _look_back(self) -> None:
         """What pre-warming was worth lately, and the minimum that follows from prices."""
         asked = self.settings
-        if asked.lead_seconds is None or asked.usable_rps is None or self._lead is None:
+        if asked.lead_seconds is None or self._capacity is None or self._lead is None:
             return
         past = worth.Past(
             rates=np.array(self._rates),
@@ -178,7 +183,7 @@ class TierForecast:
             bin_minutes=self._bin_minutes,
             lead_seconds=asked.lead_seconds,
             certainty=self._certainty,
-            usable_rps=asked.usable_rps,
+            usable_rps=self._capacity.rps,
             hold=self._hold,
             replica_hour=asked.replica_hour,
             currency=asked.currency,
@@ -188,7 +193,7 @@ class TierForecast:
             return
         prices = _prices(asked)
         if prices is not None:
-            ratio = prices.critical_ratio(asked.usable_rps)
+            ratio = prices.critical_ratio(self._capacity.rps)
             self._minimum = worth.floor(past, week, ratio, max(1, asked.minimum_warm)).replicas
         self._worth = worth.worth_lately(past, week, self._minimum)
 
@@ -196,16 +201,20 @@ class TierForecast:
         """Replicas are counted from now on; those that were recommended last (`held`), and what the last minutes needed, are
         held as if they had just been asked for."""
         asked = self.settings
-        if asked.lead_seconds is None or asked.usable_rps is None or self._lead is None:
+        if asked.lead_seconds is None or self._capacity is None or self._lead is None:
             return
         hold = self._hold or hold_minutes(self._lead)
         self._warmer = Prewarmer(
-            lead_seconds=asked.lead_seconds, minimum=self._minimum, certainty=self._certainty, hold=hold
+            lead_seconds=asked.lead_seconds,
+            minimum=self._minimum,
+            certainty=self._certainty,
+            hold=hold,
+            margin=asked.margin,
         )
-        usable = Usable(rps=asked.usable_rps, source=asked.usable_source)
-        for rate in (*self._rates[-hold:-1], held * asked.usable_rps):
+        for rate in self._rates[-hold:-1]:
             if np.isfinite(rate):
-                self._warmer.step(None, rate, usable)
+                self._warmer.step(None, rate, self._capacity)
+        self._warmer.remember(held)
         self._warm()
 
     def _warm(self) -> None:
@@ -216,9 +225,8 @@ class TierForecast:
         quantile = self._now.quantile(self._certainty)
         if quantile is not None:
             quantile *= float(self._factors(self.end + self._lead * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
-        asked = self.settings
-        assert asked.usable_rps is not None
-        self._why = self._warmer.step(quantile, rate, Usable(rps=asked.usable_rps, source=asked.usable_source))
+        assert self._capacity is not None
+        self._why = self._warmer.step(quantile, rate, self._capacity)
 
     def _now_rps(self) -> float | None:
         """What arrives now: the last minute that is known, if that is not long ago."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent.cycle import Closed, Key
-from agent.history import days
+from agent.history import capacities, days
 from agent.history.booking import Booking, Buffer
 from agent.history.reader import Reader
 from agent.history.spans import Span
@@ -210,6 +210,16 @@ class Keeping:
             self.trouble = str(trouble)
             return None
         return {tier: text for tier, text in found.items() if text is not None}
+
+    def measured_views(
+        self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float
+    ) -> dict[str, TierView] | None:
+        """The views with what a replica can take by now; None where the history cannot be asked."""
+        try:
+            return capacities.measured_views(self._open(), views, versions, now)
+        except (HistoryTrouble, HistoryProblem) as trouble:
+            self.trouble = str(trouble)
+            return None
 
     def long_answers(
         self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agent.config import Loaded
 from agent.errors import BadConfig, SizewatchError
+from agent.history.capacities import measured_views
 from agent.history.store import Store
 from agent.reporting import folder
 from agent.reporting.gathering import Asked, gather
@@ -37,7 +38,7 @@ def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with Store.open_reader(loaded.config.history_path) as store:
         asked = Asked(
-            views=views_of(loaded),
+            views=measured_views(store, views_of(loaded), versions_of(loaded), until),
             versions=versions_of(loaded),
             plan=loaded.plan,
             since=until - span,

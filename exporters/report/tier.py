@@ -190,7 +190,7 @@ def _curve(resize: Resize) -> CurvePart:
         usable_rps=usable.rps if usable else None,
         usable_low=usable.low if usable else None,
         usable_high=usable.high if usable else None,
-        planned_usable_rps=view.basis.usable_rps,
+        planned_usable_rps=view.capacity.planned_rps if view.capacity else None,
         knee_seen=usable.knee_seen if usable else False,
         certainty=usable.certainty.value if usable else "",
         reason=usable.reason if usable else "neither production nor the plan tells what a replica can take",
@@ -255,7 +255,7 @@ def _cost(one: Costed) -> CostRow:
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
     resize, judged = past.resize, judge_row(("UtilizationTrap",), past)
-    week = by_hour_of_week(resize.seen, zone) if resize.seen.view.basis.usable_rps else ()
+    week = by_hour_of_week(resize.seen, zone) if resize.seen.view.capacity else ()
     return TrapPart(
         utilization=as_number(resize.utilization),
         status=judged.status,

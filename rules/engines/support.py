@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.capacity import Capacity, CapacitySource
 from rules.engines.table import Engine
 from rules.families import BY_NAME, Kind
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
 from rules.readings import Basis, read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
+from rules.verdicts import Certainty
 from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
 
 SECONDS = 60.0
@@ -28,7 +30,9 @@ FULL_PLAN = Basis(
     gpu_hour_price=1.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=1.0,
-    usable_rps=1.0,
+    capacity=Capacity(
+        rps=1.0, low=1.0, high=1.0, source=CapacitySource.BENCHMARK, certainty=Certainty.CERTAIN, reason="one"
+    ),
     planned_tokens_per_request=1.0,
 )
 """A plan that has everything: what is missing then is the engine's."""

@@ -1,0 +1,235 @@
+"""Capacity as production shows it: one estimate from a week's load bins, and the capacity now from two weeks of days.
+
+Owns the way from production's own curve and the benchmark's to `Capacity`. Nothing else estimates what a replica can take.
+How estimates of successive days become one number is `rules.capacity.damp_capacity`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rules import windows
+from rules.capacity import EVALUATIONS, EVIDENCE_DAYS, Capacity, CapacitySource, damp_capacity, planned_capacity
+from rules.catalogue import BY_NAME as RULES
+from rules.curve import CERTAIN_REQUESTS, OperatingPoint
+from rules.judging import LIKELY_CONFIDENCE, Case, Comparable, comparable
+from rules.judging_tails import beyond_chance, tail_of
+from rules.plan import Point
+from rules.resize_curve import BAD, FINE, Kept, ProductionPoint, production_points
+from rules.signals import Reading, SignalValue
+from rules.slices import Slice, TierView, place
+from rules.verdicts import Certainty
+
+DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
+"""Days of history that `capacity_now` reads."""
+
+DAY_SECONDS = 86_400.0
+
+SLOWER = ("TtftDivergence", "TpotDivergence")
+"""The rules whose thresholds say when production is slower than the benchmark at equal load."""
+
+NEAR = 0.9
+"""A benchmark whose usable load production came so near to is confirmed there."""
+
+
+def capacity_now(view: TierView, days: Iterable[Iterable[Slice]]) -> Capacity | None:
+    """Return the capacity of one replica from the last DAYS days, oldest first, each as slices by load bin under the present plan.
+
+    Each of the last EVALUATIONS days gets an estimate from the EVIDENCE_DAYS that end with it; `damp_capacity` joins them.
+    """
+    if not _serves_whole_requests(view):
+        return planned_capacity(view.plan) if view.plan else None
+    sums = [sum_by_bin(day) for day in days]
+    estimates = [
+        estimate_capacity(view, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
+        for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
+    ]
+    return damp_capacity(estimates)
+
+
+def _serves_whole_requests(view: TierView) -> bool:
+    """Whether a replica of the tier does all of a request; else no load of whole requests says what one can take."""
+    return not (set(view.pools.values()) & {"prefill", "decode"} or (view.plan and view.plan.pools != ("mixed",)))
+
+
+def sum_by_bin(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """Return one slice a load bin, and one for what was beyond the benchmark."""
+    grouped: dict[int | None, list[Slice]] = {}
+    for one in slices:
+        grouped.setdefault(one.bin, []).append(one)
+    return tuple(
+        # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
+        replace(
+            place(windows.add(one.window for one in several), None, None, bin),
+            beyond=next((one.beyond for one in several if one.beyond), ""),
+        )
+        for bin, several in grouped.items()
+    )
+
+
+def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
+    """Return what a replica can take by one sum a load bin. None where neither production nor the plan tells.
+
+    Where production broke the SLO above a load that kept it, the knee lies between the two, and the plan's own value stands
+    if it does too. Else the plan stands as far as production reached; where production is slower than the benchmark at
+    equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
+    kept it was broken by something else than load: a cascade, a restart.
+    """
+    points = production_points(view, bins)
+    plan = planned_capacity(view.plan) if view.plan else None
+    kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
+    above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
+    if kept is not None and above:
+        return _between(view, plan, points, kept, above[0])
+    if plan is None:
+        return _without_benchmark(points, kept) if kept else None
+    base = replace(
+        plan,
+        highest_rps=max((one.rps for one in points), default=None),
+        kept_rps=kept.rps if kept else None,
+        knee_seen=bool(above),
+    )
+    if above:
+        text = f"no load of production kept the SLO, not even {above[0].rps:.3g} rps a replica"
+        text += f": the planned {plan.rps:.3g} does not hold"
+        rps = min(plan.rps, above[0].rps)
+        return replace(base, rps=rps, low=0.0, high=above[0].rps, source=CapacitySource.PRODUCTION, reason=text)
+    if kept is None:
+        return base
+    slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
+    scaled = _scaled(base, view, points, kept) if slower else None
+    if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
+        return _confirmed(base, kept)
+    return scaled
+
+
+def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+    text = f"the plan has no benchmark; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
+    return Capacity(
+        rps=kept.rps,
+        low=kept.rps,
+        high=None,
+        source=CapacitySource.PRODUCTION,
+        certainty=Certainty.LIKELY,
+        reason=text,
+        highest_rps=max(one.rps for one in points),
+        kept_rps=kept.rps,
+    )
+
+
+def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
+    """Return the plan's value, or the higher load at which production kept the SLO; certain where production came near to it.
+
+    The operator's word stands although production kept the SLO above it: there may be reasons that no metric shows.
+    """
+    best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
+    sure = kept.rps >= NEAR * base.rps
+    whose = "the benchmark's" if base.source is CapacitySource.BENCHMARK else "the planned"
+    return replace(
+        base,
+        rps=best,
+        low=best if sure else min(kept.rps, best),
+        high=None if base.high is None else max(best, base.high),
+        source=base.source if best == base.rps else CapacitySource.PRODUCTION,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        reason=f"{whose} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
+    )
+
+
+def _between(
+    view: TierView,
+    plan: Capacity | None,
+    points: Sequence[ProductionPoint],
+    kept: ProductionPoint,
+    broken: ProductionPoint,
+) -> Capacity:
+    low, high = kept.rps, broken.rps
+    planned, whose = None, "the planned"
+    if plan is not None:
+        planned = plan.rps
+        whose = "the benchmark's" if plan.source is CapacitySource.BENCHMARK else whose
+    inside = planned is not None and low <= planned <= high
+    capped = plan is not None and plan.source is CapacitySource.OPERATOR and plan.rps < low
+    best = planned if planned is not None and (inside or capped) else _crossing(view, kept, broken)
+    sure = kept.kept is Kept.KEPT and broken.kept is Kept.BROKEN
+    text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
+    if planned is not None:
+        text += f"; {whose} {planned:.3g} lies between" if inside else f"; {whose} {planned:.3g} does not"
+    if capped:
+        text += ", and stands as the operator's word"
+    return Capacity(
+        rps=best,
+        low=min(low, best),
+        high=high,
+        source=plan.source if plan is not None and (inside or capped) else CapacitySource.PRODUCTION,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        reason=text,
+        planned_rps=planned,
+        highest_rps=max(one.rps for one in points),
+        kept_rps=kept.rps,
+        knee_seen=True,
+    )
+
+
+def _crossing(view: TierView, kept: ProductionPoint, broken: ProductionPoint) -> float:
+    """Return the load at which TTFT or TPOT P99 crosses its limit first, by the logarithms of the best estimates (as
+    `rules.curve` does between points of the benchmark)."""
+    slo = view.plan.slo if view.plan else None
+    found = []
+    for limit, name in ((slo and slo.ttft_p99_seconds, "ttft_p99"), (slo and slo.tpot_p99_seconds, "tpot_p99")):
+        below, over = _best(getattr(kept, name)), _best(getattr(broken, name))
+        if limit and below and over and below < limit < over:
+            share = math.log(limit / below) / math.log(over / below)
+            found.append(kept.rps + share * (broken.rps - kept.rps))
+    return min(found, default=kept.rps)
+
+
+def _best(value: SignalValue) -> float | None:
+    if not isinstance(value, Reading):
+        return None
+    return value.low if value.value is None else value.value
+
+
+def _is_slower(view: TierView, bins: Sequence[Slice]) -> bool:
+    """Return whether more requests than allowed were slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
+    for name in SLOWER:
+        case = Case(rule=RULES[name], view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS)
+        found = comparable(case, (case.rule.family,))
+        tail = tail_of(found, found.slices) if isinstance(found, Comparable) else None
+        if tail is None or tail.requests < case.limit("minimum_requests"):
+            continue
+        if beyond_chance(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
+            return True
+    return False
+
+
+def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
+    """Return the largest ratios of production's P99 (best estimate) to the benchmark's at equal load, of TTFT and of TPOT, over
+    the bins with enough requests; 1 where production is not slower, or no bin can be compared."""
+    enough = [one for one in points if one.requests >= CERTAIN_REQUESTS]
+    ttft = [seen / one.planned_ttft_p99 for one in enough if (seen := _best(one.ttft_p99)) and one.planned_ttft_p99]
+    tpot = [seen / one.planned_tpot_p99 for one in enough if (seen := _best(one.tpot_p99)) and one.planned_tpot_p99]
+    return max([1.0, *ttft]), max([1.0, *tpot])
+
+
+def _scaled(base: Capacity, view: TierView, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+    """Return the benchmark's operating point with every latency as much slower as production is at equal load."""
+    curve, plan, factors = view.curve, view.plan, slower_than_planned(points)
+    found: OperatingPoint | None = None
+    if curve is not None and plan is not None:
+        found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
+    best = max(kept.rps, found.usable_rps if found else 0.0)
+    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
+    text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {base.rps:.3g}"
+    return replace(
+        base, rps=best, low=kept.rps, high=max(best, base.rps), source=CapacitySource.PRODUCTION, reason=text
+    )
+
+
+def _slower(point: Point, ttft: float, tpot: float) -> Point:
+    """A point of the benchmark with its latencies so many times as long; events of a stream are as much slower as tokens."""
+    factors = {"ttft_p99_seconds": ttft, "tpot_p99_seconds": tpot, "itl_p99_seconds": tpot}
+    told = {name: value for name in factors if (value := getattr(point, name)) is not None}
+    return point.model_copy(update={name: value * factors[name] for name, value in told.items()})
