@@ -6,6 +6,7 @@ from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (f
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 13, 15
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
 IDLE, APPLICATION_CLOCKS, SYNC_BOOST, DISPLAY = 0x1, 0x2, 0x10, 0x100
+BOARD_LIMIT, RELIABILITY = 0x200, 0x400
 
 
 def throttled(gpu):
@@ -38,10 +39,11 @@ def test_the_boards_brakes_are_polled_and_stand_for_the_time_since_the_poll_befo
 @pytest.mark.parametrize(
     ("reasons", "expected"),
     [
-        (IDLE | APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY, (0.0, 0.0, 0.0)),
+        (IDLE | APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY | RELIABILITY, (0.0, 0.0, 0.0)),
         (POWER_CAP, (15.0, 0.0, 0.0)),
         (SW_THERMAL, (0.0, 15.0, 0.0)),
         (HW_SLOWDOWN, (0.0, 0.0, 15.0)),
+        (BOARD_LIMIT, (0.0, 0.0, 15.0)),
         (HW_SLOWDOWN | HW_THERMAL, (0.0, 15.0, 0.0)),
         (HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE, (0.0, 15.0, 15.0)),
         (POWER_CAP | SW_THERMAL, (15.0, 15.0, 0.0)),

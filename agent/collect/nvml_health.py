@@ -47,14 +47,21 @@ TOTALS: Mapping[str, _Total] = MappingProxyType(
     }
 )
 
+BOARD_LIMIT = 0x200
+"""Bit of a board limit (NVML reference, nvmlClocksEventReasonBoardLimit). Older drivers never set it, and bindings before
+13.615 do not name it."""
+
 BITS: Mapping[str, int] = MappingProxyType(
     {
         POWER: pynvml.nvmlClocksEventReasonSwPowerCap,
         THERMAL: pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
-        HARDWARE: pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+        HARDWARE: pynvml.nvmlClocksEventReasonHwSlowdown
+        | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+        | BOARD_LIMIT,
     }
 )
-"""Idle, application clocks, sync boost and display clocks hold nothing down that was wanted."""
+"""Idle, application clocks, sync boost and display clocks hold nothing down that was wanted. The reliability limit (0x400)
+is a voltage limit that every GPU reaches at its top clock, as for DCGM (`rules.gpu_names.dcgm_ignored`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
