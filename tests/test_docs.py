@@ -31,8 +31,12 @@ from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import ENGINES, mapped
 from rules.engines.support import engine_signals, exposures
 from rules.families import FAMILIES, Kind
+from rules.gpu_names.dcgm import OFF
+from rules.gpu_names.exporter import GpuExporter
+from rules.gpu_names.registry import EXPORTERS
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE
-from rules.signals import SIGNALS, Gap
+from rules.readings import families_of
+from rules.signals import BY_NAME, SIGNALS, Gap
 from rules.step13 import FIRST_WEEK_SECONDS
 from rules.ways import FULL_COVERAGE
 
@@ -173,8 +177,24 @@ def test_the_gpus_page_has_every_source_and_every_signal_of_a_gpu() -> None:
     assert sources == list(get_args(Gpus.model_fields["source"].annotation))
     page = PAGES["gpus.md"]
     known = {signal.name for signal in SIGNALS} - {signal.name for signal in engine_signals()}
-    shown = set(re.findall(r"`([a-z_]+)`", page)) | {"gpu_throttled_thermal_ratio"}
-    assert known <= shown
+    assert known <= set(re.findall(r"`([a-z_]+)`", page))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
+def test_the_gpus_page_says_of_each_exporter_what_its_table_says(exporter: GpuExporter) -> None:
+    sources = [row[0].split("`")[1] for row in rows("gpus.md", "GPUs")]
+    column = 1 + sources.index(exporter.name)
+    told = [(CODE.findall(row[0]), row[column]) for row in rows("gpus.md", "What each gives")]
+    assert len(told) == 10
+    for signals, cell in told:
+        wanted = frozenset[str]().union(*(families_of(BY_NAME[signal]) for signal in signals))
+        read = [field for field in exporter.fields if field.ours in wanted]
+        own = {name for name in wanted if "covered" not in name}
+        assert (cell == "-") == (own <= set(exporter.not_exposed)), (signals, cell)
+        assert ("poll" in cell) == any(field.sampled for field in read), (signals, cell)
+        assert ("off by default" in cell) == (bool(read) and all(f.off == OFF for f in read)), (signals, cell)
+        series = set(re.findall(r"`(DCGM_\w+)`", cell))
+        assert series <= {name for field in read for name in field.names}, (signals, cell)
 
 
 def test_the_gaps_are_all_explained() -> None:
