@@ -89,6 +89,13 @@ PLAN_INFO = _gauge(
 PLAN_USABLE_RPS = _gauge(
     "plan_usable_rps", OF_TIER, "Requests per second of one replica at its planned operating point"
 )
+CAPACITY_RPS = _gauge(
+    "capacity_rps",
+    OF_TIER,
+    "Requests per second that one replica carries within its SLO now, as replicas are counted with",
+)
+CAPACITY_LOW_RPS = _gauge("capacity_low_rps", OF_TIER, "Lower bound of that; absent where it is open")
+CAPACITY_HIGH_RPS = _gauge("capacity_high_rps", OF_TIER, "Upper bound of that; absent where it is open")
 PLAN_C_MAX = _gauge("plan_c_max", OF_TIER, "Requests in the system of one replica at its planned operating point")
 PLAN_REPLICAS = _gauge("plan_replicas", OF_TIER, "Replicas the plan deploys")
 PLAN_MINIMUM_WARM = _gauge("plan_minimum_warm_replicas", OF_TIER, "Replicas the plan never scales away")
@@ -262,6 +269,9 @@ OWN: tuple[Metric, ...] = (
     CASCADE_STAGE,
     PLAN_INFO,
     PLAN_USABLE_RPS,
+    CAPACITY_RPS,
+    CAPACITY_LOW_RPS,
+    CAPACITY_HIGH_RPS,
     PLAN_C_MAX,
     PLAN_REPLICAS,
     PLAN_MINIMUM_WARM,

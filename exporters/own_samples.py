@@ -26,6 +26,7 @@ from exporters.status import (
     WebhookHealth,
 )
 from exporters.store_samples import STORE_SAMPLES
+from rules.capacity import Capacity
 from rules.curve import operating_point
 from rules.plan import TierPlan, plan_version
 from rules.signals import Missing, SignalValue
@@ -77,6 +78,18 @@ def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
 
 def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
     return ((tier, tier.view.plan) for tier in status.tiers if tier.view.plan is not None)
+
+
+def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
+    """Of the agent that judges the whole tier: a node that sees some of its replicas has no history to measure from."""
+
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            found = value(tier.view.capacity) if tier.view.capacity and tier.tells is not Tells.REPLICAS else None
+            if found is not None:
+                yield (tier.name,), found
+
+    return samples
 
 
 def _of_health(value: Callable[[Health], float | None]) -> Samples:
@@ -236,6 +249,9 @@ SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
     (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),
+    (names.CAPACITY_RPS, _of_capacity(lambda one: one.rps)),
+    (names.CAPACITY_LOW_RPS, _of_capacity(lambda one: one.low or None)),
+    (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.PLAN_C_MAX, _of_plans(_c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
     (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),

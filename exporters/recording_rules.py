@@ -131,9 +131,9 @@ def _use() -> Iterator[Record]:
 
 
 def _of_the_plan() -> Iterator[Record]:
-    """Load against the operating point (DESIGN 3.12, the part in requests), and cost by measured tokens (DESIGN 3.14)."""
+    """Load against capacity (DESIGN 3.12, the part in requests), and cost by measured tokens (DESIGN 3.14)."""
     up, finished = recorded("sizewatch_replicas_up", "sum"), _rate("requests_finished")
-    usable = _told(names.PLAN_USABLE_RPS.name)
+    usable = _told(names.CAPACITY_RPS.name)
     yield Record(
         name=recorded("sizewatch_load", f"ratio_rate{RANGE}"),
         expr=f"{finished}\n/\n(\n  ({up} > 0)\n  * ignoring ({names.POOL}) group_left ()\n  {usable}\n)",

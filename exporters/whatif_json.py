@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from exporters.whatif_words import headline
+from rules.replica_count import ReplicaCount
 from rules.signals import Missing, SignalValue
 from rules.whatif import AtLoad, Met, WhatIf
 from rules.whatif_money import Bill
@@ -40,13 +41,34 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         else {**(_at_load(found.one_lost) or {}), "survived_up_to_rps": found.one_lost_rps},
         "usable_rps": None
         if usable is None
-        else {"value": usable.rps, "low": usable.low, "high": usable.high, "reason": usable.reason},
+        else {
+            "value": usable.rps,
+            "low": usable.low,
+            "high": usable.high,
+            "source": usable.source.value,
+            "reason": usable.reason,
+        },
         "utilization": found.utilization,
+        "needed": _needed(found.needed),
         "cost": _bill(found.bill),
         "cost_now": _bill(found.bill_now),
         "limits": [_met(one) for one in found.met],
         "times_the_benchmark": dict(found.slower),
         "assumed": list(found.assumed),
+    }
+
+
+def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {
+        "replicas": one.replicas,
+        "low": one.fewest,
+        "high": one.most,
+        "target_utilization": one.margin.target_utilization,
+        "survives_loss_from": one.margin.survives_loss_from,
+        "utilization": one.utilization,
+        "utilization_one_lost": one.utilization_one_lost,
     }
 
 

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from exporters.text_table import text_table
 from exporters.whatif_words import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
 from rules.money import amount, figure
+from rules.replica_count import ReplicaCount
 from rules.resize_curve import Kept
 from rules.signals import Missing, Reading, SignalValue
 from rules.whatif import Met, WhatIf
@@ -46,9 +47,19 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.usable is not None and found.utilization is not None:
         usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
         yield "Use", f"{found.utilization:.0%} of the {usable}"
+    if found.needed is not None:
+        yield "Needed", _needed(found.needed)
     yield "Lengths", _lengths(found)
     yield "One lost", _one_lost(found)
     yield "Money", _money(found.bill, found.bill_now)
+
+
+def _needed(one: ReplicaCount) -> str:
+    """The count for that load, by which margin, and between which counts it lies."""
+    text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used then"
+    if one.utilization_one_lost is not None:
+        text += f", {one.utilization_one_lost:.0%} with one lost"
+    return f"{text}; {one.bounds_text} by the bounds of what one takes" if one.bounds_text else text
 
 
 def _load(found: WhatIf, zone: str) -> str:

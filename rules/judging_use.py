@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rules import money, periods, windows
 from rules.judging import SEPARATE, Case, persists
 from rules.readings import replica_rate
+from rules.replica_count import margin_of, replica_count
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
 from rules.windows import MINUTE_SECONDS, Window
@@ -45,7 +46,13 @@ def judge_headroom(case: Case) -> Answer:
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
         return _answer(case, used, Status.OK, True, told)
-    return _answer(case, used, Status.WARNING, periods.covered(judged), f"{sentence}{_more(case, judged, used.value)}")
+    # Over a week the report proposes the size, from the peak and not from hours: one number is enough.
+    more = (
+        ": the report and `sizewatch prewarm` say how many are needed then"
+        if weekly
+        else _more(case, judged, used.value)
+    )
+    return _answer(case, used, Status.WARNING, periods.covered(judged), f"{sentence}{more}")
 
 
 def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
@@ -88,13 +95,20 @@ def _by_tokens(case: Case, judged: Sequence[Window], utilization: float) -> str:
 
 
 def _more(case: Case, judged: Sequence[Window], utilization: float) -> str:
-    """What the replicas that bring it below the limit bring and cost; one at least."""
-    replicas = periods.ready(judged)
-    more = max(1, math.ceil(replicas * (utilization / case.limit("above") - 1)))
-    after = number(utilization * replicas / (replicas + more), "ratio")
-    which, bring, cost = ("one replica", "brings", "costs") if more == 1 else (f"{more} replicas", "bring", "cost")
-    text = f": {which} beside the {replicas:.1f} that were ready {bring} it to {after}"
-    return text if case.view.plan is None else f"{text} and {cost} {money.a_day(more, money.price_of(case.view.plan))}"
+    """How many replicas this use needs, as every count is made, and what the missing ones cost. One more at least."""
+    replicas, capacity = periods.ready(judged), case.view.capacity
+    if capacity is None:
+        return ""
+    demand = utilization * replicas * capacity.rps
+    needed = max(math.floor(replicas + 1), replica_count(demand, capacity, margin_of(case.view.limits)).replicas)
+    more = max(1, needed - round(replicas))
+    after = number(utilization * replicas / needed, "ratio")
+    text = f": {needed} replicas are needed ({after} used), {replicas:.1f} were ready"
+    return (
+        text
+        if case.view.plan is None
+        else f"{text}; {more} more cost {money.a_day(more, money.price_of(case.view.plan))}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from rules.curve import CERTAIN_REQUESTS
 from rules.measured_capacity import slower_than_planned
 from rules.plan import TierPlan
 from rules.readings import read
+from rules.replica_count import ReplicaCount, margin_of, replica_count
 from rules.resize_curve import Kept, ProductionPoint, production_points
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow, workload_now
@@ -73,7 +74,8 @@ class Met:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The answer. `now` is as it was in the busiest hours (None: no replica was seen), `one_lost` with one replica fewer (None: of
-    one). `usable` is what a replica takes now as the report has it, `utilization` the asked load's share of it."""
+    one). `usable` is what a replica takes now, `utilization` the asked load's share of it, `needed`
+    the replicas for that load (None: other prompts, or what a replica takes is not known)."""
 
     tier: str
     question: Question
@@ -84,6 +86,7 @@ class WhatIf:
     one_lost: AtLoad | None
     usable: Capacity | None
     utilization: float | None
+    needed: ReplicaCount | None
     met: tuple[Met, ...]
     one_lost_rps: float | None
     bill: Bill | None
@@ -140,6 +143,9 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
         utilization=per_replica / usable.rps if usable and usable.rps > 0 else None,
+        needed=replica_count(rps, usable, margin_of(seen.view.limits))
+        if usable is not None and question.prompt_scale == 1
+        else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
         **_bills(seen, question, peak, rps),

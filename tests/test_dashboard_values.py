@@ -54,7 +54,7 @@ def told() -> dict[str, str]:
     }
     for tier in ("t", "u", "d"):
         found |= {
-            series("plan_usable_rps", tier): "12x60",
+            series("capacity_rps", tier): "12x60",
             series("plan_gpus_per_replica", tier): "4x60",
             series("plan_slo_ttft_p99_seconds", tier): "2x60",
             series("plan_gpu_hour_price", tier, more=',currency="EUR"'): "2x60",

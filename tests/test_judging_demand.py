@@ -124,7 +124,7 @@ def test_a_benchmark_without_an_end_proves_nothing() -> None:
 def test_more_than_even_the_planned_fleet_may_take_is_critical() -> None:
     found = told(7.0)
     assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
-    assert found.sentence.endswith("2 more are needed; the 3 planned would not be enough")
+    assert found.sentence.endswith("3 more are needed; the 3 planned would not be enough")
 
 
 def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() -> None:
@@ -210,7 +210,7 @@ def test_what_is_forecast_within_the_lead_is_likely_and_says_when_and_how_many_a
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert found.sentence == (
         "Up to 13 rps (95 % quantile, median 10 rps) are forecast in 3 min by combined; "
-        "the 3 planned replicas may take 12 rps: 1 short"
+        "the 3 planned replicas may take 12 rps: 2 short"
     )
 
 

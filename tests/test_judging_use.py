@@ -28,7 +28,7 @@ def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_mo
     found = headroom(live(5.7))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "Fleet utilisation 95.0% for 15 min: one replica beside the 2.0 that were ready brings it to 63.3% and costs 60 USD a day"
+        "Fleet utilisation 95.0% for 15 min: 3 replicas are needed (63.3% used), 2.0 were ready; 1 more cost 60 USD a day"
     )
     assert found.actions[0].text == "Add a replica of this tier"
 
@@ -42,7 +42,7 @@ def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> No
     """18 rps of usable 6 on each of two replicas: one more would leave 200 %, five leave 85.7 %."""
     found = headroom(live(18.0))
     assert found.sentence == (
-        "Fleet utilisation 300.0% for 15 min: 5 replicas beside the 2.0 that were ready bring it to 85.7% and cost 300 USD a day"
+        "Fleet utilisation 300.0% for 15 min: 7 replicas are needed (85.7% used), 2.0 were ready; 5 more cost 300 USD a day"
     )
 
 
@@ -50,7 +50,7 @@ def test_a_fleet_that_tokens_fill_says_so_for_other_rules_count_requests() -> No
     workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 20}}
     made = live(3.0, counters={"prompt_tokens": 180 * 170.0, "generation_tokens": 180 * 20.0})
     found = judging_samples.verdict("NoHeadroom", view(workload=workload), made)
-    assert found.sentence.startswith("Fleet utilisation 95.0% by tokens (50.0% by requests) for 15 min: one replica")
+    assert found.sentence.startswith("Fleet utilisation 95.0% by tokens (50.0% by requests) for 15 min: ")
 
 
 def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:
@@ -74,7 +74,7 @@ def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
     assert bare.reason is Gap.NOT_IN_PLAN
     unpriced = judging_samples.verdict("NoHeadroom", judging_samples.view(), live(5.7))
     assert unpriced.sentence.endswith(
-        "one replica beside the 1.0 that were ready brings it to 47.5% and costs 24 GPU-hours a day"
+        "2 replicas are needed (47.5% used), 1.0 were ready; 1 more cost 24 GPU-hours a day"
     )
     apart = judging_samples.unknown("NoHeadroom", view(pools=["prefill", "decode"]), live(5.7))
     assert apart.reason is Gap.NOT_IN_PLAN

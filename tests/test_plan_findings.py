@@ -136,7 +136,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             {"fleet": {"instances": 1}},
             "fleet.instances",
             "warning",
-            "1 at 3 usable rps each carry 3 rps, not the peak of 4; 2 would",
+            "1 at 3 usable rps each carry 3 rps, not the peak of 4; Step 11 asks for 2",
         ),
         (
             {"fleet": {"instances": 2, "safety_factor": 1.6}},
@@ -144,7 +144,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "info",
             (
                 "2 at 3 usable rps each carry 6 rps, the peak of 4 but not 1.6 times it, as the safety factor asks; "
-                "4 would"
+                "Step 11 asks for 3"
             ),
         ),
         (

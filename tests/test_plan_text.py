@@ -40,9 +40,8 @@ def test_the_guides_arithmetic_is_shown_step_by_step() -> None:
         "  usable       12 completed requests per second; beyond it TTFT P99 exceeds",
         "  C_max        48 requests in the system",
         "  C_max / SLO  48 / 2 s = 24 rps, 2 x usable (guide 8.3: up to 2)",
-        "  peak         120 rps / 12 usable = 10 instances",
-        "  guide 8.3    10 x 4 GPUs x 1.3 safety = 52 GPUs",
-        "  Step 11      10 x 1.3 = 13 replicas, 52 GPUs (whole replicas only)",
+        "  peak         120 rps / 12 usable = 10 full replicas",
+        "  Step 11      13 replicas, 52 GPUs (1.3 x the peak, at most 90% used, one may",
         "  planned      13 replicas, 52 GPUs: 156 rps, 1.3 x the peak; 2 always warm",
         # 13 replicas x 2400 tokens/s x 3600 s x 0.6 = 67.392 million tokens for 130 USD.
         "  cost         52 GPUs x 2.5 = 130 USD an hour; 1.93 USD a million output",
@@ -88,7 +87,7 @@ def test_a_plan_without_a_curve_is_shown_without_one() -> None:
 def test_a_given_operating_point_is_used_and_named_as_given() -> None:
     text = shown_with(operating_point={"usable_rps": 3, "c_max": 9}, workload={"requests_per_second": {"peak": 7}})
     assert "  usable       3 completed requests per second; as the plan gives it" in text
-    assert "  peak         7 rps / 3 usable = 3 instances" in text
+    assert "  peak         7 rps / 3 usable = 2.33 full replicas" in text
     assert "  C_max / SLO  9 / 2 s = 4.5 rps, 1.5 x usable (guide 8.3: up to 2)" in text
 
 

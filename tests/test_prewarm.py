@@ -126,7 +126,7 @@ def test_what_cannot_be_decided_is_refused() -> None:
     with pytest.raises(ValueError, match="hold"):
         prewarmer(hold=0)
     for demand in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(ValueError, match="demand"):
+        with pytest.raises(ValueError, match="cannot be served"):
             prewarmer().step(demand, 1.0, PLAN)
 
 

@@ -61,7 +61,7 @@ def test_records_have_the_values_that_their_names_claim(tmp_path: Path) -> None:
     told[engine("requests_running", "t", "d1", pool="decode")] = "5x60"
     plan = '{instance="a",job="s",tier="t"'
     told |= {
-        f"sizewatch_plan_usable_rps{plan}}}": "12x60",
+        f"sizewatch_capacity_rps{plan}}}": "12x60",
         f"sizewatch_plan_gpus_per_replica{plan}}}": "4x60",
         f'sizewatch_plan_gpu_hour_price{plan},currency="EUR"}}': "2x60",
     }

@@ -8,7 +8,6 @@ from rules.sizing import (
     acceptance_from_mean_accepted,
     cost_per_million_tokens,
     expected_tokens_per_round,
-    fleet_size,
     kv_cache_bytes,
     littles_ceiling_rps,
     safe_queue_depth,
@@ -23,37 +22,6 @@ def test_two_seconds_at_50_rps_are_100_queued_requests() -> None:
     assert safe_queue_depth(2, 50) == 100
     with pytest.raises(ValueError, match="arrival_rps must be"):
         safe_queue_depth(2, 0)
-
-
-def test_the_guides_fleet_is_10_instances_and_52_gpus() -> None:
-    size = fleet_size(120, 12, 4, 1.3)
-    assert (size.instances, size.gpus) == (10, 52)
-    assert (size.replicas, size.replica_gpus) == (13, 52)
-
-
-def test_the_guides_two_formulas_differ_where_gpus_do_not_fill_a_replica() -> None:
-    size = fleet_size(36, 12, 4, 1.2)
-    assert (size.instances, size.gpus) == (3, 15)
-    assert (size.replicas, size.replica_gpus) == (4, 16)
-
-
-def test_the_last_bits_of_a_product_buy_no_gpu() -> None:
-    assert 50 * 1.1 > 55
-    assert fleet_size(50, 1, 1, 1.1).gpus == 55
-
-
-@given(
-    peak=st.floats(0.1, 1e5),
-    usable=st.floats(0.1, 1e3),
-    gpus=st.integers(1, 16),
-    safety=st.floats(1, 3),
-)
-def test_a_fleet_carries_its_peak(peak: float, usable: float, gpus: int, safety: float) -> None:
-    size = fleet_size(peak, usable, gpus, safety)
-    assert size.instances * usable >= peak * (1 - 1e-6)
-    assert (size.instances - 1) * usable < peak
-    assert size.instances <= size.replicas
-    assert size.gpus <= size.replica_gpus
 
 
 def test_4096_tokens_of_a_grouped_query_70b_are_1_34_gigabytes() -> None:
@@ -93,8 +61,6 @@ def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
     [
         (lambda: littles_ceiling_rps(0, 2), "c_max must be a finite number above 0, not 0"),
         (lambda: littles_ceiling_rps(48, math.nan), "slo_seconds must be a finite number above 0, not nan"),
-        (lambda: fleet_size(120, 0, 4, 1.3), "usable_rps must be a finite number above 0, not 0"),
-        (lambda: fleet_size(120, 12, 4, 0.9), "safety_factor must be at least 1, not 0.9"),
         (lambda: kv_cache_bytes(80, -8, 128, 4096, 2), "kv_heads must be a finite number above 0, not -8"),
         (lambda: expected_tokens_per_round(1.2, 5), "acceptance must be a ratio, 0 to 1, not 1.2"),
         (lambda: acceptance_from_mean_accepted(6, 5), "6 accepted of 5 drafted tokens cannot be"),

@@ -125,8 +125,8 @@ def gpus_up(where: Where) -> str:
 
 
 def capacity_rps(where: Where) -> str:
-    """Requests per second of a pool's replicas that are up, each at its planned operating point."""
-    usable = told_by_tier(where, names.PLAN_USABLE_RPS)
+    """Requests per second that a pool's replicas that are up carry within the SLO now."""
+    usable = told_by_tier(where, names.CAPACITY_RPS)
     return times(replicas_up(where, BY_POOL), usable, POOLS_TO_TIER)
 
 

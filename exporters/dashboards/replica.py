@@ -105,10 +105,10 @@ def _verdicts() -> Panel:
 
 
 def _rate() -> Panel:
-    usable = q.told_by_tier(q.TIER, names.PLAN_USABLE_RPS)
+    usable = q.told_by_tier(q.TIER, names.CAPACITY_RPS)
     return Panel(
         title="Requests per second",
-        description="Finished requests of each replica; red: its planned operating point.",
+        description="Finished requests of each replica; red: what one carries within the SLO now.",
         kind=Kind.LINES,
         unit=signal_unit("completed_rps"),
         queries=(
