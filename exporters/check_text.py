@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporters.replay_json import cause_json, reading_json
+from rules.capacity import CapacitySource
 from rules.step13 import Step13
 from rules.verdicts import FIRING, Answer, Status, Unknown
 from rules.wording import number
@@ -76,10 +77,12 @@ def _reach(one: Step13) -> str:
         return "no load was seen"
     if one.highest_share is None:
         return f"highest load reached: {number(one.highest_rps, 'per_second')} a replica; the plan has no usable rps"
-    return (
-        f"highest load reached: {number(one.highest_rps, 'per_second')} a replica, {one.highest_share:.0%} of the "
-        f"{number(one.usable_rps or 0, 'per_second')} that are usable"
-    )
+    text = f"highest load reached: {number(one.highest_rps, 'per_second')} a replica, {one.highest_share:.0%} of the "
+    text += f"{number(one.usable_rps or 0, 'per_second')} that the plan calls usable"
+    now = one.capacity
+    if now is None or now.source is not CapacitySource.PRODUCTION or now.rps == now.planned_rps:
+        return text
+    return f"{text}; a replica takes {number(now.rps, 'per_second')} now: {now.reason}"
 
 
 def check_json(tiers: Iterable[Step13]) -> dict[str, Any]:
@@ -94,6 +97,8 @@ def _tier_json(one: Step13) -> dict[str, Any]:
         "requests": one.requests,
         "highest_rps": one.highest_rps,
         "usable_rps": one.usable_rps,
+        "capacity_rps": one.capacity.rps if one.capacity else None,
+        "capacity_source": one.capacity.source.value if one.capacity else None,
         "highest_share_of_usable": one.highest_share,
         "load_not_reached": list(one.unvisited),
         "answers": [_answer_json(answer) for answer in one.answers],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporters.status import TierStatus
+from rules.capacity import CapacitySource
 from rules.catalogue import BY_NAME as RULES
 from rules.catalogue import Way
 from rules.curve import Curve, operating_point
@@ -36,7 +37,8 @@ class Planned:
 class Row:
     """One number: its signal and unit, the rules that judge it, how it is read from windows and from a plan.
 
-    `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level.
+    `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level. The rules are all
+    that are about this number, so that a tile and a finding never disagree. `more_is_better`: below the plan is worse.
     """
 
     key: str
@@ -44,8 +46,9 @@ class Row:
     unit: str
     rules: tuple[str, ...]
     now: Callable[[TierStatus, Window], SignalValue]
-    planned: Callable[[TierPlan], Planned | None]
+    planned: Callable[[TierStatus], Planned | None]
     seen: str = ""
+    more_is_better: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,16 @@ class Compared:
     planned: Planned | None
     judged: Answer | None
     at_this_load: Reading | None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the number is surely worse than the plan's, whatever the rules made of it yet."""
+        if self.planned is None or isinstance(self.now, Missing):
+            return False
+        end = self.now.high if self.row.more_is_better else self.now.low
+        if end is None:
+            return False
+        return end < self.planned.value if self.row.more_is_better else end > self.planned.value
 
 
 def compare(tier: TierStatus) -> tuple[Compared, ...]:
@@ -74,16 +87,15 @@ def _compared(row: Row, tier: TierStatus) -> Compared:
     return Compared(
         row=row,
         now=now,
-        planned=row.planned(tier.view.plan) if tier.view.plan else None,
+        planned=row.planned(tier),
         judged=judged,
-        at_this_load=_at_this_load(judged),
+        at_this_load=_at_this_load(tuple(a for a in tier.answers if a.rule in row.rules)),
     )
 
 
-def _at_this_load(judged: Answer | None) -> Reading | None:
-    if not isinstance(judged, Verdict) or not isinstance(judged.expected, Reading):
-        return None
-    return judged.expected if RULES[judged.rule].way in AT_EQUAL_LOAD else None
+def _at_this_load(answers: tuple[Answer, ...]) -> Reading | None:
+    judged = worst(tuple(answer for answer in answers if RULES[answer.rule].way in AT_EQUAL_LOAD))
+    return judged.expected if isinstance(judged, Verdict) and isinstance(judged.expected, Reading) else None
 
 
 def worst(answers: tuple[Answer, ...]) -> Answer | None:
@@ -116,11 +128,14 @@ def _gpu(tier: TierStatus, window: Window) -> SignalValue:
     return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
 
 
-def _usable(plan: TierPlan) -> Planned | None:
-    point = operating_point(plan)
-    if point is None:
+def _usable(tier: TierStatus) -> Planned | None:
+    """What a replica can take now: the number that replicas are counted with."""
+    capacity = tier.view.capacity
+    if capacity is None:
         return None
-    return Planned(value=point.usable_rps, text="usable" if point.knee_reached else "usable, at least")
+    if capacity.source is CapacitySource.PRODUCTION:
+        return Planned(value=capacity.rps, text=f"usable, by production ({capacity.planned_rps or 0:.3g} by the plan)")
+    return Planned(value=capacity.rps, text="usable" if capacity.high is not None else "usable, at least")
 
 
 def _slo(name: str) -> Callable[[TierPlan], Planned | None]:
@@ -160,30 +175,34 @@ def _cost(plan: TierPlan) -> Planned | None:
     return Planned(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
 
 
+def _of_plan(planned: Callable[[TierPlan], Planned | None]) -> Callable[[TierStatus], Planned | None]:
+    return lambda tier: planned(tier.view.plan) if tier.view.plan else None
+
+
 ROWS: tuple[Row, ...] = (
     Row(
         key="ttft_p99_seconds",
         title="TTFT P99",
         unit="seconds",
-        rules=("TtftDivergence",),
+        rules=("TtftDivergence", "TtftSloBurn", "TtftTail"),
         now=_signal("ttft_p99_seconds"),
-        planned=_slo("ttft_p99_seconds"),
+        planned=_of_plan(_slo("ttft_p99_seconds")),
         seen="known within",
     ),
     Row(
         key="tpot_p99_seconds",
         title="TPOT P99",
         unit="seconds",
-        rules=("TpotDivergence",),
+        rules=("TpotDivergence", "TpotSloBurn", "TpotTail"),
         now=_signal("tpot_p99_seconds"),
-        planned=_slo("tpot_p99_seconds"),
+        planned=_of_plan(_slo("tpot_p99_seconds")),
         seen="known within",
     ),
     Row(
         key="completed_rps_per_replica",
         title="Requests per replica",
         unit="per_second",
-        rules=("LoadBeyondBenchmark",),
+        rules=("LoadBeyondBenchmark", "PastTheKnee", "DemandExceedsCapacity", "NoHeadroom"),
         now=_rps,
         planned=_usable,
     ),
@@ -191,26 +210,27 @@ ROWS: tuple[Row, ...] = (
         key="kv_utilization",
         title="KV cache in use",
         unit="ratio",
-        rules=("KvCacheCascade",),
+        rules=("KvCacheCascade", "KvCacheNearCeiling"),
         now=_signal("kv_utilization"),
-        planned=_at_usable_load("kv_utilization"),
+        planned=_of_plan(_at_usable_load("kv_utilization")),
         seen="seen",
     ),
     Row(
         key="prefix_hit_ratio",
         title="Prefix cache hits",
         unit="ratio",
-        rules=("PrefixHitDivergence",),
+        rules=("PrefixHitDivergence", "PrefixHitLow"),
         now=_signal("prefix_hit_ratio"),
-        planned=_prefix_hits,
+        more_is_better=True,
+        planned=_of_plan(_prefix_hits),
     ),
     Row(
         key="eviction_rate",
         title="Evictions per request",
         unit="ratio",
-        rules=("KvEviction", "EvictionDivergence"),
+        rules=("KvEviction", "EvictionDivergence", "KvCacheCascade"),
         now=_signal("eviction_rate"),
-        planned=_at_usable_load("eviction_rate"),
+        planned=_of_plan(_at_usable_load("eviction_rate")),
     ),
     Row(
         key="gpu_utilization",
@@ -218,7 +238,8 @@ ROWS: tuple[Row, ...] = (
         unit="ratio",
         rules=("GpuUtilizationShortfall",),
         now=_gpu,
-        planned=_at_usable_load("gpu_utilization"),
+        more_is_better=True,
+        planned=_of_plan(_at_usable_load("gpu_utilization")),
         seen="seen",
     ),
     Row(
@@ -227,6 +248,6 @@ ROWS: tuple[Row, ...] = (
         unit="money",
         rules=(),
         now=_signal("cost_per_million_tokens"),
-        planned=_cost,
+        planned=_of_plan(_cost),
     ),
 )

@@ -13,7 +13,7 @@ from exporters.status import TierStatus
 from exporters.status_signs import sign
 from exporters.svg_charts import draw_scale
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.verdicts import Answer, Status, Unknown
+from rules.verdicts import Status, Unknown
 from rules.wording import number, quantity
 
 
@@ -25,7 +25,7 @@ def numbers(tier: TierStatus, now: float) -> str:
 def _tile(one: Compared, tier: TierStatus) -> str:
     row, currency = one.row, _currency(tier)
     unit_text = f" {currency}" if row.unit == "money" and currency else ""
-    status, words = _judged(one.judged)
+    status, words = _judged(one)
     plan = "not in plan"
     if one.planned is not None:
         plan = f"plan <b>{escape(number(one.planned.value, row.unit) + unit_text)}</b> {escape(one.planned.text)}"
@@ -79,12 +79,14 @@ def _ends(value: SignalValue) -> tuple[float, float | None] | None:
     return None if low is None else (low, value.high)
 
 
-def _judged(answer: Answer | None) -> tuple[Status, str]:
+def _judged(one: Compared) -> tuple[Status, str]:
+    """The worst answer about the number, in words; never "as planned" of a number that is not."""
+    answer = one.judged
     if answer is None:
         return Status.UNKNOWN, ""
     if isinstance(answer, Unknown):
         why = "" if answer.reason is Gap.NOT_IN_PLAN else f": {answer.reason.value.replace('_', ' ')}"
         return Status.UNKNOWN, f"not judged{why}"
     if answer.status is Status.OK:
-        return Status.OK, "as planned" if answer.rule != "KvCacheCascade" else "no cascade"
+        return Status.OK, "no finding" if one.is_worse or one.planned is None else "as planned"
     return answer.status, f"{answer.status.value}, {answer.certainty.value}"

@@ -263,7 +263,7 @@ def operating_point(tier: TierPlan) -> OperatingPoint | None:
     ):
         return derived
     return OperatingPoint(
-        c_max=given.c_max or (derived.c_max if derived else None),
+        c_max=given.c_max or (derived.c_max if derived and given.source != "production" else None),
         usable_rps=given.usable_rps,
         limited_by=None,
         knee_reached=True,

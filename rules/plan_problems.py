@@ -25,6 +25,7 @@ RISING: tuple[tuple[str, ...], ...] = (
     ("ttft_p50_seconds", "ttft_p99_seconds"),
     ("tpot_p50_seconds", "tpot_p99_seconds"),
     ("minimum_warm", "instances"),
+    ("low", "usable_rps", "high"),
 )
 """Keys of one mapping of which none may be below the one before it."""
 

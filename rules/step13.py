@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import catalogue_benchmark, causes
+from rules.capacity import Capacity
 from rules.catalogue import BY_NAME, RULES, Way
 from rules.curve import Curve
 from rules.judgements import BY_SLICES, judge
@@ -44,7 +45,8 @@ class BinReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step13:
-    """`highest_rps` is the highest load reached by a replica; `usable_rps` what the plan says it can take.
+    """`highest_rps` is the highest load reached by a replica; `usable_rps` what the plan says it can take,
+    `capacity` what it can take now.
 
     `bins` are those of the curve, from no load up; `beyond_requests` were served at loads outside of it.
     """
@@ -54,6 +56,7 @@ class Step13:
     requests: float
     highest_rps: float | None
     usable_rps: float | None
+    capacity: Capacity | None = None
     bins: tuple[BinReached, ...] = ()
     beyond_requests: float = 0.0
 
@@ -95,6 +98,7 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
         requests=_requests(slices),
         highest_rps=max((s.rps for s in slices if s.rps is not None), default=None),
         usable_rps=view.capacity.planned_rps if view.capacity else None,
+        capacity=view.capacity,
         bins=_bins(view.curve, slices) if view.curve is not None else (),
         beyond_requests=_requests([s for s in slices if s.outside]),
     )

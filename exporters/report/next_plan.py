@@ -1,18 +1,20 @@
 """plan.next.yaml: the plan with what production showed, and the proposed fleet; every change with the old value beside it.
 
-Owns which keys follow production and how the plan is written. Benchmark curves stay as they were measured: a curve that production
-refutes is told in a comment and is measured anew, not bent. What a proposal is belongs to `rules.resize`.
+Owns which keys follow production and how the plan is written. Benchmark curves stay as they were measured, not bent: where
+production refutes one, the operating point that production measured stands beside it, marked as such, until somebody
+benchmarks again. What a proposal is belongs to `rules.resize`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from exporters.plan_yaml import Layout, curve_lines, number, scalar
 from exporters.report.next_lengths import KEYS, left_as_planned, next_lengths
 from exporters.report.past import Past, TierPast
+from rules.capacity import Capacity, CapacitySource
 from rules.plan import Plan, TierPlan, parse_plan
 from rules.resize import Kind, Proposal, Resize
 from rules.resize_guardrails import fits
@@ -46,11 +48,27 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         rates["average"] = rates["peak"]
     if resize.proposal.replicas is not None:
         tier.setdefault("fleet", {})["instances"] = resize.proposal.replicas
+    if refutes_plan(resize.usable):
+        tier["operating_point"] = _measured_point(resize.usable)
     _guard(tier, past)
     for part in ("workload", "guardrails"):
         tier[part] = {key: value for key, value in tier.get(part, {}).items() if value != {}}
         if not tier[part]:
             del tier[part]
+
+
+def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:
+    """Return whether production measured another capacity than the plan has, by more than SAME."""
+    if capacity is None or capacity.source is not CapacitySource.PRODUCTION:
+        return False
+    return capacity.planned_rps is None or abs(capacity.rps / capacity.planned_rps - 1) > SAME
+
+
+def _measured_point(capacity: Capacity) -> dict[str, Any]:
+    """The operating point as production measured it, with its bounds where they are known."""
+    rounded = {"low": capacity.low, "usable_rps": capacity.rps, "high": capacity.high}
+    point: dict[str, Any] = {name: float(f"{value:.3g}") for name, value in rounded.items() if value}
+    return {**point, "source": CapacitySource.PRODUCTION.value}
 
 
 def _guard(tier: dict[str, Any], past: TierPast) -> None:
@@ -62,6 +80,14 @@ def _guard(tier: dict[str, Any], past: TierPast) -> None:
         rule = "QueueBreakerOff" if one.key == "queue_breaker" else "GuardrailMissing"
         if one.planned is None or (rule in wrong and not one.low <= one.planned <= one.high):
             present[one.key] = one.proposed
+
+
+def is_benchmark_refuted(resize: Resize) -> bool:
+    """Return whether the tier has a benchmark of which production takes clearly less."""
+    usable, view = resize.usable, resize.seen.view
+    if view.curve is None or not refutes_plan(usable):
+        return False
+    return usable.planned_rps is not None and usable.rps < usable.planned_rps
 
 
 def next_plan_text(past: Past, proposed: Plan) -> str:
@@ -86,12 +112,12 @@ def next_plan_text(past: Past, proposed: Plan) -> str:
 def _reasons(resize: Resize) -> Iterator[str]:
     proposal: Proposal = resize.proposal
     sure = f" ({proposal.certainty.value})" if proposal.kind is not Kind.NONE else ""
+    if is_benchmark_refuted(resize):
+        yield _clean(f"First benchmark again: {resize.usable.reason if resize.usable else ''}.")
+        yield "Until then operating_point has what production measured; the curve stays, to compare at equal load."
     yield _clean(f"{proposal.sentence}{sure}.")
     for text in proposal.evidence:
         yield _clean(f"- {text}")
-    usable = resize.usable
-    if usable is not None and usable.planned_rps is not None and usable.rps < 0.95 * usable.planned_rps:
-        yield _clean(f"Benchmark again: {usable.reason}.")
     for text in left_as_planned(resize):
         yield _clean(f"{text}.")
 

@@ -99,7 +99,8 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
-    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left."""
+    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left. `source` is
+    where the usable rps come from: benchmark, operator or production; "" where nobody tells."""
 
     production: tuple[CurvePoint, ...]
     planned: tuple[CurvePoint, ...]
@@ -111,6 +112,8 @@ class CurvePart:
     knee_seen: bool
     certainty: str
     reason: str
+    source: str
+    benchmark_refuted: bool
     headroom: float | None
     lengths: str
 

@@ -15,6 +15,7 @@ from exporters.plan_diff import tier_diff
 from exporters.report.happened import incidents, restarts, worst_titles
 from exporters.report.monitoring import judge_row, watched
 from exporters.report.next_lengths import left_as_planned
+from exporters.report.next_plan import is_benchmark_refuted
 from exporters.report.numbers import as_number, exactly, money
 from exporters.report.past import Prewarming, TierPast
 from exporters.report.quality import quality, shortly
@@ -194,6 +195,8 @@ def _curve(resize: Resize) -> CurvePart:
         knee_seen=usable.knee_seen if usable else False,
         certainty=usable.certainty.value if usable else "",
         reason=usable.reason if usable else "neither production nor the plan tells what a replica can take",
+        source=usable.source.value if usable else "",
+        benchmark_refuted=is_benchmark_refuted(resize),
         headroom=headroom,
         lengths=lengths_words(resize.seen.lately, view.basis),
     )

@@ -30,6 +30,10 @@ PROPOSED = {
 }
 
 NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
+UNTIL_THEN = (
+    "Until then plan.next.yaml holds what production takes: read it, run `sizewatch plan check plan.next.yaml`, then take it "
+    "over as the plan."
+)
 NOTHING_TO_DO = "Nothing is to be done: the plan stays as it is."
 
 STATUS = {
@@ -63,6 +67,11 @@ def verdict_words(status: str, certainty: str) -> str:
 def next_step(found: Report) -> str:
     """The next thing to do with the report as a whole."""
     lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == Kind.NONE)
+    refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
+    if refuted:
+        return (
+            f"What to do: first benchmark {refuted} again, production takes less than its benchmark says. {UNTIL_THEN}"
+        )
     if found.plan_changes:
         return NEXT
     if lacking:
@@ -119,7 +128,7 @@ def fleet_lines(tier: TierReport) -> list[str]:
         f"Needed: {part.needed} replicas, {part.needed * gpus} GPUs ({fewest} to {most} at the bounds of what a replica takes)."
     )
     lines.append(f"{sum_line(part.arithmetic)}.")
-    sources = [f"{term.name}: {term.source}" for term in part.arithmetic.terms if term.name != "usable rps"]
+    sources = [f"{term.name}: {term.source}" for term in part.arithmetic.terms if term.name != "capacity"]
     return [*lines, f"Where from: {'; '.join(sources)}."]
 
 
