@@ -8,7 +8,6 @@ from rules.sizing import (
     acceptance_from_mean_accepted,
     cost_per_million_tokens,
     expected_tokens_per_round,
-    kv_cache_bytes,
     littles_ceiling_rps,
     safe_queue_depth,
 )
@@ -22,10 +21,6 @@ def test_two_seconds_at_50_rps_are_100_queued_requests() -> None:
     assert safe_queue_depth(2, 50) == 100
     with pytest.raises(ValueError, match="arrival_rps must be"):
         safe_queue_depth(2, 0)
-
-
-def test_4096_tokens_of_a_grouped_query_70b_are_1_34_gigabytes() -> None:
-    assert kv_cache_bytes(80, 8, 128, 4096, 2) == 1_342_177_280
 
 
 def test_acceptance_08_with_5_drafts_gives_3_69_tokens_a_round() -> None:
@@ -61,7 +56,6 @@ def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
     [
         (lambda: littles_ceiling_rps(0, 2), "c_max must be a finite number above 0, not 0"),
         (lambda: littles_ceiling_rps(48, math.nan), "slo_seconds must be a finite number above 0, not nan"),
-        (lambda: kv_cache_bytes(80, -8, 128, 4096, 2), "kv_heads must be a finite number above 0, not -8"),
         (lambda: expected_tokens_per_round(1.2, 5), "acceptance must be a ratio, 0 to 1, not 1.2"),
         (lambda: acceptance_from_mean_accepted(6, 5), "6 accepted of 5 drafted tokens cannot be"),
         (lambda: acceptance_from_mean_accepted(1, 0), "drafts must be at least 1, not 0"),
