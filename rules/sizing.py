@@ -65,17 +65,6 @@ def fleet_size(peak_rps: float, usable_rps: float, gpus_per_instance: int, safet
     )
 
 
-def kv_cache_bytes(layers: int, kv_heads: int, head_dim: int, tokens: float, bytes_per_value: float) -> float:
-    """KV cache of `tokens` tokens: 2 (key and value) x layers x KV heads x head size x tokens x bytes (guide 2.2).
-
-    `kv_heads` are the KV heads, not the attention heads: with grouped queries they are fewer. 4096 tokens of a 70B
-    model (80 layers, 8 KV heads of 128, 2 bytes) are 1.34 GB. The guide's "0.26 MB a token" is less than its own
-    formula gives (327,680 bytes); we follow the formula. Raises ValueError unless all are above 0.
-    """
-    _positive(layers=layers, kv_heads=kv_heads, head_dim=head_dim, tokens=tokens, bytes_per_value=bytes_per_value)
-    return 2.0 * layers * kv_heads * head_dim * tokens * bytes_per_value
-
-
 def expected_tokens_per_round(acceptance: float, drafts: int) -> float:
     """Tokens one verification pass yields: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a per-token acceptance.
 

@@ -9,7 +9,6 @@ from rules.sizing import (
     cost_per_million_tokens,
     expected_tokens_per_round,
     fleet_size,
-    kv_cache_bytes,
     littles_ceiling_rps,
     safe_queue_depth,
 )
@@ -56,10 +55,6 @@ def test_a_fleet_carries_its_peak(peak: float, usable: float, gpus: int, safety:
     assert size.gpus <= size.replica_gpus
 
 
-def test_4096_tokens_of_a_grouped_query_70b_are_1_34_gigabytes() -> None:
-    assert kv_cache_bytes(80, 8, 128, 4096, 2) == 1_342_177_280
-
-
 def test_acceptance_08_with_5_drafts_gives_3_69_tokens_a_round() -> None:
     assert expected_tokens_per_round(0.8, 5) == pytest.approx((1 - 0.8**6) / (1 - 0.8))
     assert expected_tokens_per_round(0.8, 5) == pytest.approx(3.69, abs=0.005)
@@ -95,7 +90,6 @@ def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:
         (lambda: littles_ceiling_rps(48, math.nan), "slo_seconds must be a finite number above 0, not nan"),
         (lambda: fleet_size(120, 0, 4, 1.3), "usable_rps must be a finite number above 0, not 0"),
         (lambda: fleet_size(120, 12, 4, 0.9), "safety_factor must be at least 1, not 0.9"),
-        (lambda: kv_cache_bytes(80, -8, 128, 4096, 2), "kv_heads must be a finite number above 0, not -8"),
         (lambda: expected_tokens_per_round(1.2, 5), "acceptance must be a ratio, 0 to 1, not 1.2"),
         (lambda: acceptance_from_mean_accepted(6, 5), "6 accepted of 5 drafted tokens cannot be"),
         (lambda: acceptance_from_mean_accepted(1, 0), "drafts must be at least 1, not 0"),

@@ -212,7 +212,6 @@ def _more(
 AMD = GpuExporter(
     name="amd",
     title="AMD device-metrics-exporter",
-    usual_port=5000,
     signature=signature,
     wanted=lambda name: plain(name) in _READ or plain(name) in _SIGNS,
     plain=plain,

@@ -193,7 +193,6 @@ def _memory(device: Device) -> dict[str, float | str]:
 DCGM = GpuExporter(
     name="dcgm",
     title="dcgm-exporter",
-    usual_port=9400,
     signature=lambda name, labels: name.startswith(PREFIX),
     wanted=lambda name: name.startswith(PREFIX),
     plain=lambda name: name,

@@ -92,7 +92,6 @@ class GpuExporter:
 
     name: str
     title: str
-    usual_port: int
     signature: Callable[[str, Mapping[str, str]], bool]
     wanted: Callable[[str], bool]
     plain: Callable[[str], str]

@@ -107,7 +107,6 @@ def _more(device: Device, partitioned: bool) -> Mapping[str, float | str]:
 NVIDIA_SMI = GpuExporter(
     name="nvidia_smi",
     title="nvidia_gpu_exporter",
-    usual_port=9835,
     signature=lambda name, labels: name.startswith(PREFIX) and UUID_LABEL in labels,
     wanted=lambda name: name in _READ,
     plain=lambda name: name,
