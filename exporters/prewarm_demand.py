@@ -36,6 +36,15 @@ class Highest:
     at: float
 
 
+def parts_of(
+    quantile: float | None, certainty: float | None, expected: float | None, event: float
+) -> DemandParts | None:
+    """The parts; None where one is not known."""
+    if quantile is None or certainty is None or expected is None:
+        return None
+    return DemandParts(quantile_rps=quantile, certainty=certainty, expected_rps=expected, event_factor=event)
+
+
 def parts_sentence(parts: DemandParts) -> str:
     """The parts of a demand, by name."""
     said = f"{_rps(parts.quantile_rps)} = {_rps(parts.expected_rps)} expected"

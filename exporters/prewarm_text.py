@@ -7,7 +7,6 @@ computed in `forecast/`; nothing is computed here but differences and shares of 
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_sentence
+from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_of, parts_sentence
 from exporters.prewarm_worth import Worth, worth_json, worth_lines
 from exporters.text_table import text_table
 from exporters.time_words import span
@@ -88,7 +87,7 @@ class Recommendation:
     @property
     def parts(self) -> DemandParts | None:
         """What its demand is made of; None where there is no forecast."""
-        return _parts(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
+        return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +111,8 @@ class Prewarm:
     """All that is told of a tier; times are unix seconds.
 
     `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1).
-    Demand is known up to `seen_until`; its highest minute of the last week was `highest_rps` at `highest_at`. `as_of` is
-    set where the end of a trace was taken for now. `reason` says why something is not there.
+    Demand is known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is set where the end of a
+    trace was taken for now. `reason` says why something is not there.
     """
 
     tier: str
@@ -123,35 +122,20 @@ class Prewarm:
     schedule_certainty: float | None = None
     until: float | None = None
     seen_until: float | None = None
-    highest_rps: float | None = None
-    highest_at: float | None = None
+    highest: Highest | None = None
     as_of: float | None = None
     worth: Worth | None = None
     reason: str = ""
 
-    @property
-    def highest(self) -> Highest | None:
-        """The highest minute of the last week."""
-        if self.highest_rps is None or self.highest_at is None:
-            return None
-        return Highest(rps=self.highest_rps, at=self.highest_at)
-
 
 def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
     """The same without its schedule where the demand that it was made from is more than OLD_SECONDS old at `now`."""
-    age = math.inf if report.seen_until is None else now - report.seen_until
-    if not report.schedule or age <= OLD_SECONDS:
+    seen = report.seen_until
+    if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
         return report
-    old = f"the newest demand of the tier is {span(age)} old: no schedule is made of it" if age < math.inf else ""
-    return replace(
-        report, schedule=(), schedule_certainty=None, until=None, reason=old or "no demand of the tier is known"
-    )
-
-
-def _parts(quantile: float | None, certainty: float | None, expected: float | None, event: float) -> DemandParts | None:
-    if quantile is None or certainty is None or expected is None:
-        return None
-    return DemandParts(quantile_rps=quantile, certainty=certainty, expected_rps=expected, event_factor=event)
+    age = "not known" if seen is None else f"{span(now - seen)} old"
+    why = f"the newest demand of the tier is {age}: no schedule is made of it"
+    return replace(report, schedule=(), schedule_certainty=None, until=None, reason=why)
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
@@ -252,7 +236,7 @@ def _schedule(report: Prewarm) -> list[str]:
 
 def _most(report: Prewarm, step: Step) -> list[str]:
     """What the highest demand of the schedule is made of."""
-    parts = _parts(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
+    parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
     if parts is None or step.peak is None:
         return []
     said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
@@ -305,8 +289,7 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         "schedule_until": report.until,
         "schedule_certainty": report.schedule_certainty,
         "seen_until": report.seen_until,
-        "highest_rps": report.highest_rps,
-        "highest_at": report.highest_at,
+        "highest": None if report.highest is None else asdict(report.highest),
         "as_of": report.as_of,
         "worth": None if report.worth is None else worth_json(report.worth),
         "reason": report.reason,

@@ -110,7 +110,9 @@ class Worth:
 
 
 def _took(one: Outcome) -> str:
-    return f"{one.replica_hours:.0f} replica-hours and was short of capacity in {100 * one.violated:.2f} % of the minutes"
+    return (
+        f"{one.replica_hours:.0f} replica-hours and was short of capacity in {100 * one.violated:.2f} % of the minutes"
+    )
 
 
 def cheapest_reacting(world: World, late_to_warm: float, *, minimum: int = 1) -> float:

@@ -114,9 +114,7 @@ def test_a_trace_that_ended_long_ago_makes_no_manifest(
     assert re.search(r"no manifest: chat: the trace ended \d+ d.* ago", err)
 
 
-def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(
-    live: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
     found = by_csv(live, None, "chat", Said(usable_rps=0.01, start_seconds=180.0), None)
     one = found.prewarm.recommendation

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import (
     BECAUSE,
     OLD_SECONDS,
@@ -87,8 +88,7 @@ REPORT = Prewarm(
     schedule_certainty=0.99,
     until=MIDNIGHT + 86400,
     seen_until=NOON - 33,
-    highest_rps=42.0,
-    highest_at=MIDNIGHT - 10 * 3600,
+    highest=Highest(rps=42.0, at=MIDNIGHT - 10 * 3600),
     worth=WORTH,
 )
 
@@ -163,7 +163,12 @@ def test_every_reason_has_words() -> None:
 @pytest.mark.parametrize(
     ("quantile", "expected", "event", "words"),
     [
-        (9.27, 3.9, 1.0, "9.27 rps = 3.9 rps expected + 5.37 rps margin to P99; highest minute of the last week: 4.1 rps"),
+        (
+            9.27,
+            3.9,
+            1.0,
+            "9.27 rps = 3.9 rps expected + 5.37 rps margin to P99; highest minute of the last week: 4.1 rps",
+        ),
         (9.27, 3.9, 1.0, "the margin lifts it above: so far off were the worst of the forecast's own past errors, and"),
         (9.27, 3.9, 1.0, "99.10% of the last week's minutes stayed within their own P99"),
         (9.27, 4.5, 1.0, "the trend lifts it above: more is expected even without a margin"),
@@ -177,13 +182,15 @@ def test_a_demand_is_told_by_its_parts_and_why_it_is_above_what_was_seen(
     quantile: float, expected: float, event: float, words: str
 ) -> None:
     one = replace(ONE, quantile_rps=quantile, expected_rps=expected, event_factor=event)
-    text = " ".join(prewarm_text(replace(REPORT, recommendation=one, highest_rps=4.1, schedule=())).split())
+    text = " ".join(
+        prewarm_text(replace(REPORT, recommendation=one, highest=Highest(rps=4.1, at=NOON), schedule=())).split()
+    )
     assert words in text
     assert ("lifts it above" in text) == (quantile > 4.1)
 
 
 def test_the_highest_demand_of_a_schedule_says_why_too() -> None:
-    text = " ".join(prewarm_text(replace(REPORT, highest_rps=30.0, recommendation=None)).split())
+    text = " ".join(prewarm_text(replace(REPORT, highest=Highest(rps=30.0, at=NOON), recommendation=None)).split())
     assert "most at 12:00: 41.2 rps = 33 rps expected + 8.2 rps margin to P99" in text
     assert "the trend lifts it above" in text
     no_parts = replace(REPORT, schedule=tuple(replace(step, expected_rps=None) for step in STEPS))
@@ -253,10 +260,11 @@ def test_without_a_price_there_is_no_column_of_money() -> None:
 
 def test_shares_that_are_small_are_not_written_as_none() -> None:
     tiny = replace(WORTH.strategies[2], violation_minutes=0.001, late_requests=0.0)
-    row = next(line for line in worth_lines(replace(WORTH, strategies=(tiny, *WORTH.strategies[1:2], WORTH.strategies[3]))) if "*" in line)
+    _, reacting, _, perfect = WORTH.strategies
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(tiny, reacting, perfect))) if "*" in line)
     assert "<0.001%" in row
     whole = replace(WORTH.strategies[2], violation_minutes=WORTH.minutes, late_requests=0.0)
-    row = next(line for line in worth_lines(replace(WORTH, strategies=(whole, *WORTH.strategies[1:2], WORTH.strategies[3]))) if "*" in line)
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(whole, reacting, perfect))) if "*" in line)
     assert " 100% " in row
 
 
@@ -282,7 +290,7 @@ def test_the_json_holds_all_of_it() -> None:
     assert told["recommendation"]["decided_by"] == "forecast"
     assert told["recommendation"]["sentence"].startswith("6 replicas wanted at 14:05")
     assert [step["replicas"] for step in told["schedule"]] == [2, 6, 3]
-    assert (told["schedule_certainty"], told["seen_until"], told["highest_rps"]) == (0.99, NOON - 33, 42.0)
+    assert (told["schedule_certainty"], told["seen_until"], told["highest"]["rps"]) == (0.99, NOON - 33, 42.0)
     assert (told["recommendation"]["expected_rps"], told["recommendation"]["event_factor"]) == (36.5, 1.0)
     assert told["worth"]["reacting"] == "reactive at 70%"
     assert told["worth"]["strategies"][2]["of_perfect"] == pytest.approx(1.3)

@@ -168,9 +168,7 @@ def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommend
     silent = tier.answer(question(minutes_later=10))
     assert silent.now_rps is None
     assert silent.prewarm.recommendation is None
-    assert silent.prewarm.reason == (
-        "the newest demand of the tier is 10 min old; after 10 min nothing is recommended"
-    )
+    assert silent.prewarm.reason == ("the newest demand of the tier is 10 min old; after 10 min nothing is recommended")
     assert silent.prewarm.schedule
     assert silent.prewarm.seen_until == SETTLED
 
@@ -211,7 +209,8 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
     assert most.expected_rps == pytest.approx(3.0 * rate(most.peak + 150.0), rel=0.15)
     assert most.demand_rps > most.expected_rps
     start, highest = max(amounts(4 * DAY_MINUTES), key=lambda minute: minute[1])
-    assert (usual.highest_at, usual.highest_rps) == (start, pytest.approx(highest / 60.0))
+    assert usual.highest is not None
+    assert (usual.highest.at, usual.highest.rps) == (start, pytest.approx(highest / 60.0))
     assert found.schedule_certainty == 0.99
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from agent.forecasting import worth
 from agent.forecasting.exchange import Answer, Question
 from exporters.forecast_text import Forecast
+from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step, without_old_schedule
 from exporters.prewarm_worth import Worth
 from exporters.time_words import span
@@ -42,14 +43,13 @@ HIGHER = 0.99
 class FoundDemand:
     """What is found of demand beside its quantiles: up to when it is known (unix seconds), what is expected one lead ahead (with
     the factor of known events that is in it), the events' factors in the bins of the day's path, and the highest minute of the
-    last week with its time. Demands are requests per second."""
+    last week. Demands are requests per second."""
 
     seen_until: float | None
     expected_rps: float | None
     event_factor: float
     path_factors: Array
-    highest_rps: float | None
-    highest_at: float | None
+    highest: Highest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,7 @@ def _prewarm(asked: Question, projection: Projection | None, found: Found) -> Pr
         schedule_certainty=_level(found) if steps else None,
         until=until,
         seen_until=found.demand.seen_until,
-        highest_rps=found.demand.highest_rps,
-        highest_at=found.demand.highest_at,
+        highest=found.demand.highest,
         worth=found.worth,
         reason=_reason(asked, found),
     )

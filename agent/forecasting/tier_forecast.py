@@ -17,6 +17,7 @@ from agent.forecasting.exchange import Answer, Question
 from agent.forecasting.known import known_events, sundays
 from agent.forecasting.lead_now import LeadNow
 from agent.forecasting.telling import Found
+from exporters.prewarm_demand import Highest
 from exporters.prewarm_worth import Worth
 from forecast.binning import last, rebinned
 from forecast.events import event_factors
@@ -228,14 +229,15 @@ class TierForecast:
         expected = self._now.expected if self._now is not None else None
         known = np.flatnonzero(np.isfinite(self._rates))
         week = np.array(self._rates[-worth.WEEK_MINUTES :])
-        highest = int(np.nanargmax(week)) if np.isfinite(week).any() else None
+        most = int(np.nanargmax(week)) if np.isfinite(week).any() else None
         return telling.FoundDemand(
             seen_until=self._start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None,
             expected_rps=None if expected is None else expected * event,
             event_factor=event,
             path_factors=factors,
-            highest_rps=None if highest is None else float(week[highest]),
-            highest_at=None if highest is None else self.end - (len(week) - highest) * MINUTE_SECONDS,
+            highest=None
+            if most is None
+            else Highest(rps=float(week[most]), at=self.end - (len(week) - most) * MINUTE_SECONDS),
         )
 
     def _now_rps(self) -> float | None:
