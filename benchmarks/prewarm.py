@@ -50,6 +50,11 @@ def _reacting(worth: Worth) -> str:
     )
 
 
+def _chosen(worth: Worth) -> str:
+    one = worth.reacted
+    return f"{worth.chosen:g}: {100 * one.violated:.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}"
+
+
 def _equal(worth: Worth) -> str:
     return "/".join(f"{hours / worth.foresight.replica_hours:.3f}" for hours in worth.equal_hours)
 
@@ -64,7 +69,9 @@ COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
     ("reacting at " + " ".join(f"{one:g}" for one in SHOWN_UTILISATIONS), 43, lambda row: _reacting(row.tried.worth)),
     ("equal at %", 10, lambda row: f"{100 * row.tried.worth.equal_violated:.3f}"),
     ("ours/reacting", 13, lambda row: _equal(row.tried.worth)),
-    ("saves %", 7, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
+    ("saves %", 7, lambda row: f"{100 * row.tried.worth.equal_saving:.1f}"),
+    ("chosen before", 15, lambda row: _chosen(row.tried.worth)),
+    ("by price %", 10, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
     ("recommends", 10, lambda row: row.tried.worth.choice),
     ("said before", 11, lambda row: row.tried.before.choice),
 )
@@ -123,7 +130,12 @@ def _print_table(lead: int, rows: list[Row], late_to_warm: float) -> None:
         f"{certainty(lead, late_to_warm):.5g}; hold {hold_minutes(lead)} minutes; the same for all traces"
     )
     print("cost and reacting (violated %/cost): replica-hours by those of perfect foresight")
-    print("equal: pre-warming and reacting at as many violations (ours, or the fewest that reacting reaches)")
+    print(
+        "equal: pre-warming and reacting at as many violations (ours, or the fewest that reacting reaches), in hindsight"
+    )
+    print(
+        "chosen before: reacting at the utilisation that was cheapest in the time before; by price: what ours saves of it"
+    )
     print("  ".join(_cell(title, width, place) for place, (title, width, _) in enumerate(COLUMNS)))
     for row in rows:
         print("  ".join(_cell(cell(row), width, place) for place, (_, width, cell) in enumerate(COLUMNS)))
@@ -146,10 +158,17 @@ def _print_mean(way: Between, rows: list[Row]) -> None:
     violated = [100 * one.prewarmed.violated for one in worths]
     late = _mean([100 * one.prewarmed.late for one in worths])
     cost = _geometric([one.relative_cost for one in worths])
-    by_reacting = _geometric([1 - one.saving for one in worths])
+    by_reacting = _geometric([1 - one.equal_saving for one in worths])
+    reacted = [100 * one.reacted.violated for one in worths]
+    hours = _geometric([one.reacted.replica_hours / one.foresight.replica_hours for one in worths])
+    by_price = _geometric([1 - one.saving for one in worths])
     print(
         f"{len(rows)} traces, {way} between bins: violated {_mean(violated):.3f} % (worst {max(violated):.2f} %), "
         f"late {late:.3f} %, cost {cost:.3f}, by reacting at equal violations {by_reacting:.3f}"
+    )
+    print(
+        f"{len(rows)} traces, {way} between bins: reacting as chosen before violated {_mean(reacted):.3f} %, cost {hours:.3f}; "
+        f"ours by its price {by_price:.3f}"
     )
 
 

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_of, parts_sentence
 from exporters.prewarm_worth import Worth, worth_json, worth_lines
 from exporters.text_table import text_table
+from exporters.time_words import span
 from rules.wording import number
 
 WIDTH = 100
+
+OLD_SECONDS = 3600.0
+"""From older demand no schedule is made: cron triggers and floors would follow a day that may have gone otherwise."""
 
 
 class Decided(StrEnum):
@@ -60,7 +65,8 @@ class Recommendation:
     """How many replicas must be warm `lead_seconds` after `made_at` (unix seconds), and where that comes from.
 
     `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
-    there is no forecast; `now_rps` what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
+    there is no forecast; `expected_rps` of it is expected without a margin, known events have multiplied both by
+    `event_factor`; `now_rps` is what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
     `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `needed_now` and `minimum_warm` are
     replicas. `coverage` is the share of past targets at or below their 95 % quantile, `error_ratio` the error by that of the
     method `naive`; None where nothing could be counted.
@@ -84,6 +90,8 @@ class Recommendation:
     count: Counted
     usable_low: float | None = None
     usable_high: float | None = None
+    expected_rps: float | None = None
+    event_factor: float = 1.0
     ready: int | None = None
     coverage: float | None = None
     error_ratio: float | None = None
@@ -94,32 +102,63 @@ class Recommendation:
         """When they must be warm, unix seconds."""
         return self.made_at + self.lead_seconds
 
+    @property
+    def parts(self) -> DemandParts | None:
+        """What its demand is made of; None where there is no forecast."""
+        return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`."""
+    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`.
+
+    That demand is of the bin that begins at `peak`; `expected_rps` of it is the median forecast, known events have
+    multiplied both by `event_factor`.
+    """
 
     start: float
     replicas: int
     demand_rps: float
+    peak: float | None = None
+    expected_rps: float | None = None
+    event_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """All that is told of a tier. `schedule` runs from its first step to `until`; `reason` says why something is not there."""
+    """All that is told of a tier; times are unix seconds.
+
+    `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1).
+    Demand is known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is set where the end of a
+    trace was taken for now. `reason` says why something is not there.
+    """
 
     tier: str
     zone: str
     recommendation: Recommendation | None
     schedule: tuple[Step, ...] = ()
+    schedule_certainty: float | None = None
     until: float | None = None
+    seen_until: float | None = None
+    highest: Highest | None = None
+    as_of: float | None = None
     worth: Worth | None = None
     reason: str = ""
 
 
+def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
+    """The same without its schedule where the demand that it was made from is more than OLD_SECONDS old at `now`."""
+    seen = report.seen_until
+    if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
+        return report
+    age = "not known" if seen is None else f"{span(now - seen)} old"
+    why = f"the newest demand of the tier is {age}: no schedule is made of it"
+    return replace(report, schedule=(), schedule_certainty=None, until=None, reason=why)
+
+
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
     """The recommendation with its why and the schedule; with `explain` also what it was worth."""
-    parts = [_recommended(report), _schedule(report)]
+    parts = [_trace_end(report), _recommended(report), _schedule(report)]
     if explain:
         parts.append(
             worth_lines(report.worth) if report.worth else [f"What it was worth cannot be told: {_reason(report)}"]
@@ -130,19 +169,27 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
 def headline(one: Recommendation) -> str:
     """One sentence: how many, when, what for, and how many are there."""
     clock = _clock(one.at, one.zone)
-    demand = f"P{one.certainty * 100:g} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
+    demand = f"{level(one.certainty)} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
     if one.quantile_rps is None:
         demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
     why = f"lead {one.lead_seconds:.0f} s, {demand} at {number(one.usable_rps, 'per_second')} usable a replica"
     return f"{_replicas(one.replicas)} wanted at {clock} ({why}); {_ready(one)}"
 
 
+def _trace_end(report: Prewarm) -> list[str]:
+    if report.as_of is None or report.recommendation is None:
+        return []
+    end = datetime.fromtimestamp(report.as_of, ZoneInfo(report.zone)).strftime("%Y-%m-%d %H:%M")
+    return [f"As of the end of the trace, {end} ({report.zone}): this is not live."]
+
+
 def _recommended(report: Prewarm) -> list[str]:
     one = report.recommendation
     if one is None:
         return _filled(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
-    told = (
+    told = [
         ("because of", BECAUSE[one.decided_by]),
+        ("demand", _demand(report, one)),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
         ("usable", f"{number(one.usable_rps, 'per_second')} a replica{_usable_bounds(one)}: {one.usable_source}"),
         ("count", _count_words(one)),
@@ -151,9 +198,10 @@ def _recommended(report: Prewarm) -> list[str]:
             f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm",
         ),
         ("forecast", f"{one.method}; {_record(one)}"),
-    )
+        ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
+    ]
     lines = _filled(f"{report.tier}: {headline(one)}", "", "  ")
-    for name, text in told:
+    for name, text in filter(lambda row: row[1], told):
         lines += _filled(text, f"  {name:11}  ", " " * 15)
     return lines
 
@@ -185,6 +233,15 @@ def _count_words(one: Recommendation) -> str:
     return text
 
 
+def _demand(report: Prewarm, one: Recommendation) -> str:
+    parts = one.parts
+    if parts is None:
+        return ""
+    covered = None if report.worth is None else report.worth.covered_ratio
+    beside = against_highest(parts, report.highest, report.zone, covered)
+    return f"{parts_sentence(parts)}; {beside}" if beside else parts_sentence(parts)
+
+
 def _ready(one: Recommendation) -> str:
     if one.ready is None:
         return "how many are ready is not known"
@@ -213,11 +270,24 @@ def _schedule(report: Prewarm) -> list[str]:
             "" if end is None else _end(step.start, end, report.zone),
             str(step.replicas),
             number(step.demand_rps, "per_second"),
+            "-" if step.expected_rps is None else number(step.expected_rps, "per_second"),
         )
         for step, end in zip(steps, ends, strict=True)
     ]
-    table = text_table(("warm from", "to", "replicas", "for up to"), rows, words=2)
-    return [f"Schedule ({report.zone})", *(f"  {line}" for line in table)]
+    table = text_table(("warm from", "to", "replicas", "for up to", "expected"), rows, words=2)
+    sure = "" if report.schedule_certainty is None else f", enough with {report.schedule_certainty:.0%} certainty"
+    lines = [f"Schedule ({report.zone}){sure}", *(f"  {line}" for line in table)]
+    return lines + _most(report, max(steps, key=lambda step: step.demand_rps))
+
+
+def _most(report: Prewarm, step: Step) -> list[str]:
+    """What the highest demand of the schedule is made of."""
+    parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
+    if parts is None or step.peak is None:
+        return []
+    said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
+    beside = against_highest(parts, report.highest, report.zone, None)
+    return _filled(f"{said}; {beside}" if beside else said, "  ", "    ")
 
 
 def merged(steps: Iterable[Step]) -> tuple[Step, ...]:
@@ -226,7 +296,7 @@ def merged(steps: Iterable[Step]) -> tuple[Step, ...]:
     for step in sorted(steps, key=lambda step: step.start):
         if found and found[-1].replicas == step.replicas:
             last = found.pop()
-            step = Step(start=last.start, replicas=last.replicas, demand_rps=max(last.demand_rps, step.demand_rps))
+            step = replace(max(last, step, key=lambda one: one.demand_rps), start=last.start)
         found.append(step)
     return tuple(found)
 
@@ -263,6 +333,10 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         "recommendation": None if one is None else {**asdict(one), "at": one.at, "sentence": headline(one)},
         "schedule": [asdict(step) for step in merged(report.schedule)],
         "schedule_until": report.until,
+        "schedule_certainty": report.schedule_certainty,
+        "seen_until": report.seen_until,
+        "highest": None if report.highest is None else asdict(report.highest),
+        "as_of": report.as_of,
         "worth": None if report.worth is None else worth_json(report.worth),
         "reason": report.reason,
     }

@@ -35,7 +35,9 @@ class Strategy:
 class Worth:
     """Strategies over [start, end) in unix seconds, of a tier that got so many requests then.
 
-    `ours` and `perfect` name two of them. `recommended` names the one that this tier should use, `reason` says why.
+    `ours` and `perfect` name two of them, `reacting` the one without a forecast that would have been chosen beforehand, on the
+    time before `start`. `recommended` names the one that this tier should use, `reason` says why in full, `short_reason` in
+    few words. `covered_ratio` (0-1) are the minutes whose demand stayed at or below what pre-warming had been ready for.
     Raises ValueError for a name that is none of theirs.
     """
 
@@ -46,13 +48,16 @@ class Worth:
     strategies: tuple[Strategy, ...]
     ours: str
     perfect: str
+    reacting: str
     recommended: str
+    short_reason: str
     reason: str
+    covered_ratio: float | None
     currency: str = ""
 
     def __post_init__(self) -> None:
         names = [strategy.name for strategy in self.strategies]
-        for name in (self.ours, self.perfect, self.recommended):
+        for name in (self.ours, self.perfect, self.reacting, self.recommended):
             if name not in names:
                 raise ValueError(f"{name!r} is none of the strategies: {', '.join(names)}")
         if not self.end > self.start:

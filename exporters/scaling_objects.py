@@ -140,7 +140,7 @@ def now_notes(scaling: Scaling) -> tuple[str, ...]:
 
 def week_notes(week: Week, scaling: Scaling) -> tuple[str, ...]:
     """What must be said about the schedule."""
-    notes: list[str] = []
+    notes = [f"{scaling.note[0].upper()}{scaling.note[1:]}."] if scaling.note else []
     if week.changes:
         lead = f"{scaling.lead_seconds:.0f} s (the cold start) before they must be warm"
         notes.append(

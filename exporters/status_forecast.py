@@ -161,7 +161,8 @@ def _schedule(prewarm: Prewarm) -> str:
         for step in steps
     )
     until = "" if prewarm.until is None else f", until {datetime.fromtimestamp(prewarm.until, zone):%H:%M} tomorrow"
-    return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}:</p><ol class="schedule">{said}</ol>'
+    sure = "" if prewarm.schedule_certainty is None else f", enough with {prewarm.schedule_certainty:.0%} certainty"
+    return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}{sure}:</p><ol class="schedule">{said}</ol>'
 
 
 def _worth(found: Worth | None) -> str:

@@ -92,6 +92,11 @@ class LiveLead:
             )[0]
         )
 
+    @property
+    def expected(self) -> float | None:
+        """The demand that is expected then, without a margin; None while too little is known."""
+        return float(max(0.0, self._centres[-1])) if np.isfinite(self._centres[-1]) else None
+
     def _expect(self) -> None:
         if self._fit is None:
             return

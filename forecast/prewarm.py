@@ -115,6 +115,11 @@ def certainty(lead: int, late_to_warm: float = LATE_TO_WARM) -> float:
     return max(LEAST_CERTAINTY, 1.0 - hold_minutes(lead) / late_to_warm)
 
 
+def late_to_warm(lead: int, certainty: float) -> float:
+    """The price at which `certainty` (0-1, not 1) is the level that is worth it: what a missing minute costs, in warm ones."""
+    return hold_minutes(lead) / (1.0 - certainty)
+
+
 class Prewarmer:
     """Decides every minute for one tier. `minimum` is the plan's `minimum_warm` or the newsvendor's, whichever is more."""
 

@@ -19,16 +19,16 @@ SHORTEST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """From `start` to `end` (unix seconds) `replicas` must be warm; they must be asked for at `ask_at`, one lead before.
+    """From `start` to `end` (unix seconds) `replicas` must be warm.
 
-    `demand_rps` is the highest quantile of demand within.
+    `demand_rps` is the highest quantile of demand within, and `peak` when the bin begins that it is of.
     """
 
-    ask_at: float
     start: float
     end: float
     replicas: int
     demand_rps: float
+    peak: float
 
 
 def schedule(
@@ -38,7 +38,6 @@ def schedule(
     bin_seconds: float,
     capacity_rps: float,
     margin: Margin = NO_MARGIN,
-    lead_seconds: float,
     minimum: int = 0,
     shortest_seconds: float = SHORTEST_SECONDS,
 ) -> tuple[Shift, ...]:
@@ -54,11 +53,12 @@ def schedule(
     shifts: list[Shift] = []
     for first in range(0, len(quantile_rps), width):
         part = quantile_rps[first : first + width]
-        demand = float(part.max())
+        demand, peak = float(part.max()), start + (first + int(part.argmax())) * bin_seconds
         count = max(minimum, count_replicas(demand, capacity_rps, margin))
         begin, end = start + first * bin_seconds, start + (first + len(part)) * bin_seconds
         if shifts and shifts[-1].replicas == count:
             before = shifts.pop()
-            begin, demand = before.start, max(before.demand_rps, demand)
-        shifts.append(Shift(ask_at=begin - lead_seconds, start=begin, end=end, replicas=count, demand_rps=demand))
+            begin = before.start
+            demand, peak = max((demand, peak), (before.demand_rps, before.peak))
+        shifts.append(Shift(start=begin, end=end, replicas=count, demand_rps=demand, peak=peak))
     return tuple(shifts)

@@ -61,17 +61,25 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What it came to: shares are 0-1 of the minutes and of the requests; `starts` counts replicas that were asked for anew."""
+    """What it came to: shares are 0-1 of the minutes and of the requests; `starts` counts replicas that were asked for anew.
+
+    `replica_hours` were paid for, `missing_hours` are the replica-hours (in parts of a replica) that late requests needed.
+    """
 
     violated: float
     late: float
     replica_hours: float
+    missing_hours: float
     most_replicas: int
     starts: int
 
     def cost(self, price_per_hour: float) -> float:
         """Money, at the price of one replica-hour."""
         return self.replica_hours * price_per_hour
+
+    def priced(self, late_to_warm: float) -> float:
+        """Replica-hours paid for, and those missing at the price of late requests (`prewarm.certainty`)."""
+        return self.replica_hours + late_to_warm * self.missing_hours
 
 
 def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Array:
@@ -112,6 +120,7 @@ def outcome(world: World, run: Fleet) -> Outcome:
         violated=float((world.demand > capacity * (1 + ROUNDING)).mean()),
         late=float(late / total) if total > 0 else 0.0,
         replica_hours=float(run.asked.sum() / MINUTES_PER_HOUR),
+        missing_hours=float(late / world.capacity / MINUTES_PER_HOUR),
         most_replicas=int(run.asked.max()),
         starts=int(np.maximum(0.0, np.diff(run.asked)).sum()),
     )

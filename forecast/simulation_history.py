@@ -20,7 +20,7 @@ from forecast.prewarm import LATE_TO_WARM, asked, certainty
 from forecast.series import Array, Series
 from forecast.simulation import World
 from forecast.simulation_minutes import MINUTE_SECONDS, Between, bin_minutes, per_minute, rates
-from forecast.simulation_verdict import Worth, worth
+from forecast.simulation_verdict import Worth, cheapest_reacting, worth
 
 BIN_MINUTES = 5
 """Bins of the forecast; a series with longer ones keeps its own."""
@@ -133,16 +133,19 @@ def tried(
         raise TooShort("nothing was asked of this tier in the test: there is nothing to scale")
     length = history.test_end - history.test_start
 
+    def world_of(start: int, end: int) -> World:
+        return World(demand=said[start:end], before=float(said[start - 1]), capacity=capacity, lead=lead)
+
     def within(start: int, end: int) -> Worth:
-        world = World(demand=said[start:end], before=float(said[start - 1]), capacity=capacity, lead=lead)
+        world, chosen = world_of(start, end), cheapest_reacting(world_of(1, start), late_to_warm)
         fleets = [asked(world, one[start:end], hold=hold) for one in (quantile, *bolder)]
-        return worth(world, fleets[0], fleets[1:])
+        return worth(world, fleets[0], fleets[1:], chosen=chosen, late_to_warm=late_to_warm)
 
     earliest = int(np.argmax(np.isfinite(quantile))) if np.isfinite(quantile).any() else history.test_start - 1
     start, end = history.test_start, history.test_end
     covered = said[start + lead : end] <= quantile[start : end - lead]
     return Tried(
         worth=within(start, end),
-        before=within(max(1, min(max(earliest, start - length), start - DAY_MINUTES)), start),
+        before=within(max(DAY_MINUTES, min(max(earliest, start - length), start - DAY_MINUTES)), start),
         covered=float(covered.mean()),
     )

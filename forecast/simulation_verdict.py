@@ -1,7 +1,9 @@
-"""Pre-warming against reacting at equal violations: which of the two is cheaper here, and the sentence that says so.
+"""Pre-warming against reacting: which of the two is cheaper here, and the sentence that says so.
 
-Owns the comparison and the recommendation. Judged on the past it is what a tier is told (nothing ahead is known); judged on a
-test window it is what a benchmark reports. Which policies there are is `simulation`'s and `prewarm`'s business.
+Owns the comparison and the recommendation. Both policies are fixed before the time that is judged: pre-warming by its
+certainty, reacting by the utilisation that was cheapest in the time before. They are judged by one price, that of the
+certainty in use. A benchmark also compares at equal violations: there reacting has its best utilisation in hindsight.
+Which policies there are is `simulation`'s and `prewarm`'s business.
 """
 
 from __future__ import annotations
@@ -33,15 +35,23 @@ class Choice(StrEnum):
 class Worth:
     """What every policy came to in one world.
 
-    `reacting` has one outcome per utilisation, `prewarmed` is ours, `bolder` are ours at lower certainties: for where
-    reacting, however careful, has more violations than ours.
+    `reacting` has one outcome per utilisation, `chosen` is the utilisation that was known beforehand (`cheapest_reacting`
+    of the time before), `late_to_warm` the price of a missing replica-hour in paid ones. `prewarmed` is ours, `bolder` are
+    ours at lower certainties: for where reacting, however careful, has more violations than ours.
     """
 
     static: Outcome
     reacting: tuple[tuple[float, Outcome], ...]
+    chosen: float
     prewarmed: Outcome
     bolder: tuple[Outcome, ...]
     foresight: Outcome
+    late_to_warm: float
+
+    @property
+    def reacted(self) -> Outcome:
+        """What reacting came to at the utilisation that was chosen beforehand."""
+        return dict(self.reacting)[self.chosen]
 
     @property
     def relative_cost(self) -> float:
@@ -62,28 +72,53 @@ class Worth:
         return hours_at((self.prewarmed, *self.bolder), self.equal_violated), reacting
 
     @property
-    def saving(self) -> float:
+    def equal_saving(self) -> float:
         """Share of the replica-hours of reacting at equal violations that pre-warming saves; negative where it costs more."""
         ours, other = self.equal_hours
         return 1.0 - ours / other
 
     @property
+    def saving(self) -> float:
+        """Share of the cost of reacting that pre-warming saves, late requests at their price; negative where it costs more."""
+        return 1.0 - self.prewarmed.priced(self.late_to_warm) / self.reacted.priced(self.late_to_warm)
+
+    @property
     def choice(self) -> Choice:
-        """Pre-warming where it is cheaper at equal violations, else reacting: it is the simpler of two that are as good."""
+        """Pre-warming where it is cheaper, else reacting: it is the simpler of two that are as good."""
         return Choice.PREWARM if self.saving > AS_GOOD_SAVING else Choice.REACT
+
+    @property
+    def reason(self) -> str:
+        """Why it is recommended, in few words."""
+        reacting = f"reacting at {self.chosen:.0%}"
+        if self.choice is Choice.PREWARM:
+            return f"pre-warming cost {self.saving:.0%} less than {reacting}"
+        if self.saving >= -AS_GOOD_SAVING:
+            return f"{reacting} was as good and is simpler"
+        return f"{reacting} cost less and is simpler"
 
     @property
     def sentence(self) -> str:
         """The recommendation, with its numbers."""
-        ours, other = self.equal_hours
-        late = f"with {100 * self.equal_violated:.2f} % of the minutes short of capacity"
-        if self.choice is Choice.PREWARM:
-            said = f"pre-warm: {ours:.0f} replica-hours {late}; reacting takes {other:.0f}"
-        else:
-            said = f"react: {other:.0f} replica-hours {late}; pre-warming takes {ours:.0f}"
-        if self.prewarmed.replica_hours < self.static.replica_hours:
+        ours, other = self.prewarmed, self.reacted
+        said = f"{self.reason}: pre-warming took {_took(ours)}, reacting {_took(other)}"
+        if ours.missing_hours or other.missing_hours:
+            said += f"; a replica that is missing costs as much as {self.late_to_warm:.0f} that wait"
+        if ours.replica_hours < self.static.replica_hours:
             return said
         return f"{said}; at the certainty in use always {self.static.most_replicas} replicas would have cost no more"
+
+
+def _took(one: Outcome) -> str:
+    return (
+        f"{one.replica_hours:.0f} replica-hours and was short of capacity in {100 * one.violated:.2f} % of the minutes"
+    )
+
+
+def cheapest_reacting(world: World, late_to_warm: float, *, minimum: int = 1) -> float:
+    """The utilisation at which reacting was cheapest in a world, late requests at their price; the highest of equal ones."""
+    costs = {one: outcome(world, reactive(world, one, minimum=minimum)).priced(late_to_warm) for one in UTILISATIONS}
+    return min(costs, key=lambda one: (costs[one], -one))
 
 
 def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
@@ -102,12 +137,23 @@ def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
     return float(np.interp(violated, [one.violated for one in frontier], [one.replica_hours for one in frontier]))
 
 
-def worth(world: World, prewarmed: Fleet, bolder: Iterable[Fleet] = (), *, minimum: int = 1) -> Worth:
-    """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties."""
+def worth(
+    world: World,
+    prewarmed: Fleet,
+    bolder: Iterable[Fleet] = (),
+    *,
+    chosen: float,
+    late_to_warm: float,
+    minimum: int = 1,
+) -> Worth:
+    """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties, `chosen`
+    one of UTILISATIONS."""
     return Worth(
         static=outcome(world, static(world, peak(world))),
         reacting=tuple((one, outcome(world, reactive(world, one, minimum=minimum))) for one in UTILISATIONS),
+        chosen=chosen,
         prewarmed=outcome(world, prewarmed),
         bolder=tuple(outcome(world, one) for one in bolder),
         foresight=outcome(world, foresight(world, minimum=minimum)),
+        late_to_warm=late_to_warm,
     )

@@ -383,7 +383,7 @@ def test_a_tier_that_has_been_silent_for_weeks_is_answered_in_time(tmp_path: Pat
         assert found.recommended is None
         assert found.now_rps is None
         assert found.prewarm is not None
-        assert found.prewarm.reason == "nothing was seen of the tier for 10 minutes"
+        assert found.prewarm.reason == "the newest demand of the tier is 20 d old; after 10 min nothing is recommended"
 
 
 def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,14 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(trace: Path) -> Answer:
     return by_csv(trace, None, "chat", Said(usable_rps=0.01, start_seconds=180.0), None)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace that ends with this hour."""
+    hours = week(10)
+    end = (time.time() // 3600 + 1) * 3600
+    return written(tmp_path_factory.mktemp("live") / "hours.csv", replace(hours, start=end - 10 * 86_400.0))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -60,7 +71,7 @@ def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: 
 def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(capsys, "--history", str(trace), "--tier", "chat", *GIVEN, "--explain")
     assert (code, err) == (0, "")
-    assert out.startswith("chat: ")
+    assert out.startswith("As of the end of the trace, 2026-01-15 00:00 (UTC): this is not live.\n\nchat: ")
     assert "replicas wanted at" in out
     for strategy in ("static peak", "reacting at 70%", "pre-warming", "perfect foresight"):
         assert strategy in out
@@ -77,23 +88,35 @@ def test_json_is_one_object(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
     assert told["tier"] == "chat"
     assert told["recommendation"]["lead_seconds"] == 180.0
+    assert told["as_of"] == from_csv(trace, None, None).series.end
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-def test_a_manifest_is_yaml_with_one_owner(trace: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--history", str(trace), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
+def test_a_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--history", str(live), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
     words += ["--autoscaler", "PodAutoscaler/chat"] if kind == "aibrix" else []
     code, out, err = said(capsys, *words, "--namespace", "serving", "--maximum", "50")
     assert (code, err) == (0, "")
     objects = [one for one in yaml.safe_load_all(out) if one]
     assert all(one["metadata"].get("namespace", "serving") == "serving" for one in objects)
     assert (GAUGE in out) == (kind in ("keda", "hpa"))
+    assert "chedule enough with 99% certainty, of demand up to" in " ".join(out.replace("\n#", " ").split())
 
 
-def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(
-    trace: Path, found: Answer, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_a_trace_that_ended_long_ago_makes_no_manifest(
+    trace: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--history", str(trace), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
+    words = ["--history", str(trace), "--tier", "chat", *GIVEN, "--format", kind, "--workload", "Deployment/chat"]
+    words += ["--autoscaler", "PodAutoscaler/chat"] if kind == "aibrix" else []
+    code, out, err = said(capsys, *words)
+    assert (code, out) == (3, "")
+    assert re.search(r"no manifest: chat: the trace ended \d+ d.* ago", err)
+
+
+def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
+    found = by_csv(live, None, "chat", Said(usable_rps=0.01, start_seconds=180.0), None)
     one = found.prewarm.recommendation
     assert one is not None
     most = max(one.replicas, *(step.replicas for step in found.prewarm.schedule))

@@ -17,7 +17,6 @@ def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tupl
         start=1_000_000.0,
         bin_seconds=300.0,
         capacity_rps=PLAN.rps,
-        lead_seconds=200.0,
         minimum=minimum,
         shortest_seconds=shortest,
     )
@@ -29,13 +28,13 @@ def test_a_shift_carries_the_highest_of_its_bins_and_neighbours_alike_are_one() 
         (1_000_000.0, 1_001_200.0, 2, 4.0),
         (1_001_200.0, 1_001_500.0, 5, 9.0),
     ]
-    assert [one.ask_at for one in found] == [999_800.0, 1_001_000.0]
+    assert [one.peak for one in found] == [1_000_600.0, 1_001_200.0]
 
 
 def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
     values = np.random.default_rng(2).uniform(0, 30, 288)
     values[:60] /= 10
-    found = schedule(values, start=0.0, bin_seconds=300.0, capacity_rps=PLAN.rps, lead_seconds=120.0, minimum=4)
+    found = schedule(values, start=0.0, bin_seconds=300.0, capacity_rps=PLAN.rps, minimum=4)
     assert found[0].start == 0.0
     assert found[-1].end == 86_400.0
     assert all(earlier.end == later.start for earlier, later in pairwise(found))

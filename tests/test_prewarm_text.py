@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from exporters.prewarm_text import BECAUSE, Decided, Prewarm, Recommendation, Step, merged, prewarm_json, prewarm_text
+from exporters.prewarm_demand import Highest
+from exporters.prewarm_text import (
+    BECAUSE,
+    OLD_SECONDS,
+    Decided,
+    Prewarm,
+    Recommendation,
+    Step,
+    merged,
+    prewarm_json,
+    prewarm_text,
+    without_old_schedule,
+)
 from exporters.prewarm_worth import Strategy, Worth, worth_json, worth_lines
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
@@ -26,6 +38,7 @@ ONE = Recommendation(
     lead_source="P95 of 14 measured cold starts",
     certainty=0.99,
     quantile_rps=41.2,
+    expected_rps=36.5,
     now_rps=36.0,
     usable_rps=7.5,
     usable_source="the plan",
@@ -39,8 +52,8 @@ ONE = Recommendation(
 )
 STEPS = (
     Step(start=MIDNIGHT, replicas=2, demand_rps=9.1),
-    Step(start=MIDNIGHT + 4 * 3600, replicas=2, demand_rps=12.0),
-    Step(start=MIDNIGHT + 8 * 3600, replicas=6, demand_rps=41.2),
+    Step(start=MIDNIGHT + 4 * 3600, replicas=2, demand_rps=12.0, peak=MIDNIGHT + 5 * 3600, expected_rps=9.0),
+    Step(start=MIDNIGHT + 8 * 3600, replicas=6, demand_rps=41.2, peak=MIDNIGHT + 12 * 3600, expected_rps=33.0),
     Step(start=MIDNIGHT + 20 * 3600, replicas=3, demand_rps=18.0),
 )
 WORTH = Worth(
@@ -60,12 +73,23 @@ WORTH = Worth(
     ),
     ours="sizewatch",
     perfect="perfect foresight",
+    reacting="reactive at 70%",
     recommended="sizewatch",
+    short_reason="pre-warming cost 7% less than reacting at 70%",
+    covered_ratio=0.991,
     reason="Fewer violations than reacting, for less.",
     currency="USD",
 )
 REPORT = Prewarm(
-    tier="chat", zone="Europe/Berlin", recommendation=ONE, schedule=STEPS, until=MIDNIGHT + 86400, worth=WORTH
+    tier="chat",
+    zone="Europe/Berlin",
+    recommendation=ONE,
+    schedule=STEPS,
+    schedule_certainty=0.99,
+    until=MIDNIGHT + 86400,
+    seen_until=NOON - 33,
+    highest=Highest(rps=42.0, at=MIDNIGHT - 10 * 3600),
+    worth=WORTH,
 )
 
 
@@ -76,16 +100,21 @@ def test_the_whole_text() -> None:
 chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps usable a replica); 4
   are ready: start 2 now
   because of   the demand expected then
+  demand       41.2 rps = 36.5 rps expected + 4.7 rps margin to P99; highest minute of the last
+               week: 42 rps (Sun 14:00)
   lead         207 s: P95 of 14 measured cold starts
   usable       7.5 rps a replica: the plan
   never below  5 for 36 rps now, 2 minimum warm
   forecast     sizewatch; 95.3% at or below the 95% quantile, error 0.61 of same as now
+  worth        pre-warming cost 7% less than reacting at 70% (--explain shows the numbers)
 
-Schedule (Europe/Berlin)
-  warm from  to     replicas  for up to
-  00:00      08:00         2     12 rps
-  08:00      20:00         6   41.2 rps
-  20:00      00:00         3     18 rps
+Schedule (Europe/Berlin), enough with 99% certainty
+  warm from  to     replicas  for up to  expected
+  00:00      08:00         2     12 rps     9 rps
+  08:00      20:00         6   41.2 rps    33 rps
+  20:00      00:00         3     18 rps         -
+  most at 12:00: 41.2 rps = 33 rps expected + 8.2 rps margin to P99; highest minute of the last
+    week: 42 rps (Sun 14:00)
 
 What it was worth, 2026-11-09 00:00 to 2026-11-23 00:00 (1,200,000 requests)
   strategy           violation min  of the time  late requests  of all  replica-hours  of perfect        USD
@@ -100,13 +129,14 @@ What it was worth, 2026-11-09 00:00 to 2026-11-23 00:00 (1,200,000 requests)
 def test_a_schedule_of_one_count_ends_on_the_next_day() -> None:
     (step, *_) = STEPS
     text = prewarm_text(replace(REPORT, schedule=(step,)))
-    assert " ".join(text.splitlines()[-1].split()) == "00:00 00:00 next day 2 9.1 rps"
+    assert " ".join(text.splitlines()[-1].split()) == "00:00 00:00 next day 2 9.1 rps -"
 
 
 def test_without_explain_the_worth_is_left_out() -> None:
     text = prewarm_text(REPORT)
     assert "What it was worth" not in text
-    assert text == prewarm_text(replace(REPORT, worth=None))
+    assert "worth        pre-warming cost 7% less than reacting at 70%" in text
+    assert "worth  " not in prewarm_text(replace(REPORT, worth=None))
 
 
 @pytest.mark.parametrize(
@@ -128,6 +158,58 @@ def test_every_reason_has_words() -> None:
     for decided, words in BECAUSE.items():
         told = prewarm_text(replace(REPORT, recommendation=replace(ONE, decided_by=decided)))
         assert words in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("quantile", "expected", "event", "words"),
+    [
+        (
+            9.27,
+            3.9,
+            1.0,
+            "9.27 rps = 3.9 rps expected + 5.37 rps margin to P99; highest minute of the last week: 4.1 rps",
+        ),
+        (9.27, 3.9, 1.0, "the margin lifts it above: so far off were the worst of the forecast's own past errors, and"),
+        (9.27, 3.9, 1.0, "99.10% of the last week's minutes stayed within their own P99"),
+        (9.27, 4.5, 1.0, "the trend lifts it above: more is expected even without a margin"),
+        (9.27, 7.0, 2.0, "9.27 rps = 7 rps expected (3.5 rps x 2 for a known event) + 2.27 rps margin"),
+        (9.27, 7.0, 2.0, "the known event lifts it above: it multiplies demand by 2"),
+        (3.9, 4.0, 1.0, "3.9 rps = 4 rps expected - 0.1 rps margin to P99; highest minute of the last week: 4.1 rps"),
+        (0.0, 0.0, 0.0, "0 rps = 0 rps expected (0 rps x 0 for a known event) + 0 rps margin"),
+    ],
+)
+def test_a_demand_is_told_by_its_parts_and_why_it_is_above_what_was_seen(
+    quantile: float, expected: float, event: float, words: str
+) -> None:
+    one = replace(ONE, quantile_rps=quantile, expected_rps=expected, event_factor=event)
+    text = " ".join(
+        prewarm_text(replace(REPORT, recommendation=one, highest=Highest(rps=4.1, at=NOON), schedule=())).split()
+    )
+    assert words in text
+    assert ("lifts it above" in text) == (quantile > 4.1)
+
+
+def test_the_highest_demand_of_a_schedule_says_why_too() -> None:
+    text = " ".join(prewarm_text(replace(REPORT, highest=Highest(rps=30.0, at=NOON), recommendation=None)).split())
+    assert "most at 12:00: 41.2 rps = 33 rps expected + 8.2 rps margin to P99" in text
+    assert "the trend lifts it above" in text
+    no_parts = replace(REPORT, schedule=tuple(replace(step, expected_rps=None) for step in STEPS))
+    assert "most at" not in prewarm_text(no_parts)
+
+
+def test_no_schedule_is_made_of_demand_that_is_an_hour_old() -> None:
+    seen = NOON - 33
+    assert without_old_schedule(REPORT, seen + OLD_SECONDS) is REPORT
+    old = without_old_schedule(REPORT, seen + OLD_SECONDS + 3 * 3600 + 60)
+    assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
+    assert old.reason == "the newest demand of the tier is 4 h 1 min old: no schedule is made of it"
+    assert without_old_schedule(replace(REPORT, seen_until=None), NOON).schedule == ()
+
+
+def test_what_is_said_of_a_trace_says_that_it_is_not_live() -> None:
+    text = prewarm_text(replace(REPORT, as_of=NOON))
+    assert text.startswith("As of the end of the trace, 2026-11-23 14:01 (Europe/Berlin): this is not live.\n\nchat: 6")
+    assert prewarm_json(replace(REPORT, as_of=NOON))["as_of"] == NOON
 
 
 def test_what_could_not_be_counted_is_not_told_as_a_number() -> None:
@@ -159,6 +241,7 @@ def test_neighbours_of_one_count_are_one_step_for_the_highest_demand() -> None:
     assert merged(()) == ()
     falling = (Step(start=0.0, replicas=2, demand_rps=12.0), Step(start=1.0, replicas=2, demand_rps=9.0))
     assert merged(falling) == (falling[0],)
+    assert (merged(STEPS)[0].peak, merged(STEPS)[0].expected_rps) == (MIDNIGHT + 5 * 3600, 9.0)
 
 
 def test_when_reacting_is_as_good_it_is_recommended_instead() -> None:
@@ -177,10 +260,11 @@ def test_without_a_price_there_is_no_column_of_money() -> None:
 
 def test_shares_that_are_small_are_not_written_as_none() -> None:
     tiny = replace(WORTH.strategies[2], violation_minutes=0.001, late_requests=0.0)
-    row = next(line for line in worth_lines(replace(WORTH, strategies=(tiny, WORTH.strategies[3]))) if "*" in line)
+    _, reacting, _, perfect = WORTH.strategies
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(tiny, reacting, perfect))) if "*" in line)
     assert "<0.001%" in row
     whole = replace(WORTH.strategies[2], violation_minutes=WORTH.minutes, late_requests=0.0)
-    row = next(line for line in worth_lines(replace(WORTH, strategies=(whole, WORTH.strategies[3]))) if "*" in line)
+    row = next(line for line in worth_lines(replace(WORTH, strategies=(whole, reacting, perfect))) if "*" in line)
     assert " 100% " in row
 
 
@@ -191,7 +275,7 @@ def test_nothing_is_divided_by_none() -> None:
     assert {(one["of_perfect"], one["late_ratio"]) for one in strategies} == {(None, None)}
 
 
-@pytest.mark.parametrize("field", ["ours", "perfect", "recommended"])
+@pytest.mark.parametrize("field", ["ours", "perfect", "reacting", "recommended"])
 def test_a_name_that_is_no_strategy_is_refused(field: str) -> None:
     broken: dict[str, Any] = {field: "x"}
     with pytest.raises(ValueError, match="'x' is none of the strategies: static peak, reactive at 70%, sizewatch"):
@@ -206,6 +290,9 @@ def test_the_json_holds_all_of_it() -> None:
     assert told["recommendation"]["decided_by"] == "forecast"
     assert told["recommendation"]["sentence"].startswith("6 replicas wanted at 14:05")
     assert [step["replicas"] for step in told["schedule"]] == [2, 6, 3]
+    assert (told["schedule_certainty"], told["seen_until"], told["highest"]["rps"]) == (0.99, NOON - 33, 42.0)
+    assert (told["recommendation"]["expected_rps"], told["recommendation"]["event_factor"]) == (36.5, 1.0)
+    assert told["worth"]["reacting"] == "reactive at 70%"
     assert told["worth"]["strategies"][2]["of_perfect"] == pytest.approx(1.3)
     assert told["worth"]["strategies"][2]["violation_ratio"] == pytest.approx(0.0015)
     assert told["worth"]["hours"] == 336

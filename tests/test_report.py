@@ -241,7 +241,10 @@ def worth() -> Worth:
         strategies=strategies,
         ours="pre-warming",
         perfect="perfect foresight",
+        reacting="reactive",
         recommended="pre-warming",
+        short_reason="",
+        covered_ratio=None,
         reason="It is worth it.",
         currency="USD",
     )
@@ -250,7 +253,6 @@ def worth() -> Worth:
 def test_pre_warming_says_what_it_saved_and_cost() -> None:
     told = Prewarming(
         worth=worth(),
-        reacting="reactive",
         method="profile",
         naive="same hour yesterday",
         covered_ratio=0.96,

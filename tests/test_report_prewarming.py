@@ -4,45 +4,77 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from forecast_samples import question, series
 
 from agent.forecasting.exchange import Answer
 from agent.forecasting.tier_forecast import TierForecast
-from agent.forecasting.worth import reacting_beside
+from agent.forecasting.worth import Past, floor, lately, worth_lately
 from agent.reporting.prewarming import of_answer
-from exporters.prewarm_worth import Strategy, Worth
+from forecast.series import Array
+from forecast.simulation import World
+from forecast.simulation_verdict import cheapest_reacting
 
-OURS = Strategy(name="pre-warming", violation_minutes=10.0, late_requests=5.0, replica_hours=100.0)
-PERFECT = Strategy(name="perfect foresight", violation_minutes=0.0, late_requests=0.0, replica_hours=90.0)
-
-
-def reacting(at: int, minutes: float, hours: float) -> Strategy:
-    return Strategy(name=f"reacting at {at}%", violation_minutes=minutes, late_requests=minutes, replica_hours=hours)
+DAY = 1440
 
 
-def worth(*others: Strategy) -> Worth:
-    return Worth(
-        start=0.0,
-        end=604_800.0,
+def past(rates: Array, **changes: float) -> Past:
+    return Past(
+        rates=rates,
+        factors=np.ones(len(rates)),
+        end=60.0 * len(rates),
         zone="UTC",
-        requests=1e6,
-        strategies=(*others, OURS, PERFECT),
-        ours=OURS.name,
-        perfect=PERFECT.name,
-        recommended=OURS.name,
-        reason="",
+        bin_minutes=5,
+        lead=3,
+        certainty=changes.get("certainty", 0.99),
+        usable_rps=2.0,
+        hold=None,
+        replica_hour=None,
+        currency="",
     )
 
 
-def test_ours_is_compared_with_the_cheapest_reacting_that_is_no_worse() -> None:
-    assert reacting_beside(worth(reacting(50, 0.0, 200.0), reacting(70, 10.0, 140.0), reacting(90, 11.0, 110.0))) == (
-        "reacting at 70%"
-    )
+def days(surges: float, count: int, seed: int) -> Array:
+    """A daily wave, with a surge of ten minutes every two hours to so many times of it."""
+    place = np.arange(count * DAY)
+    wave = 10.0 + 6.0 * np.sin(2 * np.pi * place / DAY)
+    shape = np.where(place % 120 < 10, surges, 1.0)
+    return wave * shape * np.random.default_rng(seed).lognormal(0.0, 0.02, len(place))
 
 
-def test_where_every_reacting_is_worse_the_best_of_them_counts() -> None:
-    assert reacting_beside(worth(reacting(50, 20.0, 200.0), reacting(70, 90.0, 140.0))) == "reacting at 50%"
+def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_the_judged_week() -> None:
+    """It was calm and surges began with the judged week: nobody could have chosen to be careful then."""
+    calm, wild = days(1.0, 10, 1), days(3.0, 7, 2)
+    for before, after in ((calm, wild), (days(3.0, 10, 1), days(1.0, 7, 2))):
+        one = past(np.concatenate([before, after]))
+        week = lately(one)
+        assert week is not None
+        assert (len(week.judged.world.demand), len(week.before.world.demand)) == (7 * DAY, 10 * DAY - 1)
+        price = 4 / 0.01
+        judged = World(demand=after, before=float(before[-1]), capacity=2.0, lead=3)
+        known = World(demand=before[1:], before=float(before[0]), capacity=2.0, lead=3)
+        chosen, hindsight = cheapest_reacting(known, price), cheapest_reacting(judged, price)
+        assert chosen != hindsight
+        told = worth_lately(one, week, 1)
+        assert told.reacting == f"reacting at {chosen:.0%}"
+        assert f"The {chosen:.0%} was the cheapest of the 9 d 23 h before." in told.reason
+        assert told.recommended in (told.reacting, told.ours)
+
+
+def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
+    found = lately(past(days(1.0, 12, 3)))
+    assert found is not None
+    assert found.judged.covered is not None
+    assert 0.97 < found.judged.covered <= 1.0
+
+
+def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> None:
+    rates = days(1.0, 10, 4)
+    week = lately(past(rates[: 3 * DAY + 600]))
+    assert week is not None
+    assert np.isfinite(week.before.quantile).sum() < DAY
+    assert floor(past(rates), week.before, 0.99, 2).replicas == 2
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +89,8 @@ def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: Answer) -
     assert found.forecast is not None
     projection = found.forecast.projection
     assert told.worth == found.prewarm.worth
+    assert told.worth is not None
+    assert told.worth.reacting in {one.name for one in told.worth.strategies}
     assert told.covered_ratio == pytest.approx(projection.covered / projection.forecasts)
     assert (told.method, told.naive) == (projection.method, projection.naive)
     assert told.error_ratio == projection.error_ratio

@@ -104,8 +104,14 @@ def test_an_outcome_counts_minutes_requests_and_starts() -> None:
     here = world([1.0, 3.0, 2.0, 4.0])
     run = fleet(np.array([2.0, 2.0, 4.0, 2.0]), 1, 2)
     assert outcome(here, run) == Outcome(
-        violated=0.5, late=pytest.approx(3 / 10), replica_hours=pytest.approx(10 / 60), most_replicas=4, starts=2
+        violated=0.5,
+        late=pytest.approx(3 / 10),
+        replica_hours=pytest.approx(10 / 60),
+        missing_hours=pytest.approx(3 / 60),
+        most_replicas=4,
+        starts=2,
     )
+    assert outcome(here, run).priced(100.0) == pytest.approx(10 / 60 + 100 * 3 / 60)
     assert outcome(here, run).cost(6.0) == pytest.approx(1.0)
 
 

@@ -1,14 +1,23 @@
-"""Pre-warming against reacting at equal violations, on frontiers that can be checked by hand."""
+"""Pre-warming against reacting, by price and at equal violations, on outcomes that can be checked by hand."""
 
 import numpy as np
 import pytest
 
 from forecast.simulation import Outcome, World, foresight
-from forecast.simulation_verdict import UTILISATIONS, Choice, Worth, hours_at, worth
+from forecast.simulation_verdict import UTILISATIONS, Choice, Worth, cheapest_reacting, hours_at, worth
+
+PRICE = 100.0
 
 
-def outcome(violated: float, hours: float) -> Outcome:
-    return Outcome(violated=violated, late=violated / 4, replica_hours=hours, most_replicas=9, starts=3)
+def outcome(violated: float, hours: float, missing: float = 0.0) -> Outcome:
+    return Outcome(
+        violated=violated,
+        late=violated / 4,
+        replica_hours=hours,
+        missing_hours=missing,
+        most_replicas=9,
+        starts=3,
+    )
 
 
 REACTING = tuple(
@@ -16,9 +25,20 @@ REACTING = tuple(
 )
 
 
-def made(prewarmed: Outcome, *bolder: Outcome, reacting: tuple[tuple[float, Outcome], ...] = REACTING) -> Worth:
+def made(
+    prewarmed: Outcome,
+    *bolder: Outcome,
+    reacting: tuple[tuple[float, Outcome], ...] = REACTING,
+    chosen: float = UTILISATIONS[1],
+) -> Worth:
     return Worth(
-        static=outcome(0.0, 40), reacting=reacting, prewarmed=prewarmed, bolder=bolder, foresight=outcome(0.0, 10)
+        static=outcome(0.0, 40),
+        reacting=reacting,
+        chosen=chosen,
+        prewarmed=prewarmed,
+        bolder=bolder,
+        foresight=outcome(0.0, 10),
+        late_to_warm=PRICE,
     )
 
 
@@ -29,14 +49,31 @@ def test_the_frontier_is_straight_between_outcomes_that_no_other_beats(violated:
     assert hours_at(tuple(one for _, one in REACTING), violated) == pytest.approx(hours)
 
 
-def test_the_cheaper_one_at_equal_violations_is_recommended() -> None:
-    cheaper, dearer = made(outcome(0.005, 15)), made(outcome(0.005, 21))
+def test_at_equal_violations_reacting_has_its_best_in_hindsight() -> None:
+    assert made(outcome(0.005, 15)).equal_saving == pytest.approx(0.25)
+    assert made(outcome(0.005, 21)).equal_saving == pytest.approx(-0.05)
+
+
+def test_the_cheaper_one_is_recommended_and_reacting_is_the_one_that_was_chosen_before() -> None:
+    cheaper, dearer = made(outcome(0.005, 12)), made(outcome(0.005, 20))
     assert (cheaper.choice, cheaper.saving) == (Choice.PREWARM, pytest.approx(0.25))
-    assert (dearer.choice, dearer.saving) == (Choice.REACT, pytest.approx(-0.05))
+    assert (dearer.choice, dearer.saving) == (Choice.REACT, pytest.approx(-0.25))
     assert cheaper.sentence == (
-        "pre-warm: 15 replica-hours with 0.50 % of the minutes short of capacity; reacting takes 20"
+        "pre-warming cost 25% less than reacting at 45%: pre-warming took 12 replica-hours and was short of capacity in "
+        "0.50 % of the minutes, reacting 16 replica-hours and was short of capacity in 1.00 % of the minutes"
     )
-    assert dearer.sentence.startswith("react: 20 replica-hours with 0.50 %")
+    assert dearer.reason == "reacting at 45% cost less and is simpler"
+    # In hindsight 55 % took fewer hours than what was chosen: that is not what it is compared with.
+    assert made(outcome(0.05, 12), chosen=UTILISATIONS[1]).choice is Choice.PREWARM
+    assert made(outcome(0.05, 12), chosen=UTILISATIONS[3]).choice is Choice.REACT
+
+
+def test_late_requests_have_their_price() -> None:
+    reacting = ((0.4, outcome(0.0, 24)), (0.45, outcome(0.01, 16, missing=0.1)))
+    found = made(outcome(0.002, 20, missing=0.01), reacting=reacting)
+    assert found.saving == pytest.approx(1 - 21 / 26)
+    assert found.sentence.endswith("a replica that is missing costs as much as 100 that wait")
+    assert made(outcome(0.02, 12, missing=0.2), reacting=reacting).choice is Choice.REACT
 
 
 def test_where_always_the_peak_would_have_cost_no_more_it_is_said() -> None:
@@ -47,6 +84,8 @@ def test_where_always_the_peak_would_have_cost_no_more_it_is_said() -> None:
 def test_equally_dear_is_better_done_the_simple_way() -> None:
     assert made(outcome(0.01, 16)).choice is Choice.REACT
     assert made(outcome(0.01, 15.7)).choice is Choice.REACT
+    assert made(outcome(0.01, 15.7)).reason == "reacting at 45% was as good and is simpler"
+    assert made(outcome(0.01, 16.3)).reason == "reacting at 45% was as good and is simpler"
     assert made(outcome(0.01, 15.6)).choice is Choice.PREWARM
 
 
@@ -55,18 +94,33 @@ def test_where_reacting_cannot_be_as_careful_ours_is_priced_at_what_it_can() -> 
     both = made(outcome(0.002, 30), outcome(0.02, 8), reacting=reckless)
     assert both.equal_violated == pytest.approx(0.01)
     assert both.equal_hours == (pytest.approx(30 - 22 * 8 / 18), 16)
-    assert both.choice is Choice.REACT
-    assert made(outcome(0.002, 20), outcome(0.006, 12), reacting=reckless).choice is Choice.PREWARM
+    assert both.equal_saving < 0
+    assert made(outcome(0.002, 20), outcome(0.006, 12), reacting=reckless).equal_saving > 0.02
 
 
 def test_everything_is_simulated_in_the_same_world() -> None:
     demand = np.tile([1.0, 2.0, 8.0, 3.0], 50)
     world = World(demand=demand, before=1.0, capacity=1.0, lead=2)
-    found = worth(world, foresight(world))
+    found = worth(world, foresight(world), chosen=0.7, late_to_warm=PRICE)
+    assert found.reacted == dict(found.reacting)[0.7]
     assert [utilisation for utilisation, _ in found.reacting] == list(UTILISATIONS)
     assert found.relative_cost == 1.0
     assert found.static.most_replicas == 8
     assert found.static.violated == 0.0
+
+
+def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() -> None:
+    demand = np.tile(np.repeat([2.0, 20.0], 60), 12)
+    world = World(demand=demand, before=2.0, capacity=1.0, lead=3)
+    careful, careless = cheapest_reacting(world, 1e6), cheapest_reacting(world, 1e-6)
+    assert careful < careless
+    found = worth(world, foresight(world), chosen=careful, late_to_warm=1200.0)
+    chosen = cheapest_reacting(world, 1200.0)
+    costs = {one: outcome.priced(1200.0) for one, outcome in found.reacting}
+    assert costs[chosen] == min(costs.values())
+    # Missing replica-hours are those of the requests that came late.
+    late = found.reacted.late * demand.sum() / world.capacity / 60.0
+    assert found.reacted.missing_hours == pytest.approx(late)
 
 
 def test_without_any_outcome_there_is_no_frontier() -> None:

@@ -90,7 +90,9 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     assert told.prewarm is not None
     assert told.prewarm.worth is not None
     assert told.prewarm.worth.reason in page
-    assert re.search(r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow: \d\d:\d\d \d+", page)
+    assert re.search(
+        r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow, enough with 99% certainty: \d\d:\d\d \d+", page
+    )
 
 
 def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> None:

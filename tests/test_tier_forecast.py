@@ -75,6 +75,9 @@ def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> Non
     assert outcomes["perfect foresight"].replica_hours < ours.replica_hours < outcomes["static peak"].replica_hours
     assert ours.money == pytest.approx(10.0 * ours.replica_hours)
     assert found.recommended in outcomes
+    assert found.reacting in outcomes
+    assert found.covered_ratio is not None
+    assert found.covered_ratio > 0.98
 
 
 def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() -> None:
@@ -165,7 +168,50 @@ def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommend
     silent = tier.answer(question(minutes_later=10))
     assert silent.now_rps is None
     assert silent.prewarm.recommendation is None
-    assert silent.prewarm.reason == "nothing was seen of the tier for 10 minutes"
+    assert silent.prewarm.reason == ("the newest demand of the tier is 10 min old; after 10 min nothing is recommended")
+    assert silent.prewarm.schedule
+    assert silent.prewarm.seen_until == SETTLED
+
+
+def test_no_schedule_is_made_of_what_was_seen_an_hour_ago() -> None:
+    tier = TierForecast(question(), series(4 * DAY_MINUTES))
+    # Each question comes half a minute after its last settled minute.
+    tier.add([np.nan] * 59)
+    assert tier.answer(question(minutes_later=59)).prewarm.schedule
+    tier.add([np.nan])
+    old = tier.answer(question(minutes_later=60)).prewarm
+    assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
+    assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
+
+
+def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
+    at_lead = datetime.fromtimestamp(SETTLED + 120, UTC).replace(tzinfo=None)
+    later = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
+    events = (
+        Known(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
+        Known(name="later", start=later, duration_seconds=3600.0, factor=3.0),
+    )
+    usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
+    one, plain = found.recommendation, usual.recommendation
+    assert one is not None
+    assert plain is not None
+    assert plain.parts is not None
+    assert one.parts is not None
+    assert (plain.event_factor, one.event_factor) == (1.0, 1.5)
+    assert plain.parts.expected_rps == pytest.approx(rate(SETTLED + 180.0), rel=0.1)
+    assert plain.parts.margin_rps > 0
+    assert one.parts.expected_rps == pytest.approx(1.5 * plain.parts.expected_rps)
+    most = max(found.schedule, key=lambda step: step.demand_rps)
+    assert most.event_factor == 3.0
+    assert most.peak is not None
+    assert SETTLED + 6 * 3600 <= most.peak < SETTLED + 7 * 3600
+    assert most.expected_rps is not None
+    assert most.expected_rps == pytest.approx(3.0 * rate(most.peak + 150.0), rel=0.15)
+    assert most.demand_rps > most.expected_rps
+    start, highest = max(amounts(4 * DAY_MINUTES), key=lambda minute: minute[1])
+    assert usual.highest is not None
+    assert (usual.highest.at, usual.highest.rps) == (start, pytest.approx(highest / 60.0))
+    assert found.schedule_certainty == 0.99
 
 
 def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> None:

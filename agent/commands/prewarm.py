@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import time
 
 from agent.commands.arguments import duration
 from agent.commands.forecast import add_history
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     # As `agent.commands.forecast` has it.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.given import history_path, known_tier
-    from agent.forecasting.prewarm_now import Said, Where, by_csv, by_history, manifest
+    from agent.forecasting.prewarm_now import Said, Where, by_csv, by_history, manifest, too_old
     from exporters.prewarm_text import prewarm_json, prewarm_text
 
     if options.format in MANIFESTS and options.workload is None:
@@ -142,7 +143,11 @@ def run(options: argparse.Namespace) -> int:
             token=options.token_secret,
             exact_steps=options.exact_steps,
         )
-        print(manifest(answer, options.format, where), end="")
+        text = manifest(answer, options.format, where)
+        if old := too_old(answer.prewarm, time.time()):
+            print(f"sizewatch prewarm: no manifest: {answer.tier}: {old}", file=sys.stderr)
+            return CANNOT_JUDGE
+        print(text, end="")
     elif options.format == "json":
         print(json.dumps(prewarm_json(answer.prewarm), indent=2))
     else:

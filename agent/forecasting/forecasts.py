@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.forecasting.child import MEMORY_BYTES, MEMORY_BYTES_A_TIER, Child, Fault, NoAnswer, command
 from agent.forecasting.exchange import Answer, Failed, Question, answer_of, question_line
+from exporters.prewarm_text import without_old_schedule
 from exporters.status import ForecastHealth, ForecastStatus
 from forecast.cold_start import ColdStart
 from rules.projections import Demand, Projection
@@ -175,7 +176,7 @@ class Forecasts:
         stands = answer.forecast is not None and projection is not None and bool(projection.ahead(now))
         return ForecastStatus(
             forecast=answer.forecast if stands else None,
-            prewarm=replace(answer.prewarm, recommendation=recommendation),
+            prewarm=without_old_schedule(replace(answer.prewarm, recommendation=recommendation), now),
             cold_start=cold_start,
             ready=ready,
             now_rps=answer.now_rps if fresh else None,

@@ -23,6 +23,7 @@ from agent.forecasting.known import known_events, sundays
 from agent.forecasting.times import UTC_TIMES, TimeStyle
 from agent.history.store import Store
 from agent.views import views_of
+from exporters.prewarm_text import OLD_SECONDS
 from exporters.time_words import span
 from forecast.events import event_factors
 from forecast.series import Array, Series
@@ -30,7 +31,6 @@ from forecast.series import Array, Series
 KEPT_SECONDS = 60 * 86_400.0
 """More than any test and what may lie before it take."""
 
-OLD_SECONDS = 3600.0
 A_DAY_AHEAD = 86_400.0
 
 

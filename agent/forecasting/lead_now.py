@@ -51,6 +51,11 @@ class LeadNow:
         little is known."""
         return self._live.quantile(level)
 
+    @property
+    def expected(self) -> float | None:
+        """Requests per second that are expected then, without a margin; None while too little is known."""
+        return self._live.expected
+
     def _look_ahead(self) -> None:
         self._ahead, self._next = self._outlook(), len(self._minutes)
 

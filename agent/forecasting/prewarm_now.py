@@ -20,9 +20,11 @@ from agent.forecasting.tier_forecast import TierForecast
 from agent.history.capacities import measured_views
 from agent.history.store import Store
 from agent.views import versions_of, views_of
+from exporters.prewarm_text import OLD_SECONDS, Prewarm
 from exporters.scaling import Reference, Scaling, Secret
 from exporters.scaling_formats import manifest_text
 from exporters.scaling_week import slots_of
+from exporters.time_words import exact, span
 from forecast.simulation_minutes import MINUTE_SECONDS
 from rules.capacity import stated_capacity
 from rules.slices import TierView
@@ -76,9 +78,10 @@ def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds
     if series.bin_seconds % MINUTE_SECONDS:
         raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
     try:
-        return TierForecast(asked, series).answer(asked)
+        answer = TierForecast(asked, series).answer(asked)
     except ValueError as error:
         raise SizewatchError(f"{path}: {error}") from error
+    return replace(answer, prewarm=replace(answer.prewarm, as_of=series.end))
 
 
 def _views(loaded: Loaded, tier: str) -> dict[str, TierView]:
@@ -125,6 +128,13 @@ def _with(asked: Question, said: Said) -> Question:
     return asked
 
 
+def too_old(found: Prewarm, now: float) -> str:
+    """Why no manifest of this may be applied at `now` (unix seconds), however it was asked for; empty where one may. A
+    manifest acts, so that it is not made of a trace that ended long ago."""
+    age = 0.0 if found.as_of is None else now - found.as_of
+    return f"the trace ended {span(age)} ago: a manifest acts on the demand of today" if age > OLD_SECONDS else ""
+
+
 def manifest(answer: Answer, kind: str, where: Where) -> str:
     """The manifest of one kind for what was found. Raises SizewatchError where it cannot be written."""
     found = answer.prewarm
@@ -148,10 +158,18 @@ def manifest(answer: Answer, kind: str, where: Where) -> str:
             autoscaler=where.autoscaler,
             token=where.token,
             exact_steps=where.exact_steps,
+            note=_note(found),
         )
         return manifest_text(scaling, kind)
     except ValueError as error:
         raise SizewatchError(f"{answer.tier}: {error}") from error
+
+
+def _note(found: Prewarm) -> str:
+    """How sure the schedule in a manifest is, and of what demand it was made."""
+    if found.schedule_certainty is None or found.seen_until is None:
+        return ""
+    return f"schedule enough with {found.schedule_certainty:.0%} certainty, of demand up to {exact(found.seen_until)}"
 
 
 HOLD_SECONDS = 60.0

@@ -13,8 +13,10 @@ import numpy as np
 from agent.forecasting import worth
 from agent.forecasting.exchange import Answer, Question
 from exporters.forecast_text import Forecast
-from exporters.prewarm_text import Counted, Decided, Prewarm, Recommendation, Step
+from exporters.prewarm_demand import Highest
+from exporters.prewarm_text import Counted, Decided, Prewarm, Recommendation, Step, without_old_schedule
 from exporters.prewarm_worth import Worth
+from exporters.time_words import span
 from forecast.forecaster import Path, Quality
 from forecast.prewarm import Why
 from forecast.prewarm_schedule import schedule
@@ -35,11 +37,26 @@ NOTHING = 1e-5
 HIGH = 0.95
 """Above this certainty the schedule is of the 99 % quantile, else of the 95 %: a day ahead there are no others."""
 
+HIGHER = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoundDemand:
+    """What is found of demand beside its quantiles: up to when it is known (unix seconds), what is expected one lead ahead (with
+    the factor of known events that is in it), the events' factors in the bins of the day's path, and the highest minute of the
+    last week. Demands are requests per second."""
+
+    seen_until: float | None
+    expected_rps: float | None
+    event_factor: float
+    path_factors: Array
+    highest: Highest | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What was found about replicas: the last count with its reason, the demand now (requests per second), the minimum warm
-    count, the certainty in use, whether replicas are counted at all, and what pre-warming was worth lately."""
+    count, the certainty in use, whether replicas are counted at all, what pre-warming was worth lately, and the demand."""
 
     why: Why | None
     now_rps: float | None
@@ -47,6 +64,7 @@ class Found:
     certainty: float
     warming: bool
     worth: Worth | None
+    demand: FoundDemand
 
 
 def answer(asked: Question, told: Forecast | None, found: Found) -> Answer:
@@ -101,18 +119,23 @@ def points(path: Path, factors: Array) -> tuple[Demand, ...]:
 
 def _prewarm(asked: Question, projection: Projection | None, found: Found) -> Prewarm:
     steps, until = _schedule(asked, projection, found)
-    return Prewarm(
+    told = Prewarm(
         tier=asked.tier,
         zone=asked.zone,
-        recommendation=_recommendation(asked, projection, found.why),
+        recommendation=_recommendation(asked, projection, found),
         schedule=steps,
+        schedule_certainty=_level(found) if steps else None,
         until=until,
+        seen_until=found.demand.seen_until,
+        highest=found.demand.highest,
         worth=found.worth,
         reason=_reason(asked, found),
     )
+    return without_old_schedule(told, asked.now)
 
 
-def _recommendation(asked: Question, projection: Projection | None, why: Why | None) -> Recommendation | None:
+def _recommendation(asked: Question, projection: Projection | None, found: Found) -> Recommendation | None:
+    why = found.why
     if why is None or asked.lead_seconds is None:
         return None
     counted = projection is not None and projection.forecasts > 0
@@ -126,6 +149,8 @@ def _recommendation(asked: Question, projection: Projection | None, why: Why | N
         lead_source=asked.lead_source,
         certainty=why.certainty,
         quantile_rps=why.quantile_rps,
+        expected_rps=found.demand.expected_rps if why.quantile_rps is not None else None,
+        event_factor=found.demand.event_factor,
         now_rps=why.now_rps,
         usable_rps=why.capacity.rps,
         usable_source=why.capacity.reason,
@@ -163,18 +188,36 @@ def _schedule(asked: Question, projection: Projection | None, found: Found) -> t
         return (), None
     if projection is None or not projection.points:
         return (), None
-    high = found.certainty > HIGH
+    high = _level(found) == HIGHER
     shifts = schedule(
         np.array([point.q99 if high else point.q95 for point in projection.points]),
         start=projection.points[0].t,
         bin_seconds=asked.bin_seconds,
         capacity_rps=asked.capacity.rps,
         margin=asked.margin,
-        lead_seconds=asked.lead_seconds,
         minimum=found.minimum,
     )
-    steps = tuple(Step(start=one.start, replicas=one.replicas, demand_rps=one.demand_rps) for one in shifts)
+    parts = {
+        point.t: (point.q50, float(factor))
+        for point, factor in zip(projection.points, found.demand.path_factors, strict=True)
+    }
+    steps = tuple(
+        Step(
+            start=one.start,
+            replicas=one.replicas,
+            demand_rps=one.demand_rps,
+            peak=one.peak,
+            expected_rps=parts[one.peak][0],
+            event_factor=parts[one.peak][1],
+        )
+        for one in shifts
+    )
     return steps, shifts[-1].end
+
+
+def _level(found: Found) -> float:
+    """Certainty (0-1) of the schedule."""
+    return HIGHER if found.certainty > HIGH else HIGH
 
 
 def _reason(asked: Question, found: Found) -> str:
@@ -184,5 +227,7 @@ def _reason(asked: Question, found: Found) -> str:
     if asked.lead_seconds is None:
         return NO_START
     if found.now_rps is None:
-        return f"nothing was seen of the tier for {SILENT_MINUTES} minutes"
+        seen = found.demand.seen_until
+        age = "is not known" if seen is None else f"is {span(asked.now - seen)} old"
+        return f"the newest demand of the tier {age}; after {SILENT_MINUTES} min nothing is recommended"
     return "" if found.worth is not None else worth.TOO_SHORT

@@ -17,6 +17,7 @@ from agent.forecasting.exchange import Answer, Question
 from agent.forecasting.known import known_events, sundays
 from agent.forecasting.lead_now import LeadNow
 from agent.forecasting.telling import Found
+from exporters.prewarm_demand import Highest
 from exporters.prewarm_worth import Worth
 from forecast.binning import last, rebinned
 from forecast.events import event_factors
@@ -90,7 +91,7 @@ class TierForecast:
         """What is found at the question's `now`. Its settings must be those that this was made with."""
         maker, ahead = self._forecaster, round(AHEAD_SECONDS / asked.bin_seconds)
         path = maker.path(ahead) if maker is not None else None
-        told = None
+        told, factors = None, np.ones(0)
         if maker is not None and path is not None:
             factors = self._factors(path.start, path.bin_seconds, len(path.q50))
             told = telling.forecast(asked, path, factors, maker.quality(), self._seen(asked))
@@ -101,6 +102,7 @@ class TierForecast:
             certainty=self._certainty,
             warming=self._warmer is not None,
             worth=self._worth,
+            demand=self._demand(factors),
         )
         return telling.answer(asked, told, found)
 
@@ -181,7 +183,7 @@ class TierForecast:
             end=self.end,
             zone=asked.zone,
             bin_minutes=self._bin_minutes,
-            lead_seconds=asked.lead_seconds,
+            lead=self._lead,
             certainty=self._certainty,
             usable_rps=self._capacity.rps,
             hold=self._hold,
@@ -191,11 +193,12 @@ class TierForecast:
         week = worth.lately(past)
         if week is None:
             return
-        prices = _prices(asked)
+        prices, then = _prices(asked), max(1, asked.minimum_warm)
         if prices is not None:
             ratio = prices.critical_ratio(self._capacity.rps)
-            self._minimum = worth.floor(past, week, ratio, max(1, asked.minimum_warm)).replicas
-        self._worth = worth.worth_lately(past, week, self._minimum)
+            self._minimum = worth.floor(past, week.judged, ratio, then).replicas
+            then = worth.floor(past, week.before, ratio, then).replicas
+        self._worth = worth.worth_lately(past, week, then)
 
     def _begin_warming(self, held: int) -> None:
         """Replicas are counted from now on; those that were recommended last (`held`), and what the last minutes needed, are
@@ -227,6 +230,23 @@ class TierForecast:
             quantile *= float(self._factors(self.end + self._lead * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
         assert self._capacity is not None
         self._why = self._warmer.step(quantile, rate, self._capacity)
+
+    def _demand(self, factors: Array) -> telling.FoundDemand:
+        """What is said of demand beside its quantiles; `factors` are those of the path's bins."""
+        event = float(self._factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
+        expected = self._now.expected if self._now is not None else None
+        known = np.flatnonzero(np.isfinite(self._rates))
+        week = np.array(self._rates[-worth.WEEK_MINUTES :])
+        most = int(np.nanargmax(week)) if np.isfinite(week).any() else None
+        return telling.FoundDemand(
+            seen_until=self._start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None,
+            expected_rps=None if expected is None else expected * event,
+            event_factor=event,
+            path_factors=factors,
+            highest=None
+            if most is None
+            else Highest(rps=float(week[most]), at=self.end - (len(week) - most) * MINUTE_SECONDS),
+        )
 
     def _now_rps(self) -> float | None:
         """What arrives now: the last minute that is known, if that is not long ago."""

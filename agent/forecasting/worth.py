@@ -13,15 +13,15 @@ import numpy as np
 from agent.forecasting.lead_now import outlook
 from exporters.prewarm_worth import Strategy
 from exporters.prewarm_worth import Worth as Shown
+from exporters.time_words import span
 from forecast.lead import run
 from forecast.lead_signals import filled
 from forecast.newsvendor import MinimumWarm, excess, minimum_warm
-from forecast.prewarm import asked, lead_minutes
+from forecast.prewarm import asked, late_to_warm
 from forecast.series import Array
 from forecast.simulation import Outcome, World
-from forecast.simulation_history import BOLDER
 from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS
-from forecast.simulation_verdict import Choice, Worth, worth
+from forecast.simulation_verdict import Choice, Worth, cheapest_reacting, worth
 
 WEEK_MINUTES = 7 * DAY_MINUTES
 LEAST_MINUTES = DAY_MINUTES
@@ -37,14 +37,14 @@ TOO_SHORT = "it takes two days to learn from and one to try it on"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """A tier's minutes (requests per second; `factors` are by how much known events multiplied them) up to `end`, unix
-    seconds, and how it is scaled. Rates may be NaN, at least one is known."""
+    seconds, and how it is scaled, a `lead` of minutes ahead. Rates may be NaN, at least one is known."""
 
     rates: Array
     factors: Array
     end: float
     zone: str
     bin_minutes: int
-    lead_seconds: float
+    lead: int
     certainty: float
     usable_rps: float
     hold: int | None
@@ -52,46 +52,70 @@ class Past:
     currency: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lately:
-    """The last week, or as much of it as could have been pre-warmed for, and what would have been asked for in each minute:
-    at the certainty in use (`ours`), and at lower ones."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stretch:
+    """Some time of the past, and the demand that would have been made ready for in each minute, by what was known then; NaN
+    where nothing was."""
 
     world: World
-    ours: Array
-    bolder: tuple[Array, ...]
+    quantile: Array
+
+    @property
+    def covered(self) -> float | None:
+        """The share (0-1) of the minutes whose demand stayed at or below what was said of them; None where nothing was."""
+        said, came = self.quantile[: -self.world.lead], self.world.demand[self.world.lead :]
+        known = np.isfinite(said)
+        return float((came <= said)[known].mean()) if known.any() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lately:
+    """The last week, or as much of it as could have been pre-warmed for (`judged`), and all that is known of the time `before`:
+    whatever is chosen for the judged week is chosen on that."""
+
+    judged: Stretch
+    before: Stretch
 
 
 def lately(past: Past) -> Lately | None:
-    """What would have been said in the last week, each minute by what was known then; None where that is less than a day."""
-    lead = lead_minutes(past.lead_seconds)
+    """What would have been said in the last week and before; None where that week is less than a day."""
+    lead = past.lead
     usual = unscaled(past.rates, past.factors)
     if not np.isfinite(usual).any():
         return None
     said = run(usual, outlook(usual, past.bin_minutes, lead, len(usual) + 1), lead)
     ahead = np.concatenate([past.factors, np.full(lead + 1, past.factors[-1])])[lead : lead + len(usual) + 1]
-    levels = (past.certainty, *(level for level in BOLDER if level < past.certainty))
-    quantiles = [said.quantile(level) * ahead for level in levels]
-    known = np.flatnonzero(np.isfinite(quantiles[0][:-1]))
+    quantile = said.quantile(past.certainty) * ahead
+    known = np.flatnonzero(np.isfinite(quantile[:-1]))
     start = max(1, len(usual) - WEEK_MINUTES, int(known[0]) if len(known) else len(usual))
     if len(usual) - start < LEAST_MINUTES:
         return None
     demand = filled(past.rates)
-    world = World(demand=demand[start:], before=float(demand[start - 1]), capacity=past.usable_rps, lead=lead)
-    ours, *bolder = (one[start:-1] for one in quantiles)
-    return Lately(world=world, ours=ours, bolder=tuple(bolder))
+
+    def stretch(first: int, end: int) -> Stretch:
+        world = World(demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=lead)
+        return Stretch(world=world, quantile=quantile[first:end])
+
+    return Lately(judged=stretch(start, len(usual)), before=stretch(1, start))
 
 
 def worth_lately(past: Past, week: Lately, minimum: int) -> Shown:
-    """Strategies side by side over that time, with so many replicas warm at least."""
-    fleets = [asked(week.world, one, minimum=minimum, hold=past.hold) for one in (week.ours, *week.bolder)]
-    return _shown(past, week.world.demand, worth(week.world, fleets[0], fleets[1:], minimum=minimum))
+    """Strategies side by side over the judged week, with so many replicas warm at least."""
+    price, judged = late_to_warm(past.lead, past.certainty), week.judged
+    chosen = cheapest_reacting(week.before.world, price, minimum=minimum)
+    ours = asked(judged.world, judged.quantile, minimum=minimum, hold=past.hold)
+    return _shown(past, week, worth(judged.world, ours, chosen=chosen, late_to_warm=price, minimum=minimum))
 
 
-def floor(past: Past, week: Lately, ratio: float, at_least: int) -> MinimumWarm:
-    """The newsvendor's minimum warm count at this critical ratio, from how far demand went beyond what was ready then."""
-    ready = asked(week.world, week.ours, minimum=0, hold=past.hold).ready
-    found = excess(week.world.demand, ready, past.usable_rps, week.world.lead)
+def floor(past: Past, seen: Stretch, ratio: float, at_least: int) -> MinimumWarm:
+    """The newsvendor's minimum warm count at this critical ratio, from how far demand went beyond what was ready then; the
+    plan's (`at_least`) where that was known for less than a day."""
+    world = seen.world
+    known = np.isfinite(seen.quantile)
+    if known.sum() < LEAST_MINUTES:
+        return minimum_warm(np.empty(0), ratio, at_least=at_least)
+    ready = asked(world, seen.quantile, minimum=0, hold=past.hold).ready
+    found = excess(np.where(known, world.demand, np.nan), ready, past.usable_rps, world.lead)
     return minimum_warm(found, ratio, at_least=at_least)
 
 
@@ -101,15 +125,17 @@ def unscaled(rates: Array, factors: Array) -> Array:
     return usual
 
 
-def _shown(past: Past, demand: Array, found: Worth) -> Shown:
+def _shown(past: Past, week: Lately, found: Worth) -> Shown:
+    demand = week.judged.world.demand
     requests = float(demand.sum() * MINUTE_SECONDS)
     minutes = len(demand)
     reacting = {_reacting(one): outcome for one, outcome in found.reacting}
-    best = _cheapest(found)
+    chosen = _reacting(found.chosen)
+    before = span(len(week.before.world.demand) * MINUTE_SECONDS)
     named = {
         STATIC: found.static,
         **{_reacting(one): reacting[_reacting(one)] for one in SHOWN_UTILISATIONS},
-        best: reacting[best],
+        chosen: reacting[chosen],
         OURS: found.prewarmed,
         PERFECT: found.foresight,
     }
@@ -121,21 +147,17 @@ def _shown(past: Past, demand: Array, found: Worth) -> Shown:
         strategies=tuple(_strategy(name, one, requests, minutes, past.replica_hour) for name, one in named.items()),
         ours=OURS,
         perfect=PERFECT,
-        recommended=OURS if found.choice is Choice.PREWARM else best,
-        reason=found.sentence[0].upper() + found.sentence[1:] + ".",
+        reacting=chosen,
+        recommended=OURS if found.choice is Choice.PREWARM else chosen,
+        short_reason=found.reason,
+        reason=f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {before} before.",
+        covered_ratio=week.judged.covered,
         currency=past.currency,
     )
 
 
 def _reacting(utilisation: float) -> str:
     return f"{REACTING} at {utilisation:.0%}"
-
-
-def _cheapest(found: Worth) -> str:
-    """The reacting that costs least of those with no more violations than the comparison was made at; else the most careful."""
-    fair = [(one, outcome) for one, outcome in found.reacting if outcome.violated <= found.equal_violated]
-    utilisation, _ = min(fair or found.reacting, key=lambda pair: pair[1].replica_hours if fair else pair[1].violated)
-    return _reacting(utilisation)
 
 
 def _strategy(name: str, one: Outcome, requests: float, minutes: int, replica_hour: float | None) -> Strategy:
@@ -146,14 +168,3 @@ def _strategy(name: str, one: Outcome, requests: float, minutes: int, replica_ho
         replica_hours=one.replica_hours,
         money=None if replica_hour is None else one.cost(replica_hour),
     )
-
-
-def reacting_beside(shown: Shown) -> str:
-    """The reacting that ours is to be compared with: the cheapest that is short of capacity no longer than ours, else the one
-    that is short the least."""
-    ours = next(one for one in shown.strategies if one.name == shown.ours)
-    others = [one for one in shown.strategies if one.name.startswith(REACTING)]
-    fair = [one for one in others if one.violation_minutes <= ours.violation_minutes]
-    if fair:
-        return min(fair, key=lambda one: one.replica_hours).name
-    return min(others, key=lambda one: one.violation_minutes).name

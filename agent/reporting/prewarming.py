@@ -34,8 +34,6 @@ def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
 
 def of_answer(answer: Answer) -> Prewarming | None:
     """None where neither a forecast nor a comparison could be made."""
-    from agent.forecasting.worth import reacting_beside
-
     worth, told = answer.prewarm.worth, answer.forecast
     if worth is None and told is None:
         return None
@@ -43,7 +41,6 @@ def of_answer(answer: Answer) -> Prewarming | None:
     counted = projection is not None and projection.forecasts > 0
     return Prewarming(
         worth=worth,
-        reacting=reacting_beside(worth) if worth is not None else "",
         method=projection.method if projection is not None else "",
         naive=projection.naive if projection is not None else "",
         covered_ratio=projection.covered / projection.forecasts if projection is not None and counted else None,

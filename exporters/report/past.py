@@ -20,12 +20,10 @@ from rules.windows import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarming:
-    """What pre-warming did for a tier. `worth` compares strategies over its history, `reacting` names the one among them that
-    waits for load; the rest is how the forecast did: `covered_ratio` of targets at or below the 95 % quantile, error by that of
-    the method `naive`. None where it is not known."""
+    """What pre-warming did for a tier. `worth` compares strategies over its history; the rest is how the forecast did:
+    `covered_ratio` of targets at or below the 95 % quantile, error by that of the method `naive`. None where it is not known."""
 
     worth: Worth | None = None
-    reacting: str = ""
     method: str = ""
     naive: str = ""
     covered_ratio: float | None = None

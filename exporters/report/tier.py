@@ -275,7 +275,7 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
     found = past.prewarming
     worth = found.worth if found else None
     ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
-    reacting = next((s for s in worth.strategies if found and s.name == found.reacting), None) if worth else None
+    reacting = next((s for s in worth.strategies if s.name == worth.reacting), None) if worth else None
     both = ours is not None and reacting is not None
     paid = ours.money if ours else None
     instead = reacting.money if reacting else None
