@@ -15,6 +15,7 @@ from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import (
     BECAUSE,
     OLD_SECONDS,
+    Counted,
     Decided,
     Prewarm,
     Recommendation,
@@ -42,6 +43,15 @@ ONE = Recommendation(
     now_rps=36.0,
     usable_rps=7.5,
     usable_source="the plan",
+    count=Counted(
+        target_utilization=0.9,
+        survives_loss_from=4,
+        demand_rps=41.2,
+        fewest=6,
+        most=8,
+        utilization=41.2 / 45,
+        utilization_one_lost=41.2 / 37.5,
+    ),
     needed_now=5,
     minimum_warm=2,
     method="sizewatch",
