@@ -176,11 +176,14 @@ def _cost(shown: _Shown) -> list[str]:
     return _row("cost", text)
 
 
+_SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
+
+
 def _findings(shown: _Shown) -> list[str]:
     found = tier_findings(shown.name, shown.tier)
     lines = ["Findings" if found else "Findings: none"]
     for finding in found:
-        sign = "!" if finding.severity == "warning" else "·"
+        sign = _SIGNS[finding.severity]
         place = finding.path.removeprefix(f"tiers.{shown.name}.")
         lines += textwrap.wrap(f"{place}: {finding.text}", WIDTH, initial_indent=f"  {sign} ", subsequent_indent="    ")
     return lines

@@ -100,11 +100,11 @@ def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple
     given = [point.concurrency for point in points if point.concurrency is not None]
     if len(given) == len(points):
         return tuple(accumulate(given, max)), True
-    estimated = [value for point in points if (value := _by_littles_law(point, output_tokens)) is not None]
+    estimated = [value for point in points if (value := by_littles_law(point, output_tokens)) is not None]
     return (tuple(accumulate(estimated, max)) if len(estimated) == len(points) else None), False
 
 
-def _by_littles_law(point: Point, output_tokens: float | None) -> float | None:
+def by_littles_law(point: Point, output_tokens: float | None) -> float | None:
     tokens = output_tokens
     if point.output_tokens_per_second is not None:
         tokens = point.output_tokens_per_second / point.completed_rps

@@ -1,23 +1,25 @@
-"""What weakens a plan without making it unusable: thin evidence, numbers that disagree, parts that are missing.
+"""What is to be said of a valid plan: grave mistakes first, then what weakens it, then what it lacks.
 
 Owns the list CHECKS, one function a weakness; it changes nothing, and a plan with findings is judged all the same. A
 new weakness is a function that yields (place, severity, text) and a row in CHECKS; a rule that needs a part of the
-plan is named in that part's row of PARTS or MEASURED.
+plan is named in that part's row of PARTS or MEASURED. Mistakes are `rules.plan_mistakes`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-from rules.curve import CERTAIN_REQUESTS, Curve, OperatingPoint, operating_point
+from rules.curve import CERTAIN_REQUESTS, LIMITED
 from rules.envelope import metric_value
-from rules.plan import Plan, Point, TierPlan
+from rules.plan import Plan, Point, Slo, TierPlan
+from rules.plan_case import SEVERITIES, Case, Found, Severity, case_of
+from rules.plan_mistakes import MISTAKES
 from rules.replica_count import count_fleet, margin_of
 from rules.sizing import littles_ceiling_rps
 
-Severity = Literal["warning", "info"]
+LARGE_FLEET = 3.0
+"""A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
 
 CALIBRATION_GAP = 2.0
 """C_max / SLO above so many times the usable rps: the test's traffic may not have been production's (guide 8.3)."""
@@ -54,42 +56,36 @@ CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`path` is the place in the plan; `warning` weakens verdicts or the fleet, `info` is good to know."""
+    """`path` is the place in the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet, an `info`
+    is good to know."""
 
     path: str
     text: str
     severity: Severity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    tier: TierPlan
-    points: tuple[Point, ...]
-    curve: Curve | None
-    point: OperatingPoint | None
-
-
-Found = Iterator[tuple[str, Severity, str]]
-
-
 def findings(plan: Plan) -> tuple[Finding, ...]:
-    """Every weakness of every tier, tier by tier in the order of the plan."""
-    return tuple(finding for name, tier in plan.tiers.items() for finding in tier_findings(name, tier))
+    """Everything to be said of every tier: the gravest first, within that tier by tier in the order of the plan."""
+    return _gravest_first([finding for name, tier in plan.tiers.items() for finding in tier_findings(name, tier)])
 
 
 def tier_findings(name: str, tier: TierPlan) -> tuple[Finding, ...]:
-    """Every weakness of one tier, warnings first."""
-    points = tier.curve.points if tier.curve else ()
-    case = _Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier))
-    found = [
-        Finding(path=f"tiers.{name}.{place}", severity=severity, text=text)
-        for check in CHECKS
-        for place, severity, text in check(case)
-    ]
-    return tuple(sorted(found, key=lambda finding: finding.severity != "warning"))
+    """Everything to be said of one tier, the gravest first."""
+    case = case_of(tier)
+    return _gravest_first(
+        [
+            Finding(path=f"tiers.{name}.{place}", severity=severity, text=text)
+            for check in (*MISTAKES, *CHECKS)
+            for place, severity, text in check(case)
+        ]
+    )
 
 
-def _underived(case: _Case) -> Found:
+def _gravest_first(found: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _underived(case: Case) -> Found:
     """Why curve and SLO give no operating point, or only a lower bound."""
     if not case.points:
         return
@@ -100,13 +96,13 @@ def _underived(case: _Case) -> Found:
     if derived and not derived.knee_reached:
         text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
         yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
-    elif derived is None:
+    elif derived is None and not _breaks(case.curve.points[0], case.tier.slo):
         used = "the given one is used" if case.tier.operating_point else "none is known"
-        text = "the lowest load breaks the SLO or lacks a metric of it, so no operating point follows"
+        text = "the lowest load lacks a metric of the SLO, so no operating point follows"
         yield "curve.points", "warning", f"{text} ({used})"
 
 
-def _other_operating_point(case: _Case) -> Found:
+def _other_operating_point(case: Case) -> Found:
     given, derived = case.tier.operating_point, case.curve.usable(case.tier.slo) if case.curve else None
     if given is None or derived is None:
         return
@@ -123,7 +119,7 @@ def _other_operating_point(case: _Case) -> Found:
                 yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
 
 
-def _few_requests(case: _Case) -> Found:
+def _few_requests(case: Case) -> Found:
     few = [place for place, point in enumerate(case.points) if (point.requests or 0) < CERTAIN_REQUESTS]
     if few:
         counts = sorted(case.points[place].requests or 0 for place in few)
@@ -132,20 +128,20 @@ def _few_requests(case: _Case) -> Found:
         yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
 
 
-def _closed_loop(case: _Case) -> Found:
+def _closed_loop(case: Case) -> Found:
     if case.tier.curve and case.tier.curve.loop == "closed":
         text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
         yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
 
 
-def _unnamed_utilization(case: _Case) -> Found:
+def _unnamed_utilization(case: Case) -> Found:
     given = any(point.gpu_utilization is not None for point in case.points)
     if case.tier.curve and given and case.tier.curve.gpu_utilization_kind is None:
         text = "is missing though points give gpu_utilization; only like is compared with like"
         yield "curve.gpu_utilization_kind", "warning", f"{text}, so GpuUtilizationShortfall will say not_in_plan"
 
 
-def _generator_limited(case: _Case) -> Found:
+def _generator_limited(case: Case) -> Found:
     for place, point in enumerate(case.points):
         asked = point.requested_rps
         if asked and not point.censored and point.completed_rps < GENERATOR_LIMITED * asked:
@@ -153,7 +149,7 @@ def _generator_limited(case: _Case) -> Found:
             yield f"curve.points[{place}]", "warning", f"{text}; set censored: true if the generator was the limit"
 
 
-def _repeated_prompts(case: _Case) -> Found:
+def _repeated_prompts(case: Case) -> Found:
     """A benchmark that sends one set of prompts at every rate is answered by a cache that production never has."""
     hits = [point.prefix_hit_ratio for point in case.points if point.prefix_hit_ratio is not None]
     planned = case.tier.workload.prefix_hit_ratio if case.tier.workload else None
@@ -163,7 +159,7 @@ def _repeated_prompts(case: _Case) -> Found:
         yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
 
 
-def _short_fleet(case: _Case) -> Found:
+def _short_fleet(case: Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
         return
@@ -181,7 +177,25 @@ def _short_fleet(case: _Case) -> Found:
         yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
 
 
-def _calibration_gap(case: _Case) -> Found:
+def _large_fleet(case: Case) -> Found:
+    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
+    if not (rates and rates.peak and fleet and case.point):
+        return
+    per_replica = case.tier.gpu.per_replica
+    size = fleet_size(rates.peak, case.point.usable_rps, per_replica, fleet.safety_factor or 1.0)
+    carried = fleet.instances * case.point.usable_rps
+    # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
+    if fleet.instances <= max(size.replicas + 1, fleet.minimum_warm or 0):
+        return
+    if carried > LARGE_FLEET * rates.peak * (fleet.safety_factor or 1.0):
+        text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
+        text = f"{text} {carried / rates.peak:.3g} times the peak of {rates.peak:.6g}; {size.replicas} would do"
+        gpus = per_replica > 1 and fleet.instances == size.replica_gpus
+        why = "instances are replicas, not GPUs" if gpus else "the curve is that of one replica, not of the fleet"
+        yield "fleet.instances", "warning", f"{text}: make sure that {why}"
+
+
+def _calibration_gap(case: Case) -> Found:
     if case.point is None or case.point.c_max is None:
         return
     ceiling = littles_ceiling_rps(case.point.c_max, case.tier.slo.ttft_p99_seconds)
@@ -191,7 +205,7 @@ def _calibration_gap(case: _Case) -> Found:
         yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
 
 
-def _missing(case: _Case) -> Found:
+def _missing(case: Case) -> Found:
     if case.tier.curve is None:
         yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
     if case.curve:
@@ -204,7 +218,7 @@ def _missing(case: _Case) -> Found:
             yield part, "info", f"is not in the plan; {lost}"
 
 
-CHECKS: tuple[Callable[[_Case], Found], ...] = (
+CHECKS: tuple[Callable[[Case], Found], ...] = (
     _underived,
     _other_operating_point,
     _few_requests,
@@ -213,12 +227,19 @@ CHECKS: tuple[Callable[[_Case], Found], ...] = (
     _generator_limited,
     _repeated_prompts,
     _short_fleet,
+    _large_fleet,
     _calibration_gap,
     _missing,
 )
 
 
-def _some(places: list[int], case: _Case) -> str:
+def _breaks(point: Point, slo: Slo) -> bool:
+    """Whether a load breaks the SLO, which `rules.plan_mistakes` says."""
+    given = ((metric_value(point, name), getattr(slo, name)) for name in LIMITED)
+    return any(value is not None and limit is not None and value > limit for value, limit in given)
+
+
+def _some(places: list[int], case: Case) -> str:
     if len(places) == len(case.points):
         return "every point has" if len(places) > 1 else "the only point has"
     listed = ", ".join(f"[{place}]" for place in places)

@@ -98,6 +98,8 @@ def _problem(entry: Any, model: type[BaseModel]) -> str:
         return f"{path_text(path)}: is not a key of a plan{_suggestion(path, model)}"
     words = _WORDS.get(kind)
     said = words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
+    if kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
+        said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     return f"{path_text(path)}: {said}"
 
 

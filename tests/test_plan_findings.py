@@ -166,10 +166,10 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             ),
         ),
         (
-            {"points": [point(2, 3), point(4, 4)]},
+            {"points": [point(2, 1, ttft_p99_seconds=None), point(4, 4)]},
             "curve.points",
             "warning",
-            "the lowest load breaks the SLO or lacks a metric of it, so no operating point follows (none is known)",
+            "the lowest load lacks a metric of the SLO, so no operating point follows (none is known)",
         ),
         (
             {"points": [point(2, 1, eviction_rate=None), point(4, 4, eviction_rate=None)]},
@@ -184,6 +184,24 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             (
                 "is not in the plan; TtftDivergence, TpotDivergence, ItlDivergence, GpuUtilizationShortfall, "
                 "PrefixHitDivergence, EvictionDivergence and LoadBeyondBenchmark will say not_in_plan"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 40}},
+            "fleet.instances",
+            "warning",
+            (
+                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; 2 would do: "
+                "make sure that the curve is that of one replica, not of the fleet"
+            ),
+        ),
+        (
+            {"fleet": {"instances": 16}, "gpu": {"product": "A", "per_replica": 8}},
+            "fleet.instances",
+            "warning",
+            (
+                "16 at 3 usable rps each carry 48 rps, 12 times the peak of 4; 2 would do: "
+                "make sure that instances are replicas, not GPUs"
             ),
         ),
         ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),

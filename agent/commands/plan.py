@@ -61,14 +61,25 @@ def _add_nothing(_: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """A plan with problems raises BadPlan (exit 2); what only weakens it is told and does not fail the check."""
+    """A plan with problems raises BadPlan (exit 2). A grave mistake fails the check; what only weakens the plan does not."""
     plan = load_plan(options.plan)
     found = findings(plan)
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
-    tiers = len(plan.tiers)
-    print(f"{options.plan}: a valid plan of {tiers} tier{'s' if tiers != 1 else ''}, {len(found)} remarks")
+    mistakes = sum(finding.severity == "mistake" for finding in found)
+    remarks = len(found) - mistakes
+    counted = f"{_count(len(plan.tiers), 'tier')}, {_count(remarks, 'remark')}"
+    if mistakes:
+        print(
+            f"{options.plan}: {_count(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
+        )
+        return FINDING
+    print(f"{options.plan}: a valid plan of {counted}")
     return FINE
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _show(options: argparse.Namespace) -> int:
