@@ -13,8 +13,9 @@ from typing import Literal
 
 from rules.curve import CERTAIN_REQUESTS, Curve, OperatingPoint, operating_point
 from rules.envelope import metric_value
-from rules.plan import Plan, Point, TierPlan
+from rules.plan import Plan, Point, TierPlan, TokenQuantiles
 from rules.sizing import fleet_size, littles_ceiling_rps
+from rules.work import capacity_lengths
 
 Severity = Literal["warning", "info"]
 
@@ -26,6 +27,9 @@ GENERATOR_LIMITED = 0.98
 
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
+
+LENGTH_GAP = 0.25
+"""Means further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
 
 UNPLANNED_HITS = 0.2
 """Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
@@ -157,6 +161,25 @@ def _repeated_prompts(case: _Case) -> Found:
         yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
 
 
+def _lengths(case: _Case) -> Found:
+    """Use of the fleet is work: tokens against those that the capacity was measured at (DESIGN 3.12)."""
+    if case.point is None:
+        return
+    measured = capacity_lengths(case.tier, case.curve, case.point)
+    for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
+        lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
+        planned = lengths.mean if lengths else None
+        if mean is None:
+            text = "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length"
+            yield f"workload.{kind}.mean", "info", text
+        elif not mean.is_exact:
+            text = "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+            yield f"workload.{kind}.mean", "info", text
+        elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
+            text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
+            yield f"workload.{kind}.mean", "warning", text
+
+
 def _short_fleet(case: _Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
@@ -203,6 +226,7 @@ CHECKS: tuple[Callable[[_Case], Found], ...] = (
     _unnamed_utilization,
     _generator_limited,
     _repeated_prompts,
+    _lengths,
     _short_fleet,
     _calibration_gap,
     _missing,

@@ -16,6 +16,7 @@ from rules.histograms import Histogram
 from rules.plan import TierPlan
 from rules.readings import Basis, replica_rate
 from rules.windows import Window
+from rules.work import capacity_lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,28 +55,20 @@ def view(
     )
     if plan is None:
         return known
-    point = operating_point(plan)
+    curve, point = Curve.from_plan(plan), operating_point(plan)
     return replace(
         known,
         plan=plan,
-        curve=Curve.from_plan(plan),
+        curve=curve,
         basis=Basis(
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
             tpot_slo_seconds=plan.slo.tpot_p99_seconds,
             usable_rps=point.usable_rps if point else None,
-            planned_tokens_per_request=_planned_tokens(plan),
+            capacity_lengths=capacity_lengths(plan, curve, point),
         ),
     )
-
-
-def _planned_tokens(plan: TierPlan) -> float | None:
-    """Median prompt plus median output: the plan holds no mean; medians understate skewed lengths, so use is overstated."""
-    if plan.workload is None or plan.workload.prompt_tokens is None or plan.workload.generation_tokens is None:
-        return None
-    prompt, generated = plan.workload.prompt_tokens.p50, plan.workload.generation_tokens.p50
-    return None if prompt is None or generated is None else prompt + generated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,8 @@ def test_the_guides_arithmetic_is_shown_step_by_step() -> None:
         "  guide 8.3    10 x 4 GPUs x 1.3 safety = 52 GPUs",
         "  Step 11      10 x 1.3 = 13 replicas, 52 GPUs (whole replicas only)",
         "  planned      13 replicas, 52 GPUs: 156 rps, 1.3 x the peak; 2 always warm",
-        # 13 replicas x 2400 tokens/s x 3600 s x 0.6 = 67.392 million tokens for 130 USD.
-        "  cost         52 GPUs x 2.5 = 130 USD an hour; 1.93 USD a million output",
+        # 13 replicas x 2760 tokens/s x 3600 s x 0.6 = 77.5008 million tokens for 130 USD.
+        "  cost         52 GPUs x 2.5 = 130 USD an hour; 1.68 USD a million output",
         "Findings: none",
     ):
         assert line in text.splitlines()

@@ -19,6 +19,7 @@ from rules.histograms import Histogram
 from rules.readings import Basis, read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
 from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
+from rules.work import CapacityLengths, MeanTokens
 
 SECONDS = 60.0
 REQUESTS = 120.0
@@ -29,7 +30,11 @@ FULL_PLAN = Basis(
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=1.0,
     usable_rps=1.0,
-    planned_tokens_per_request=1.0,
+    capacity_lengths=CapacityLengths(
+        prompt_tokens=MeanTokens(low=1.0, high=1.0),
+        generation_tokens=MeanTokens(low=1.0, high=1.0),
+        prefix_hit_ratio=0.0,
+    ),
 )
 """A plan that has everything: what is missing then is the engine's."""
 
