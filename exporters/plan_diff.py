@@ -19,9 +19,11 @@ WORDS: Mapping[str, str] = {
     "fleet.minimum_warm": "replicas always warm",
     "workload.requests_per_second.peak": "peak requests per second",
     "workload.requests_per_second.average": "average requests per second",
+    "workload.prompt_tokens.mean": "prompts, mean tokens",
     "workload.prompt_tokens.p50": "prompts, P50 tokens",
     "workload.prompt_tokens.p95": "prompts, P95 tokens",
     "workload.prompt_tokens.p99": "prompts, P99 tokens",
+    "workload.generation_tokens.mean": "outputs, mean tokens",
     "workload.generation_tokens.p50": "outputs, P50 tokens",
     "workload.generation_tokens.p95": "outputs, P95 tokens",
     "workload.generation_tokens.p99": "outputs, P99 tokens",
@@ -104,7 +106,10 @@ def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
     if before.curve == after.curve:
         return
     points = [len(one.curve.points) if one.curve else 0 for one in (before, after)]
-    yield f"benchmark curve: {points[0]} -> {points[1]} points"
+    moved = (
+        f"{points[0]} -> {points[1]} points" if points[0] != points[1] else f"other values at its {points[0]} points"
+    )
+    yield f"benchmark curve: {moved}"
     usable = [found.usable_rps if (found := operating_point(one)) else None for one in (before, after)]
     if usable[0] != usable[1]:
         said = ["not known" if one is None else f"{one:.3g}" for one in usable]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from exporters.plan_yaml import scalar
+from rules import histograms
 from rules.lifetime import since_start
 from rules.readings import read
 from rules.signals import BY_NAME, Reading
@@ -126,7 +127,7 @@ def _workload(tier: TierFacts) -> Iterator[str]:
     yield "# workload:  # FILL IN: the traffic this tier was sized for"
     seen = {stem: _seen(tier.pages[0], stem) for stem in LENGTHS}
     for stem in LENGTHS:
-        yield f"#   {stem}: {{p50: , p95: , p99: }}{seen[stem]}"
+        yield f"#   {stem}: {{mean: , p50: , p95: , p99: }}{seen[stem]}"
     yield "#   requests_per_second: {average: , peak: }"
 
 
@@ -137,7 +138,9 @@ def _seen(page: Snapshot, stem: str) -> str:
     if len(known) < len(found):
         return ""
     values = ", ".join(f"{reading.value:.0f}" for reading in known)
-    return f"  # since its start this engine saw about {values} ({known[0].n:.0f} requests)"
+    mean = histograms.mean(window.histograms[f"{stem}_per_request"])
+    exact = "" if mean is None else f"{mean:.0f} on average, "
+    return f"  # since its start this engine saw {exact}about {values} ({known[0].n:.0f} requests)"
 
 
 def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:

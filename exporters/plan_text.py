@@ -19,6 +19,7 @@ from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.plan_findings import tier_findings
 from rules.replica_count import count_fleet, margin_of
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
+from rules.work import MeanTokens, capacity_lengths
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
 """What is drawn, with the rows it gets."""
@@ -126,6 +127,7 @@ def _operating_point(shown: _Shown) -> list[str]:
         why = f"beyond it {NAMES[derived.limited_by]} exceeds its SLO of {limit}"
     least = "" if point.knee_reached else "at least "
     lines += _row("usable", f"{least}{point.usable_rps:.4g} completed requests per second; {why}")
+    lines += _measured_at(shown, point)
     if point.c_max is None:
         return [*lines, *_row("C_max", "not known: no concurrencies are given")]
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
@@ -133,6 +135,24 @@ def _operating_point(shown: _Shown) -> list[str]:
     lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
     lines += _row("C_max / SLO", f"{point.c_max:.4g} / {seconds_text(slo.ttft_p99_seconds)} = {ceiling:.4g} rps, {gap}")
     return lines
+
+
+def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:
+    """The requests that usable rps are counted in: fleet utilisation is measured against their lengths."""
+    lengths = capacity_lengths(shown.tier, shown.curve, point)
+    kinds = (("prompt", lengths.prompt_tokens), ("output", lengths.generation_tokens))
+    said = [f"{_mean(mean)} {word} tokens" for word, mean in kinds if mean is not None]
+    if not said:
+        return _row("measured at", "lengths that the plan does not tell")
+    hits = lengths.prefix_hit_ratio
+    cached = "" if hits is None else f"; {hits:.0%} of prompts in the prefix cache"
+    return _row("measured at", f"{' and '.join(said)} a request on average{cached}")
+
+
+def _mean(mean: MeanTokens) -> str:
+    if mean.is_exact:
+        return f"{mean.low:.4g}"
+    return f"at least {mean.low:.4g}" if mean.high is None else f"{mean.low:.4g} to {mean.high:.4g}"
 
 
 def _fleet(shown: _Shown) -> list[str]:

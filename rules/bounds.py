@@ -1,4 +1,4 @@
-"""Exact one-sided confidence bounds for shares and counts, from the standard library alone.
+"""Exact bounds from the standard library alone: one-sided confidence bounds of shares and counts, bounds of a mean.
 
 Owns the two special functions they need (incomplete beta and gamma, by series and continued fraction). A verdict is
 `certain` only by these bounds; a new kind of evidence gets its bound here.
@@ -7,7 +7,8 @@ Owns the two special functions they need (incomplete beta and gamma, by series a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 CONFIDENCE = 0.999
 """One-sided confidence that a `certain` verdict needs (DESIGN 3.3)."""
@@ -42,6 +43,24 @@ def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
     if k <= 0:
         return 0.0
     return _solve(lambda mean: _lower_gamma(k, mean), 1 - confidence, 0.0, float(k))
+
+
+def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) -> tuple[float, float | None]:
+    """Return between which values the mean of something never negative lies, whatever its distribution.
+
+    `quantiles` are values by share (0-1), at least one, rising together; `maximum` is the largest value that occurs. At
+    least 1 - q of all lies at or above the quantile q, and at most so much above it: each step between two shares is
+    counted with its lower end, and with its upper end. The upper bound is None without a maximum: the longest 1 % of
+    requests can hold any number of tokens. Raises ValueError where there is no quantile.
+    """
+    if not quantiles:
+        raise ValueError("no quantile")
+    shares = sorted(quantiles)
+    low = math.fsum((upper - lower) * quantiles[lower] for lower, upper in pairwise([*shares, 1.0]))
+    if maximum is None:
+        return low, None
+    inside = math.fsum((upper - lower) * quantiles[upper] for lower, upper in pairwise([0.0, *shares]))
+    return low, inside + (1 - shares[-1]) * max(maximum, quantiles[shares[-1]])
 
 
 def _solve(tail: Callable[[float], float], target: float, low: float, high: float) -> float:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from rules.curve import Curve, operating_point
 from rules.plan import TierPlan
 from rules.verdicts import Certainty
+from rules.work import UNTOLD, CapacityLengths, capacity_lengths
 
 MOST_FALL, MOST_RISE = 0.30, 0.10
 """By how much of its value capacity may fall and rise within a day. It falls three times as fast as it rises: too small a fleet
@@ -40,7 +41,8 @@ class Capacity:
 
     `rps` is the best estimate and lies in [low, high] (None: open). `planned_rps` is the plan's, None where it has none.
     `highest_rps` is the highest mean load of a load bin in production, `kept_rps` the highest that kept the SLO.
-    `knee_seen` says whether production broke it. `reason` says in words where the number comes from.
+    `knee_seen` says whether production broke it. `reason` says in words where the number comes from. It counts requests of
+    these `lengths`: others are more or less work (`rules.work`).
     """
 
     rps: float
@@ -53,6 +55,7 @@ class Capacity:
     highest_rps: float | None = None
     kept_rps: float | None = None
     knee_seen: bool = False
+    lengths: CapacityLengths = UNTOLD
 
 
 def planned_capacity(plan: TierPlan) -> Capacity | None:
@@ -76,14 +79,8 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
         certainty=Certainty.LIKELY,
         reason=f"{who} {point.usable_rps:.3g} rps a replica; production says nothing of it yet",
         planned_rps=point.usable_rps,
+        lengths=capacity_lengths(plan, Curve.from_plan(plan), point),
     )
-
-
-def derived_rps(plan: TierPlan) -> float | None:
-    """Return the usable rps that curve and SLO give, whatever the plan says by hand. None where they give none."""
-    curve = Curve.from_plan(plan)
-    found = curve.usable(plan.slo) if curve else None
-    return found.usable_rps if found else None
 
 
 def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
@@ -112,7 +109,7 @@ def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
     )
 
 
-def stated_capacity(rps: float, reason: str) -> Capacity:
+def stated_capacity(rps: float, reason: str, lengths: CapacityLengths = UNTOLD) -> Capacity:
     """Return a capacity that somebody states as exact. Raises ValueError unless it is a finite number above 0."""
     if not 0 < rps < float("inf"):
         raise ValueError(f"a replica that carries {rps} requests per second cannot be counted in")
@@ -124,4 +121,5 @@ def stated_capacity(rps: float, reason: str) -> Capacity:
         certainty=Certainty.CERTAIN,
         reason=reason,
         planned_rps=rps,
+        lengths=lengths,
     )

@@ -93,7 +93,7 @@ class Curve:
         ordered = by_load(tier.curve)
         measured = tuple(point for point in ordered if not point.censored)
         tokens = tier.workload.generation_tokens if tier.workload else None
-        in_system, given = concurrencies(measured, tokens.p50 if tokens else None)
+        in_system, given = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
         return cls(
             points=envelope(measured),
             censored=tuple(point for point in ordered if point.censored),

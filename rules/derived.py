@@ -19,6 +19,7 @@ from rules.speculation import acceptance
 from rules.token_times import tpot_mean
 from rules.ways import ALL, FULL_COVERAGE, level, nothing_seen, ratio, replica_rate, total_rate
 from rules.windows import NET_CHANGE, Window
+from rules.work import work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,6 @@ class Basis:
     ttft_slo_seconds: float | None = None
     tpot_slo_seconds: float | None = None
     capacity: Capacity | None = None
-    planned_tokens_per_request: float | None = None
 
 
 def _exactly(value: float, n: float) -> Reading:
@@ -134,17 +134,17 @@ def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
 
 
 def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
-    """The larger of requests and tokens against the capacity of the replicas that were up (DESIGN 3.12)."""
+    """Work against the capacity of the replicas that were up (DESIGN 3.12); `rules.work` says what bounds it."""
     if basis.capacity is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
-    finished = replica_rate(window, "requests_finished")
-    if finished is None:
+    work = work_of(window, basis.capacity.lengths)
+    if work is None:
         return Missing(gap=window.why_missing("requests_finished"))
-    value = finished / basis.capacity.rps
-    prompt, generated = replica_rate(window, "prompt_tokens"), replica_rate(window, "generation_tokens")
-    if basis.planned_tokens_per_request and prompt is not None and generated is not None:
-        value = max(value, (prompt + generated) / (basis.capacity.rps * basis.planned_tokens_per_request))
-    return _exactly(value, window.counters["requests_finished"])
+    capacity = basis.capacity.rps
+    value, low, high = (
+        None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)
+    )
+    return Reading(value=value, low=low, high=high, n=work.total.n)
 
 
 def tokens_per_gpu_hour(window: Window, basis: Basis) -> SignalValue:

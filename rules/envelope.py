@@ -38,6 +38,8 @@ METRICS = {
     "kv_utilization": _RISING,
     "eviction_rate": _RISING,
     "output_tokens_per_second": _RISING,
+    "prompt_tokens_mean": _FREE,
+    "generation_tokens_mean": _FREE,
     "prefix_hit_ratio": _FREE,
     "speculative_acceptance": _FREE,
 }
@@ -105,9 +107,8 @@ def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple
 
 
 def by_littles_law(point: Point, output_tokens: float | None) -> float | None:
-    tokens = output_tokens
-    if point.output_tokens_per_second is not None:
-        tokens = point.output_tokens_per_second / point.completed_rps
+    told = point.generation_tokens_mean
+    tokens = output_tokens if told is None else told
     if tokens is None or point.ttft_p50_seconds is None or point.tpot_p50_seconds is None:
         return None
     return point.completed_rps * (point.ttft_p50_seconds + point.tpot_p50_seconds * max(tokens - 1, 0))

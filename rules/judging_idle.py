@@ -21,7 +21,10 @@ POLLED = "gpu_utilization_sampled"
 
 
 def judge_trap(case: Case) -> Answer:
-    """Fleet utilisation below 40 % over at least a week, KV utilisation of its fullest hours below 75 % (DESIGN 3.12)."""
+    """Fleet utilisation below 40 % over at least a week, KV utilisation of its fullest hours below 75 % (DESIGN 3.12).
+
+    Certain only if the upper bound of utilisation is below it, too; that it is no trap is certain if the lower is not.
+    """
     apart = periods.not_mixed(case)
     if apart is not None:
         return apart
@@ -29,9 +32,12 @@ def judge_trap(case: Case) -> Answer:
     used = periods.reading(case, hours)
     if isinstance(used, Missing) or used.value is None:
         return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, _text(used))
-    said = f"fleet utilisation {number(used.value, 'ratio')} over {len(hours) / 24:.1f} days"
-    if used.value >= case.limit("below"):
-        return _fine(case, used, f"{said}: {_percent(case, 'below')} or more is no trap")
+    limit = case.limit("below")
+    weighed = f"{number(used.value, 'ratio')}{periods.weighing(case, hours)}"
+    said = f"fleet utilisation {weighed} over {len(hours) / 24:.1f} days"
+    if used.value >= limit:
+        sure = used.low is not None and used.low >= limit
+        return _fine(case, used, f"{said}: {_percent(case, 'below')} or more is no trap", sure)
     full = periods.hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = windows.add(hours).why_missing("kv_utilization")
@@ -43,7 +49,8 @@ def judge_trap(case: Case) -> Answer:
     if idle.wasted <= 0:
         return _fine(case, used, f"{said}, all of it kept warm on purpose: {_insurance(case, idle)}")
     last = periods.value(case, periods.in_last_quarter(case))
-    certain = periods.covered(hours) and last is not None and last < case.limit("below")
+    certain = periods.covered(hours) and last is not None and last < limit
+    certain = certain and used.high is not None and used.high < limit
     sentence = f"{said} and {kv}: {_spare(case, idle)}{f'; {_insurance(case, idle)} more' if idle.insured > 0 else ''}"
     return _found(case, used, sentence, certain)
 
@@ -133,8 +140,9 @@ def _text(used: Missing | Reading) -> str:
     return used.text if isinstance(used, Missing) and used.text else "fleet utilisation is not known"
 
 
-def _fine(case: Case, seen: Reading, sentence: str) -> Answer:
-    return case.verdict(Status.OK, Certainty.CERTAIN, seen, _expected(case), _begun(sentence))
+def _fine(case: Case, seen: Reading, sentence: str, certain: bool = True) -> Answer:
+    certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
+    return case.verdict(Status.OK, certainty, seen, _expected(case), _begun(sentence))
 
 
 def _found(case: Case, seen: Reading, sentence: str, certain: bool) -> Answer:

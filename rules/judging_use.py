@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from rules import money, periods, windows
 from rules.judging import SEPARATE, Case, persists
-from rules.readings import replica_rate
 from rules.replica_count import margin_of, replica_count
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
@@ -20,12 +19,12 @@ from rules.wording import number
 
 DAY_SECONDS = 86_400.0
 
-APART = 1.1
-"""Utilisation by tokens above that by requests by less than this is the same, said twice."""
-
 
 def judge_headroom(case: Case) -> Answer:
-    """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week."""
+    """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week.
+
+    Certain only if the lower bound is above it, too; that there is headroom is certain if the upper bound says so.
+    """
     apart = periods.not_mixed(case)
     if apart is not None:
         return apart
@@ -40,19 +39,18 @@ def judge_headroom(case: Case) -> Answer:
         )
     limit = case.limit("above")
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(each)} min"
-    sentence = f"Fleet utilisation {number(used.value, 'ratio')}{_by_tokens(case, judged, used.value)} {when}"
+    sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
     last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
     lasting = persists(last, [periods.value(case, (one,)) for one in judged], lambda value: value > limit)
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
-        return _answer(case, used, Status.OK, True, told)
+        within = used.value > limit or (used.high is not None and used.high <= limit)
+        return _answer(case, used, Status.OK, within, told)
+    certain = periods.covered(judged) and used.low is not None and used.low > limit
     # Over a week the report proposes the size, from the peak and not from hours: one number is enough.
-    more = (
-        ": the report and `sizewatch prewarm` say how many are needed then"
-        if weekly
-        else _more(case, judged, used.value)
-    )
-    return _answer(case, used, Status.WARNING, periods.covered(judged), f"{sentence}{more}")
+    later = ": the report and `sizewatch prewarm` say how many are needed then"
+    more = later if weekly else _more(case, judged, used.value)
+    return _answer(case, used, Status.WARNING, certain, f"{sentence}{more}")
 
 
 def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
@@ -83,15 +81,6 @@ def _excused(case: Case, utilization: float, last: float | None) -> str:
     return (
         "; not any more in the last quarter of the time" if over else f"; in fewer than {SEPARATE} {case.periods_word}"
     )
-
-
-def _by_tokens(case: Case, judged: Sequence[Window], utilization: float) -> str:
-    """Where tokens fill the fleet and not requests: the other rules of load count requests."""
-    finished = replica_rate(windows.add(judged), "requests_finished")
-    usable = case.view.capacity.rps if case.view.capacity else None
-    if finished is None or not usable or utilization <= APART * finished / usable:
-        return ""
-    return f" by tokens ({number(finished / usable, 'ratio')} by requests)"
 
 
 def _more(case: Case, judged: Sequence[Window], utilization: float) -> str:

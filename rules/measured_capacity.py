@@ -21,6 +21,8 @@ from rules.resize_curve import BAD, FINE, Kept, ProductionPoint, production_poin
 from rules.signals import Reading, SignalValue
 from rules.slices import Slice, TierView, place
 from rules.verdicts import Certainty
+from rules.ways import replica_rate
+from rules.work import UNTOLD, CapacityLengths, MeanTokens, computed_share, work_of
 
 DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 """Days of history that `capacity_now` reads."""
@@ -29,6 +31,9 @@ DAY_SECONDS = 86_400.0
 
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
+
+SAME_WORK = 1.05
+"""Requests within so many times the planned work are the planned ones: lengths of a week scatter by as much."""
 
 NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""
@@ -78,13 +83,15 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
     kept it was broken by something else than load: a cascade, a restart.
     """
     points = production_points(view, bins)
+    present = present_lengths(bins)
     plan = planned_capacity(view.plan) if view.plan else None
+    plan = at_present_lengths(plan, bins, present) if plan else None
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
     if kept is not None and above:
-        return _between(view, plan, points, kept, above[0])
+        return replace(_between(view, plan, points, kept, above[0]), lengths=present)
     if plan is None:
-        return _without_benchmark(points, kept) if kept else None
+        return replace(_without_benchmark(points, kept), lengths=present) if kept else None
     base = replace(
         plan,
         highest_rps=max((one.rps for one in points), default=None),
@@ -95,14 +102,61 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
         text = f"no load of production kept the SLO, not even {above[0].rps:.3g} rps a replica"
         text += f": the planned {plan.rps:.3g} does not hold"
         rps = min(plan.rps, above[0].rps)
-        return replace(base, rps=rps, low=0.0, high=above[0].rps, source=CapacitySource.PRODUCTION, reason=text)
+        broken = CapacitySource.PRODUCTION
+        return replace(base, rps=rps, low=0.0, high=above[0].rps, source=broken, reason=text, lengths=present)
     if kept is None:
         return base
     slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
     scaled = _scaled(base, view, points, kept) if slower else None
     if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
-        return _confirmed(base, kept)
-    return scaled
+        confirmed = _confirmed(base, kept)
+        return confirmed if confirmed.rps == base.rps else replace(confirmed, lengths=present)
+    return replace(scaled, lengths=present)
+
+
+def present_lengths(bins: Iterable[Slice]) -> CapacityLengths:
+    """Return the mean lengths of the requests in these bins; a part of them that no engine tells is not known."""
+    whole = windows.add(one.window for one in bins) if bins else None
+    finished = whole.counters.get("requests_finished", 0.0) if whole else 0.0
+    if whole is None or finished <= 0:
+        return UNTOLD
+
+    def mean(family: str) -> MeanTokens | None:
+        tokens = whole.counters.get(family, 0.0)
+        return MeanTokens(low=tokens / finished, high=tokens / finished) if tokens > 0 else None
+
+    computed = computed_share(whole)
+    return CapacityLengths(
+        prompt_tokens=mean("prompt_tokens"),
+        generation_tokens=mean("generation_tokens"),
+        prefix_hit_ratio=None if computed is None else 1 - computed,
+    )
+
+
+def at_present_lengths(plan: Capacity, bins: Sequence[Slice], present: CapacityLengths) -> Capacity:
+    """Return the plan's capacity in requests of the present lengths: longer ones are more work (DESIGN 3.12).
+
+    It stays as it is while the difference is within SAME_WORK, or where the lengths of either are not known.
+    """
+    whole = windows.add(one.window for one in bins) if bins else None
+    work = work_of(whole, plan.lengths) if whole is not None else None
+    each = replica_rate(whole, "requests_finished") if whole is not None else None
+    if work is None or not each or not work.total.value:
+        return plan
+    factor = work.total.value / each
+    if 1 / SAME_WORK <= factor <= SAME_WORK:
+        return plan
+    least = (work.total.low or 0.0) / each
+    most = work.total.high / each if work.total.high else factor
+    high = plan.high / least if plan.high is not None and least > 0 else None
+    return replace(
+        plan,
+        rps=plan.rps / factor,
+        low=plan.low / max(most, factor),
+        high=high,
+        lengths=present,
+        reason=f"{plan.reason}; present requests are {factor:.2g} times the work of those planned",
+    )
 
 
 def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:

@@ -14,6 +14,7 @@ from rules.readings import FULL_COVERAGE, families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts import Unknown
 from rules.windows import Window
+from rules.work import weighing_words, work_of
 
 
 def sums(case: Case, *signals: str) -> tuple[Window, ...]:
@@ -42,6 +43,16 @@ def value(case: Case, several: Sequence[Window], signal: str = "") -> float | No
     """The same as a number, None where it is not known."""
     found = reading(case, several, signal)
     return found.value if isinstance(found, Reading) else None
+
+
+def weighing(case: Case, several: Sequence[Window]) -> str:
+    """How far apart the bounds of fleet utilisation over these windows are, and why, in words; "" where they are not."""
+    basis, signal = case.view.basis, BY_NAME["fleet_utilization"]
+    capacity = basis.capacity
+    if not several or capacity is None:
+        return ""
+    work = work_of(windows.add_of(several, families_of(signal)), capacity.lengths)
+    return weighing_words(work, capacity.lengths, capacity.rps) if work else ""
 
 
 def nearest_rank(values: Sequence[float], q: float) -> float:

@@ -60,6 +60,7 @@ class Gpu(_Part):
 
 
 class TokenQuantiles(_Part):
+    mean: Positive | None = Field(None, description="Mean, tokens per request: what use of the fleet is measured in.")
     p50: Positive | None = Field(None, description="Median, tokens per request.")
     p95: Positive | None = Field(None, description="95th percentile, tokens per request.")
     p99: Positive | None = Field(None, description="99th percentile, tokens per request.")
@@ -103,11 +104,17 @@ class Point(_Part):
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests, time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 gap between two output events.")
     output_tokens_per_second: Positive | None = Field(None, description="Output tokens per second of one replica.")
+    prompt_tokens_mean: Positive | None = Field(None, description="Mean input length here, cached tokens included.")
     gpu_utilization: Ratio | None = Field(None, description="Mean GPU utilisation, of curve.gpu_utilization_kind.")
     kv_utilization: Ratio | None = Field(None, description="Mean share of the KV cache in use.")
     prefix_hit_ratio: Ratio | None = Field(None, description="Prefix cache hits / queries, tokens.")
     eviction_rate: Annotated[float, Field(ge=0)] | None = Field(None, description="Preemptions / finished requests.")
     speculative_acceptance: Ratio | None = Field(None, description="Acceptance per drafted token.")
+
+    @property
+    def generation_tokens_mean(self) -> float | None:
+        """Mean output length here, tokens per request: throughput tells it, so no key repeats it."""
+        return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
 
 
 class BenchmarkCurve(_Part):

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from rules.curve import CERTAIN_REQUESTS, LIMITED
 from rules.envelope import metric_value
-from rules.plan import Plan, Point, Slo, TierPlan
+from rules.plan import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.plan_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan_mistakes import MISTAKES
 from rules.replica_count import count_fleet, margin_of
 from rules.sizing import littles_ceiling_rps
+from rules.work import capacity_lengths
 
 LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
@@ -29,6 +30,9 @@ GENERATOR_LIMITED = 0.98
 
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
+
+LENGTH_GAP = 0.25
+"""Means further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
 
 UNPLANNED_HITS = 0.2
 """Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
@@ -159,6 +163,25 @@ def _repeated_prompts(case: Case) -> Found:
         yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
 
 
+def _lengths(case: Case) -> Found:
+    """Use of the fleet is work: tokens against those that the capacity was measured at (DESIGN 3.12)."""
+    if case.point is None:
+        return
+    measured = capacity_lengths(case.tier, case.curve, case.point)
+    for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
+        lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
+        planned = lengths.mean if lengths else None
+        if mean is None:
+            text = "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length"
+            yield f"workload.{kind}.mean", "info", text
+        elif not mean.is_exact:
+            text = "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+            yield f"workload.{kind}.mean", "info", text
+        elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
+            text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
+            yield f"workload.{kind}.mean", "warning", text
+
+
 def _short_fleet(case: Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
@@ -182,15 +205,15 @@ def _large_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     per_replica = case.tier.gpu.per_replica
-    size = fleet_size(rates.peak, case.point.usable_rps, per_replica, fleet.safety_factor or 1.0)
+    needed = count_fleet(rates.peak, case.point.usable_rps, fleet.safety_factor or 1.0, margin_of())
     carried = fleet.instances * case.point.usable_rps
     # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
-    if fleet.instances <= max(size.replicas + 1, fleet.minimum_warm or 0):
+    if fleet.instances <= max(needed + 1, fleet.minimum_warm or 0):
         return
     if carried > LARGE_FLEET * rates.peak * (fleet.safety_factor or 1.0):
         text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
-        text = f"{text} {carried / rates.peak:.3g} times the peak of {rates.peak:.6g}; {size.replicas} would do"
-        gpus = per_replica > 1 and fleet.instances == size.replica_gpus
+        text = f"{text} {carried / rates.peak:.3g} times the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
+        gpus = per_replica > 1 and fleet.instances == needed * per_replica
         why = "instances are replicas, not GPUs" if gpus else "the curve is that of one replica, not of the fleet"
         yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
@@ -226,6 +249,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _unnamed_utilization,
     _generator_limited,
     _repeated_prompts,
+    _lengths,
     _short_fleet,
     _large_fleet,
     _calibration_gap,

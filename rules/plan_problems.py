@@ -17,6 +17,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from rules.bounds import mean_bounds
+
 Path = tuple[str | int, ...]
 
 RISING: tuple[tuple[str, ...], ...] = (
@@ -29,12 +31,23 @@ RISING: tuple[tuple[str, ...], ...] = (
 )
 """Keys of one mapping of which none may be below the one before it."""
 
+MEAN_TOLERANCE = 0.02
+"""A mean may lie outside the bounds that its quantiles set by this share: all of them are rounded."""
+
+LENGTHS = (("prompt_tokens", "max_prompt_tokens"), ("generation_tokens", "max_generation_tokens"))
+"""Lengths of the workload, and the guardrail above which there are none."""
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""Shares of the quantiles of lengths."""
+
 POOLS = ({"mixed"}, {"prefill", "decode"})
 
 # A file that refers to itself (YAML anchors can) would be walked for ever; a plan is six levels deep.
 _DEEPEST = 10
 
 _LONGEST_KEY = 80
+
+_MOST_TOKENS = 1e15
 
 _MOST_DIGITS = 40
 _LARGEST_TOLD = 10**_MOST_DIGITS
@@ -80,6 +93,7 @@ def cross_problems(data: object) -> tuple[str, ...]:
     for path, part in _walk(data, ()):
         if isinstance(part, Mapping):
             found += [*_falling(path, part)]
+            found += [*impossible_means(path, part)] if len(path) == 2 and path[0] == "tiers" else []
         elif path[-1:] == ("points",):
             found += [*_repeated(path, part)]
         elif path[-1:] == ("pools",):
@@ -201,6 +215,33 @@ def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[str]:
             if part[upper] < part[lower]:
                 there = path_text((*path, upper))
                 yield f"{there}: must be at least {lower} ({_named(part[lower])}), but is {_named(part[upper])}"
+
+
+def impossible_means(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
+    """Means of lengths that no distribution with the quantiles (and the guardrail) beside them has."""
+    workload, guardrails = (_mapping(tier.get(name)) for name in ("workload", "guardrails"))
+    for kind, guardrail in LENGTHS:
+        lengths = _mapping(workload.get(kind))
+        mean, longest = _tokens(lengths.get("mean")), _tokens(guardrails.get(guardrail))
+        known = {share: tokens for name, share in QUANTILES.items() if (tokens := _tokens(lengths.get(name)))}
+        if mean is None or not known or list(known.values()) != sorted(known.values()):
+            continue
+        low, high = mean_bounds(known, longest)
+        there = path_text((*path, "workload", kind, "mean"))
+        if mean < low * (1 - MEAN_TOLERANCE):
+            yield f"{there}: must be at least {low:.6g}, the lowest mean with these quantiles, but is {mean:.6g}"
+        elif high is not None and mean > high * (1 + MEAN_TOLERANCE):
+            what = f"the highest mean with these quantiles and {guardrail} {longest:.6g}"
+            yield f"{there}: must be at most {high:.6g}, {what}, but is {mean:.6g}"
+
+
+def _tokens(value: object) -> float | None:
+    """A number that sums can hold; of a whole number of 400 digits none can be made."""
+    return float(value) if isinstance(value, int | float) and _is_number(value) and abs(value) < _MOST_TOKENS else None
+
+
+def _mapping(part: object) -> Mapping[Any, Any]:
+    return part if isinstance(part, Mapping) else {}
 
 
 def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:

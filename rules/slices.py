@@ -75,17 +75,8 @@ def view(
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
             tpot_slo_seconds=plan.slo.tpot_p99_seconds,
             capacity=planned_capacity(plan),
-            planned_tokens_per_request=_planned_tokens(plan),
         ),
     )
-
-
-def _planned_tokens(plan: TierPlan) -> float | None:
-    """Median prompt plus median output: the plan holds no mean; medians understate skewed lengths, so use is overstated."""
-    if plan.workload is None or plan.workload.prompt_tokens is None or plan.workload.generation_tokens is None:
-        return None
-    prompt, generated = plan.workload.prompt_tokens.p50, plan.workload.generation_tokens.p50
-    return None if prompt is None or generated is None else prompt + generated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

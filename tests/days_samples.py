@@ -18,11 +18,18 @@ from rules.windows import Window
 
 HOUR = 3600.0
 USABLE_RPS = 6.0
-FLEET = {"fleet": {"instances": 4, "minimum_warm": 1}, "cost": {"gpu_hour_price": 2.5, "currency": "USD"}}
+PROMPT_TOKENS, OUTPUT_TOKENS = 400.0, 100.0
+"""Mean tokens a request, planned and as the hours have them."""
+
+FLEET = {
+    "fleet": {"instances": 4, "minimum_warm": 1},
+    "cost": {"gpu_hour_price": 2.5, "currency": "USD"},
+    "workload": {"prompt_tokens": {"mean": PROMPT_TOKENS}, "generation_tokens": {"mean": OUTPUT_TOKENS}},
+}
 
 
 def view(*changes: Mapping[str, Any], **parts: Any) -> TierView:
-    """The view of the tier with its price and its minimum warm count."""
+    """The view of the tier with its price and its minimum warm count, planned for the hours' lengths."""
     return judging_samples.view(*changes, **{**FLEET, **parts})
 
 
@@ -32,12 +39,13 @@ def hour(number: float, used: float = 0.5, replicas: float = 2, **more: Any) -> 
     `kv` and `kv_most` (mean and highest level), `waiting`, `gpu`, `tokens` (a request) and `covered` (share) by keyword; None
     leaves the family out. Other keywords replace the window's own fields.
     """
-    seen = {"kv": 0.3, "kv_most": 0.5, "waiting": 0.0, "gpu": 0.3, "tokens": 100.0, "covered": 1.0} | more
+    seen = {"kv": 0.3, "kv_most": 0.5, "waiting": 0.0, "gpu": 0.3, "tokens": OUTPUT_TOKENS, "covered": 1.0} | more
     due = replicas * HOUR
     seconds = due * seen.pop("covered")
     finished = used * USABLE_RPS * seconds
     tokens, gpu, kv, most, waiting = (seen.pop(name) for name in ("tokens", "gpu", "kv", "kv_most", "waiting"))
-    counters = {"requests_finished": finished, "generation_tokens": tokens * finished, **seen.pop("counters", {})}
+    counters = {"requests_finished": finished, "prompt_tokens": PROMPT_TOKENS * finished}
+    counters |= {"generation_tokens": tokens * finished, **seen.pop("counters", {})}
     if gpu is not None:
         counters |= {"gpu_busy_seconds": gpu * seconds, "gpu_busy_covered_seconds": seconds}
     gauges = {"requests_running": gauge(2.0, seconds=seconds), **seen.pop("gauges", {})}

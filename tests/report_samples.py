@@ -52,10 +52,10 @@ POINTS = tuple(
         "output_tokens_per_second": tokens,
     }
     for concurrency, rps, ttft, tokens in (
-        (2, 2.0, 0.1, 200.0),
-        (4, 4.0, 0.2, 400.0),
-        (8, 6.0, 0.5, 600.0),
-        (30, 8.0, 4.0, 900.0),
+        (2, 2.0, 0.1, 160.0),
+        (4, 4.0, 0.2, 320.0),
+        (8, 6.0, 0.5, 480.0),
+        (30, 8.0, 4.0, 640.0),
     )
 )
 
@@ -65,8 +65,8 @@ TIER: dict[str, Any] = {
     "gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 2},
     "slo": {"ttft_p99_seconds": 2.0, "tpot_p99_seconds": 0.08},
     "workload": {
-        "prompt_tokens": {"p50": 900, "p95": 1900, "p99": 1990},
-        "generation_tokens": {"p50": 90, "p95": 190, "p99": 199},
+        "prompt_tokens": {"mean": 800, "p50": 900, "p95": 1900, "p99": 1990},
+        "generation_tokens": {"mean": 80, "p50": 90, "p95": 190, "p99": 199},
         "requests_per_second": {"average": 30, "peak": 50},
         "archetype": "chat",
     },

@@ -188,7 +188,14 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
     # 400 requests in 100 s and 100 in 20 s: 500 in 120 s. The median is weighted, of the P99s the larger counts.
     found = curve_of(
         [
-            load("a", 4.0, ttft_p50_seconds=0.1, ttft_p99_seconds=0.3, output_tokens_per_second=200),
+            load(
+                "a",
+                4.0,
+                ttft_p50_seconds=0.1,
+                ttft_p99_seconds=0.3,
+                output_tokens_per_second=200,
+                prompt_tokens_mean=900,
+            ),
             load(
                 "b",
                 4.0,
@@ -197,6 +204,7 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
                 ttft_p50_seconds=0.2,
                 ttft_p99_seconds=0.9,
                 output_tokens_per_second=260,
+                prompt_tokens_mean=400,
             ),
             load("c", 8.0),
         ]
@@ -207,6 +215,8 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
     assert point.ttft_p50_seconds == rounded((400 * 0.1 + 100 * 0.2) / 500)
     assert point.ttft_p99_seconds == 0.9
     assert point.output_tokens_per_second == rounded((100 * 200 + 20 * 260) / 120)
+    assert point.prompt_tokens_mean == 800
+    assert point.generation_tokens_mean == pytest.approx((100 * 200 + 20 * 260) / 500, rel=1e-3)
     assert len(line(found.curve).points) == 2
     assert "has the same load as b: one point" in texts(found)
     assert found.curve.source == ("a", "b", "c")

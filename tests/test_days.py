@@ -43,10 +43,14 @@ def booked(
 ) -> None:
     """Hours of the tier's plan in the history, at so much of its usable rate, each replica's on its own."""
     share = used * VIEW.capacity.rps / USABLE_RPS
+    prompts, outputs = VIEW.capacity.lengths.prompt_tokens, VIEW.capacity.lengths.generation_tokens
+    assert prompts is not None
+    assert outputs is not None
+    lengths = {"tokens": outputs.low, "counters": {"prompt_tokens": share * USABLE_RPS * 3600 * prompts.low}}
     path.parent.mkdir(exist_ok=True, mode=0o700)
     every = [
         Booking(tier="cpu-small", plan_version=version, slice=slices.place(one, VIEW.curve, f"r{n}"))
-        for one in (hour(number, used=share, replicas=1, kv=0.3) for number in range(first, first + count))
+        for one in (hour(number, used=share, replicas=1, kv=0.3, **lengths) for number in range(first, first + count))
         for n in range(replicas)
     ]
     with Store(path) as store:

@@ -64,6 +64,7 @@ def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_pa
         "tpot_p99_seconds": 0.0095,
         "itl_p99_seconds": 0.049,
         "output_tokens_per_second": 6000.0,
+        "prompt_tokens_mean": 204.0,
     }
     assert one.prompt_tokens == Lengths(mean=204.0, p50=204.0, p95=212.0, p99=212.0)
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from days_samples import hour, hours, unknown, verdict, view
+from days_samples import PROMPT_TOKENS, hour, hours, unknown, verdict, view
 from judging_samples import tier
 
 from rules import slices
@@ -47,11 +47,27 @@ def test_a_limit_of_the_configuration_takes_the_place_of_the_guides() -> None:
     assert verdict("UtilizationTrap", lower, trap()).status is Status.OK
 
 
-def test_tokens_count_where_they_use_more_of_the_capacity_than_requests() -> None:
-    lengths = {"prompt_tokens": {"p50": 100}, "generation_tokens": {"p50": 100}}
-    long = trap(counters={"prompt_tokens": 0.2 * 6 * 4 * 3600 * 500})
-    assert verdict("UtilizationTrap", view(workload=lengths), long).status is Status.OK
-    assert verdict("UtilizationTrap", view(), long).status is Status.WARNING
+@pytest.mark.parametrize(
+    ("longer", "status", "certainty"),
+    [
+        (1.5, Status.WARNING, Certainty.CERTAIN),
+        (2.5, Status.WARNING, Certainty.LIKELY),
+        (4.0, Status.OK, Certainty.LIKELY),
+    ],
+)
+def test_longer_prompts_are_more_work_and_the_trap_is_certain_by_the_upper_bound(
+    longer: float, status: Status, certainty: Certainty
+) -> None:
+    """20 % by outputs, so much more by prompts."""
+    made = trap(counters={"prompt_tokens": 0.2 * 6 * 4 * 3600 * longer * PROMPT_TOKENS})
+    found = verdict("UtilizationTrap", view(), made)
+    assert (found.status, found.certainty) == (status, certainty)
+
+
+def test_a_plan_without_lengths_makes_no_trap_certain() -> None:
+    found = verdict("UtilizationTrap", view(workload={}), trap())
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    assert "20.0% (not weighed by prompt and output tokens, which plan or engine does not tell) over" in found.sentence
 
 
 def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> None:

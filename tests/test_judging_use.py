@@ -3,12 +3,12 @@ from typing import Any
 
 import judging_samples
 import pytest
-from days_samples import hour, hours, slices, unknown, verdict, view
+from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, hour, hours, slices, unknown, verdict, view
 from judging_samples import minute
 
 from rules import watch_long
 from rules.judging_use import DAY_SECONDS
-from rules.signals import Gap
+from rules.signals import Gap, Reading
 from rules.slices import view as view_of
 from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
 from rules.windows import Window
@@ -17,7 +17,9 @@ WEEK, TWO_WEEKS = 168, 336
 
 
 def live(rps: float, count: int = 15, **more: Any) -> list[Window]:
-    return judging_samples.each(count, lambda n: minute(n, rps=rps, **more))
+    tokens = {"prompt_tokens": 60 * rps * PROMPT_TOKENS, "generation_tokens": 60 * rps * OUTPUT_TOKENS}
+    counters = {**tokens, **more.pop("counters", {})}
+    return judging_samples.each(count, lambda n: minute(n, rps=rps, counters=counters, **more))
 
 
 def headroom(several: list[Window]) -> Verdict:
@@ -46,11 +48,42 @@ def test_what_one_replica_more_does_not_relieve_is_told_with_how_many_do() -> No
     )
 
 
-def test_a_fleet_that_tokens_fill_says_so_for_other_rules_count_requests() -> None:
-    workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 20}}
-    made = live(3.0, counters={"prompt_tokens": 180 * 170.0, "generation_tokens": 180 * 20.0})
-    found = judging_samples.verdict("NoHeadroom", view(workload=workload), made)
-    assert found.sentence.startswith("Fleet utilisation 95.0% by tokens (50.0% by requests) for 15 min: ")
+def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds_of_token() -> None:
+    made = live(4.0, counters={"prompt_tokens": 240 * 2 * PROMPT_TOKENS})
+    found = judging_samples.verdict("NoHeadroom", view(), made)
+    assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
+    assert found.sentence.startswith(
+        "Fleet utilisation 100.0% (66.7% to 133.3%: 133.3% by prompt tokens, 66.7% by output tokens) for 15 min: "
+    )
+    assert isinstance(found.observed, Reading)
+    assert (found.observed.low, found.observed.high) == (pytest.approx(2 / 3), pytest.approx(4 / 3))
+    both = live(4.0, counters={"prompt_tokens": 480 * PROMPT_TOKENS, "generation_tokens": 480 * OUTPUT_TOKENS})
+    assert judging_samples.verdict("NoHeadroom", view(), both).certainty is Certainty.CERTAIN
+
+
+QUANTILES = {"prompt_tokens": {"p50": 300, "p95": 900}, "generation_tokens": {"p50": 80, "p95": 200}}
+GUARDRAILS = {"max_prompt_tokens": 2000, "max_generation_tokens": 400}
+
+
+@pytest.mark.parametrize(
+    ("rps", "status", "certainty"),
+    [
+        (2.0, Status.OK, Certainty.CERTAIN),
+        (5.0, Status.OK, Certainty.LIKELY),
+        (5.7, Status.WARNING, Certainty.LIKELY),
+        (12.0, Status.WARNING, Certainty.CERTAIN),
+    ],
+)
+def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
+    rps: float, status: Status, certainty: Certainty
+) -> None:
+    """Planned means lie between 180 and 655 tokens of prompts, 46 and 150 of outputs; 400 and 100 come."""
+    found = judging_samples.verdict("NoHeadroom", view(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
+    assert (found.status, found.certainty) == (status, certainty)
+    assert (
+        f"{rps / 6:.1%} ({rps / 6 * 400 / 655:.1%} to {rps / 6 * 400 / 180:.1%}: the plan has no mean of its prompt and"
+        in (found.sentence)
+    )
 
 
 def test_nine_minutes_are_not_yet_enough_and_ten_are() -> None:

@@ -40,7 +40,7 @@ def asked(one: Plan, several: list = BEYOND) -> tuple[Report, TokenQuantiles | N
 
 def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
     found, outputs, text = asked(planned(90, 190, 199))
-    assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
+    assert outputs == TokenQuantiles(mean=5001, p50=90, p95=190, p99=199), "production's mean is exact"
     assert f"p99: 199  # stays, too low: production is above {LAST:,.0f}" in text
     left = found.tiers[0].proposal.left
     assert [one.partition(":")[0] for one in left] == ["outputs P50", "outputs P95", "outputs P99"]
@@ -51,13 +51,14 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
     assert f"    # {left[2]}." in text
     assert left[2] in report_markdown(found)
     assert "Not taken over: outputs P99" in report_html(found)
-    assert not any("outputs" in change for change in found.plan_changes)
+    assert [change for change in found.plan_changes if "outputs" in change] == [
+        "t: outputs, mean tokens: 5,001, not given before"
+    ]
 
 
-def test_a_plan_without_that_length_gets_none() -> None:
-    found, outputs, text = asked(planned())
-    assert outputs is None
-    assert "generation_tokens" not in text
+def test_a_plan_without_that_length_gets_the_mean_alone() -> None:
+    found, outputs, _ = asked(planned())
+    assert outputs == TokenQuantiles(mean=5001)
     assert all("the plan gets none" in one for one in found.tiers[0].proposal.left)
 
 
@@ -88,6 +89,39 @@ def test_a_length_that_was_measured_says_between_what_it_lies() -> None:
     _, outputs, text = asked(planned(900, 1900, 1990), hours())
     assert outputs is not None
     assert re.search(rf"p50: {outputs.p50:g}  # was 900; seen between 50 and 100$", text, re.MULTILINE)
+
+
+def test_a_mean_of_production_takes_the_place_of_the_planned_one_and_the_curve_keeps_its_own() -> None:
+    def workload(mean: float) -> dict[str, object]:
+        rates = {"average": 30, "peak": 50}
+        return {"requests_per_second": rates, "prompt_tokens": {"mean": mean}, "generation_tokens": {"mean": 80}}
+
+    one = plan(workload=workload(400))
+    whole = past(one, tier_past(one, hours(168, prompts=1234.5678)))
+    found, proposed = report(whole)
+    assert proposed is not None
+    assert proposed.tiers["t"].workload is not None
+    assert proposed.tiers["t"].workload.prompt_tokens is not None
+    assert proposed.tiers["t"].workload.prompt_tokens.mean == 1235
+    assert "      mean: 1235  # was 400" in next_plan_text(whole, proposed)
+    assert "t: prompts, mean tokens: 400 -> 1,235 (+209%)" in found.plan_changes
+    curve = proposed.tiers["t"].curve
+    assert curve is not None
+    assert {point.prompt_tokens_mean for point in curve.points} == {400}
+    near = plan(workload=workload(1200))
+    _, same = report(past(near, tier_past(near, hours(168, prompts=1234.5678))))
+    assert same is not None
+    assert same.tiers["t"].curve == near.tiers["t"].curve
+    assert not any("prompts" in line and "mean" in line for line in found.plan_changes[1:])
+
+
+def test_a_mean_that_the_quantiles_that_stay_and_the_guardrail_forbid_is_left_out() -> None:
+    short = plan(
+        workload={"requests_per_second": {"average": 30, "peak": 50}, "generation_tokens": {"p50": 90, "p99": 199}},
+        guardrails={"max_generation_tokens": 2000},
+    )
+    _, outputs, _ = asked(short)
+    assert outputs == TokenQuantiles(p50=90, p99=199)
 
 
 def test_a_tier_without_a_recommendation_says_nothing_of_lengths() -> None:

@@ -107,6 +107,20 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
             "tiers.t.slo.ttft_p99_seconds: must be at most 3600 (seconds: 2e+06 ms are written 2000)",
         ),
         (bare(operating_point={"usable_rps": -1}), "tiers.t.operating_point.usable_rps: must be greater than 0"),
+        (
+            bare(workload={"prompt_tokens": {"mean": 600, "p50": 900, "p95": 3800, "p99": 7200}}),
+            "tiers.t.workload.prompt_tokens.mean: must be at least 629, the lowest mean with these quantiles, but is 600",
+        ),
+        (
+            bare(
+                workload={"generation_tokens": {"mean": 400, "p50": 180, "p95": 520, "p99": 900}},
+                guardrails={"max_generation_tokens": 2048},
+            ),
+            (
+                "tiers.t.workload.generation_tokens.mean: must be at most 380.48, the highest mean with these quantiles and "
+                "max_generation_tokens 2048, but is 400"
+            ),
+        ),
         (bare(fleet={"instances": 2, "safety_factor": 0.9}), "tiers.t.fleet.safety_factor: must be at least 1"),
         (
             bare(fleet={"instances": 2, "minimum_warm": 3}),
@@ -259,4 +273,4 @@ def test_the_version_of_a_tier_changes_with_every_number() -> None:
 
 
 def test_versions_stay_what_history_remembers() -> None:
-    assert plan_version(parse_plan(load("guide-h100")).tiers["h100-llama70b-fp8"]) == "95723ee66d83"
+    assert plan_version(parse_plan(load("guide-h100")).tiers["h100-llama70b-fp8"]) == "0f8660bb44ec"

@@ -48,6 +48,13 @@ def test_another_curve_says_what_a_replica_takes() -> None:
         "t: benchmark curve: 4 -> 3 points",
         "t: usable requests per second and replica: 7.33 -> 6",
     )
+    measured = plan(curve={"loop": "open", "points": [{**point, "prompt_tokens_mean": 800} for point in POINTS]})
+    assert plan_diff(plan(), measured) == ("t: benchmark curve: other values at its 4 points",)
+
+
+def test_a_mean_length_has_words_of_its_own() -> None:
+    lengths = {**TIER["workload"], "prompt_tokens": {**TIER["workload"]["prompt_tokens"], "mean": 1000}}
+    assert plan_diff(plan(), plan(workload=lengths)) == ("t: prompts, mean tokens: 800 -> 1,000 (+25%)",)
 
 
 def test_tiers_that_come_and_go_with_their_bill() -> None:

@@ -11,7 +11,12 @@ PLANS = Path(__file__).parent / "plans"
 
 # Every part but the curve, so that a test sees the findings of the curve alone.
 PARTS: dict[str, Any] = {
-    "workload": {"requests_per_second": {"average": 2, "peak": 4}, "prefix_hit_ratio": 0.4},
+    "workload": {
+        "prompt_tokens": {"mean": 1300},
+        "generation_tokens": {"mean": 230},
+        "requests_per_second": {"average": 2, "peak": 4},
+        "prefix_hit_ratio": 0.4,
+    },
     "fleet": {"instances": 4, "safety_factor": 1.2},
     "cost": {"gpu_hour_price": 1, "currency": "EUR"},
     "cold_start_seconds": 60,
@@ -104,6 +109,26 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "curve.points",
             "warning",
             "[1] has fewer than 300 requests (299): verdicts against them are likely at most, never certain",
+        ),
+        (
+            {"workload": {**PARTS["workload"], "prompt_tokens": {"p50": 900}}},
+            "workload.prompt_tokens.mean",
+            "info",
+            (
+                "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+            ),
+        ),
+        (
+            {"workload": {**PARTS["workload"], "generation_tokens": None}},
+            "workload.generation_tokens.mean",
+            "info",
+            "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length",
+        ),
+        (
+            {"points": [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_per_second=1600)]},
+            "workload.generation_tokens.mean",
+            "warning",
+            "is 230, the benchmark had 400 a request; fleet utilisation is measured against these",
         ),
         (
             {"points": [point(2, 1, requests=None)]},
@@ -232,7 +257,7 @@ def test_a_benchmark_that_a_cache_answered_is_named() -> None:
         "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
         "that of repeated prompts (one seed for every rate?)"
     )
-    assert found(cached, workload={"prefix_hit_ratio": 0.6}) == []
+    assert found(cached, workload={**PARTS["workload"], "prefix_hit_ratio": 0.6}) == []
     assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text
 
 

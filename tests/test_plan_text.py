@@ -38,13 +38,15 @@ def test_the_guides_arithmetic_is_shown_step_by_step() -> None:
     text = shown("guide-h100")
     for line in (
         "  usable       12 completed requests per second; beyond it TTFT P99 exceeds",
+        "  measured at  1300 prompt tokens and 230 output tokens a request on average;",
+        "               61% of prompts in the prefix cache",
         "  C_max        48 requests in the system",
         "  C_max / SLO  48 / 2 s = 24 rps, 2 x usable (guide 8.3: up to 2)",
         "  peak         120 rps / 12 usable = 10 full replicas",
         "  Step 11      13 replicas, 52 GPUs (1.3 x the peak, at most 90% used, one may",
         "  planned      13 replicas, 52 GPUs: 156 rps, 1.3 x the peak; 2 always warm",
-        # 13 replicas x 2400 tokens/s x 3600 s x 0.6 = 67.392 million tokens for 130 USD.
-        "  cost         52 GPUs x 2.5 = 130 USD an hour; 1.93 USD a million output",
+        # 13 replicas x 2760 tokens/s x 3600 s x 0.6 = 77.5008 million tokens for 130 USD.
+        "  cost         52 GPUs x 2.5 = 130 USD an hour; 1.68 USD a million output",
         "Findings: none",
     ):
         assert line in text.splitlines()
@@ -89,6 +91,16 @@ def test_a_given_operating_point_is_used_and_named_as_given() -> None:
     assert "  usable       3 completed requests per second; as the plan gives it" in text
     assert "  peak         7 rps / 3 usable = 2.33 full replicas" in text
     assert "  C_max / SLO  9 / 2 s = 4.5 rps, 1.5 x usable (guide 8.3: up to 2)" in text
+    assert "  measured at  lengths that the plan does not tell" in text
+
+
+def test_lengths_that_the_plan_only_bounds_are_shown_as_bounds() -> None:
+    text = shown_with(
+        operating_point={"usable_rps": 3},
+        workload={"prompt_tokens": {"p50": 900, "p95": 3800, "p99": 7200}, "generation_tokens": {"p50": 180}},
+        guardrails={"max_prompt_tokens": 12000},
+    )
+    assert "  measured at  629 to 2568 prompt tokens and at least 90 output tokens" in text
 
 
 def test_a_censored_point_is_drawn_hollow() -> None:

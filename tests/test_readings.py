@@ -32,15 +32,20 @@ from rules.signals import BY_NAME, SIGNALS, Gap, How, Missing, Reading, Signal, 
 from rules.sizing import expected_tokens_per_round
 from rules.snapshots import Snapshot
 from rules.windows import EVERYTHING, Window
+from rules.work import CapacityLengths, MeanTokens
 
 LENGTHS = (50.0, 100.0, 200.0, math.inf)
+LENGTHS_OF_CAPACITY = CapacityLengths(
+    prompt_tokens=MeanTokens(low=40.0, high=40.0),
+    generation_tokens=MeanTokens(low=50.0, high=50.0),
+    prefix_hit_ratio=0.7,
+)
 BASIS = Basis(
     gpus_per_replica=4,
     gpu_hour_price=2.0,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
-    capacity=stated_capacity(4.0, "the plan"),
-    planned_tokens_per_request=100.0,
+    capacity=replace(stated_capacity(4.0, "the plan"), lengths=LENGTHS_OF_CAPACITY),
 )
 
 # One replica, one minute: 120 requests finished, 60 tokens each way.
@@ -166,14 +171,14 @@ BY_HAND: dict[str, Reading] = {
     "dram_active": Reading(value=0.5, low=0.5, high=0.5, n=4),
     "gpu_power_watts": exactly(300.0, 60),
     "gpu_temperature_celsius": Reading(value=55.0, low=55.0, high=55.0, n=4),
-    # by requests 2 / 4; by tokens 220 / (4 x 100), which is more
     "gpu_throttled_power_ratio": exactly(0.2, 60),
     "gpu_throttled_thermal_ratio": exactly(0.05, 60),
     "gpu_throttled_hardware_ratio": exactly(0.0, 60),
     "gpu_throttled_ratio": exactly(0.05, 60),
     "gpu_fault_events_per_second": exactly(0.05, 3),
     "gpu_ecc_uncorrectable_errors_per_second": exactly(0.1, 6),
-    "fleet_utilization": exactly(0.55, 120),
+    # Per second 100 prompt tokens, a quarter of them computed, and 120 outputs; at capacity 4 x 40 x 0.3 and 4 x 50.
+    "fleet_utilization": Reading(value=(25 / 48 + 0.6) / 2, low=25 / 48, high=0.6, n=120),
     "tokens_per_gpu_hour": exactly(108000.0, 7200),
     "cost_per_million_tokens": exactly(2.0 / 108000.0 * 1e6, 7200),
     "cold_start_seconds": exactly(45.0, 2),
@@ -648,18 +653,18 @@ def test_what_the_plan_does_not_say_is_not_made_up(name: str, basis: Basis, text
     assert value(name, basis=basis) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
 
 
-def test_fleet_utilization_is_the_larger_of_requests_and_tokens() -> None:
-    by_requests = value("fleet_utilization", basis=replace(BASIS, planned_tokens_per_request=200.0))
-    assert_close(by_requests, exactly(0.5, 120))
-    unplanned = value("fleet_utilization", basis=replace(BASIS, planned_tokens_per_request=None))
-    assert_close(unplanned, exactly(0.5, 120))
-    uncounted = value("fleet_utilization", minute(counters={"prompt_tokens": None}))
-    assert_close(uncounted, exactly(0.5, 120))
+def test_fleet_utilization_is_by_requests_and_unbounded_where_plan_or_engine_tells_no_lengths() -> None:
+    by_requests = Reading(value=0.5, low=None, high=None, n=120)
+    assert value("fleet_utilization", basis=replace(BASIS, capacity=stated_capacity(4.0, "the plan"))) == by_requests
+    uncounted = value("fleet_utilization", minute(counters={"prompt_tokens": None, "generation_tokens": None}))
+    assert uncounted == by_requests
+    outputs_alone = value("fleet_utilization", minute(counters={"prompt_tokens": None}))
+    assert outputs_alone == Reading(value=(0.5 + 0.6) / 2, low=None, high=None, n=120)
 
 
 def test_cost_and_utilization_of_a_tier_are_those_of_its_replicas() -> None:
     tier = windows.add([minute(), minute(), windows.gap(START, START + 60, Gap.SCRAPE_FAILED)])
-    assert_close(value("fleet_utilization", tier), exactly(0.55, 240))
+    assert_close(value("fleet_utilization", tier), replace(BY_HAND["fleet_utilization"], n=240))
     assert_close(tokens_per_gpu_hour(tier, BASIS), exactly(108000.0, 14400))
 
 

@@ -190,8 +190,8 @@ def test_step_12_by_hand() -> None:
     assert found.planned is not None
     assert found.measured is not None
     assert found.proposed is not None
-    # 10 x 2 x 2.5 = 50 USD an hour; 800 tokens/s x 10 x 0.5 and 20 x 80 tokens a second.
-    assert found.planned.per_million_tokens == pytest.approx(50 / (800 * 10 * 0.5 * 3600) * 1e6)
+    # 10 x 2 x 2.5 = 50 USD an hour; 80 tokens a request: usable x 80 tokens/s x 10 x 0.5 and 20 x 80 tokens a second.
+    assert found.planned.per_million_tokens == pytest.approx(50 / (USABLE * 80 * 10 * 0.5 * 3600) * 1e6)
     assert found.measured.per_million_tokens == pytest.approx(50 / (20 * 80 * 3600) * 1e6)
     assert found.proposed.per_million_tokens == pytest.approx(30 / (20 * 80 * 3600) * 1e6)
     assert (found.measured.money_a_day, found.proposed.money_a_day) == (pytest.approx(1200.0), pytest.approx(720.0))

@@ -1,11 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from judging_samples import each, gauge, minute, minutes, tier, view
+from judging_samples import each, gauge, minute, minutes, view
 
 from rules.slices import by_bin, place
 from rules.slices import view as view_of
 from rules.windows import add
+from rules.work import MeanTokens
 
 
 def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
@@ -22,14 +23,8 @@ def test_the_view_holds_what_readings_need_of_the_plan() -> None:
     ).basis
     assert (basis.gpus_per_replica, basis.gpu_hour_price) == (4, 2.5)
     assert (basis.ttft_slo_seconds, basis.tpot_slo_seconds) == (0.2, 0.3)
-    assert basis.usable_rps == pytest.approx(4.0)
-    assert basis.planned_tokens_per_request == 1080
-
-
-@pytest.mark.parametrize("workload", [None, {"prompt_tokens": {"p50": 900}}, {"generation_tokens": {"p95": 900}}])
-def test_planned_tokens_need_both_medians(workload: dict[str, object] | None) -> None:
-    parts = {"workload": workload} if workload else {}
-    assert view_of("t", tier(**parts)).basis.planned_tokens_per_request is None
+    assert basis.capacity.rps == pytest.approx(4.0)
+    assert basis.capacity.lengths.prompt_tokens == MeanTokens(low=450, high=None)
 
 
 def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_system() -> None:

@@ -74,6 +74,7 @@ def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> 
         "tpot_p99_seconds": 0.02,
         "itl_p99_seconds": 0.04,
         "output_tokens_per_second": 495.0,
+        "prompt_tokens_mean": 200.0,
     }
     assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
 

@@ -12,18 +12,25 @@ from hypothesis import strategies as st
 from making import EDGES, START, cumulative, gauge, histogram, snapshot, window, without
 
 from rules import windows
+from rules.capacity import stated_capacity
 from rules.families import FAMILIES, Kind
 from rules.readings import Basis, read_all
 from rules.signals import SIGNALS, Gap, Missing, Reading
 from rules.windows import EVERYTHING, GaugeSum, Window
+from rules.work import CapacityLengths, MeanTokens
 
 BASIS = Basis(
     gpus_per_replica=4,
     gpu_hour_price=2.5,
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=0.5,
-    usable_rps=3.0,
-    planned_tokens_per_request=600.0,
+    capacity=stated_capacity(
+        3.0,
+        "the plan",
+        CapacityLengths(
+            prompt_tokens=MeanTokens(low=400.0, high=400.0), generation_tokens=MeanTokens(low=100.0, high=300.0)
+        ),
+    ),
 )
 OLD_EDGES = (0.25, 2.0, math.inf)
 NEVER_COUNTED = "adapter_evictions"

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from agent.benchmarks.curves import Imported, Remark
 from agent.benchmarks.results import Lengths
 from rules.plan import Point, TierPlan, TokenQuantiles
-
-LENGTH_GAP = 0.25
-"""Lengths further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
+from rules.plan_findings import LENGTH_GAP
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
@@ -104,6 +102,8 @@ def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
             continue
         word = "median" if sent.p50 is not None else "mean"
         planned: TokenQuantiles | None = getattr(tier.workload, f"{kind}_tokens", None)
+        if planned is not None and planned.mean is not None and sent.mean is not None:
+            continue  # Means are compared by `rules.plan_findings`, whoever wrote them.
         if planned is None or planned.p50 is None:
             text = f"the tier has no workload.{kind}_tokens.p50; the benchmark had {tokens:.4g} a request ({word})"
             yield f"{text}: write production's, so that the two can be compared"

@@ -103,6 +103,7 @@ def measured(part: Part, tool: str, run: Run) -> Measured:
             requested_rps=run.requested_rps,
             requests=run.requests,
             censored=censored,
+            prompt_tokens_mean=run.prompt_tokens.mean,
             **values,
         )
     except ValidationError as error:

@@ -17,13 +17,19 @@ from rules.wording import number
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """The words of the report and the plan's keys."""
 
+SAME = 0.05
+"""A mean or a rate within so much of the planned one is the planned one."""
+
 MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLength:
-    """One quantile of prompts or outputs: `value` in tokens, None where the plan gets none. `note` stands beside a value that
-    is not what was planned or not what was seen; `left` says in a sentence why production's is not taken over, "" where it is."""
+    """One quantile of prompts or outputs, or their mean: `value` in tokens, None where the plan gets none.
+
+    `note` stands beside a value that is not what was planned or not what was seen; `left` says in a sentence why
+    production's is not taken over, "" where it is.
+    """
 
     what: str
     quantile: str
@@ -38,8 +44,11 @@ class NextLength:
 
 
 def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
-    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate."""
-    return tuple(one for what in KEYS for one in _rising(resize, what))
+    """The planned quantile where its bucket holds it, for then nothing says that it is another one; else the best estimate.
+
+    The mean is exact (tokens by requests): production's, where it is another one.
+    """
+    return tuple(one for what in KEYS for one in (_mean(resize, what), *_rising(resize, what)))
 
 
 def left_as_planned(resize: Resize) -> tuple[str, ...]:
@@ -47,6 +56,16 @@ def left_as_planned(resize: Resize) -> tuple[str, ...]:
     if resize.proposal.kind is Kind.NONE:
         return ()
     return tuple(one.left for one in next_lengths(resize) if one.left)
+
+
+def _mean(resize: Resize, what: str) -> NextLength:
+    plan, now = resize.seen.view.plan, resize.workload
+    lengths = getattr(plan.workload, KEYS[what]) if plan and plan.workload else None
+    given = lengths.mean if lengths else None
+    seen = {"prompts": now.prompt_mean, "outputs": now.generation_mean}[what]
+    if not seen or (given is not None and abs(seen / given - 1) <= SAME):
+        return NextLength(what=what, quantile="mean", value=given)
+    return NextLength(what=what, quantile="mean", value=float(f"{seen:.4g}"))
 
 
 def _rising(resize: Resize, what: str) -> Iterator[NextLength]:

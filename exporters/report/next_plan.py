@@ -12,16 +12,14 @@ from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from exporters.plan_yaml import Layout, curve_lines, number, scalar
-from exporters.report.next_lengths import KEYS, left_as_planned, next_lengths
+from exporters.report.next_lengths import KEYS, SAME, left_as_planned, next_lengths
 from exporters.report.past import Past, TierPast
 from rules.capacity import Capacity, CapacitySource
 from rules.plan import Plan, TierPlan, parse_plan
+from rules.plan_problems import impossible_means
 from rules.resize import Kind, Proposal, Resize
 from rules.resize_guardrails import fits
 from rules.verdicts import FIRING, Verdict
-
-SAME = 0.05
-"""A rate within so much of the planned one is the planned one."""
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
@@ -37,6 +35,7 @@ def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
 def _follow(tier: dict[str, Any], past: TierPast) -> None:
     resize = past.resize
     workload = tier.setdefault("workload", {})
+    before = workload.get("prompt_tokens", {}).get("mean")
     lengths = next_lengths(resize)
     for what, key in KEYS.items():
         workload[key] = {one.quantile: one.value for one in lengths if one.what == what and one.value is not None}
@@ -51,6 +50,14 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
     if refutes_plan(resize.usable):
         tier["operating_point"] = _measured_point(resize.usable)
     _guard(tier, past)
+    if before is not None and workload["prompt_tokens"].get("mean") != before:
+        # The curve stays as it was measured: at lengths that the workload's mean told where the points did not.
+        for point in tier.get("curve", {}).get("points", ()):
+            point.setdefault("prompt_tokens_mean", before)
+    if any(impossible_means((), tier)):
+        # A quantile of which production tells only a bound stays too low; the true mean may not go with it.
+        for key in KEYS.values():
+            workload[key].pop("mean", None)
     for part in ("workload", "guardrails"):
         tier[part] = {key: value for key, value in tier.get(part, {}).items() if value != {}}
         if not tier[part]:

@@ -21,6 +21,7 @@ from rules.readings import Basis, read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
 from rules.verdicts import Certainty
 from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
+from rules.work import CapacityLengths, MeanTokens
 
 SECONDS = 60.0
 REQUESTS = 120.0
@@ -31,9 +32,18 @@ FULL_PLAN = Basis(
     ttft_slo_seconds=1.0,
     tpot_slo_seconds=1.0,
     capacity=Capacity(
-        rps=1.0, low=1.0, high=1.0, source=CapacitySource.BENCHMARK, certainty=Certainty.CERTAIN, reason="one"
+        rps=1.0,
+        low=1.0,
+        high=1.0,
+        source=CapacitySource.BENCHMARK,
+        certainty=Certainty.CERTAIN,
+        reason="one",
+        lengths=CapacityLengths(
+            prompt_tokens=MeanTokens(low=1.0, high=1.0),
+            generation_tokens=MeanTokens(low=1.0, high=1.0),
+            prefix_hit_ratio=0.0,
+        ),
     ),
-    planned_tokens_per_request=1.0,
 )
 """A plan that has everything: what is missing then is the engine's."""
 
