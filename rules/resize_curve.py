@@ -104,8 +104,6 @@ def production_points(seen: Seen) -> tuple[ProductionPoint, ...]:
 def _point(seen: Seen, one: Slice) -> ProductionPoint:
     window, basis = one.window, seen.view.basis
     readings = {name: read(BY_NAME[name], window, basis) for name in _READ}
-    for name, family in (("ttft_p99_seconds", "ttft_seconds"), ("tpot_p99_seconds", "tpot_seconds")):
-        readings[name] = _by_tail(readings[name], window, family)
     rps = one.rps or 0.0
     return ProductionPoint(
         bin=one.bin,
@@ -127,21 +125,6 @@ def _point(seen: Seen, one: Slice) -> ProductionPoint:
 
 
 _READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
-
-
-def _by_tail(found: SignalValue, window: Window, family: str) -> SignalValue:
-    """P99 with its best estimate where a tail that falls by a constant factor inside the bucket leaves 1 %: the same estimate as
-    that of the share of slow requests (`rules.histograms.above`), so that both say alike whether the SLO is kept."""
-    if not isinstance(found, Reading) or found.high is None or found.low is None:
-        return found
-    parts = window.histograms.get(family, ())
-    at_low = histograms.above(parts, found.low).low if found.low > 0 else found.n
-    at_high = max(histograms.above(parts, found.high).high, min(histograms.NOTHING_SEEN, at_low))
-    left = ALLOWED * found.n
-    if not at_high < left <= at_low:
-        return replace(found, value=found.high)
-    share = math.log(at_low / left) / math.log(at_low / at_high)
-    return replace(found, value=found.low + share * (found.high - found.low))
 
 
 def _planned(seen: Seen, one: Slice, metric: str) -> float | None:
