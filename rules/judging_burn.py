@@ -144,11 +144,15 @@ def _verdict(case: Case, rung: Rung, status: Status, certainty: Certainty, objec
     observed = Reading(value=rung.long.best / n, low=rung.long.low / n, high=rung.long.high / n, n=n)
     expected = Reading(value=None, low=0.0, high=allowed, n=n)
     word = case.rule.family.partition("_")[0].upper()
+    when = f"the last {span(rung.long_seconds)}"
+    if status is Status.OK and rung.long.seconds < FULL_COVERAGE * rung.long_seconds:
+        when = f"{span(rung.long.seconds)} seen"
     sentence = (
-        f"{rung.long.best / n:.1%} of {n:,.0f} requests in the last {span(rung.long_seconds)} had a {word} above the "
+        f"{rung.long.best / n:.1%} of {n:,.0f} requests in {when} had a {word} above the "
         f"{number(objective, 'seconds')} promised to {1 - allowed:.0%} of them{_burning(rung, status, allowed)}"
     )
-    return case.verdict(status, certainty, observed, expected, f"{sentence}{_seen(rung)}")
+    seen = "" if status is Status.OK else _seen(rung)
+    return case.verdict(status, certainty, observed, expected, f"{sentence}{seen}")
 
 
 def _burning(rung: Rung, status: Status, allowed: float) -> str:

@@ -19,13 +19,13 @@ from rules.arrivals import REFUSED, refused
 from rules.bounds import CONFIDENCE, binomial_lower_bound
 from rules.catalogue import BY_NAME
 from rules.curve import operating_point
-from rules.judging import LIKELY_CONFIDENCE, Case, persists
+from rules.judging import LIKELY_CONFIDENCE, Case, persists, too_early
 from rules.projections import Projection
 from rules.readings import families_of, read
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
 from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.wording import number
 
 APART = frozenset({"prefill", "decode"})
@@ -97,7 +97,22 @@ def judge_demand(case: Case) -> Answer:
     planned = _beyond(case, capacity, (whole, last), lambda part: capacity.planned_rps)
     if ready or planned:
         return _exceeded(case, capacity, whole, ready, planned)
+    early = _too_early(case, capacity, whole, last)
+    if early is not None:
+        return _forecast(case, capacity, whole) or early
     return _forecast(case, capacity, whole) or _fine(case, capacity, whole)
+
+
+def _too_early(case: Case, capacity: Capacity, whole: Arrivals, last: Arrivals) -> Unknown | None:
+    """More than the smaller of the two fleets may take, in too few minutes to say that it lasts."""
+
+    def beyond(part: Arrivals) -> bool:
+        return part.best > min(part.ready * capacity.usable, capacity.planned_rps)
+
+    if not beyond(whole):
+        return None
+    each = [part if isinstance(part := _arrivals(group), Arrivals) else None for group in case.periods(case.slices)]
+    return too_early(case, case.slices, last, each, beyond)
 
 
 def _capacity(case: Case) -> Capacity | None:

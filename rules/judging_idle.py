@@ -13,8 +13,11 @@ from rules.judging import Case
 from rules.money import Idle
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
+from rules.watched import watched_seconds
 from rules.windows import Window
 from rules.wording import number
+
+DAY_SECONDS = 86_400.0
 
 POLLED = "gpu_utilization_sampled"
 """A plain poll says nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
@@ -29,7 +32,7 @@ def judge_trap(case: Case) -> Answer:
     used = periods.reading(case, hours)
     if isinstance(used, Missing) or used.value is None:
         return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, _text(used))
-    said = f"fleet utilisation {number(used.value, 'ratio')} over {len(hours) / 24:.1f} days"
+    said = f"fleet utilisation {number(used.value, 'ratio')} over {watched_seconds(case.slices) / DAY_SECONDS:.1f} days"
     if used.value >= case.limit("below"):
         return _fine(case, used, f"{said}: {_percent(case, 'below')} or more is no trap")
     full = periods.hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))

@@ -14,7 +14,7 @@ from rules import histograms, windows
 from rules.bounds import CONFIDENCE
 from rules.catalogue_latency import LEVERS, Shape
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, why
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, too_early, why
 from rules.judging_tails import beyond_chance
 from rules.readings import replica_rate
 from rules.signals import Gap, Reading
@@ -143,7 +143,7 @@ def _slower(case: Case, likely: float, sure: float) -> Certainty | Unknown | Non
         return case.too_few(last.n, needed, " in the last quarter of the time")
     each = [histograms.above(_parts(case, group), likely) for group in case.periods(case.slices)]
     if not persists(last, each, lambda part: part.best > allowed * part.n):
-        return None
+        return too_early(case, case.slices, last, each, lambda part: part.best > allowed * part.n)
     surely = histograms.above(_parts(case, case.slices), sure)
     proven = beyond_chance(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
     return Certainty.CERTAIN if proven else Certainty.LIKELY

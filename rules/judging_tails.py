@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from rules import histograms
 from rules.bounds import CONFIDENCE, binomial_tail
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, Comparable, comparable, ends, persists, supports_certain
+from rules.judging import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    Case,
+    Comparable,
+    comparable,
+    ends,
+    persists,
+    supports_certain,
+    too_early,
+)
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import BinSum, Slice, by_bin
 from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
@@ -69,6 +79,9 @@ def judge_tail(case: Case) -> Answer:
     if silent is not None:
         return silent
     each = [tail_of(found, group) for group in case.periods(found.slices)]
+    early = too_early(case, found.slices, last, each, lambda part: part.share > allowed)
+    if early is not None:
+        return early
     if not persists(last, each, lambda part: part.share > allowed):
         over = last is not None and last.share <= allowed
         why = (
