@@ -69,7 +69,9 @@ def judge_queue(case: Case) -> Answer:
         unseen = next((name for name in holes if (last[name] or 0.0) >= case.limit("waiting")), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
-            text = f"{last[unseen]:.1f} requests wait at {unseen or case.view.tier}; {seen}: too early to say if they grow"
+            text = (
+                f"{last[unseen]:.1f} requests wait at {unseen or case.view.tier}; {seen}: too early to say if they grow"
+            )
             return case.unknown(Gap.TOO_FEW_REQUESTS, text)
         sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
         observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))

@@ -34,7 +34,9 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
     )
     assert said(beyond(2)) == (Status.WARNING, Certainty.LIKELY)
     assert said(beyond(1)) == (Status.OK, Certainty.CERTAIN)
-    assert beyond(1).sentence.startswith("Beyond the benchmark for 1 of 5 minutes seen, too short for a finding: 7 completed rps")
+    assert beyond(1).sentence.startswith(
+        "Beyond the benchmark for 1 of 5 minutes seen, too short for a finding: 7 completed rps"
+    )
 
 
 def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_completes() -> None:
