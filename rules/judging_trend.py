@@ -21,7 +21,7 @@ from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.watched import part_seen
-from rules.wording import number
+from rules.wording import number, spread
 
 Z = NormalDist().inv_cdf(CONFIDENCE)
 
@@ -207,8 +207,8 @@ def _rise(case: Case, first: tuple[Histogram, ...], last: tuple[Histogram, ...],
         return "", False
     sure = histograms.above(last, factor * before.high)
     surely = beyond_chance(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
-    now = f"above {number(after.low, 'seconds')}" if after.value is None else number(after.value, "seconds")
-    return f"TTFT P{q * 100:g} rose from {number(before.value, 'seconds')} to {now}", surely
+    was, now = (spread(one.low, one.high, "seconds") for one in (before, after))
+    return f"TTFT P{q * 100:g} rose: it was {was}, it is {now}", surely
 
 
 def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:

@@ -17,7 +17,7 @@ from rules.curve import CERTAIN_REQUESTS, OperatingPoint
 from rules.plan import Point, Slo
 from rules.readings import read, replica_rate
 from rules.resize_seen import Seen
-from rules.signals import BY_NAME, Reading, SignalValue
+from rules.signals import BY_NAME, How, Reading, SignalValue
 from rules.slices import Slice
 from rules.verdicts import Certainty
 from rules.windows import Window
@@ -125,6 +125,21 @@ def _point(seen: Seen, one: Slice) -> ProductionPoint:
 
 
 _READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
+
+
+def pooled(seen: Seen, name: str, window: Window) -> SignalValue:
+    """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
+    where these hold all requests of the window: no pool has another."""
+    found = read(BY_NAME[name], window, seen.view.basis)
+    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not How.QUANTILE:
+        return found
+    each = [read(BY_NAME[name], one.window, seen.view.basis) for one in seen.bins]
+    told = [one for one in each if isinstance(one, Reading)]
+    if math.fsum(one.n for one in told) != found.n:
+        return found
+    least = min(one.value if one.value is not None else one.low or 0.0 for one in told)
+    most = max(one.value if one.value is not None else math.inf for one in told)
+    return replace(found, value=min(max(found.value, least), most))
 
 
 def _planned(seen: Seen, one: Slice, metric: str) -> float | None:

@@ -53,6 +53,7 @@ class LengthRow:
     observed: Number
     planned: float | None
     factor: float | None
+    factors: tuple[float, float | None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
