@@ -20,6 +20,7 @@ from exporters.report.wording import (
     blind_line,
     busiest_idle,
     curve_sentence,
+    days_words,
     fit_words,
     fleet_lines,
     next_step,
@@ -117,7 +118,7 @@ def _curve(tier: TierReport) -> Iterator[str]:
     yield curve_sentence(part)
     yield ""
     if rows:
-        yield "Production, a replica:"
+        yield f"Production, a replica, in the last {days_words(part.days)}:"
         yield ""
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""

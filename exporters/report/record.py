@@ -100,8 +100,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
-    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left."""
+    """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left. `days` is how
+    far back production's points reach: other tables of a longer report are about more."""
 
+    days: float
     production: tuple[CurvePoint, ...]
     planned: tuple[CurvePoint, ...]
     ttft_slo_seconds: float | None
