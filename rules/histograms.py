@@ -140,9 +140,9 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
     edges that are certain over all of them. No quantity here is negative: the first bucket begins at 0, and a quantile of
     exactly 0 is in it.
 
-    `value` lies inside the bucket, never on an edge of it; None above the last edge. From TAIL on it is where the best guess
-    of `above` leaves 1 - q, so that a P99 and the share of requests above a limit never contradict each other. Below TAIL, and
-    of too few requests for that, the bucket is taken as evenly filled.
+    `value` lies inside the bucket, never on an edge of it; None above the last edge. In a bucket that reaches into the tail it
+    is where the best guess of `above` leaves 1 - q, so that a P99 and the share of requests above a limit never contradict each
+    other. Other buckets, and those of too few requests for that, are taken as evenly filled.
     """
     n = math.fsum(part.n for part in parts)
     if n <= 0:
@@ -155,7 +155,7 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
 
 
 TAIL = 0.9
-"""From this quantile on a distribution is a tail, which falls by a constant factor; its middle is none."""
+"""A bucket that reaches up to this quantile falls by a constant factor, as tails do; the middle of a distribution does not."""
 
 HALVINGS = 40
 """Of the space between two edges: to the precision of a double."""
@@ -195,10 +195,10 @@ def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[f
     low, high = ends
     if high <= low:
         return high
-    found = _in_tail(parts, round((1 - q) * math.fsum(part.n for part in parts), 6), ends) if q >= TAIL else None
+    n, below, upto = math.fsum(part.n for part in parts), _surely_at_most(parts, low), _surely_at_most(parts, high)
+    found = _in_tail(parts, round((1 - q) * n, 6), ends) if upto >= TAIL * n else None
     if found is not None and low < found < high:
         return found
-    below, upto = _surely_at_most(parts, low), _surely_at_most(parts, high)
     return low + (high - low) * (rank - 0.5 - below) / (upto - below)
 
 

@@ -21,9 +21,21 @@ from rules.windows import Window
 
 JUDGED = tuple(rule for rule in RULES if rule.way in BY_SLICES)
 
-SECONDS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86_400, "day": 86_400, "week": 604_800}
+SECONDS = {
+    "s": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86_400,
+    "day": 86_400,
+    "week": 604_800,
+}
 
-SPAN = re.compile(r"(?:in|over|for|last|of) (?:the )?(?:last )?([\d.,]+) (s|seconds?|min|minutes?|h|hours?|d|days?|weeks?)\b")
+SPAN = re.compile(
+    r"(?:in|over|for|last|of) (?:the )?(?:last )?([\d.,]+) (s|seconds?|min|minutes?|h|hours?|d|days?|weeks?)\b"
+)
 """A time that a sentence is about, as they all are written; a latency ("above 2 s") is none."""
 
 PLAN: dict[str, Any] = {
@@ -89,7 +101,9 @@ HISTORIES: dict[str, list[Window]] = {
     "two minutes, healthy": each(2, healthy),
     "five minutes, healthy": each(5, healthy),
     "two minutes, 24 times usable": each(2, overloaded),
-    "two minutes, nothing exposed": [Window(start=START, end=START + 120.0, expected_seconds=120.0, covered_seconds=120.0)],
+    "two minutes, nothing exposed": [
+        Window(start=START, end=START + 120.0, expected_seconds=120.0, covered_seconds=120.0)
+    ],
     "two minutes with an hour between them": [healthy(0), healthy(59)],
     "two overloaded minutes with an hour between them": [overloaded(0), overloaded(59)],
 }
@@ -98,7 +112,10 @@ HISTORIES: dict[str, list[Window]] = {
 def named(sentence: str) -> float:
     """The longest time (seconds) that a sentence says something of; 0 where it names none."""
     return max(
-        (float(count.replace(",", "")) * SECONDS[unit.removesuffix("s") or "s"] for count, unit in SPAN.findall(sentence)),
+        (
+            float(count.replace(",", "")) * SECONDS[unit.removesuffix("s") or "s"]
+            for count, unit in SPAN.findall(sentence)
+        ),
         default=0.0,
     )
 
