@@ -65,6 +65,12 @@ def spread(low: float, high: float | None, unit: str) -> str:
     return first if first == last else _between(first, last)
 
 
+def guess(low: float, best: float, high: float, unit: str) -> str:
+    """A best guess with what it lies between, where the two are apart in print."""
+    between = spread(low, high, unit)
+    return between if between == number(low, unit) else f"{number(best, unit)} ({between})"
+
+
 def _between(low: str, high: str) -> str:
     """Both ends, with their unit once where it is the same."""
     bare, _, unit = low.partition(" ")
