@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporters.replay_json import cause_json, reading_json
+from exporters.time_words import span
 from rules.capacity import CapacitySource
+from rules.readings import FULL_COVERAGE
 from rules.step13 import Step13
 from rules.verdicts import FIRING, Answer, Status, Unknown
 from rules.wording import number
@@ -24,9 +26,9 @@ HEADS = {
 }
 
 
-def check_text(tiers: Iterable[Step13], since_words: str) -> str:
-    """The check of every tier, the worst news of each first."""
-    return "\n\n".join("\n".join(_tier(one, since_words)) for one in tiers)
+def check_text(tiers: Iterable[Step13], since_words: str, asked_seconds: float) -> str:
+    """The check of every tier, the worst news of each first; how much of the time asked for was watched, where that is less."""
+    return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds)) for one in tiers)
 
 
 def headline(one: Step13) -> str:
@@ -34,8 +36,10 @@ def headline(one: Step13) -> str:
     return f"{one.tier}: {HEADS[one.status]}; {_reach(one)}"
 
 
-def _tier(one: Step13, since_words: str) -> list[str]:
-    lines = [f"{one.tier}: {HEADS[one.status]} ({since_words}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
+def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
+    short = one.seen_seconds < FULL_COVERAGE * asked_seconds
+    seen = f"{span(one.seen_seconds)} seen of {since_words}" if short else since_words
+    lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
     for answer in sorted(one.answers, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines.append(textwrap.fill(_line(answer), WIDTH, initial_indent="  ", subsequent_indent=" " * 12))
         if _fires(answer) and not isinstance(answer, Unknown):
@@ -94,6 +98,7 @@ def _tier_json(one: Step13) -> dict[str, Any]:
     return {
         "tier": one.tier,
         "status": one.status.value,
+        "seen_seconds": one.seen_seconds,
         "requests": one.requests,
         "highest_rps": one.highest_rps,
         "usable_rps": one.usable_rps,

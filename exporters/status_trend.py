@@ -16,7 +16,8 @@ from exporters.status import TierStatus, TrendPoint
 from exporters.svg_charts import Hole, Line, Mark, Moment, Panel, holes_between
 from rules.catalogue import BY_NAME
 from rules.curve import operating_point
-from rules.signals import Missing, Reading
+from rules.signals import BY_NAME as SIGNALS
+from rules.signals import How, Missing, Reading
 from rules.wording import number, quantity
 
 HOUR = 3600.0
@@ -95,10 +96,15 @@ def _newest(tier: TierStatus, signal: str, unit: str) -> str:
     found = tier.trend[-1].readings.get(signal) if tier.trend else None
     if found is None:
         return "no data yet"
-    if isinstance(found, Reading):
+    if isinstance(found, Reading) and not _is_quantile(signal):
         estimate, least = found.value, found.low or 0.0
         return f"≥ {number(least, unit)}" if estimate is None else number(estimate, unit)
     return quantity(found, unit)
+
+
+def _is_quantile(signal: str) -> bool:
+    """Of a quantile the bounds are told: what lies inside a bucket is a guess. Those of a level are its extremes."""
+    return SIGNALS[signal].how is How.QUANTILE
 
 
 def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> Line:

@@ -85,11 +85,7 @@ def grown(slices: Sequence[Slice], now: float) -> str:
     In every third more arrived than finished and more waited than in the third before, and the last waits twice as many
     as the first: what comes and goes in a busy queue does not.
     """
-    start = min((s.window.start for s in slices), default=now)
-    thirds: list[list[Slice]] = [[], [], []]
-    for one in slices:
-        middle = (one.window.start + one.window.end) / 2
-        thirds[min(2, int((middle - start) / max(now - start, 1e-9) * 3))].append(one)
+    thirds = _thirds(slices, now)
     first, second, third = (_mean_waiting(group) for group in thirds)
     if first is None or second is None or third is None or third < max(QUEUE, 2 * first):
         return ""
@@ -97,6 +93,20 @@ def grown(slices: Sequence[Slice], now: float) -> str:
     if not first < second < third or min(more) <= 0:
         return ""
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
+
+
+def thirds_seen(slices: Sequence[Slice], now: float) -> bool:
+    """Whether something is known of the queue in every third of the hold: else nobody can tell that it did not grow."""
+    return all(_mean_waiting(group) is not None for group in _thirds(slices, now))
+
+
+def _thirds(slices: Sequence[Slice], now: float) -> list[list[Slice]]:
+    start = min((s.window.start for s in slices), default=now)
+    thirds: list[list[Slice]] = [[], [], []]
+    for one in slices:
+        middle = (one.window.start + one.window.end) / 2
+        thirds[min(2, int((middle - start) / max(now - start, 1e-9) * 3))].append(one)
+    return thirds
 
 
 def _mean_waiting(slices: Sequence[Slice]) -> float | None:

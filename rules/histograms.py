@@ -137,8 +137,12 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
     """The nearest-rank quantile, rank ceil(q n), of what was observed; None without observations.
 
     One grid: the edges of the bucket that holds the rank, `high` None in the last bucket. Several grids: the widest
-    edges that are certain over all of them. `value` interpolates linearly in the bucket; None above the last edge.
-    No quantity here is negative: the first bucket begins at 0, and a quantile of exactly 0 is in it.
+    edges that are certain over all of them. No quantity here is negative: the first bucket begins at 0, and a quantile of
+    exactly 0 is in it.
+
+    `value` lies inside the bucket, never on an edge of it; None above the last edge. In a bucket that reaches into the tail it
+    is where the best guess of `above` leaves 1 - q, so that a P99 and the share of requests above a limit never contradict each
+    other. Other buckets, and those of too few requests for that, are taken as evenly filled.
     """
     n = math.fsum(part.n for part in parts)
     if n <= 0:
@@ -146,8 +150,15 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
     # Rounded first: 0.07 x 100 is 7, where a double has 7.000000000000001.
     rank = max(1.0, math.ceil(round(q * n, 6)))
     low, high = _one_grid(parts[0], rank) if len(parts) == 1 else _many_grids(parts, rank)
-    value = None if high is None else _interpolate(parts, rank, low, high)
+    value = None if high is None else _estimate(parts, q, rank, (low, high))
     return Quantile(value=value, low=low, high=high, n=n)
+
+
+TAIL = 0.9
+"""A bucket that reaches up to this quantile falls by a constant factor, as tails do; the middle of a distribution does not."""
+
+HALVINGS = 40
+"""Of the space between two edges: to the precision of a double."""
 
 
 def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
@@ -179,11 +190,32 @@ def _possibly_at_most(parts: tuple[Histogram, ...], x: float) -> float:
     )
 
 
-def _interpolate(parts: tuple[Histogram, ...], rank: float, low: float, high: float) -> float:
+def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[float, float]) -> float:
+    """The best guess between the edges that hold the rank; the first bucket's lower edge may be its upper one (0)."""
+    low, high = ends
     if high <= low:
         return high
-    below, upto = _surely_at_most(parts, low), _surely_at_most(parts, high)
-    return low + (high - low) * (rank - below) / (upto - below)
+    n, below, upto = math.fsum(part.n for part in parts), _surely_at_most(parts, low), _surely_at_most(parts, high)
+    found = _in_tail(parts, round((1 - q) * n, 6), ends) if upto >= TAIL * n else None
+    if found is not None and low < found < high:
+        return found
+    return low + (high - low) * (rank - 0.5 - below) / (upto - below)
+
+
+def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float]) -> float | None:
+    """Where `above` leaves so many observations; None where it does not between these edges (too few were seen)."""
+    low, high = ends
+    if len(parts) > 1:
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if above(parts, middle).best > left else (low, middle)
+        return high
+    n = parts[0].n
+    at_low = n - _surely_at_most(parts, low)
+    at_high = max(n - _surely_at_most(parts, high), min(NOTHING_SEEN, at_low))
+    if not at_high < left < at_low:
+        return None
+    return low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from rules.judging_events import judge_event_ratio, judge_excess
 from rules.judging_experts import judge_experts
 from rules.judging_faults import judge_faults
 from rules.judging_guardrails import judge_guardrail
-from rules.judging_load import judge_beyond
+from rules.judging_load import beyond_so_far, judge_beyond
 from rules.judging_long import judge_long
 from rules.judging_means import judge_mean
 from rules.judging_pools import judge_pools
@@ -34,9 +34,11 @@ from rules.judging_tails import judge_tail
 from rules.judging_tiers import judge_tiers
 from rules.judging_trend import judge_trend
 from rules.projections import Projection
+from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.starts import Start
-from rules.verdicts import Answer
+from rules.verdicts import Answer, Status, Verdict
+from rules.watched import too_many_holes, too_short
 from rules.windows import MINUTE_SECONDS
 
 _WAYS: dict[Way, Callable[[Case], Answer]] = {
@@ -66,6 +68,9 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.FORECAST: judge_forecast,
 }
 
+_SO_FAR: dict[Way, Callable[[Case], str]] = {Way.BEYOND: beyond_so_far}
+"""What a time that is too short shows already, in words ("" where nothing): the ways whose answer nobody should miss till then."""
+
 BY_SLICES = frozenset(_WAYS)
 """The ways that judge slices; the others follow single scrapes (`rules.watch`)."""
 
@@ -81,7 +86,11 @@ def judge(
     projection: Projection | None = None,
     starts: tuple[Start, ...] = (),
 ) -> Answer:
-    """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period."""
+    """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period.
+
+    Unknown where the slices span less than the rule needs. Where holes in them leave less, it may be told that something is
+    wrong or which gap it is, and not that all is well.
+    """
     case = Case(
         rule=rule,
         view=view,
@@ -93,4 +102,12 @@ def judge(
         projection=projection,
         starts=starts,
     )
-    return _WAYS[rule.way](case)
+    short = too_short(rule, case.slices) if case.slices else ""
+    if short:
+        so_far = _SO_FAR[rule.way](case) if rule.way in _SO_FAR else ""
+        return case.unknown(Gap.TOO_FEW_REQUESTS, so_far or short)
+    answer = _WAYS[rule.way](case)
+    holes = too_many_holes(rule, case.slices)
+    if holes and isinstance(answer, Verdict) and answer.status is Status.OK:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
+    return answer

@@ -21,6 +21,7 @@ from rules.signals import Gap, SignalValue
 from rules.slices import Slice, TierView
 from rules.starts import Start
 from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
+from rules.watched import part_seen
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
@@ -133,6 +134,22 @@ def persists(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[
     if last is None or not exceeds(last):
         return False
     return sum(1 for part in each if part is not None and exceeds(part)) >= SEPARATE
+
+
+def too_early(
+    case: Case, slices: Sequence[Slice], last: Part | None, each: Sequence[Part | None], exceeds: Callable[[Part], bool]
+) -> Unknown | None:
+    """Unknown where a finding is there at the end and too few minutes (hours) were seen for it to have persisted; else None.
+
+    `each` is what the periods of `slices` came to, None where they say nothing. Where enough of them were seen and too few
+    show the finding, it does not persist: that is known.
+    """
+    known = sum(1 for part in each if part is not None)
+    if known >= SEPARATE or last is None or not exceeds(last):
+        return None
+    pairs = zip(case.periods(slices), each, strict=True)
+    so = [one for group, part in pairs if part is not None and exceeds(part) for one in group]
+    return case.unknown(Gap.TOO_FEW_REQUESTS, f"{case.rule.title} for {part_seen(so, slices)}: too early to say")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

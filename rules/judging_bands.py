@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import SEPARATE, Case, persists, planned
+from rules.judging import SEPARATE, Case, persists, planned, too_early
 from rules.readings import families_of, read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
@@ -88,11 +88,15 @@ def judge_band(case: Case) -> Answer:
     last = _value(case, case.last_quarter(counted))
     if last is None:
         return case.unknown(Gap.NO_TRAFFIC, f"{case.rule.signal} is not known in the last quarter of the time")
-    each = [value for group in case.periods(counted) if (value := _value(case, group)) is not None]
+    by_period = [_value(case, group) for group in case.periods(counted)]
+    each = [value for value in by_period if value is not None]
     outside = sum(limits.status(value) is not Status.OK for value in each)
     if limits.status(last) is Status.OK:
         return _verdict(case, found, Status.OK, Certainty.CERTAIN, limits, "; back within that at the end of the time")
     if outside < LIKELY_PERIODS:
+        early = too_early(case, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
+        if early is not None:
+            return early
         return _verdict(
             case, found, Status.OK, Certainty.CERTAIN, limits, f"; outside in at most one of its {case.periods_word}"
         )

@@ -24,7 +24,7 @@ from rules.judging_tails import beyond_chance
 from rules.readings import FULL_COVERAGE
 from rules.signals import Gap, Reading
 from rules.verdicts import Answer, Certainty, Status
-from rules.wording import number
+from rules.wording import guess, number
 
 PERIOD_SECONDS = 30 * 86_400.0
 """The time that a budget is for: the workbook's 30 days, from which its burn rates follow (14.4 x 1 h is 2 %)."""
@@ -144,11 +144,15 @@ def _verdict(case: Case, rung: Rung, status: Status, certainty: Certainty, objec
     observed = Reading(value=rung.long.best / n, low=rung.long.low / n, high=rung.long.high / n, n=n)
     expected = Reading(value=None, low=0.0, high=allowed, n=n)
     word = case.rule.family.partition("_")[0].upper()
+    when = f"the last {span(rung.long_seconds)}"
+    if status is Status.OK and rung.long.seconds < FULL_COVERAGE * rung.long_seconds:
+        when = f"{span(rung.long.seconds)} seen"
     sentence = (
-        f"{rung.long.best / n:.1%} of {n:,.0f} requests in the last {span(rung.long_seconds)} had a {word} above the "
+        f"{_slow(rung.long)} of {n:,.0f} requests in {when} had a {word} above the "
         f"{number(objective, 'seconds')} promised to {1 - allowed:.0%} of them{_burning(rung, status, allowed)}"
     )
-    return case.verdict(status, certainty, observed, expected, f"{sentence}{_seen(rung)}")
+    seen = "" if status is Status.OK else _seen(rung)
+    return case.verdict(status, certainty, observed, expected, f"{sentence}{seen}")
 
 
 def _burning(rung: Rung, status: Status, allowed: float) -> str:
@@ -159,10 +163,15 @@ def _burning(rung: Rung, status: Status, allowed: float) -> str:
     rate = rung.long.best / rung.long.n / allowed
     spent = rate * rung.long.seconds / PERIOD_SECONDS
     return (
-        f", and {rung.short.best / rung.short.n:.1%} of {rung.short.n:,.0f} in the last {span(rung.short_seconds)}: "
+        f", and {_slow(rung.short)} of {rung.short.n:,.0f} in the last {span(rung.short_seconds)}: "
         f"the error budget burns {rate:.3g} times as fast as it may ({rung.burn:g} is the limit here), "
         f"{spent:.1%} of a month's budget was spent"
     )
+
+
+def _slow(tally: Tally) -> str:
+    """The share of slow requests with what the bucket around the objective leaves open."""
+    return guess(tally.low / tally.n, tally.best / tally.n, tally.high / tally.n, "ratio")
 
 
 def _seen(rung: Rung) -> str:

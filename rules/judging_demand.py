@@ -19,14 +19,14 @@ from rules.arrivals import REFUSED, refused
 from rules.bounds import CONFIDENCE, binomial_lower_bound
 from rules.capacity import Capacity
 from rules.catalogue import BY_NAME
-from rules.judging import LIKELY_CONFIDENCE, Case, persists
+from rules.judging import LIKELY_CONFIDENCE, Case, persists, too_early
 from rules.projections import Projection
 from rules.readings import families_of, read
 from rules.replica_count import Margin, margin_of, replica_count
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
 from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.wording import number
 
 APART = frozenset({"prefill", "decode"})
@@ -109,7 +109,22 @@ def judge_demand(case: Case) -> Answer:
     planned = _beyond(case, supply, (whole, last), lambda part, each: most * each)
     if ready or planned:
         return _exceeded(case, supply, whole, ready, planned)
+    early = _too_early(case, supply, whole, last)
+    if early is not None:
+        return _forecast(case, supply, whole) or early
     return _forecast(case, supply, whole) or _fine(case, supply, whole)
+
+
+def _too_early(case: Case, supply: Supply, whole: Arrivals, last: Arrivals) -> Unknown | None:
+    """More than the smaller of the two fleets may take, in too few minutes to say that it lasts."""
+
+    def beyond(part: Arrivals) -> bool:
+        return part.best > min(part.ready * supply.usable, supply.planned_rps)
+
+    if not beyond(whole):
+        return None
+    each = [part if isinstance(part := _arrivals(group), Arrivals) else None for group in case.periods(case.slices)]
+    return too_early(case, case.slices, last, each, beyond)
 
 
 def _supply(case: Case) -> Supply | None:

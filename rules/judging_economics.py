@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rules import windows
 from rules.catalogue_configuration import SUSPICION
-from rules.judging import Case, persists
+from rules.judging import Case, persists, too_early
 from rules.plan import Speculation
 from rules.readings import families_of, level, ratio, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
@@ -91,6 +91,9 @@ def _judged(case: Case, planned: Speculation, found: Rounds, total: Window) -> A
     if found.speed_up < least:
         each = [_known(group, planned) for group in case.periods(case.slices)]
         last = _known(case.last_quarter(case.slices), planned)
+        early = too_early(case, case.slices, last, each, lambda part: part.speed_up < least)
+        if early is not None:
+            return early
         if persists(last, each, lambda part: part.speed_up < least):
             status = Status.WARNING
     observed = Reading(value=found.speed_up, low=None, high=None, n=found.rounds)

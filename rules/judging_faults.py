@@ -12,6 +12,7 @@ from rules import windows
 from rules.judging import Case
 from rules.signals import Gap, Reading
 from rules.verdicts import Answer, Certainty, Status
+from rules.watched import watched_seconds
 
 BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 """Families whose events come by code too."""
@@ -35,8 +36,7 @@ def judge_faults(case: Case) -> Answer:
 
 
 def _minutes(case: Case) -> str:
-    seconds = case.now - min(one.window.start for one in case.slices)
-    return f"{math.ceil(seconds / windows.MINUTE_SECONDS):d} min"
+    return f"{math.ceil(watched_seconds(case.slices) / windows.MINUTE_SECONDS):d} min"
 
 
 def _codes(case: Case, total: windows.Window) -> str:

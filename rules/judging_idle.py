@@ -13,8 +13,11 @@ from rules.judging import Case
 from rules.money import Idle
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
+from rules.watched import watched_seconds
 from rules.windows import Window
 from rules.wording import number
+
+DAY_SECONDS = 86_400.0
 
 POLLED = "gpu_utilization_sampled"
 """A plain poll says nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
@@ -34,7 +37,7 @@ def judge_trap(case: Case) -> Answer:
         return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, _text(used))
     limit = case.limit("below")
     weighed = f"{number(used.value, 'ratio')}{periods.weighing(case, hours)}"
-    said = f"fleet utilisation {weighed} over {len(hours) / 24:.1f} days"
+    said = f"fleet utilisation {weighed} over {watched_seconds(case.slices) / DAY_SECONDS:.1f} days"
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
         return _fine(case, used, f"{said}: {_percent(case, 'below')} or more is no trap", sure)

@@ -7,21 +7,23 @@ say it too. Which minutes are outside is decided in `rules.curve` and `rules.bac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.judging import Case, growing_queues, why
 from rules.signals import Gap, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status
+from rules.watched import part_seen, watched_seconds
 from rules.wording import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overload:
-    """A replica beyond the benchmark: in how many minutes (hours), whether most of the last quarter, and what it showed."""
+    """A replica beyond the benchmark: when, in how many minutes (hours), whether most of the last quarter, and what it showed."""
 
     replica: str | None
+    beyond: tuple[Slice, ...]
     periods: int
     lasting: bool
     text: str
@@ -40,6 +42,9 @@ def judge_beyond(case: Case) -> Answer:
     rates = [s.rps for s in case.slices if s.rps is not None]
     if not rates:
         return case.unknown(why(case.slices, "requests_finished"), "requests_finished is not there")
+    early = _too_early(case, case.limit("minutes") - 1)
+    if early:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     status, certainty, sentence = _found(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
@@ -48,7 +53,7 @@ def judge_beyond(case: Case) -> Answer:
 
 def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
     replicas = _by_replica(case.slices)
-    overloads = [one for name, group in replicas.items() if (one := _overload(case, name, group)) is not None]
+    overloads = _overloads(case, replicas)
     lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
     surely = [one for one in lasting if one.periods >= case.limit("minutes")]
     if lasting:
@@ -65,9 +70,32 @@ def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
         return Status.WARNING, Certainty.LIKELY, sentence
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
-        one = overloads[-1]
-        sentence = f"Beyond the benchmark for {_when(case, overloads)}, too short or over by now: {one.text}"
+        longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
+        seen = part_seen(longest.beyond, replicas[longest.replica])
+        end = "too short for a finding" if longest.lasting else "over by now"
+        sentence = f"Beyond the benchmark for {seen}, {end}: {longest.text}"
     return Status.OK, Certainty.CERTAIN, sentence
+
+
+def beyond_so_far(case: Case) -> str:
+    """Which load was seen beyond the benchmark in a time that is too short for any answer, in words; "" where none was."""
+    return _too_early(case, math.inf)
+
+
+def _too_early(case: Case, needed: float) -> str:
+    """Beyond at the end, of replicas that were not seen in so many minutes (hours), as a finding takes; "" where it is not so."""
+    replicas = _by_replica(case.slices)
+    overloads = [one for one in _overloads(case, replicas) if one.lasting]
+    early = [one for one in overloads if len(case.periods(replicas[one.replica])) < needed]
+    if not early or len(early) < len(overloads):
+        return ""
+    longest = max(early, key=lambda one: watched_seconds(one.beyond))
+    seen = part_seen(longest.beyond, replicas[longest.replica])
+    return f"beyond for {seen}: too early to say ({longest.text})"
+
+
+def _overloads(case: Case, replicas: Mapping[str | None, list[Slice]]) -> list[Overload]:
+    return [one for name, group in replicas.items() if (one := _overload(case, name, group)) is not None]
 
 
 def _by_replica(slices: Sequence[Slice]) -> dict[str | None, list[Slice]]:
@@ -86,6 +114,7 @@ def _overload(case: Case, replica: str | None, slices: Sequence[Slice]) -> Overl
     over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
     return Overload(
         replica=replica,
+        beyond=tuple(beyond),
         periods=len(case.periods(beyond)),
         lasting=over > 0 and over >= case.limit("share") * seconds,
         text=beyond[-1].beyond,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rules.bounds import binomial_lower_bound
 from rules.curve import Expectation
-from rules.judging import Case, Comparable, comparable, ends, persists, supports_certain, why
+from rules.judging import Case, Comparable, comparable, ends, persists, supports_certain, too_early, why
 from rules.readings import FULL_COVERAGE, GPU_UTILIZATION_KINDS
 from rules.signals import Gap, Reading
 from rules.slices import BinSum, Slice, by_bin
@@ -83,6 +83,9 @@ def judge_mean(case: Case) -> Answer:
     if last is None or last.weight < needed / 4:
         return case.unknown(Gap.NO_TRAFFIC, f"no {kind.words} in the last quarter of the time")
     each = [mean_of(found, group) for group in case.periods(found.slices)]
+    early = too_early(case, found.slices, last, each, lambda part: part.observed < part.expected - points)
+    if early is not None:
+        return early
     if not persists(last, each, lambda part: part.observed < part.expected - points):
         return _verdict(found, mean, Status.OK, Certainty.CERTAIN)
     certain = _surely(found, mean, points) and persists(last, each, lambda part: part.observed < part.lower - points)

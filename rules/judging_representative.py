@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rules import histograms
 from rules.curve import Curve
 from rules.envelope import between
-from rules.judging import Case, Comparable, comparable, persists
+from rules.judging import Case, Comparable, comparable, persists, too_early
 from rules.plan import Point
 from rules.signals import Gap, Reading
 from rules.slices import BinSum, Slice, by_bin
@@ -67,6 +67,9 @@ def judge_representative(case: Case) -> Answer:
     if silent is not None:
         return silent
     each = [_times(found, group) for group in case.periods(found.slices)]
+    early = too_early(case, found.slices, last, each, lambda part: part.seen > factor * part.expected)
+    if early is not None:
+        return early
     if not persists(last, each, lambda part: part.seen > factor * part.expected):
         return _verdict(case, times, Status.OK, Certainty.CERTAIN)
     certain = times.supported and times.seen > factor * times.ceiling

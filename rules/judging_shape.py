@@ -14,13 +14,13 @@ from rules import histograms, windows
 from rules.bounds import CONFIDENCE
 from rules.catalogue_latency import LEVERS, Shape
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, why
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, too_early, why
 from rules.judging_tails import beyond_chance
 from rules.readings import replica_rate
 from rules.signals import Gap, Reading
 from rules.slices import Slice
 from rules.verdicts import Action, Answer, Certainty, Status, Unknown, Verdict
-from rules.wording import number, quantity
+from rules.wording import guess, number, quantity
 
 WORDS: dict[str, dict[Shape, str]] = {
     "ttft_seconds": {
@@ -76,7 +76,11 @@ def judge_promise(case: Case) -> Answer:
     expected = Reading(value=None, low=0.0, high=float(promised), n=seen.n)
     if certainty is None:
         told = f"{sentence}{_excused(case, float(promised))}"
-        return case.verdict(Status.OK, Certainty.CERTAIN, _reading(seen.p99), expected, told)
+        within = (
+            share.high <= case.limit("allowed_share") * share.n or share.best > case.limit("allowed_share") * share.n
+        )
+        sure = Certainty.CERTAIN if within else Certainty.LIKELY
+        return case.verdict(Status.OK, sure, _reading(seen.p99), expected, told)
     shape = _shape(share, case.limit("median_share"))
     status = Status.CRITICAL if shape is Shape.EVERYTHING else Status.WARNING
     sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
@@ -143,7 +147,7 @@ def _slower(case: Case, likely: float, sure: float) -> Certainty | Unknown | Non
         return case.too_few(last.n, needed, " in the last quarter of the time")
     each = [histograms.above(_parts(case, group), likely) for group in case.periods(case.slices)]
     if not persists(last, each, lambda part: part.best > allowed * part.n):
-        return None
+        return too_early(case, case.slices, last, each, lambda part: part.best > allowed * part.n)
     surely = histograms.above(_parts(case, case.slices), sure)
     proven = beyond_chance(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
     return Certainty.CERTAIN if proven else Certainty.LIKELY
@@ -182,7 +186,8 @@ def _both(case: Case, seen: Seen) -> str:
 
 
 def _count(case: Case, share: Share) -> str:
-    return f"{share.best / share.n:.1%} are slower, {case.limit('allowed_share'):.0%} may be"
+    slow = guess(share.low / share.n, share.best / share.n, share.high / share.n, "ratio")
+    return f"{slow} are slower, {case.limit('allowed_share'):.0%} may be"
 
 
 def _excused(case: Case, limit: float) -> str:

@@ -12,16 +12,27 @@ from dataclasses import dataclass
 
 from rules import histograms
 from rules.bounds import CONFIDENCE, binomial_tail
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, Comparable, comparable, ends, persists, supports_certain
+from rules.judging import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    Case,
+    Comparable,
+    comparable,
+    ends,
+    persists,
+    supports_certain,
+    too_early,
+)
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import BinSum, Slice, by_bin
 from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
-from rules.wording import quantity
+from rules.wording import guess, quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Of `n` observations `slow` are above 1.3 x the interpolated point, by the best estimate.
+    """Of `n` observations `slow` are above 1.3 x the interpolated point, by the best estimate; `fewest_slow` to `most_slow` by
+    the edges of the bucket around it.
 
     Of the `sure_n` in bins whose points have enough requests behind them, `surely` are certainly above 1.3 x the upper
     point, and `sure_best` by the best estimate. `requests` and `sure_requests` are how many independent requests they
@@ -31,6 +42,8 @@ class Tail:
     n: float
     requests: float
     slow: float
+    fewest_slow: float
+    most_slow: float
     sure_n: float
     sure_requests: float
     surely: float
@@ -61,14 +74,17 @@ def judge_tail(case: Case) -> Answer:
         return case.too_few(tail.requests, case.limit("minimum_requests"))
     allowed = case.limit("allowed_share")
     if not beyond_chance(tail.slow, tail.n, tail.requests, allowed, LIKELY_CONFIDENCE):
-        return _verdict(
-            found, tail, Status.OK, Certainty.CERTAIN, ", which may be chance" if tail.share > allowed else ""
-        )
+        # Certain where not even the whole bucket around the limit would be too many; else it is the best guess.
+        sure = Certainty.CERTAIN if tail.most_slow <= allowed * tail.n or tail.share > allowed else Certainty.LIKELY
+        return _verdict(found, tail, Status.OK, sure, ", which may be chance" if tail.share > allowed else "")
     last = tail_of(found, found.last_quarter())
     silent = found.end_unknown(last.requests if last is not None else 0.0)
     if silent is not None:
         return silent
     each = [tail_of(found, group) for group in case.periods(found.slices)]
+    early = too_early(case, found.slices, last, each, lambda part: part.share > allowed)
+    if early is not None:
+        return early
     if not persists(last, each, lambda part: part.share > allowed):
         over = last is not None and last.share <= allowed
         why = (
@@ -82,7 +98,7 @@ def judge_tail(case: Case) -> Answer:
 def tail_of(of: Comparable, slices: Iterable[Slice]) -> Tail | None:
     """Requests slower than allowed, bin by bin, and summed: the request-weighted sum over bins (DESIGN 3.4)."""
     factor, metric = of.case.limit("factor"), of.case.rule.metric
-    n = requests = slow = sure_n = sure_requests = surely = sure_best = 0.0
+    n = requests = slow = fewest_slow = most_slow = sure_n = sure_requests = surely = sure_best = 0.0
     weighted, fewest = (0.0, 0.0, 0.0), 10**9
     for bin, one in by_bin(slices, of.curve).items():
         expected = of.curve.expectation(bin, metric, one.rps, one.in_system)
@@ -92,6 +108,7 @@ def tail_of(of: Comparable, slices: Iterable[Slice]) -> Tail | None:
         over = histograms.above(parts, expected.interpolated * factor)
         independent = _independent(of.case, one, over.n)
         n, requests, slow = n + over.n, requests + independent, slow + over.best
+        fewest_slow, most_slow = fewest_slow + over.low, most_slow + over.high
         if supports_certain(of.case, expected):
             sure = histograms.above(parts, expected.upper * factor)
             sure_n, sure_requests = sure_n + sure.n, sure_requests + independent
@@ -105,6 +122,8 @@ def tail_of(of: Comparable, slices: Iterable[Slice]) -> Tail | None:
         n=n,
         requests=requests,
         slow=slow,
+        fewest_slow=fewest_slow,
+        most_slow=most_slow,
         sure_n=sure_n,
         sure_requests=sure_requests,
         surely=surely,
@@ -163,10 +182,11 @@ def _verdict(of: Comparable, tail: Tail, status: Status, certainty: Certainty, r
 def _count(case: Case, tail: Tail, status: Status, certainty: Certainty) -> str:
     counted = "requests" if case.rule.per_request else "output events"
     factor, allowed = f"{case.limit('factor'):g}", f"{case.limit('allowed_share') * 100:g}%"
+    share = guess(tail.fewest_slow / tail.n, tail.share, tail.most_slow / tail.n, "ratio")
     if status is Status.OK:
-        return f"{tail.share:.1%} of {tail.n:,.0f} {counted} took more than {factor} x that ({allowed} is allowed)"
+        return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that ({allowed} is allowed)"
     if certainty is Certainty.LIKELY:
-        return f"about {tail.share:.1%} of {tail.n:,.0f} {counted} took more than {factor} x that; {allowed} is allowed"
+        return f"{share} of {tail.n:,.0f} {counted} took more than {factor} x that; {allowed} is allowed"
     return (
         f"{tail.sure_share:.1%} of {tail.sure_n:,.0f} {counted} (at least {tail.surely / tail.sure_n:.1%}) took more than "
         f"{factor} x the upper of these; {allowed} is allowed"

@@ -14,13 +14,14 @@ from statistics import NormalDist
 from rules import backlog, histograms, windows
 from rules.bounds import CONFIDENCE
 from rules.histograms import Histogram
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, why
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, too_early, why
 from rules.judging_tails import beyond_chance
 from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status, Unknown
-from rules.wording import number
+from rules.watched import part_seen
+from rules.wording import number, spread
 
 Z = NormalDist().inv_cdf(CONFIDENCE)
 
@@ -64,6 +65,14 @@ def judge_queue(case: Case) -> Answer:
     expected = Reading(value=None, low=0.0, high=case.limit("waiting"), n=float(len(replicas)))
     grown = [one for name, group in replicas.items() if (one := _queue(case, name, group)) is not None]
     if not grown:
+        holes = [name for name, group in replicas.items() if not backlog.thirds_seen(group, case.now)]
+        unseen = next((name for name in holes if (last[name] or 0.0) >= case.limit("waiting")), None)
+        if unseen is not None:
+            seen = part_seen(replicas[unseen], replicas[unseen])
+            text = (
+                f"{last[unseen]:.1f} requests wait at {unseen or case.view.tier}; {seen}: too early to say if they grow"
+            )
+            return case.unknown(Gap.TOO_FEW_REQUESTS, text)
         sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
         observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
@@ -117,10 +126,13 @@ def judge_saturated(case: Case) -> Answer:
     if not known:
         missing = next(found for found in readings.values() if isinstance(found, Missing))
         return case.unknown(missing.gap, missing.text or "GPU utilisation is not known")
+    early = next((one for name, found in known.items() if (one := _too_early(case, found, replicas[name]))), None)
     pegged = [name for name, found in known.items() if _pegged(case, found, replicas[name])]
     busiest = max(known.values(), key=lambda found: found.value or 0.0)
     expected = Reading(value=None, low=0.0, high=case.limit("pegged"), n=busiest.n)
     if not pegged:
+        if early is not None:
+            return early
         sentence = (
             f"GPUs are busy {number(busiest.value or 0.0, 'ratio')} of the time on the busiest replica: not pegged"
         )
@@ -155,6 +167,18 @@ def _pegged(case: Case, whole: Reading, slices: Sequence[Slice]) -> bool:
     return (whole.value or 0.0) >= limit and over[0] and sum(over[1:]) >= SEPARATE
 
 
+def _too_early(case: Case, whole: Reading, slices: Sequence[Slice]) -> Unknown | None:
+    """A replica whose GPUs are pegged in the few minutes that were seen of it."""
+    limit = case.limit("pegged")
+    if (whole.value or 0.0) < limit:
+        return None
+    each = [_busy(group) for group in case.periods(slices)]
+    known = [part if isinstance(part, Reading) else None for part in each]
+    last = _busy(case.last_quarter(slices))
+    end = last if isinstance(last, Reading) else None
+    return too_early(case, slices, end, known, lambda part: (part.value or 0.0) >= limit)
+
+
 def _rising(case: Case, name: str | None, busy: Reading, slices: Sequence[Slice]) -> Busy | Unknown:
     first, last = (_parts(case, _third(case, slices, last=end)) for end in (False, True))
     needed = case.limit("minimum_requests")
@@ -183,8 +207,8 @@ def _rise(case: Case, first: tuple[Histogram, ...], last: tuple[Histogram, ...],
         return "", False
     sure = histograms.above(last, factor * before.high)
     surely = beyond_chance(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
-    now = f"above {number(after.low, 'seconds')}" if after.value is None else number(after.value, "seconds")
-    return f"TTFT P{q * 100:g} rose from {number(before.value, 'seconds')} to {now}", surely
+    was, now = (spread(one.low, one.high, "seconds") for one in (before, after))
+    return f"TTFT P{q * 100:g} rose: it was {was}, it is {now}", surely
 
 
 def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:

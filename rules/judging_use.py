@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import money, periods, windows
-from rules.judging import SEPARATE, Case, persists
+from rules.judging import SEPARATE, Case, persists, too_early
 from rules.replica_count import margin_of, replica_count
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Answer, Certainty, Status
+from rules.watched import watched_seconds
 from rules.windows import MINUTE_SECONDS, Window
 from rules.wording import number
 
@@ -38,10 +39,14 @@ def judge_headroom(case: Case) -> Answer:
             used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, text or "fleet utilisation is not known"
         )
     limit = case.limit("above")
-    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(each)} min"
+    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(case)} min"
     sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
     last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
-    lasting = persists(last, [periods.value(case, (one,)) for one in judged], lambda value: value > limit)
+    by_period = [periods.value(case, (one,)) for one in judged]
+    early = None if weekly else too_early(case, case.slices, last, by_period, lambda value: value > limit)
+    if early is not None and used.value > limit:
+        return early
+    lasting = persists(last, by_period, lambda value: value > limit)
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
         within = used.value > limit or (used.high is not None and used.high <= limit)
@@ -68,8 +73,8 @@ def _busiest_of_late(case: Case) -> float | None:
     return max((one for one in known if one is not None), default=None)
 
 
-def _minutes(each: Sequence[Window]) -> str:
-    return f"{math.fsum(one.span for one in each) / MINUTE_SECONDS:.0f}"
+def _minutes(case: Case) -> str:
+    return f"{watched_seconds(case.slices) / MINUTE_SECONDS:.0f}"
 
 
 def _excused(case: Case, utilization: float, last: float | None) -> str:

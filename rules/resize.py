@@ -25,7 +25,7 @@ from rules.resize_fleet import Costed, Sized, measured_cost, peak_of, planned_co
 from rules.resize_levers import Lever, levers
 from rules.resize_limits import fewest_within_limits, first_beyond, limits_text, loads_of
 from rules.resize_seen import Seen
-from rules.resize_workload import WorkloadNow, workload_now
+from rules.resize_workload import Length, WorkloadNow, workload_now
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts import FIRING, Answer, Certainty, Verdict
 
@@ -208,10 +208,14 @@ def _evidence(seen: Seen, workload: WorkloadNow, usable: Capacity, size: Sized, 
     warm = plan.fleet.minimum_warm if plan.fleet else None
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
     moved = [one for one in workload.lengths if one.longer or one.shorter]
-    told += [
-        f"{one.what} {one.quantile.upper()} are {one.factor:.2g}x as long as planned" for one in moved[:2] if one.factor
-    ]
+    told += [_moved(one) for one in moved[:2]]
     return (*told, f"{seen.seen_seconds / DAY_SECONDS:.1f} days were seen")
+
+
+def _moved(one: Length) -> str:
+    low, high = one.factors or (0.0, None)
+    by = f"at least {low:.2g}x" if one.longer else f"at most {high or 0.0:.2g}x"
+    return f"{one.what} {one.quantile.upper()} are {by} as long as planned"
 
 
 def _grow(size: Sized, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:

@@ -17,7 +17,8 @@ from rules.bounds import binomial_lower_bound
 from rules.curve import CERTAIN_REQUESTS
 from rules.plan import Slo
 from rules.readings import read, replica_rate
-from rules.signals import BY_NAME, Reading, SignalValue
+from rules.resize_seen import Seen
+from rules.signals import BY_NAME, How, Reading, SignalValue
 from rules.slices import Slice, TierView
 from rules.windows import Window
 
@@ -81,8 +82,6 @@ def production_points(view: TierView, bins: Iterable[Slice]) -> tuple[Production
 def _point(view: TierView, one: Slice) -> ProductionPoint:
     window, basis = one.window, view.basis
     readings = {name: read(BY_NAME[name], window, basis) for name in _READ}
-    for name, family in (("ttft_p99_seconds", "ttft_seconds"), ("tpot_p99_seconds", "tpot_seconds")):
-        readings[name] = _by_tail(readings[name], window, family)
     rps = one.rps or 0.0
     return ProductionPoint(
         bin=one.bin,
@@ -106,19 +105,19 @@ def _point(view: TierView, one: Slice) -> ProductionPoint:
 _READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
 
 
-def _by_tail(found: SignalValue, window: Window, family: str) -> SignalValue:
-    """P99 with its best estimate where a tail that falls by a constant factor inside the bucket leaves 1 %: the same estimate as
-    that of the share of slow requests (`rules.histograms.above`), so that both say alike whether the SLO is kept."""
-    if not isinstance(found, Reading) or found.high is None or found.low is None:
+def pooled(seen: Seen, name: str, window: Window) -> SignalValue:
+    """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
+    where these hold all requests of the window: no pool has another."""
+    found = read(BY_NAME[name], window, seen.view.basis)
+    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not How.QUANTILE:
         return found
-    parts = window.histograms.get(family, ())
-    at_low = histograms.above(parts, found.low).low if found.low > 0 else found.n
-    at_high = max(histograms.above(parts, found.high).high, min(histograms.NOTHING_SEEN, at_low))
-    left = ALLOWED * found.n
-    if not at_high < left <= at_low:
-        return replace(found, value=found.high)
-    share = math.log(at_low / left) / math.log(at_low / at_high)
-    return replace(found, value=found.low + share * (found.high - found.low))
+    each = [read(BY_NAME[name], one.window, seen.view.basis) for one in seen.bins]
+    told = [one for one in each if isinstance(one, Reading)]
+    if math.fsum(one.n for one in told) != found.n:
+        return found
+    least = min(one.value if one.value is not None else one.low or 0.0 for one in told)
+    most = max(one.value if one.value is not None else math.inf for one in told)
+    return replace(found, value=min(max(found.value, least), most))
 
 
 def _planned(view: TierView, one: Slice, metric: str) -> float | None:

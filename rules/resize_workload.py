@@ -41,6 +41,14 @@ class Length:
         return self.observed.value / self.planned
 
     @property
+    def factors(self) -> tuple[float, float | None] | None:
+        """The same between the bounds, the upper one None where it is open."""
+        if not isinstance(self.observed, Reading) or not self.planned:
+            return None
+        low, high = self.observed.low or 0.0, self.observed.high
+        return low / self.planned, None if high is None else high / self.planned
+
+    @property
     def longer(self) -> bool:
         """Whether it is longer than planned by more than DRIFTED, whatever happened inside the bucket."""
         seen = self.observed

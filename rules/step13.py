@@ -18,6 +18,7 @@ from rules.judgements import BY_SLICES, judge
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import Slice, TierView
 from rules.verdicts import FIRING, Answer, Status, Verdict
+from rules.watched import watched_seconds
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Step 13 is done "within the first week of production traffic": after so long the result is kept."""
@@ -48,7 +49,8 @@ class Step13:
     """`highest_rps` is the highest load reached by a replica; `usable_rps` what the plan says it can take,
     `capacity` what it can take now.
 
-    `bins` are those of the curve, from no load up; `beyond_requests` were served at loads outside of it.
+    `seen_seconds` were watched. `bins` are those of the curve, from no load up; `beyond_requests` were served at loads outside of
+    it.
     """
 
     tier: str
@@ -59,6 +61,7 @@ class Step13:
     capacity: Capacity | None = None
     bins: tuple[BinReached, ...] = ()
     beyond_requests: float = 0.0
+    seen_seconds: float = 0.0
 
     @property
     def highest_share(self) -> float | None:
@@ -101,6 +104,7 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
         capacity=view.capacity,
         bins=_bins(view.curve, slices) if view.curve is not None else (),
         beyond_requests=_requests([s for s in slices if s.outside]),
+        seen_seconds=watched_seconds(slices),
     )
 
 

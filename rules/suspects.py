@@ -137,6 +137,8 @@ def _longer(family: str, word: str, key: str) -> Callable[[Scene], Finding]:
         where = f"P95 {seen} tokens, {planned.p95:,.0f} in the plan"
         if found.low > planned.p95 * LONGER:
             return Finding(supported=True, proven=True, text=f"{word}s are longer than planned: {where}")
+        if found.high is None or found.high > planned.p95 * LONGER:
+            return Finding(supported=None, text=f"whether {word}s are longer than planned is not known: {where}")
         return Finding(supported=False, text=f"{word}s are not longer ({where})")
 
     return examine

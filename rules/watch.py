@@ -25,6 +25,7 @@ from rules.signals import Gap
 from rules.slices import Slice, TierView
 from rules.starts import Start
 from rules.verdicts import Answer, Subject, Unknown, Verdict
+from rules.watched import too_short
 from rules.whole_tier import whole_tier_answers
 from rules.windows import Window
 
@@ -286,14 +287,13 @@ def _judged(
     fleet: Mapping[str, Tier],
     projection: Projection | None,
 ) -> Answer:
-    seconds = max((s.window.end for s in hold), default=now) - min((s.window.start for s in hold), default=now)
     subject = Subject(tier=view.tier)
     if rule.needs and planned(view, rule.needs) is None:
         # First of all: waiting does not put it into the plan.
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
-    if seconds < rule.minimum_seconds:
-        text = f"{seconds:.0f} s seen, {rule.minimum_seconds:.0f} s are needed"
+    if not hold and rule.minimum_seconds > 0:
+        text = too_short(rule, hold)
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
     others = None
     if rule.way in ACROSS:

@@ -29,11 +29,6 @@ CHANCE = 3.09
 BLOCKS = 24
 """Stretches of equal load that the whole range is cut into, where the load at which something happens is looked for."""
 
-HALVINGS = 40
-
-TAIL = 0.9
-"""From this quantile on the distribution is a tail that falls by a constant factor; the middle of it is no tail."""
-
 IN_SYSTEM = "requests_in_system"
 
 LEVELS = {"kv_utilization": ("kv_utilization",), IN_SYSTEM: ("requests_running", "requests_waiting")}
@@ -165,7 +160,7 @@ def reading(window: Window, name: str, basis: Basis) -> SignalValue:
     below = histograms.quantile(parts, max(signal.q - slack, 1 / found.n))
     above = histograms.quantile(parts, signal.q + slack) if signal.q + slack < 1 else None
     return Reading(
-        value=_best(parts, signal.q, found) if signal.q >= TAIL else found.value,
+        value=found.value,
         low=below.low if below else found.low,
         high=above.high if above else None,
         n=found.n,
@@ -181,18 +176,6 @@ def _mean_level(window: Window, families: tuple[str, ...]) -> SignalValue:
             return found
         total, samples = total + found.value, min(samples, found.n)
     return Reading(value=total, low=total, high=total, n=samples)
-
-
-def _best(parts: Sequence[histograms.Histogram], q: float, found: Reading) -> float | None:
-    """Where the best estimate of the share of slower requests leaves 1 - q (`rules.histograms.above`), so that P99 and that
-    share say alike whether an objective is kept."""
-    if found.low is None or found.high is None:
-        return found.value
-    low, high, left = found.low, found.high, (1 - q) * found.n
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if histograms.above(tuple(parts), middle).best > left else (low, middle)
-    return high
 
 
 def requests_of(one: Slice) -> float:

@@ -55,6 +55,22 @@ def quantity(value: SignalValue, unit: str) -> str:
     return _between(number(value.low, unit), number(value.high, unit))
 
 
+def spread(low: float, high: float | None, unit: str) -> str:
+    """What lies between two numbers: both ends, or one number where they are the same in print; "at least" where it is open."""
+    if high is None:
+        return f"at least {number(low, unit)}"
+    first, last = number(low, unit), number(high, unit)
+    if unit == "ratio" and first != last:
+        return f"{first.removesuffix('%')} to {last}"
+    return first if first == last else _between(first, last)
+
+
+def guess(low: float, best: float, high: float, unit: str) -> str:
+    """A best guess with what it lies between, where the two are apart in print."""
+    between = spread(low, high, unit)
+    return between if between == number(low, unit) else f"{number(best, unit)} ({between})"
+
+
 def _between(low: str, high: str) -> str:
     """Both ends, with their unit once where it is the same."""
     bare, _, unit = low.partition(" ")

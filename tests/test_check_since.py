@@ -25,8 +25,8 @@ def minute(start: float, rps: float) -> Window:
     return replace(found, start=start, end=start + MINUTE_SECONDS)
 
 
-def configured(folder: Path) -> list[str]:
-    """A history of the last two hours: 3 rps, and 6 in the last ten minutes. The words of a check of it."""
+def configured(folder: Path, minutes: int = 120, rps: float = 6.0) -> list[str]:
+    """A history of the last minutes (two hours): 3 rps, and 6 in the last ten. The words of a check of it."""
     (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
     path = folder / "sizewatch.yaml"
     path.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(folder)}), encoding="utf-8")
@@ -38,9 +38,11 @@ def configured(folder: Path) -> list[str]:
             Booking(
                 tier="t",
                 plan_version=plan_version(found),
-                slice=place(minute(end - back * MINUTE_SECONDS, 6 if back <= 10 else 3), view("t", found).curve, "all"),
+                slice=place(
+                    minute(end - back * MINUTE_SECONDS, rps if back <= 10 else 3), view("t", found).curve, "all"
+                ),
             )
-            for back in range(120, 0, -1)
+            for back in range(minutes, 0, -1)
         )
     return ["check", "-c", str(path)]
 
@@ -68,4 +70,15 @@ def test_less_than_a_minute_is_refused_for_nothing_is_kept_of_it(
 
 def test_more_than_is_kept_is_what_is_kept_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([*configured(tmp_path), "--since", "200d"])
-    assert "(the last 91d, not 200d: no more is kept, " in capsys.readouterr().out
+    assert " seen of the last 91d, not 200d: no more is kept, " in capsys.readouterr().out
+
+
+def test_two_minutes_far_beyond_the_benchmark_are_told_and_are_not_ok(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(configured(tmp_path, minutes=2, rps=24 * 7.3)) == 3
+    text = capsys.readouterr().out
+    assert text.startswith("t: cannot be judged (2 min seen of the last 7d, ")
+    told = "unknown   LoadBeyondBenchmark: too few requests (beyond for 2 of 2 minutes seen: too early to say"
+    assert told in text.replace("\n" + " " * 12, " ")
+    assert "\n  ok " not in text.replace("ok        KvEviction", "")

@@ -136,10 +136,58 @@ def test_a_grid_that_begins_at_zero_tells_a_quantile_of_exactly_zero() -> None:
     assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
 
 
-def test_the_guess_runs_evenly_through_its_bucket() -> None:
-    found = quantile((histogram([0.05] * 10 + [0.3] * 10),), 0.75)
+def test_below_the_tail_the_guess_runs_evenly_through_its_bucket() -> None:
+    found = quantile((histogram([0.05] * 10 + [0.3] * 6 + [0.7] * 4),), 0.75)
     assert found is not None
-    assert found.value == pytest.approx(0.1 + 0.4 * 5 / 10)
+    assert found.value == pytest.approx(0.1 + 0.4 * 4.5 / 6)
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 3000), min_size=5, max_size=5), percents)
+def test_a_higher_quantile_is_never_guessed_to_be_less(step: int, counts: list[int], percent: int) -> None:
+    part = Histogram(edges=(0.1, 0.5, 1.0, 5.0, math.inf), counts=tuple(map(float, counts)), total=None)
+    low, high = quantile((part,), percent / 100), quantile((part,), min(0.999, (percent + step) / 100))
+    if low is not None and high is not None and high.value is not None:
+        assert low.value is not None
+        assert low.value <= high.value * (1 + 1e-9)
+
+
+@given(observed, percents)
+def test_the_guess_is_never_an_edge_of_its_bucket(
+    scene: list[tuple[tuple[float, ...], list[float]]], percent: int
+) -> None:
+    """Neither of the two is a measurement; of a bucket that holds only 0 there is no other guess."""
+    found = quantile(add(histogram(several, grid) for grid, several in scene), percent / 100)
+    if found is not None and found.value is not None and found.high != found.low:
+        assert found.high is not None
+        assert found.low < found.value < found.high
+
+
+@given(grids, st.lists(values, min_size=1, max_size=60), st.integers(90, 99))
+def test_in_the_tail_the_guess_leaves_as_many_above_it_as_the_share_of_slow_requests_says(
+    grid: tuple[float, ...], several: list[float], percent: int
+) -> None:
+    parts = (histogram(several * 20, grid),)
+    found = quantile(parts, percent / 100)
+    assert found is not None
+    if found.value is None or not found.value > 0 or found.high is None:
+        return
+    left = (1 - percent / 100) * found.n
+    at_low = above(parts, found.low).low if found.low > 0 else found.n
+    if max(0.5, above(parts, found.high).high) < left < at_low:
+        assert above(parts, found.value).best == pytest.approx(left)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=4, max_size=4), min_size=2, max_size=5), st.integers(90, 99))
+def test_the_bounds_of_a_pool_reach_no_further_than_those_of_its_parts(each: list[list[int]], percent: int) -> None:
+    grid = (1.0, 2.0, 5.0, math.inf)
+    parts = [Histogram(edges=grid, counts=tuple(map(float, counts)), total=None) for counts in each]
+    found = [one for part in parts if (one := quantile((part,), percent / 100)) is not None]
+    pool = quantile(add(parts), percent / 100)
+    if pool is None:
+        return
+    assert min(one.low for one in found) <= pool.low
+    highs = [one.high for one in found]
+    assert None in highs or (pool.high is not None and pool.high <= max(high for high in highs if high is not None))
 
 
 @pytest.mark.parametrize(("q", "n", "rank"), [(0.07, 100, 7), (0.99, 100, 99), (0.99, 101, 100), (0.5, 1, 1)])

@@ -34,7 +34,9 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
     )
     assert said(beyond(2)) == (Status.WARNING, Certainty.LIKELY)
     assert said(beyond(1)) == (Status.OK, Certainty.CERTAIN)
-    assert beyond(1).sentence.startswith("Beyond the benchmark for 1 minute, too short or over by now: 7 completed rps")
+    assert beyond(1).sentence.startswith(
+        "Beyond the benchmark for 1 of 5 minutes seen, too short for a finding: 7 completed rps"
+    )
 
 
 def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_completes() -> None:
@@ -47,7 +49,7 @@ def test_more_requests_in_the_system_than_the_benchmark_had_are_beyond_whatever_
 def test_an_overload_that_is_over_is_over() -> None:
     found = verdict(RULE, view(), each(12, lambda n: minute(n, rps=7.0 if n < 9 else 3.0)))
     assert said(found) == (Status.OK, Certainty.CERTAIN)
-    assert found.sentence.startswith("Beyond the benchmark for 9 minutes, too short or over by now")
+    assert found.sentence.startswith("Beyond the benchmark for 9 of 12 minutes seen, over by now")
 
 
 def test_half_of_the_last_quarter_is_enough() -> None:

@@ -110,7 +110,9 @@ def rising(number: int) -> float:
 def test_pegged_with_rising_ttft_is_saturated() -> None:
     found = verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(n))))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.startswith("a: GPUs pegged at 99.0%, and TTFT P50 rose from ")
+    assert found.sentence.startswith(
+        "a: GPUs pegged at 99.0%, and TTFT P50 rose: it was 50 to 100 ms, it is 260 to 520 ms: "
+    )
     assert ": saturated" in found.sentence
     assert found.actions[0].text.startswith("Chunked prefill")
 

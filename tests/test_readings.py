@@ -126,18 +126,24 @@ def exactly(number: float, n: float) -> Reading:
     return Reading(value=number, low=number, high=number, n=n)
 
 
+def in_tail(at_low: float, left: float, at_high: float = 0.5) -> float:
+    """How far into its bucket a quantile lies (0-1): requests above the lower edge, above it, and above the upper edge (of
+    none, half of one), which fall by a constant factor."""
+    return math.log(at_low / left) / math.log(at_low / at_high)
+
+
 BY_HAND: dict[str, Reading] = {
-    # rank 60 of 120 is among the 96 between 0.1 and 0.5; rank 119 the fifth of six between 1 and 5
-    "ttft_p50_seconds": Reading(value=0.1 + 0.4 * 60 / 96, low=0.1, high=0.5, n=120),
-    "ttft_p99_seconds": Reading(value=1 + 4 * 5 / 6, low=1.0, high=5.0, n=120),
-    "tpot_p50_seconds": Reading(value=0.1 * 60 / 90, low=0.0, high=0.1, n=120),
-    "tpot_p99_seconds": Reading(value=0.5 + 0.5 * 11 / 12, low=0.5, high=1.0, n=120),
-    "itl_p50_seconds": Reading(value=0.05, low=0.0, high=0.1, n=7200),
-    "itl_p99_seconds": Reading(value=0.099, low=0.0, high=0.1, n=7200),
-    "e2e_p50_seconds": Reading(value=0.5 + 0.5 * 0.6, low=0.5, high=1.0, n=120),
-    "e2e_p99_seconds": Reading(value=1 + 4 * 19 / 20, low=1.0, high=5.0, n=120),
-    "queue_p99_seconds": Reading(value=0.1, low=0.0, high=0.1, n=120),
-    "prefill_p99_seconds": Reading(value=0.1 + 0.4 * 119 / 120, low=0.1, high=0.5, n=120),
+    # rank 60 of 120 is among the 96 between 0.1 and 0.5; a P99 of 120 leaves 1.2 of the six between 1 and 5
+    "ttft_p50_seconds": Reading(value=0.1 + 0.4 * 59.5 / 96, low=0.1, high=0.5, n=120),
+    "ttft_p99_seconds": Reading(value=1 + 4 * in_tail(6, 1.2), low=1.0, high=5.0, n=120),
+    "tpot_p50_seconds": Reading(value=0.1 * 59.5 / 90, low=0.0, high=0.1, n=120),
+    "tpot_p99_seconds": Reading(value=0.5 + 0.5 * in_tail(12, 1.2), low=0.5, high=1.0, n=120),
+    "itl_p50_seconds": Reading(value=0.1 * in_tail(7200, 3600), low=0.0, high=0.1, n=7200),
+    "itl_p99_seconds": Reading(value=0.1 * in_tail(7200, 72), low=0.0, high=0.1, n=7200),
+    "e2e_p50_seconds": Reading(value=0.5 + 0.5 * 59.5 / 100, low=0.5, high=1.0, n=120),
+    "e2e_p99_seconds": Reading(value=1 + 4 * in_tail(20, 1.2), low=1.0, high=5.0, n=120),
+    "queue_p99_seconds": Reading(value=0.1 * in_tail(120, 1.2, 1), low=0.0, high=0.1, n=120),
+    "prefill_p99_seconds": Reading(value=0.1 + 0.4 * in_tail(120, 1.2), low=0.1, high=0.5, n=120),
     # 2.95 s over the 59 tokens after the first
     "tpot_mean_seconds": exactly(0.05, 120),
     "arrival_rps": Reading(value=2.5, low=2.5, high=None, n=120),
@@ -146,12 +152,13 @@ BY_HAND: dict[str, Reading] = {
     "goodput_rps": Reading(value=None, low=1.5, high=1.8, n=120),
     "prompt_tokens_per_second": exactly(100.0, 6000),
     "generation_tokens_per_second": exactly(120.0, 7200),
-    "prompt_tokens_p50": Reading(value=50.0, low=0.0, high=50.0, n=120),
-    "prompt_tokens_p95": Reading(value=100.0, low=50.0, high=100.0, n=120),
-    "prompt_tokens_p99": Reading(value=100 + 100 * 5 / 6, low=100.0, high=200.0, n=120),
-    "generation_tokens_p50": Reading(value=75.0, low=50.0, high=100.0, n=120),
-    "generation_tokens_p95": Reading(value=97.5, low=50.0, high=100.0, n=120),
-    "generation_tokens_p99": Reading(value=50 + 50 * 119 / 120, low=50.0, high=100.0, n=120),
+    "prompt_tokens_p50": Reading(value=50 * 59.5 / 60, low=0.0, high=50.0, n=120),
+    # rank 114 is the last of its 54: their upper edge is no guess, the place of the last of them is
+    "prompt_tokens_p95": Reading(value=50 + 50 * 53.5 / 54, low=50.0, high=100.0, n=120),
+    "prompt_tokens_p99": Reading(value=100 + 100 * in_tail(6, 1.2), low=100.0, high=200.0, n=120),
+    "generation_tokens_p50": Reading(value=50 + 50 * in_tail(120, 60), low=50.0, high=100.0, n=120),
+    "generation_tokens_p95": Reading(value=50 + 50 * in_tail(120, 6), low=50.0, high=100.0, n=120),
+    "generation_tokens_p99": Reading(value=50 + 50 * in_tail(120, 1.2), low=50.0, high=100.0, n=120),
     "requests_running": Reading(value=6.0, low=2.0, high=8.0, n=4),
     "requests_waiting": Reading(value=1.0, low=0.0, high=4.0, n=4),
     "kv_utilization": Reading(value=0.4, low=0.2, high=0.6, n=4),
@@ -182,8 +189,8 @@ BY_HAND: dict[str, Reading] = {
     "tokens_per_gpu_hour": exactly(108000.0, 7200),
     "cost_per_million_tokens": exactly(2.0 / 108000.0 * 1e6, 7200),
     "cold_start_seconds": exactly(45.0, 2),
-    "kv_transfer_p99_seconds": Reading(value=0.5, low=0.1, high=0.5, n=1),
-    "kv_residency_p50_seconds": Reading(value=3.0, low=1.0, high=5.0, n=4),
+    "kv_transfer_p99_seconds": Reading(value=0.3, low=0.1, high=0.5, n=1),
+    "kv_residency_p50_seconds": Reading(value=1 + 4 * in_tail(4, 2), low=1.0, high=5.0, n=4),
 }
 
 

@@ -1,5 +1,7 @@
 """The guide's guardrails (9.4) by its own numbers."""
 
+import math
+
 import pytest
 from report_samples import hours, seen_of, tier_view
 
@@ -25,10 +27,13 @@ def test_the_breaker_is_for_the_larger_of_the_planned_and_the_observed_peak() ->
 
 def test_limits_are_two_to_three_times_the_p95_of_prompts_and_the_p99_of_outputs() -> None:
     found = fitting(tier_view())
-    # All prompts lie in 500 to 1000: P95 is 975; all outputs in 50 to 100: P99 is 99.5.
     prompts, outputs = found["max_prompt_tokens"], found["max_generation_tokens"]
-    assert (prompts.low, prompts.high, prompts.proposed) == (pytest.approx(1950), pytest.approx(2925), 2438)
-    assert (outputs.low, outputs.high) == (pytest.approx(199), pytest.approx(298.5))
+    # All prompts lie in 500 to 1000 and all outputs in 50 to 100, falling by a constant factor to half of one of them.
+    n = 24 * 3600 * 20.0
+    p95, p99 = 500 * (1 + math.log(20) / math.log(2 * n)), 50 * (1 + math.log(100) / math.log(2 * n))
+    assert (prompts.low, prompts.high) == (pytest.approx(2 * p95), pytest.approx(3 * p95))
+    assert prompts.proposed == pytest.approx(2.5 * p95, abs=1)
+    assert (outputs.low, outputs.high) == (pytest.approx(2 * p99), pytest.approx(3 * p99))
 
 
 def test_what_the_plan_has_stands_beside_it() -> None:

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps(check_json(found), indent=2))
     else:
-        print(check_text(found, f"the last {duration_text(seconds)}{_instead(options.since, seconds)}"))
+        print(check_text(found, f"the last {duration_text(seconds)}{_instead(options.since, seconds)}", seconds))
     if any(one.status in FIRING for one in found):
         return FINDING
     return FINE if any(one.status is Status.OK for one in found) else CANNOT_JUDGE

@@ -278,10 +278,12 @@ def _step13(store: Store, view: TierView, version: str, now: float) -> str | Non
 
 
 def check_tier(store: Reader, view: TierView, version: str, since: float, now: float) -> Step13:
-    """Step 13 of a tier over [since, now), from the hour sums (of a short time, the minutes) of its plan version.
+    """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
 
     Raises HistoryTrouble.
     """
-    if now - since < MINUTES_BELOW_SECONDS:
-        return step13(view, store.minutes(view.tier, since, now, version), now, period_seconds=MINUTE_SECONDS)
-    return step13(view, store.bins(view.tier, since, now, version), now)
+    bins = store.bins(view.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
+    begin = min((one.window.start for one in bins), default=since)
+    if now - begin < MINUTES_BELOW_SECONDS:
+        return step13(view, store.minutes(view.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS)
+    return step13(view, bins, now)

@@ -48,7 +48,8 @@ def _environment() -> Environment:
     made.filters["bounds"] = numbers.bounds
     made.filters["plain"] = numbers.plain
     made.filters["money"] = numbers.money
-    made.filters["change"] = numbers.change
+    made.globals["trend"] = numbers.trend
+    made.globals["times"] = numbers.times
     made.filters["span"] = span
     made.filters["coded"] = _coded
     made.globals["w"] = wording

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from exporters import plain_text
 from exporters.markdown import table
 from exporters.report.happened_words import foreign_line, restart_lines, restarts_in_all, stage_lines, what, when, where
-from exporters.report.numbers import DASH, change, money, plain, words
+from exporters.report.numbers import DASH, money, plain, times, trend, words
 from exporters.report.record import Report, TierReport
 from exporters.report.wording import (
     BOUNDS,
@@ -20,6 +20,7 @@ from exporters.report.wording import (
     blind_line,
     busiest_idle,
     curve_sentence,
+    days_words,
     fit_words,
     fleet_lines,
     next_step,
@@ -66,7 +67,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
             row.target,
             words(row.observed, row.unit)
             + (f" {tier.currency}" if row.unit == "money" and not row.observed.gap else ""),
-            change(row.change),
+            trend(row.change, row.observed, row.before),
             verdict_words(row.status, row.certainty),
             row.sentence,
         )
@@ -84,7 +85,7 @@ def _workload(tier: TierReport) -> Iterator[str]:
             f"{one.what} {one.quantile.upper()}",
             plain(one.planned, "tokens"),
             words(one.observed, "tokens"),
-            _factor(one.factor),
+            times(one.factors),
         )
         for one in part.lengths
     ]
@@ -98,10 +99,6 @@ def _workload(tier: TierReport) -> Iterator[str]:
     moving = f", moving towards {part.towards}" if part.towards else ""
     yield f"{part.requests:,.0f} requests; archetype {part.archetype or 'not in the plan'}{moving}."
     yield f"Drift: {part.drift}."
-
-
-def _factor(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}x"
 
 
 def _curve(tier: TierReport) -> Iterator[str]:
@@ -121,7 +118,7 @@ def _curve(tier: TierReport) -> Iterator[str]:
     yield curve_sentence(part)
     yield ""
     if rows:
-        yield "Production, a replica:"
+        yield f"Production, a replica, in the last {days_words(part.days)}:"
         yield ""
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""

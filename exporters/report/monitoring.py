@@ -19,7 +19,8 @@ from rules.catalogue import BY_NAME as RULES
 from rules.curve import operating_point
 from rules.episodes import Episode
 from rules.readings import gpu_utilization, read
-from rules.signals import BY_NAME, Gap, Missing, SignalValue
+from rules.resize_curve import pooled
+from rules.signals import BY_NAME, Gap, How, Missing, SignalValue
 from rules.slices import TierView
 from rules.verdicts import FIRING, SEVERITY, Certainty, Unknown, Verdict
 from rules.windows import Window
@@ -50,6 +51,8 @@ def watched(past: TierPast) -> tuple[Watched, ...]:
 def _watched(row: Row, past: TierPast) -> Watched:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
+    if seen.total is not None and BY_NAME[row.key].how is How.QUANTILE:
+        observed = pooled(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
         # What nobody measures never fires, and is not healthy for that.
@@ -61,7 +64,7 @@ def _watched(row: Row, past: TierPast) -> Watched:
         unit=row.unit,
         observed=as_number(observed),
         before=as_number(before),
-        change=_change(as_number(observed), as_number(before)),
+        change=_change(row.key, as_number(observed), as_number(before)),
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
@@ -78,10 +81,18 @@ def _read(key: str, window: Window | None, view: TierView) -> SignalValue:
     return read(BY_NAME[key], window, view.basis)
 
 
-def _change(observed: Number, before: Number) -> float | None:
+def _change(key: str, observed: Number, before: Number) -> float | None:
+    """As a share of what was before; None where it is not known: of two quantiles whose bounds overlap."""
     if observed.value is None or not before.value:
         return None
+    if BY_NAME[key].how is How.QUANTILE and _overlap(observed, before):
+        return None
     return observed.value / before.value - 1
+
+
+def _overlap(one: Number, other: Number) -> bool:
+    ends = [(a.low or 0.0, b.high) for a, b in ((one, other), (other, one))]
+    return all(high is None or low < high for low, high in ends)
 
 
 def judge_row(rules: Iterable[str], past: TierPast) -> Judged:

@@ -69,6 +69,17 @@ def between(low: float, high: float, unit: str) -> str:
     return f"{bare} to {last}" if suffix and last.endswith(f" {suffix}") else f"{first} to {last}"
 
 
+def times(factors: tuple[float, float | None] | None) -> str:
+    """How many times as much as planned, between its bounds; where 1 lies between them it is not known whether it is more."""
+    if factors is None:
+        return DASH
+    low, high = factors
+    if high is None:
+        return f"at least {low:.2f}x" if low > 1 else f"not known, {low:.2f}x or more"
+    between = f"{low:.2f} to {high:.2f}x"
+    return f"not known, {between}" if low < 1 < high else between
+
+
 def plain(value: float | None, unit: str = "") -> str:
     """A number with its unit, a dash where there is none."""
     return DASH if value is None else number(value, unit)
@@ -79,6 +90,12 @@ def change(ratio: float | None) -> str:
     if ratio is None:
         return DASH
     return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
+
+
+def trend(ratio: float | None, observed: Number, before: Number) -> str:
+    """A change against the time before; a dash where one of the two is missing, "not known" where their bounds overlap."""
+    apart = ratio is not None or observed.gap or before.gap or not before.value
+    return change(ratio) if apart else "not known"
 
 
 def money(amount: float | None, currency: str) -> str:

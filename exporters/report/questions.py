@@ -18,10 +18,11 @@ from exporters.report.record import Answered, Number, TermRow
 from rules import histograms
 from rules.readings import Basis, read, replica_rate
 from rules.resize import Resize
+from rules.resize_curve import pooled
 from rules.signals import BY_NAME, Reading, SignalValue
 from rules.sizing import littles_ceiling_rps
 from rules.windows import Window
-from rules.wording import number, quantity
+from rules.wording import number, quantity, spread
 
 GIGA = 1e9
 
@@ -40,7 +41,7 @@ class _Asked:
         return self.past.resize
 
     def signal(self, name: str) -> SignalValue:
-        return read(BY_NAME[name], self.window, self.resize.seen.view.basis)
+        return pooled(self.resize.seen, name, self.window)
 
     def number(self, name: str) -> Number:
         return as_number(self.signal(name))
@@ -145,15 +146,16 @@ def _dollar(asked: _Asked) -> _Answer:
         return f"{text}; the plan has no price", _term("rps_per_gpu", each, "per_second")
     currency, hourly = plan.cost.currency, plan.cost.gpu_hour_price * plan.gpu.per_replica
     ttft = asked.number("ttft_p99_seconds")
-    best = ttft.value if ttft.value is not None else ttft.low
+    least, most = (None if end is None else end / hourly for end in (ttft.low, ttft.high))
     text += f"; {money(cost.value, currency)} a million output tokens"
-    if best is not None:
+    if least is not None:
         text += f"; TTFT P99 {words(ttft, 'seconds')} for {money(hourly, currency)} a replica-hour: "
-        text += f"{best / hourly:.3g} s per {currency} an hour"
+        text += f"{spread(least, most, 'seconds')} per {currency} an hour"
     return text, (
         *_term("rps_per_gpu", each, "per_second"),
         *_term("cost_per_million_tokens", cost.value, currency),
-        *_term("ttft_p99_seconds_per_money_an_hour", best / hourly if best is not None else None, "seconds"),
+        *_term("ttft_p99_seconds_per_money_an_hour_at_least", least, "seconds"),
+        *_term("ttft_p99_seconds_per_money_an_hour_at_most", most, "seconds"),
     )
 
 
@@ -194,14 +196,29 @@ def _bound(asked: _Asked) -> _Answer:
 
 
 def _nearest(asked: _Asked) -> _Answer:
+    """Which objective is nearer to its limit, by the bounds: where these overlap, nobody knows."""
     slo = asked.resize.seen.view.plan.slo if asked.resize.seen.view.plan else None
-    ttft, tpot = asked.number("ttft_p99_seconds").value, asked.number("tpot_p99_seconds").value
-    if slo is None or slo.tpot_p99_seconds is None or ttft is None or tpot is None:
+    ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
+    if slo is None or slo.tpot_p99_seconds is None or ttft.low is None or tpot.low is None:
         return "", ()
-    first, each = ttft / slo.ttft_p99_seconds, tpot / slo.tpot_p99_seconds
-    side = "prefill (TTFT" if first > each else "decode (TPOT"
-    text = f"{side} uses {max(first, each):.0%} of its objective, the other {min(first, each):.0%}) is the bottleneck"
-    return text, (*_term("ttft_by_slo", first, "ratio"), *_term("tpot_by_slo", each, "ratio"))
+    first = _uses(ttft.low, ttft.high, slo.ttft_p99_seconds)
+    each = _uses(tpot.low, tpot.high, slo.tpot_p99_seconds)
+    uses = f"TTFT uses {spread(*first, 'ratio')} of its objective, TPOT {spread(*each, 'ratio')}"
+    shares = (
+        *_term("ttft_by_slo_at_least", first[0], "ratio"),
+        *_term("ttft_by_slo_at_most", first[1], "ratio"),
+        *_term("tpot_by_slo_at_least", each[0], "ratio"),
+        *_term("tpot_by_slo_at_most", each[1], "ratio"),
+    )
+    if each[1] is not None and first[0] >= each[1]:
+        return f"prefill is the bottleneck: {uses}", shares
+    if first[1] is not None and each[0] >= first[1]:
+        return f"decode is the bottleneck: {uses}", shares
+    return f"whether prefill or decode is the bottleneck is not known: {uses}", shares
+
+
+def _uses(low: float, high: float | None, objective: float) -> tuple[float, float | None]:
+    return low / objective, None if high is None else high / objective
 
 
 def _spent(window: Window, family: str) -> float | None:

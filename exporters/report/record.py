@@ -53,6 +53,7 @@ class LengthRow:
     observed: Number
     planned: float | None
     factor: float | None
+    factors: tuple[float, float | None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,10 @@ class CurvePoint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePart:
     """`headroom` is the peak's share of what the replicas of the plan can take, less 1, negated: 0.2 is a fifth left. `source` is
-    where the usable rps come from: benchmark, operator or production; "" where nobody tells."""
+    where the usable rps come from: benchmark, operator or production; "" where nobody tells. `days` is how far back
+    production's points reach: other tables of a longer report are about more."""
 
+    days: float
     production: tuple[CurvePoint, ...]
     planned: tuple[CurvePoint, ...]
     ttft_slo_seconds: float | None

@@ -48,7 +48,7 @@ from rules.resize_curve import ProductionPoint
 from rules.resize_fleet import Arithmetic, Costed
 from rules.resize_guardrails import fits
 from rules.resize_levers import by_hour_of_week
-from rules.resize_seen import Rate
+from rules.resize_seen import RECENT_SECONDS, Rate
 from rules.verdicts import FIRING, SEVERITY, Status, Verdict
 from rules.watch_long import HOUR_SECONDS
 
@@ -59,6 +59,8 @@ Row = TypeVar("Row", bound="DataclassInstance")
 
 GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
 
+
+DAY_SECONDS = 86_400.0
 
 SHOWN = 3
 """So many incidents stand in the verdict; all of them in their section."""
@@ -185,6 +187,7 @@ def _curve(resize: Resize) -> CurvePart:
     peak = resize.workload.peak_rps
     headroom = 1 - peak / (fleet.instances * usable.rps) if fleet and usable and peak else None
     return CurvePart(
+        days=min(RECENT_SECONDS, resize.seen.until - resize.seen.since) / DAY_SECONDS,
         production=tuple(_production(one) for one in resize.points),
         planned=tuple(_benchmark(one) for one in view.curve.points) if view.curve else (),
         ttft_slo_seconds=view.basis.ttft_slo_seconds,

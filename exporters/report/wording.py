@@ -182,6 +182,11 @@ def seen_sentence(part: QualityPart) -> str:
     )
 
 
+def days_words(days: float) -> str:
+    """ "7 days", "1 day", and shorter times to the hour."""
+    return f"{days:.3g} day{'' if days == 1 else 's'}" if days >= 1 else span(days * 86_400.0)
+
+
 def trend_note(tier: TierReport) -> str:
     """Why no row has a trend; "" where one has."""
     if any(row.change is not None for row in tier.monitoring):
