@@ -22,7 +22,8 @@ DAY_SECONDS = 86_400.0
 def judge_headroom(case: Case) -> Answer:
     """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week.
 
-    Certain only if the lower bound is above it, too; that there is headroom is certain if the upper bound says so.
+    Certain only if the lower bound is above it, too. That there is headroom is certain if the upper bound says so, or if
+    the lower was above for a while: where the two straddle the limit nothing is.
     """
     apart = periods.not_mixed(case)
     if apart is not None:
@@ -41,11 +42,11 @@ def judge_headroom(case: Case) -> Answer:
     sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
     last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
     lasting = persists(last, [periods.value(case, (one,)) for one in judged], lambda value: value > limit)
+    above = used.low is not None and used.low > limit
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
-        within = used.value > limit or (used.high is not None and used.high <= limit)
-        return _answer(case, used, Status.OK, within, told)
-    certain = periods.covered(judged) and used.low is not None and used.low > limit
+        return _answer(case, used, Status.OK, above or (used.high is not None and used.high <= limit), told)
+    certain = periods.covered(judged) and above
     return _answer(case, used, Status.WARNING, certain, f"{sentence}{_more(case, judged, used.value)}")
 
 

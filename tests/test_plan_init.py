@@ -96,7 +96,10 @@ def test_every_optional_part_may_be_uncommented_and_is_a_key_of_the_plan(
     with engine() as url:
         text = skeleton(capsys, url)
     keys = ("precision", "tpot_p99_seconds", "workload", "fleet", "cost", "cold_start_seconds", "guardrails")
-    assert "prompt_tokens: {mean: , p50: , p95: , p99: }  # since its start this engine saw 81 on average, about 80," in text
+    assert (
+        "prompt_tokens: {mean: , p50: , p95: , p99: }  # since its start this engine saw 81 on average, about 80,"
+        in text
+    )
     for key in (*keys, "  prompt_tokens", "  generation_tokens", "  requests_per_second"):
         assert f"# {key}:" in text
         text = text.replace(f"# {key}:", f"{key}:")
