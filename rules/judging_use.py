@@ -24,7 +24,8 @@ DAY_SECONDS = 86_400.0
 def judge_headroom(case: Case) -> Answer:
     """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week.
 
-    Certain only if the lower bound is above it, too; that there is headroom is certain if the upper bound says so.
+    Certain only if the lower bound is above it, too. That there is headroom is certain if the upper bound says so, or if
+    the lower was above for a while: where the two straddle the limit nothing is.
     """
     apart = periods.not_mixed(case)
     if apart is not None:
@@ -46,12 +47,12 @@ def judge_headroom(case: Case) -> Answer:
     early = None if weekly else too_early(case, case.slices, last, by_period, lambda value: value > limit)
     if early is not None and used.value > limit:
         return early
+    above = used.low is not None and used.low > limit
     lasting = persists(last, by_period, lambda value: value > limit)
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
-        within = used.value > limit or (used.high is not None and used.high <= limit)
-        return _answer(case, used, Status.OK, within, told)
-    certain = periods.covered(judged) and used.low is not None and used.low > limit
+        return _answer(case, used, Status.OK, above or (used.high is not None and used.high <= limit), told)
+    certain = periods.covered(judged) and above
     # Over a week the report proposes the size, from the peak and not from hours: one number is enough.
     later = ": the report and `sizewatch prewarm` say how many are needed then"
     more = later if weekly else _more(case, judged, used.value)

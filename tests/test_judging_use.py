@@ -96,6 +96,10 @@ def test_a_burst_that_is_over_or_a_single_minute_of_it_is_no_lack_of_headroom() 
     over = [*judging_samples.each(11, lambda n: minute(n, rps=7.0)), *(minute(n, rps=4.0) for n in range(11, 15))]
     assert headroom(over).status is Status.OK
     assert headroom(over).sentence.endswith("up to 90% leaves headroom; not any more in the last quarter of the time")
+    straddling = [*live(4.0, 11, counters={"prompt_tokens": 480 * PROMPT_TOKENS}), *live(1.0, 15)[11:]]
+    assert (headroom(straddling).status, headroom(straddling).certainty) == (Status.OK, Certainty.LIKELY)
+    full = [*live(9.0, 11), *live(1.0, 15)[11:]]
+    assert (headroom(full).status, headroom(full).certainty) == (Status.OK, Certainty.CERTAIN)
     filling = judging_samples.each(15, lambda n: minute(n, rps=5.7 if n > 10 else 3.0))
     assert headroom(filling).status is Status.OK, "the hold has not passed"
     burst = judging_samples.each(15, lambda n: minute(n, rps=40.0 if n in (13, 14) else 3.0))
