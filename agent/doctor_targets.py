@@ -119,8 +119,10 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
-    for problem in snapshot.problems:
-        yield warn(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
+    # What cannot be is no trouble with a value but with the engine, or with what was mapped to its names.
+    for problem in sorted(snapshot.problems, key=lambda one: not _contradicts(one, snapshot)):
+        level = fail if _contradicts(problem, snapshot) else warn
+        yield level(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
     fresh = _unknown_names(seen, engine)
     if fresh:
         shown = ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
@@ -162,6 +164,10 @@ def _engine(snapshot: Snapshot | None) -> Engine | None:
     if snapshot is None:
         return None
     return next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
+
+
+def _contradicts(problem: str, snapshot: Snapshot) -> bool:
+    return problem.partition(": ")[0] in snapshot.contradictory
 
 
 def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
