@@ -24,6 +24,7 @@ from rules.gpu_readout import GpuReadout
 from rules.lifetime import since_start
 from rules.plan import TierPlan
 from rules.readings import read
+from rules.same_names import same_model
 from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot
 from rules.step13 import ASKED
@@ -203,16 +204,11 @@ def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterato
         )
         yield fail(check, text, "benchmark with the engine that runs, or move the target to its own tier")
     served = [name for name in snapshot.facts.get("model", "").split(",") if name]
-    if served and not any(_same_model(name, tier.model) for name in served):
+    if served and not any(same_model(name, tier.model) for name in served):
         text = f"serves {', '.join(served)}, the plan's tier is for {tier.model}"
         yield fail(
             check, text, "move the target to its own tier, or correct the plan's model to what the engine reports"
         )
-
-
-def _same_model(served: str, planned: str) -> bool:
-    """The same name, with or without its organisation or folder before it."""
-    return served.casefold().rstrip("/").rpartition("/")[2] == planned.casefold().rstrip("/").rpartition("/")[2]
 
 
 def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:
