@@ -18,11 +18,12 @@ from pydantic import ValidationError
 
 from agent import config_fleet
 from agent.config_files import load_plan, read_document
-from agent.config_findings import weaknesses
+from agent.config_findings import mistakes, weaknesses
 from agent.config_keys import Config, Connection, Gpus, Logging, Role, TargetKeys, Web
 from agent.config_problems import cross_problems, problems_of
 from agent.errors import BadConfig, BadPlan
 from rules.plan import Plan
+from rules.plan_findings import findings
 
 __all__ = [
     "Config",
@@ -48,7 +49,8 @@ DEFAULT_DATA_DIR = "sizewatch-data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A configuration that can be used, with its plan. `warnings` weaken it, each beginning with file and path.
+    """A configuration that can be used, with its plan. `mistakes` are grave, `warnings` weaken it; each begins with file and
+    path.
 
     `given_role` is the role that the caller put in place of the file's, to be given again when the file is read again.
     """
@@ -58,6 +60,14 @@ class Loaded:
     config: Config
     plan: Plan | None
     warnings: tuple[str, ...]
+    mistakes: tuple[str, ...] = ()
+
+    @property
+    def grave(self) -> tuple[str, ...]:
+        """The mistakes of the configuration and of its plan."""
+        planned = findings(self.plan) if self.plan else ()
+        told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
+        return (*self.mistakes, *told)
 
 
 def parse_config(
@@ -130,8 +140,14 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
         problems = [*document.located(bad.problems), *problems]
     if problems:
         raise BadConfig(tuple(problems))
-    warnings = document.located(weaknesses(config, plan))
-    return Loaded(path=path, given_role=role, config=config, plan=plan, warnings=warnings)
+    return Loaded(
+        path=path,
+        given_role=role,
+        config=config,
+        plan=plan,
+        warnings=document.located(weaknesses(config, plan)),
+        mistakes=document.located(mistakes(config, plan)),
+    )
 
 
 def _plan_path(data: object, folder: Path) -> Path | None:

@@ -1,7 +1,8 @@
-"""What weakens a configuration without making it unusable: the sentences that `run` logs and `doctor` shows.
+"""Grave mistakes of a usable configuration, and what only weakens it: the sentences that `run` logs and `doctor` shows.
 
-Owns the list CHECKS; it changes nothing and opens nothing. Each sentence begins with the path of its place. Another
-weakness is a function that yields sentences and a row in CHECKS.
+Owns the lists MISTAKES and CHECKS; it changes nothing and opens nothing. Each sentence begins with the path of its place.
+Another one is a function that yields sentences and a row in one of them. A daemon runs with mistakes all the same: its other
+targets are watched.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from urllib.parse import urlsplit
 
 from agent.collect.hidden import secret_parameters
 from agent.config_keys import Config
-from agent.config_problems import unknown
+from agent.config_problems import default_replica, unknown
 from rules.plan import Plan
+
+
+def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
+    """Every grave mistake, in the order of MISTAKES: something is watched, and not as what it is."""
+    return tuple(text for check in MISTAKES for text in check(config, plan))
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
@@ -34,35 +40,57 @@ def _nothing_to_watch(config: Config, _: Plan | None) -> Iterator[str]:
         yield "targets: is empty; nothing is watched"
 
 
-def _unplanned_pods(config: Config, plan: Plan | None) -> Iterator[str]:
-    entries = config.discovery.kubernetes.tiers if config.discovery.kubernetes is not None else ()
-    for place, entry in enumerate(entries):
-        if plan is not None and entry.tier not in plan.tiers:
-            why = unknown(entry.tier, tuple(plan.tiers), "a tier of the plan")
-            path = f"discovery.kubernetes.tiers[{place}].tier"
-            yield f"{path}: its pods are watched and compared with nothing: {entry.tier} {why}"
-
-
 def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
-    for place, target in enumerate(config.targets):
-        if plan is not None and target.tier not in plan.tiers:
-            why = unknown(target.tier, tuple(plan.tiers), "a tier of the plan")
-            yield f"targets[{place}].tier: is watched and compared with nothing: {target.tier} {why}"
+    """Tiers of targets, pods and the store that the plan does not have: nothing of them is compared with anything."""
+    if plan is None:
+        return
+    entries = config.discovery.kubernetes.tiers if config.discovery.kubernetes is not None else ()
+    named = [(f"targets[{place}].tier", target.tier) for place, target in enumerate(config.targets)]
+    named += [(f"discovery.kubernetes.tiers[{place}].tier", entry.tier) for place, entry in enumerate(entries)]
+    named += [(f"tiers.{tier}", tier) for tier in config.tiers]
+    for path, tier in named:
+        if tier not in plan.tiers:
+            why = unknown(tier, tuple(plan.tiers), "a tier of the plan")
+            yield f"{path}: is watched and compared with nothing: {tier} {why}"
+
+
+def _unwatched(config: Config, plan: Plan | None) -> Iterator[str]:
+    """Tiers of the plan that this agent does not see. A node sees those of its own machine, pods tell theirs later."""
+    if plan is None or config.role != "standalone" or not config.targets or config.discovery.kubernetes is not None:
+        return
+    watched = {target.tier for target in config.targets}
+    for tier in plan.tiers:
+        if tier not in watched:
+            yield f"targets: none is of the plan's tier {tier}; nothing of it is watched here"
 
 
 def _watched_twice(config: Config, _: Plan | None) -> Iterator[str]:
-    first: dict[str, int] = {}
+    first: dict[tuple[str, str], int] = {}
     for place, target in enumerate(config.targets):
-        before = first.setdefault(target.url.rstrip("/"), place)
+        before = first.setdefault(_address(target.url), place)
         if before != place:
-            yield f"targets[{place}].url: is that of targets[{before}]; what one engine does is counted twice"
+            there = config.targets[before]
+            whose = f", of tier {there.tier}" if there.tier != target.tier else ""
+            text = f"is that of targets[{before}]{whose}; what one engine does is counted twice"
+            yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"
+
+
+def _address(url: str) -> tuple[str, str]:
+    """Where a page is, however its address is spelt."""
+    parts = urlsplit(url)
+    host, _, port = default_replica(url).rpartition(":")
+    return (
+        f"{'localhost' if host in ('127.0.0.1', '[::1]') else host}:{port}",
+        f"{parts.path.rstrip('/')}?{parts.query}",
+    )
 
 
 def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
     for place, target in enumerate(config.targets):
         tier = plan.tiers.get(target.tier) if plan else None
         if tier and target.engine and target.engine != tier.engine:
-            yield f"targets[{place}].engine: is {target.engine}, the plan's tier {target.tier} says {tier.engine}"
+            text = f"is {target.engine}, the plan's tier {target.tier} was measured with {tier.engine}"
+            yield f"targets[{place}].engine: {text}: move the target to a tier of its own, or correct one of the two"
 
 
 def _unchecked_certificate(config: Config, _: Plan | None) -> Iterator[str]:
@@ -156,14 +184,13 @@ def _cost_without_price(config: Config, plan: Plan | None) -> Iterator[str]:
             yield f"{path}: weighs nothing without the plan's cost.gpu_hour_price of this tier; quantile is used"
 
 
+MISTAKES: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (_unplanned, _watched_twice, _other_engine)
+
 CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
     _nothing_to_watch,
+    _unwatched,
     _credentials_in_the_clear,
     _secret_in_a_query,
-    _unplanned,
-    _unplanned_pods,
-    _watched_twice,
-    _other_engine,
     _unchecked_certificate,
     _unchecked_alertmanager,
     _weak_store,

@@ -276,6 +276,8 @@ class Daemon:
         self._schedule.change(self._interval)
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
+        for mistake in fresh.grave:
+            _log.error("%s", mistake)
         for warning in fresh.warnings:
             _log.warning("%s", warning)
         if fresh.config.web != before.config.web:

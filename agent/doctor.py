@@ -44,6 +44,8 @@ from agent.doctor_targets import Met
 from agent.durations import duration_text
 from agent.errors import BadConfig
 from agent.views import views_of
+from rules.plan_case import Severity
+from rules.plan_findings import Finding as PlanFinding
 from rules.plan_findings import findings
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.tim
             fail("config", problem, "correct it; docs/configuration.md has every key") for problem in loaded.problems
         )
         return (*doctor_machine.process(process, None), *problems)
-    found = [*doctor_machine.process(process, loaded), *doctor_limits.limits(limits, loaded)]
+    found = [*_mistakes(loaded), *doctor_machine.process(process, loaded), *doctor_limits.limits(limits, loaded)]
     odd = doctor_rights.not_files(loaded)
     if limits.thread_trouble or odd:
         # Nothing else can be looked at: targets, GPUs and addresses are asked from threads, and who reads a pipe waits.
@@ -133,6 +135,18 @@ def _discovery(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
     yield from doctor_discovery.discovery(seen.pods, loaded)
 
 
+def _mistakes(loaded: Loaded) -> Iterator[Finding]:
+    """What must be corrected before anything else is worth reading."""
+    for mistake in loaded.mistakes:
+        yield fail("config", mistake, "correct it; docs/configuration.md has every key")
+    for finding in _told_of(loaded, "mistake"):
+        yield fail("plan", f"{finding.path}: {finding.text}", "correct the plan; what follows from this value is wrong")
+
+
+def _told_of(loaded: Loaded, severity: Severity) -> list[PlanFinding]:
+    return [one for one in findings(loaded.plan) if one.severity == severity] if loaded.plan else []
+
+
 def _config(_: Seen, loaded: Loaded) -> Iterator[Finding]:
     config = loaded.config
     every = duration_text(config.turn_seconds)
@@ -151,9 +165,10 @@ def _plan(_: Seen, loaded: Loaded) -> Iterator[Finding]:
         text = "none: targets are watched, and compared with nothing"
         yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
         return
-    weak = [finding for finding in findings(loaded.plan) if finding.severity == "warning"]
+    weak, grave = _told_of(loaded, "warning"), len(_told_of(loaded, "mistake"))
     tiers = count(len(loaded.plan.tiers), "tier")
-    yield ok("plan", f"{loaded.config.plan}: {tiers}, {count(len(weak), 'weakness', 'weaknesses')}")
+    told = f"{loaded.config.plan}: {tiers}, {count(len(weak), 'weakness', 'weaknesses')}"
+    yield ok("plan", f"{told}, {count(grave, 'grave mistake')} (above)" if grave else told)
     for finding in weak:
         yield warn(
             "plan", f"{finding.path}: {finding.text}", "sizewatch plan check has more; the plan is used as it is"

@@ -24,6 +24,7 @@ from rules.gpu_readout import GpuReadout
 from rules.lifetime import since_start
 from rules.plan import TierPlan
 from rules.readings import read
+from rules.same_names import same_model
 from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot
 from rules.step13 import ASKED
@@ -119,8 +120,10 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
-    for problem in snapshot.problems:
-        yield warn(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
+    # What cannot be is no trouble with a value but with the engine, or with what was mapped to its names.
+    for problem in sorted(snapshot.problems, key=lambda one: not _contradicts(one, snapshot)):
+        level = fail if _contradicts(problem, snapshot) else warn
+        yield level(check, f"trouble on its page: {problem}", "look at the page: sizewatch inspect URL")
     fresh = _unknown_names(seen, engine)
     if fresh:
         shown = ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
@@ -164,6 +167,10 @@ def _engine(snapshot: Snapshot | None) -> Engine | None:
     return next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
 
 
+def _contradicts(problem: str, snapshot: Snapshot) -> bool:
+    return problem.partition(": ")[0] in snapshot.contradictory
+
+
 def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
     """How many of the signals that an engine can give the page gives, and which not. One page tells no change: a signal
     that only waits for traffic, or for a second page, is there."""
@@ -197,16 +204,11 @@ def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterato
         )
         yield fail(check, text, "benchmark with the engine that runs, or move the target to its own tier")
     served = [name for name in snapshot.facts.get("model", "").split(",") if name]
-    if served and not any(_same_model(name, tier.model) for name in served):
+    if served and not any(same_model(name, tier.model) for name in served):
         text = f"serves {', '.join(served)}, the plan's tier is for {tier.model}"
         yield fail(
             check, text, "move the target to its own tier, or correct the plan's model to what the engine reports"
         )
-
-
-def _same_model(served: str, planned: str) -> bool:
-    """The same name, with or without its organisation or folder before it."""
-    return served.casefold().rstrip("/").rpartition("/")[2] == planned.casefold().rstrip("/").rpartition("/")[2]
 
 
 def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:

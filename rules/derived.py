@@ -17,7 +17,7 @@ from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.speculation import acceptance
 from rules.token_times import tpot_mean
-from rules.ways import ALL, FULL_COVERAGE, level, nothing_seen, ratio, replica_rate, total_rate
+from rules.ways import ALL, FULL_COVERAGE, level, nothing_seen, ratio, replica_rate, share, total_rate
 from rules.windows import NET_CHANGE, Window
 from rules.work import work_of
 
@@ -129,8 +129,11 @@ def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
 def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
     """Hits by queries, in tokens; where the engine counts neither, the mean of the ratio that it prints itself."""
     if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
-        return level(window, "prefix_hit_gauge")
-    return ratio(window, "prefix_hit_tokens", "prefix_queried_tokens")
+        told = level(window, "prefix_hit_gauge")
+        if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
+            return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
+        return told
+    return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
 def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:

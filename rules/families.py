@@ -40,6 +40,21 @@ def _gauge(name: str, export: str, text: str) -> Family:
     return Family(name=name, kind=Kind.GAUGE, export=export, text=text)
 
 
+PART_OF: tuple[tuple[str, str, str], ...] = (
+    (
+        "prefix_hit_tokens",
+        "prefix_queried_tokens",
+        "tokens found in the prefix cache, {part:,.0f}, of {whole:,.0f} looked up",
+    ),
+    (
+        "external_prefix_hit_tokens",
+        "external_prefix_queried_tokens",
+        "tokens found in the external cache, {part:,.0f}, of {whole:,.0f} looked up",
+    ),
+)
+"""Counters of which the first counts some of what the second counts, and what more of the first than of the second would be:
+a page that says so says nothing of either."""
+
 FAMILIES: tuple[Family, ...] = (
     _counter("requests_finished", "requests_finished_total", "Requests that finished, however they ended"),
     _counter("requests_arrived", "requests_arrived_total", "Requests that arrived, where the engine counts them"),

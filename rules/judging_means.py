@@ -198,16 +198,28 @@ def _there(slices: Iterable[Slice], family: str) -> bool:
 
 
 def _hits_seen(of: Comparable, one: BinSum) -> Seen:
-    """Hits by queried tokens, weighted by requests. Requests without any lookup have no hits: the cache is off."""
-    known = [s.window.counters for s in one.slices if "prefix_queried_tokens" in s.window.counters]
-    requests, queried, hits = (
-        math.fsum(counters.get(family, 0.0) for counters in known)
-        for family in ("requests_finished", "prefix_queried_tokens", "prefix_hit_tokens")
-    )
+    """Hits by queried tokens, weighted by requests. Requests without any lookup have no hits: the cache is off. More hits than
+    lookups say nothing."""
+    requests, queried, hits = _lookups(one.slices)
+    if hits > queried:
+        return Seen(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
         return Seen(value=hits / queried, weight=requests, full_weight=requests)
     remark = "; no prompt was looked up at all: is prefix caching on?"
     return Seen(value=0.0, weight=requests, full_weight=requests, weak=True, remark=remark)
+
+
+def _lookups(slices: Iterable[Slice]) -> tuple[float, float, float]:
+    """Finished requests, tokens looked up and tokens found, where lookups are counted."""
+    known = [s.window.counters for s in slices if "prefix_queried_tokens" in s.window.counters]
+    requests, queried, hits = (
+        math.fsum(counters.get(family, 0.0) for counters in known)
+        for family in ("requests_finished", "prefix_queried_tokens", "prefix_hit_tokens")
+    )
+    return requests, queried, hits
+
+
+MORE_HITS = "more tokens are counted as found in the prefix cache than as looked up: the engine's counters contradict each other"
 
 
 def _hits_wanted(of: Comparable, bin: int, one: BinSum) -> Expectation | None:
@@ -230,7 +242,12 @@ def _hits_promised(case: Case) -> float | None:
 
 def _hits_missing(of: Comparable) -> Unknown:
     if not _there(of.slices, "prefix_queried_tokens"):
-        return of.case.unknown(why(of.slices, "prefix_queried_tokens"), "the engine shows no prefix cache lookups")
+        gap = why(of.slices, "prefix_queried_tokens")
+        text = "the engine shows no prefix cache lookups"
+        return of.case.unknown(gap, MORE_HITS if gap is Gap.CONTRADICTORY else text)
+    _, queried, hits = _lookups(of.slices)
+    if hits > queried:
+        return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
     if all(_hits_wanted(of, bin, one) is None for bin, one in by_bin(of.slices, of.curve).items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")

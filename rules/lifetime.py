@@ -6,6 +6,7 @@ Owns that view only; it is for looking at a page (`sizewatch inspect`), never fo
 from __future__ import annotations
 
 from rules.histograms import from_cumulative
+from rules.signals import Gap
 from rules.snapshots import Snapshot
 from rules.windows import GaugeSum, Window
 
@@ -34,5 +35,6 @@ def since_start(page: Snapshot) -> Window:
         counters=dict(page.counters),
         histograms=parts,
         gauges=gauges,
+        gaps=dict.fromkeys(sorted(page.contradictory), Gap.CONTRADICTORY),
         sampled=page.sampled,
     )

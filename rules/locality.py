@@ -77,9 +77,9 @@ def total(slices: Sequence[Slice], family: str) -> float:
 
 
 def hit_rate(slices: Sequence[Slice]) -> float | None:
-    """Prompt tokens found in the prefix cache per token asked for (0-1); None where none was asked for."""
-    asked = total(slices, QUERIED)
-    return total(slices, HIT) / asked if asked > 0 else None
+    """Prompt tokens found in the prefix cache per token asked for (0-1); None where none was asked for, or fewer than found."""
+    asked, hits = total(slices, QUERIED), total(slices, HIT)
+    return hits / asked if asked > 0 and hits <= asked else None
 
 
 def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: Limits) -> Present:
@@ -134,7 +134,7 @@ def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limi
         requests, asked, hit = (
             math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True)
         )
-        if requests >= limits.minimum_requests and asked > 0:
+        if requests >= limits.minimum_requests and asked > 0 and hit <= asked:
             seen.append(Reference(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
     if planned is not None:
         seen.append(Reference(rate=planned[0], words=planned[1]))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from rules.engines.table import Across
+from rules.families import PART_OF
 from rules.histograms import NO_GRID, Cumulative, check_cumulative
 from rules.layouts import Fault, HistogramSlots, Layout, compile_layout, wanted
 from rules.snapshots import Snapshot
@@ -27,6 +28,7 @@ def snapshot(layout: Layout, values: Sequence[float], t: float) -> Snapshot:
     """The page's values by family. `values` stand in the order of the series that the layout was compiled from."""
     faults = list(layout.faults)
     counters = _counters(layout, values, faults)
+    contradictory = _contradictory(counters, faults)
     histograms = _histograms(layout, values, faults)
     gauges = _gauges(layout, values, faults) | _names(layout, values, t, faults)
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
@@ -38,12 +40,13 @@ def snapshot(layout: Layout, values: Sequence[float], t: float) -> Snapshot:
         generation=layout.engine.generation,
         started_at=started if math.isfinite(started) else ready,
         ready_at=ready,
-        counters=counters,
+        counters={family: value for family, value in counters.items() if family not in contradictory},
         histograms=histograms,
         gauges=gauges,
         facts=_facts(layout, values),
         problems=tuple(f"{fault.family}: {fault.text}" for fault in faults),
         broken=frozenset(fault.family for fault in faults if not fault.doubtful),
+        contradictory=contradictory,
     )
 
 
@@ -68,6 +71,19 @@ def _counters(layout: Layout, values: Sequence[float], faults: list[Fault]) -> d
         else:
             faults.append(Fault(counter.family, f"a counter of {wrong}"))
     return counters
+
+
+def _contradictory(counters: Mapping[str, float], faults: list[Fault]) -> frozenset[str]:
+    """Counters of a part above those of its whole: which of the two is wrong cannot be told."""
+    found: list[str] = []
+    for part, whole, words in PART_OF:
+        some, of = counters.get(part), counters.get(whole)
+        if some is not None and of is not None and some > of:
+            text = words.format(part=some, whole=of)
+            share = f" ({some / of:.0%})" if of else ""
+            faults.append(Fault(part, f"{text}{share}: cannot be, neither counter is used"))
+            found += [part, whole]
+    return frozenset(found)
 
 
 def _no_amount(numbers: Sequence[float]) -> float | None:

@@ -12,7 +12,7 @@ from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
 from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.signals import SIGNALS, How, Signal, SignalValue
 from rules.token_times import BRACKETS, bracketed
-from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, total_level, total_rate
+from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, share, total_level, total_rate
 from rules.windows import Window
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "read",
     "read_all",
     "replica_rate",
+    "share",
     "tokens_per_gpu_hour",
     "total_rate",
 ]

@@ -20,7 +20,8 @@ class Snapshot:
     `started_at` is when the counters began, as far as the page tells (unix seconds, None where it does not).
     `ready_at` is when the engine made its metrics, which is when it became ready. `facts` are labels of info series.
     `pod` is what is known of the pod that the page is from, where it is from one.
-    `broken` are the families that were broken on this page and are therefore absent here, `problems` says how.
+    `broken` are the families that were broken on this page and are therefore absent here, `contradictory` those that
+    contradict each other and are absent, too; `problems` says how.
     """
 
     t: float
@@ -34,5 +35,6 @@ class Snapshot:
     facts: Mapping[str, str]
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = frozenset()
+    contradictory: frozenset[str] = frozenset()
     sampled: frozenset[str] = frozenset()
     pod: PodTimes | None = None

@@ -13,7 +13,7 @@ from rules import first_token, histograms, routing, throttling, windows
 from rules.catalogue import Way
 from rules.curve import CERTAIN_REQUESTS
 from rules.histograms import Share
-from rules.readings import level, ratio, read, replica_rate
+from rules.readings import level, ratio, read, replica_rate, share
 from rules.scene import (
     EITHER,
     HITS,
@@ -43,7 +43,7 @@ LOST = 2 * NOTICEABLE
 
 
 def _hits(scene: Scene) -> Finding:
-    found = ratio(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
+    found = share(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
     if isinstance(found, Missing):
         return Finding(supported=None, text="the prefix hit rate is not known")
     value = found.value or 0.0
@@ -64,7 +64,7 @@ def _hits(scene: Scene) -> Finding:
 
 def _repeated(scene: Scene) -> Finding:
     """A benchmark that sends one set of prompts at every rate answers from a cache that production never has."""
-    measured, found = _measured_hits(scene), ratio(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
+    measured, found = _measured_hits(scene), share(scene.total, "prefix_hit_tokens", "prefix_queried_tokens")
     if measured is None or isinstance(found, Missing):
         return Finding(supported=None)
     if (found.value or 0.0) >= measured - LOST:
@@ -120,7 +120,7 @@ def _slow(scene: Scene, one: Slice, late: float | None) -> Share | None:
 def _hit_rate(several: list[Window]) -> float | None:
     if not several:
         return None
-    found = ratio(windows.add(several), "prefix_hit_tokens", "prefix_queried_tokens")
+    found = share(windows.add(several), "prefix_hit_tokens", "prefix_queried_tokens")
     return None if isinstance(found, Missing) else found.value
 
 

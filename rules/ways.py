@@ -83,6 +83,15 @@ def ratio(window: Window, above: str, below: str) -> SignalValue:
     return Reading(value=value * of_below / of_above, low=None, high=None, n=base)
 
 
+def share(window: Window, part: str, whole: str) -> SignalValue:
+    """The ratio of a counter that counts some of what another counts: never above 1, which is a contradiction."""
+    found = ratio(window, part, whole)
+    if isinstance(found, Reading) and found.value is not None and found.value > 1 + ALL:
+        counted = f"{window.counters[part]:,.0f} {part} of {window.counters[whole]:,.0f} {whole}"
+        return Missing(gap=Gap.CONTRADICTORY, text=f"{counted} ({found.value:.0%}) cannot be")
+    return found
+
+
 def level(window: Window, family: str) -> SignalValue:
     """Mean of a gauge over its covered time; the extremes that were seen are the bounds."""
     gauge = window.gauges.get(family)

@@ -216,8 +216,11 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
     before = earlier.counters.keys() | earlier.histograms.keys() | earlier.gauges.keys()
     now = later.counters.keys() | later.histograms.keys() | later.gauges.keys()
     gaps: dict[str, Gap] = {}
-    for family in sorted((before | now | earlier.broken | later.broken) - present):
-        if family in later.broken or family in earlier.broken or family not in now:
+    broken, contradictory = earlier.broken | later.broken, earlier.contradictory | later.contradictory
+    for family in sorted((before | now | broken | contradictory) - present):
+        if family in contradictory:
+            gaps[family] = Gap.CONTRADICTORY
+        elif family in broken or family not in now:
             gaps[family] = Gap.SCRAPE_FAILED
         elif family not in before:
             gaps[family] = Gap.NOT_EXPOSED

@@ -419,13 +419,9 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
         ("role: node\n", (": targets: is empty; nothing is watched",)),
         (
             "targets: [{url: 'http://a/', tier: h100-lama70b}]\n",
-            (
-                (
-                    ":2: targets[0].tier: is watched and compared with nothing: h100-lama70b is not a tier of the plan; "
-                    "did you mean h100-llama70b-fp8?"
-                ),
-            ),
+            (":2: targets: none is of the plan's tier h100-llama70b-fp8; nothing of it is watched here",),
         ),
+        ("role: node\ntargets: [{url: 'http://a/', tier: h100-lama70b}]\n", ()),
         (SOUND + "web: {listen: 'localhost:1'}", ()),
         (SOUND + "web: {listen: '[::1]:1'}", ()),
         (SOUND + "web: {listen: '127.0.0.5:1'}", ()),
@@ -454,6 +450,67 @@ def test_what_weakens_a_configuration_is_a_warning_with_its_place(
 ) -> None:
     found = warnings(tmp_path, text)
     assert [one.partition("; set web.tls and")[0] for one in found] == list(expected)
+
+
+NOTHING = (
+    "is watched and compared with nothing: h100-lama70b is not a tier of the plan; did you mean h100-llama70b-fp8?"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SOUND, []),
+        ("targets: [{url: 'http://a/', tier: h100-lama70b}]\n", [f":2: targets[0].tier: {NOTHING}"]),
+        (
+            "discovery: {kubernetes: {node: n, tiers: [{tier: h100-lama70b}]}}\n",
+            [f":2: discovery.kubernetes.tiers[0].tier: {NOTHING}"],
+        ),
+        (
+            "role: fleet\nstore: {url: 'http://a/'}\ntiers: {h100-lama70b: {from: agents}}\n",
+            [f":4: tiers.h100-lama70b: {NOTHING}"],
+        ),
+        (
+            """targets:
+- {url: 'http://localhost/metrics', tier: h100-llama70b-fp8}
+- {url: 'http://127.0.0.1:80/metrics/', tier: h100-lama70b}
+""",
+            [
+                f":4: targets[1].tier: {NOTHING}",
+                (
+                    ":4: targets[1].url: is that of targets[0], of tier h100-llama70b-fp8; what one engine does is counted "
+                    "twice: write the address of another replica, or remove the entry"
+                ),
+            ],
+        ),
+        (
+            "targets: [{url: 'http://a/', tier: h100-llama70b-fp8, engine: sglang}]\n",
+            [
+                (
+                    ":2: targets[0].engine: is sglang, the plan's tier h100-llama70b-fp8 was measured with vllm: move the "
+                    "target to a tier of its own, or correct one of the two"
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_is_watched_as_something_else_is_a_mistake_and_no_reason_to_stop(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    shutil.copy(TESTS / "plans" / "guide-h100.yaml", tmp_path / "plan.yaml")
+    path = written(tmp_path, f"plan: plan.yaml\n{text}")
+    loaded = load(path)
+    assert [one.removeprefix(f"{path}") for one in loaded.mistakes] == expected
+    assert loaded.grave == loaded.mistakes
+
+
+def test_the_mistakes_of_the_plan_stand_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    plan = (TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(
+        plan.replace("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 2000.0"), encoding="utf-8"
+    )
+    grave = load(written(tmp_path, f"plan: plan.yaml\n{SOUND.replace('llama', 'lama')}")).grave
+    assert ["targets[0].tier" in grave[0], "slo.ttft_p99_seconds: 2000 s is above 60" in grave[1]] == [True, True]
 
 
 FULL: dict[str, Any] = {

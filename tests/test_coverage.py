@@ -87,7 +87,7 @@ def test_every_row_is_read_from_a_page_that_has_it() -> None:
         reader = PageReader("vllm")
         found = reader.read(page.read_bytes(), START)
         said = {family for use in explain_families(VLLM_V1, reader.families) for family in use.families}
-        present = {stem(family) for family in (*found.counters, *found.histograms, *found.gauges)}
+        present = {stem(family) for family in (*found.counters, *found.contradictory, *found.histograms, *found.gauges)}
         assert present <= said
         by_label = {row.family for row in VLLM_V1.rows if row.where}
         assert said - present <= by_label

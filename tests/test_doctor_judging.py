@@ -173,8 +173,9 @@ def test_rules_that_a_page_cannot_feed_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])
 def test_a_page_of_the_newest_known_release_has_no_unknown_name(name: str) -> None:
-    (found,) = names((TESTS / "pages" / name).read_bytes())
+    found, *more = names((TESTS / "pages" / name).read_bytes())
     assert found.text.startswith("vLLM V1 (0.32 or newer by its names): 38 of 40 signals")
+    assert not [one for one in more if "does not know" in one.text]
 
 
 def test_names_of_a_newer_release_are_counted_and_shown() -> None:
@@ -283,3 +284,15 @@ def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: Level
     order = list(Level)
     assert max((finding.level for finding in found), key=order.index) is level
     assert all(finding.advice for finding in found if finding.level is not Level.OK)
+
+
+def test_more_tokens_found_than_looked_up_fail_with_their_numbers() -> None:
+    hits = b'vllm:prefix_cache_hits_total{engine="0",model_name="small-llama"} '
+    assert hits + b"0.0" in PAGE
+    found = names(PAGE.replace(hits + b"0.0", hits + b"471978.0"))
+    assert [finding.text for finding in found if finding.level is Level.FAIL] == [
+        (
+            "trouble on its page: prefix_hit_tokens: tokens found in the prefix cache, 471,978, of 40,340 looked up (1170%): "
+            "cannot be, neither counter is used"
+        )
+    ]

@@ -179,6 +179,14 @@ def test_no_lookups_at_all_is_a_cache_that_is_off() -> None:
     assert "; no prompt was looked up at all: is prefix caching on?" in found.sentence
 
 
+def test_more_hits_than_lookups_are_no_hit_rate() -> None:
+    found = unknown(HITS, view(*HIT), each(5, lambda n: hits(n, 11.7)))
+    assert (found.reason, found.text.partition(":")[0]) == (
+        Gap.CONTRADICTORY,
+        "more tokens are counted as found in the prefix cache than as looked up",
+    )
+
+
 def test_an_engine_without_a_prefix_cache_says_so() -> None:
     found = unknown(HITS, view(*HIT), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_EXPOSED, "the engine shows no prefix cache lookups")

@@ -14,7 +14,10 @@ from rules.engines.table import Across, Engine, Row
 from rules.families import Kind
 from rules.layouts import Layout, compile_layout, wanted
 from rules.normalise import snapshot
+from rules.readings import read as read_signal
+from rules.signals import BY_NAME, Gap, Missing
 from rules.snapshots import Snapshot
+from rules.windows import between
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
 
@@ -313,3 +316,46 @@ def test_winners_keep_the_tables_order() -> None:
     assert winners(rows, lambda row: True) == rows[:1]
     assert winners(rows, lambda row: row is rows[1]) == rows[1:]
     assert winners(rows, lambda row: False) == ()
+
+
+CACHE = replace(
+    ENGINE,
+    rows=(
+        *ENGINE.rows,
+        row("prefix_queried_tokens", "toy_queried_total"),
+        row("prefix_hit_tokens", "toy_hit_total"),
+    ),
+)
+
+
+def cached(hits: float, queried: float, t: float = START) -> Snapshot:
+    series = [("toy_running", {"rank": "0"}, 1.0), ("toy_queried_total", {}, queried), ("toy_hit_total", {}, hits)]
+    layout = compile_layout([(name, labels) for name, labels, _ in series], CACHE)
+    return snapshot(layout, [value for _, _, value in series], t)
+
+
+def test_more_hits_than_lookups_are_a_gap_of_both_and_never_a_ratio_above_one() -> None:
+    page = cached(1170, 100)
+    assert page.contradictory == {"prefix_hit_tokens", "prefix_queried_tokens"}
+    assert page.counters.keys().isdisjoint(page.contradictory)
+    assert page.problems == (
+        (
+            "prefix_hit_tokens: tokens found in the prefix cache, 1,170, of 100 looked up (1170%): "
+            "cannot be, neither counter is used"
+        ),
+    )
+    later = between(page, cached(1180, 200, START + 15))
+    assert {later.gaps[family] for family in page.contradictory} == {Gap.CONTRADICTORY}
+    assert read_signal(BY_NAME["prefix_hit_ratio"], later) == Missing(gap=Gap.CONTRADICTORY)
+
+
+def test_as_many_hits_as_lookups_are_all_of_them() -> None:
+    assert cached(100, 100).contradictory == frozenset()
+    assert cached(0, 0).contradictory == frozenset()
+
+
+def test_an_increase_of_hits_above_that_of_lookups_is_a_gap_though_the_sums_agree() -> None:
+    found = read_signal(BY_NAME["prefix_hit_ratio"], between(cached(10, 1000), cached(40, 1010, START + 15)))
+    assert found == Missing(
+        gap=Gap.CONTRADICTORY, text="30 prefix_hit_tokens of 10 prefix_queried_tokens (300%) cannot be"
+    )

@@ -203,7 +203,21 @@ def test_the_start_burst_stays_and_is_said_where_it_cannot_be_left_out(tmp_path:
 @pytest.mark.parametrize(
     ("requests", "said"),
     [
-        (99, "P99 of 99 requests is that of the slowest"),
+        (
+            99,
+            (
+                "P99 of 99 requests is that of the slowest; the true P99 is above the slowest with a probability of 37%, "
+                "and nothing bounds it"
+            ),
+        ),
+        (
+            298,
+            (
+                "P99 of 298 requests is close to the slowest; the true P99 is above the slowest with a probability of 5%, "
+                "and nothing bounds it"
+            ),
+        ),
+        (299, "P99 of 299 requests is close to the slowest"),
         (999, "P99 of 999 requests is close to the slowest"),
         (1000, ""),
     ],
@@ -262,7 +276,10 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
     assert said == "duration must be seconds, fewer than from 1970 to 20261120"
     assert refusal(tmp_path, start_times=[1, None]) == "start_times[1] must be a number, not null"
     seconds_as_milliseconds = refusal(tmp_path, p99_tpot_ms=61_000.0)
-    assert seconds_as_milliseconds == "does not make a point of a curve: tpot_p99_seconds: must be at most 60"
+    assert (
+        seconds_as_milliseconds
+        == "does not make a point of a curve: tpot_p99_seconds: must be at most 60 (seconds: 61 ms are written 0.061)"
+    )
 
 
 def test_older_files_without_failed_count_what_is_missing_to_the_prompts(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def with_value(text: str, name: str, value: str) -> str:
 def test_pages_of_every_scanned_release_are_recognised_and_whole(release: str) -> None:
     page = of_release(release)
     assert (page.engine, page.generation) == ("vllm", "v1")
-    assert page.broken == frozenset()
+    # The numbers of these pages are made up, and some of them cannot be.
+    assert page.broken <= page.contradictory
     assert page.facts["model"] == "meta-llama/Llama-3.1-8B-Instruct"
 
 
@@ -129,7 +130,7 @@ def test_data_parallel_engines_are_summed_but_for_what_is_no_amount() -> None:
     for family, value in one.gauges.items():
         twice = family.startswith("requests_")
         assert two.gauges[family] == (2 * value if twice else value), family
-    assert (two.facts, two.problems) == (one.facts, ())
+    assert (two.facts, two.contradictory, two.broken) == (one.facts, one.contradictory, one.broken)
 
 
 @pytest.mark.parametrize(("page", "name"), [(NEWEST, "kv_cache_usage_perc"), (OLDEST, "gpu_cache_usage_perc")])
@@ -208,7 +209,7 @@ def test_iteration_tokens_total_is_a_histogram_and_its_count_the_engines_steps()
 
 
 def test_in_0_8_the_prefix_cache_counts_blocks() -> None:
-    text = page_text(OLDEST)
+    text = with_value(page_text(OLDEST), "vllm:gpu_prefix_cache_hits_total", "700.0")
     info = 'vllm:cache_config_info{block_size="16",engine="0"} 1.0\n'
     page = read(text + "# TYPE vllm:cache_config_info gauge\n" + info)
     blocks = read(text)

@@ -88,11 +88,6 @@ def _uneven(imported: Imported) -> Iterator[str]:
             yield f"{text}: points of one curve should be of the same traffic"
 
 
-def _other_model(imported: Imported, tier: TierPlan) -> Iterator[str]:
-    if imported.models and tier.model not in imported.models:
-        yield f"measured {imported.models[0]}, the tier serves {tier.model}: make sure that they are the same"
-
-
 def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
     for kind in ("prompt", "generation"):
         sent: Lengths = getattr(imported, f"{kind}_tokens")
@@ -129,7 +124,6 @@ ABOUT_CURVE: tuple[Callable[[Imported], Iterator[str]], ...] = (
     _uneven,
 )
 ABOUT_TIER: tuple[Callable[[Imported, TierPlan], Iterator[str]], ...] = (
-    _other_model,
     _other_lengths,
     _no_acceptance,
 )

@@ -12,13 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from agent.benchmarks.points import LATENCIES
 from agent.benchmarks.results import Lengths, Loop, Measured
 from agent.errors import BadBenchmark
 from rules.plan import BenchmarkCurve, Point
+from rules.plan_mistakes import FEW_FOR_A_P99
 from rules.plan_problems import cross_problems
 
 SIGNIFICANT = 4
 """Digits that are kept: no sweep repeats itself within 0.05 %."""
+
+DIGITS_OF_A_MAXIMUM = 2
+"""Of a P99 of so few requests that it is their slowest (FEW_FOR_A_P99): further digits would be those of that request."""
+
+DIGITS_OF_FEW = 3
+"""Of a median of as few: it is known to a tenth of itself at best, 1/sqrt(n)."""
 
 CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 """Of repeated runs the largest counts; of everything else the mean, weighted by requests."""
@@ -156,9 +164,16 @@ def pooled(points: Sequence[Point]) -> Point:
     return Point.model_validate({**merged, "censored": all(point.censored for point in sure)})
 
 
-def rounded(value: float) -> float:
-    """To SIGNIFICANT digits."""
-    return float(f"{value:.{SIGNIFICANT}g}")
+def rounded(value: float, digits: int = SIGNIFICANT) -> float:
+    """To so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def _digits(name: str, requests: int | None) -> int:
+    """Of a field of a point that rests on so many requests; rates are counts over a time and keep all."""
+    if requests is None or requests >= FEW_FOR_A_P99 or name not in LATENCIES:
+        return SIGNIFICANT
+    return DIGITS_OF_A_MAXIMUM if name in CAUTIOUS else DIGITS_OF_FEW
 
 
 def _once(measured: Sequence[Measured]) -> tuple[list[Measured], list[Remark]]:
@@ -251,7 +266,12 @@ def _as_controlled(point: Point, loop: str | None) -> Point:
 
 def _rounded_point(point: Point) -> Point:
     values = point.model_dump().items()
-    return Point.model_validate({name: rounded(value) if isinstance(value, float) else value for name, value in values})
+    return Point.model_validate(
+        {
+            name: rounded(value, _digits(name, point.requests)) if isinstance(value, float) else value
+            for name, value in values
+        }
+    )
 
 
 def _mean_lengths(lengths: Sequence[tuple[Lengths, int | None]]) -> Lengths:

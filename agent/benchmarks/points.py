@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from agent.benchmarks import remarks
-from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.benchmarks.results import Lengths, Loop, Measured, Setup
 from agent.benchmarks.values import Part
 from rules.plan import Point
 from rules.plan_findings import GENERATOR_LIMITED
+from rules.plan_mistakes import FEW_FOR_A_P99
 from rules.plan_problems import problems_of
 
 FEW_FOR_P99 = 1000
 """With fewer requests the P99 rests on less than ten of them (PEERS 3.2, item 10)."""
 
-TOO_FEW_FOR_P99 = 100
-"""With fewer, the P99 lies between the slowest two."""
+BOUNDS_P99 = 299
+"""From so many requests on the slowest bounds the true P99 with 95 % confidence: 0.99^n, the probability that all n are below
+it, is then at most 0.05. With fewer nothing that was measured bounds it."""
 
 START_SHARE = 0.01
 """Clients above this share of the requests: the burst with which they start is the P99 (PEERS 3.2, item 11)."""
@@ -32,6 +34,7 @@ CHUNKED = 0.1
 
 
 UNTOLD = Lengths()
+UNTOLD_SETUP = Setup()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class Run:
     started_at: float | None = None
     ended_at: float | None = None
     model: str = ""
+    setup: Setup = UNTOLD_SETUP
     prompt_tokens: Lengths = UNTOLD
     generation_tokens: Lengths = UNTOLD
     remarks: tuple[str, ...] = ()
@@ -117,6 +121,7 @@ def measured(part: Part, tool: str, run: Run) -> Measured:
         started_at=run.started_at,
         ended_at=run.ended_at,
         model=run.model,
+        setup=run.setup,
         prompt_tokens=run.prompt_tokens,
         generation_tokens=run.generation_tokens,
         remarks=tuple(_remarks(run, burst, censored)) + run.remarks,
@@ -193,8 +198,9 @@ def _tail_remarks(run: Run) -> Iterator[str]:
     """What the P99 of this run cannot bear; nothing where the file holds none."""
     p99 = (run.ttft_p99_seconds, run.tpot_p99_seconds, run.itl_p99_seconds)
     if any(value is not None for value in p99) and run.requests < FEW_FOR_P99:
-        text = remarks.LAST_ONE if run.requests < TOO_FEW_FOR_P99 else remarks.NEAR_LAST
-        yield text.format(requests=run.requests)
+        text = remarks.LAST_ONE if run.requests < FEW_FOR_A_P99 else remarks.NEAR_LAST
+        unbounded = remarks.UNBOUNDED if run.requests < BOUNDS_P99 else ""
+        yield (text + unbounded).format(requests=run.requests, missed=0.99**run.requests)
     if run.ttft_requests is not None:
         yield remarks.START_LEFT_OUT.format(rest=run.ttft_requests, clients=run.clients)
     elif (

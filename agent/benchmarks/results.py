@@ -26,6 +26,18 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What was measured, as far as the file tells; empty or None: it does not.
+
+    `engine` is a name of `rules.engines`, `gpu` as the file spells it, `tensor_parallel` the GPUs over which a layer is split.
+    """
+
+    engine: str = ""
+    gpu: str = ""
+    tensor_parallel: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One load of one run.
 
@@ -41,6 +53,7 @@ class Measured:
     started_at: float | None = None
     ended_at: float | None = None
     model: str = ""
+    setup: Setup = Setup()
     prompt_tokens: Lengths = Lengths()
     generation_tokens: Lengths = Lengths()
     remarks: tuple[str, ...] = ()

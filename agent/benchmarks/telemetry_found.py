@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from agent.benchmarks.remarks import CONTRADICTION
 from agent.benchmarks.results import Measured
 from rules.engines.table import Engine
 from rules.readings import GPU_UTILIZATION_KINDS, gpu_utilization, read
@@ -184,13 +185,16 @@ def _of_the_run(name: str, seen: Seen) -> float | str:
     """A field's value, or why there is none."""
     value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
     if isinstance(value, Missing):
+        if value.gap is Gap.CONTRADICTORY:
+            told = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
+            return f"{told}, {CONTRADICTION}; left out"
         if seen.ends_only and GAUGES.get(name) in seen.window.gauges:
             return "is a gauge of this engine, and a page before and one after tell no mean over the run"
         return _why(name, value, seen.engine)
     if value.value is None:
         return "only bounds are known"
     if name != "eviction_rate" and not 0 <= value.value <= 1:
-        return f"the engine's counters give {value.value:g}, which is no ratio"
+        return f"the engine's counters give {value.value:.0%}, {CONTRADICTION}; left out"
     return value.value if name not in MEANS else _whole(name, value, seen.window)
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from agent.benchmarks import remarks
 from agent.benchmarks.points import Run, measured
-from agent.benchmarks.results import Lengths, Loop, Measured
+from agent.benchmarks.results import Lengths, Loop, Measured, Setup
 from agent.benchmarks.values import Part, percentile
 from rules.sizing import acceptance_from_mean_accepted
 
@@ -27,6 +27,15 @@ WHOLE_DRAFT = 0.01
 
 LONGEST_DRAFT = 128
 """Tokens; nobody drafts as many, and the sum below runs over them."""
+
+
+GPU = ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw")
+TENSOR_PARALLEL = ("tp", "tp_size", "tensor_parallel_size", "tensor_parallel")
+ENGINE = ("engine", "framework")
+"""Keys that people give with `--metadata`."""
+
+ENGINES = {"sglang": "sglang", "tgi": "tgi", "tensorrt-llm": "trtllm", "trtllm": "trtllm", "llama.cpp": "llamacpp"}
+"""An engine as people and backends call it."""
 
 
 def recognises(part: Part) -> bool:
@@ -66,11 +75,27 @@ def read(part: Part) -> tuple[Measured, ...]:
         output_tokens_per_second=part.measured("output_throughput"),
         speculative_acceptance=acceptance,
         model=part.text("model_id"),
+        setup=_setup(part),
         prompt_tokens=_lengths(part, "total_input_tokens", "input_lens"),
         generation_tokens=_lengths(part, "total_output_tokens", "output_lens"),
         remarks=said if loop or unlimited else (remarks.NO_LOAD, *said),
     )
     return (measured(part, NAME, _with_ttft(part, _with_times(part, run))),)
+
+
+def _setup(part: Part) -> Setup:
+    """What a person wrote with `--metadata gpu=h100 tp=4`, and a backend that only one engine has.
+
+    The backends vllm and openai are the protocol that most engines speak, and tell none of them.
+    """
+    told = {name: str(value).strip() for name in (*GPU, *TENSOR_PARALLEL, *ENGINE) if (value := part.data.get(name))}
+    engine = next((told[name] for name in ENGINE if name in told), "") or part.text("backend")
+    degree = next((told[name] for name in TENSOR_PARALLEL if name in told), "")
+    return Setup(
+        engine=ENGINES.get(engine.casefold(), ""),
+        gpu=next((told[name] for name in GPU if name in told), ""),
+        tensor_parallel=int(degree) if degree.isascii() and degree.isdigit() and len(degree) < 4 else None,
+    )
 
 
 def _seconds(part: Part, key: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
 from agent.commands.arguments import add_config, add_format, duration
@@ -50,6 +51,8 @@ def _since(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     loaded = load(find(options.config))
+    for mistake in loaded.grave:
+        print(f"sizewatch check: {mistake}", file=sys.stderr)
     seconds = min(options.since, LONGEST_SECONDS)
     found = _check(loaded, options.tier, seconds)
     if options.format == "json":

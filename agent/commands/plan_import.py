@@ -20,8 +20,9 @@ from agent.benchmarks.curve_remarks import lost, remarks_of
 from agent.benchmarks.curves import Imported, Remark, curve_of, with_telemetry
 from agent.benchmarks.formats import AUTO, NAMES, read_results
 from agent.benchmarks.plan_edit import CURVE, Edited, PlanFile, chosen_tier, curve_data, open_plan, with_curve, write
-from agent.benchmarks.remarks import LOCAL_CLOCK
+from agent.benchmarks.remarks import CONTRADICTION, LOCAL_CLOCK
 from agent.benchmarks.results import Measured
+from agent.benchmarks.same_tier import CHECKS, differences
 from agent.commands.arguments import add_format
 from agent.commands.connecting import NAMES as WAYS_IN
 from agent.commands.connecting import add_ways_in, option, ways_in
@@ -35,7 +36,7 @@ from rules.plan_findings import Finding, tier_findings
 if TYPE_CHECKING:
     from agent.benchmarks.telemetry import TelemetryFound
 
-FINE = 0
+FINE, FINDING = 0, 1
 SPECULATION = "speculative_acceptance"
 
 NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
@@ -77,13 +78,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--org-id", metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
     )
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        choices=tuple(CHECKS),
+        help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
+    )
     add_format(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """What cannot be used raises BadBenchmark or BadPlan (exit 2), and then nothing was written."""
+    """What cannot be used, and what is of another model or machine than the tier's, raises BadBenchmark or BadPlan (exit 2), and
+    then nothing was written. A grave mistake in what was written is exit 1."""
     _check(options)
-    target = None
+    target, code = None, FINE
     if options.into is not None:
         plan = open_plan(options.into)
         target = _Target(plan=plan, tier=chosen_tier(plan, options.tier))
@@ -91,8 +100,8 @@ def run(options: argparse.Namespace) -> int:
     if target is None:
         _print_curve(options, imported)
     else:
-        _put(options, imported, target)
-    return FINE
+        code = _put(options, imported, target)
+    return max(code, FINDING if _contradicts(imported) else FINE)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -167,22 +176,54 @@ def _print_curve(options: argparse.Namespace, imported: Imported) -> None:
     _tell(imported, remarks)
 
 
-def _put(options: argparse.Namespace, imported: Imported, target: _Target) -> None:
+def _contradicts(imported: Imported) -> bool:
+    return any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
+
+
+def _of_the_tier(options: argparse.Namespace, imported: Imported, tier: TierPlan, name: str) -> tuple[Remark, ...]:
+    """What a person accepted though the files tell another. Raises BadPlan for the rest."""
+    found = differences(imported, tier)
+    refused = [
+        f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, name the tier that was "
+        f"measured, or, where they are the same, say --accept {what}"
+        for what, several in found.items()
+        if what not in options.accept
+        for where, measured, planned in several
+    ]
+    if refused:
+        raise BadPlan(tuple(refused))
+    return tuple(
+        Remark(
+            source=where, text=f"measured {measured}, tiers.{name}.{planned}; taken to be the same (--accept {what})"
+        )
+        for what, several in found.items()
+        for where, measured, planned in several
+    )
+
+
+def _put(options: argparse.Namespace, imported: Imported, target: _Target) -> int:
     head, notes = _comments(imported)
     edited = with_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
     tier = edited.plan.tiers[target.tier]
-    remarks = (*remarks_of(imported, tier, observed=options.telemetry is not None), *_went(target, edited, imported))
+    accepted = _of_the_tier(options, imported, tier, target.tier)
+    remarks = (
+        *accepted,
+        *remarks_of(imported, tier, observed=options.telemetry is not None),
+        *_went(target, edited, imported),
+    )
     changed = write(target.plan, edited.text)
     found = tier_findings(target.tier, tier)
+    code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
     if options.format == "json":
         given = {"plan": str(options.into), "tier": target.tier, "changed": changed}
         told = [{"severity": one.severity, "path": one.path, "text": one.text} for one in found]
         point = operating_point(tier)
         derived = {"operating_point": asdict(point) if point else None, "findings": told}
         _print_json({**given, **_as_data(imported), **derived, "remarks": _remark_data(remarks)})
-        return
+        return code
     _print_outcome(options, imported, tier, found, changed, target.tier)
     _tell(imported, remarks)
+    return code
 
 
 def _went(target: _Target, edited: Edited, imported: Imported) -> list[Remark]:
@@ -237,7 +278,8 @@ def _tell(imported: Imported, remarks: Sequence[Remark]) -> None:
     """A line each on stderr; what is said of several files is said once."""
     measured = {run.where for load in imported.loads for run in load.runs}
     said: dict[str, dict[str, None]] = {}
-    for remark in remarks:
+    # What cannot be is told before what is only weak.
+    for remark in sorted(remarks, key=lambda one: CONTRADICTION not in one.text):
         said.setdefault(remark.text, {})[remark.source] = None
     for text, about in said.items():
         sources = [source for source in about if source]

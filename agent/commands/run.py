@@ -24,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     loaded = load(find(options.config), role=options.role)
     set_up(loaded.config.logging)
+    for mistake in loaded.grave:
+        _log.error("%s", mistake)
     for warning in loaded.warnings:
         _log.warning("%s", warning)
     Daemon(loaded).run()

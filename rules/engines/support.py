@@ -124,7 +124,6 @@ def _everything(engine: Engine, release: str) -> Window:
     if engine.born:
         counters |= {"cold_starts": 1.0, "cold_start_seconds": 30.0}
     part = (Histogram(edges=(1.0, 10.0, math.inf), counts=(0.0, REQUESTS, 0.0), total=5 * REQUESTS),)
-    level = GaugeSum(integral=2 * SECONDS, seconds=SECONDS, minimum=2.0, maximum=2.0, samples=4)
     return Window(
         start=0.0,
         end=SECONDS,
@@ -132,8 +131,16 @@ def _everything(engine: Engine, release: str) -> Window:
         covered_seconds=SECONDS,
         counters={"restarts": 1.0, **counters},
         histograms=dict.fromkeys(_of(families, Kind.HISTOGRAM), part),
-        gauges=dict.fromkeys(_of(families, Kind.GAUGE), level),
+        gauges={name: _level(1.0 if name in _RATIOS else 2.0) for name in _of(families, Kind.GAUGE)},
     )
+
+
+_RATIOS = ("prefix_hit_gauge",)
+"""Gauges that cannot be above 1."""
+
+
+def _level(value: float) -> GaugeSum:
+    return GaugeSum(integral=value * SECONDS, seconds=SECONDS, minimum=value, maximum=value, samples=4)
 
 
 _AMOUNTS = {"spec_draft_tokens": 4 * REQUESTS, "spec_accepted_tokens": 2 * REQUESTS}

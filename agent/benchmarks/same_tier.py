@@ -1,0 +1,76 @@
+"""Whether what was benchmarked is what a tier of the plan runs: model, engine, GPU, tensor parallel degree.
+
+Owns the comparison and its sentences. A difference refuses the import unless a person says that the two are the same:
+capacity measured on another model or GPU sizes a fleet that does not exist. A further property is a row of CHECKS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from agent.benchmarks.curves import Imported
+from agent.benchmarks.results import Measured
+from rules.plan import TierPlan
+from rules.same_names import same_model
+
+Difference = tuple[str, str, str]
+"""Where it was measured, what was measured, and the path in the tier with what stands there."""
+
+
+def differences(imported: Imported, tier: TierPlan) -> dict[str, list[Difference]]:
+    """By name of CHECKS, what does not fit the tier; each value once, with the first run that tells it."""
+    found: dict[str, list[Difference]] = {}
+    for name, check in CHECKS.items():
+        told: dict[str, Difference] = {}
+        for load in imported.loads:
+            for run in load.runs:
+                for measured, planned in check(run, tier):
+                    told.setdefault(measured, (run.where, measured, planned))
+        if told:
+            found[name] = list(told.values())
+    return found
+
+
+Found = Iterator[tuple[str, str]]
+
+
+def _model(run: Measured, tier: TierPlan) -> Found:
+    if run.model and not same_model(run.model, tier.model):
+        yield f"the model {run.model}", f"model is {tier.model}"
+
+
+def _engine(run: Measured, tier: TierPlan) -> Found:
+    if run.setup.engine and run.setup.engine != tier.engine:
+        yield f"the engine {run.setup.engine}", f"engine is {tier.engine}"
+
+
+def _gpu(run: Measured, tier: TierPlan) -> Found:
+    """By the words with a number in them (H100, MI300X, L40S): people add memory and form, or leave them out."""
+    measured, planned = _words(run.setup.gpu), _words(tier.gpu.product)
+    if measured and planned and not (measured & planned):
+        yield f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
+
+
+def _words(product: str) -> set[str]:
+    """The names of chips in a product's name; "cpu" is one."""
+    return set(
+        re.findall(
+            r"cpu|[a-z]+\d+[a-z]*|\d{4}", re.sub(r"hbm\d\w*|sxm\d*|\d+\s?gb|\b\d+\s?x\s?", " ", product.casefold())
+        )
+    )
+
+
+def _parallelism(run: Measured, tier: TierPlan) -> Found:
+    degree = run.setup.tensor_parallel
+    if degree is not None and degree != tier.gpu.per_replica:
+        yield f"a tensor parallel degree of {degree}", f"gpu.per_replica is {tier.gpu.per_replica}"
+
+
+CHECKS: dict[str, Callable[[Measured, TierPlan], Found]] = {
+    "model": _model,
+    "engine": _engine,
+    "gpu": _gpu,
+    "parallelism": _parallelism,
+}
+"""By the name that `--accept` takes."""
