@@ -95,11 +95,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`.
-
-    That demand is of the bin that begins at `peak`; `expected_rps` of it is the median forecast, known events have
-    multiplied both by `event_factor`.
-    """
+    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`: that is of the bin that begins at
+    `peak`; `expected_rps` of it is the median forecast, known events have multiplied both by `event_factor`."""
 
     start: float
     replicas: int
