@@ -67,9 +67,9 @@ class Recommendation:
     `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
     there is no forecast; `expected_rps` of it is expected without a margin, known events have multiplied both by
     `event_factor`; `now_rps` is what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
-    `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `needed_now` and `minimum_warm` are
-    replicas. `coverage` is the share of past targets at or below their 95 % quantile, `error_ratio` the error by that of the
-    method `naive`; None where nothing could be counted.
+    `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `for_forecast`, `needed_now`,
+    `minimum_warm` and `held` are the replicas that each asks for. `coverage` is the share of past targets at or below their
+    95 % quantile, `error_ratio` the error by that of the method `naive`; None where nothing could be counted.
     """
 
     tier: str
@@ -92,6 +92,8 @@ class Recommendation:
     usable_high: float | None = None
     expected_rps: float | None = None
     event_factor: float = 1.0
+    for_forecast: int | None = None
+    held: int = 0
     ready: int | None = None
     coverage: float | None = None
     error_ratio: float | None = None
@@ -110,11 +112,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`.
-
-    That demand is of the bin that begins at `peak`; `expected_rps` of it is the median forecast, known events have
-    multiplied both by `event_factor`.
-    """
+    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`: that is of the bin that begins at
+    `peak`; `expected_rps` of it is the median forecast, known events have multiplied both by `event_factor`."""
 
     start: float
     replicas: int
@@ -128,9 +127,9 @@ class Step:
 class Prewarm:
     """All that is told of a tier; times are unix seconds.
 
-    `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1).
-    Demand is known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is set where the end of a
-    trace was taken for now. `reason` says why something is not there.
+    `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1). Demand is
+    known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is the end of a trace that was taken for
+    now. `reason` says why something is not there.
     """
 
     tier: str
@@ -179,8 +178,8 @@ def headline(one: Recommendation) -> str:
 def _trace_end(report: Prewarm) -> list[str]:
     if report.as_of is None or report.recommendation is None:
         return []
-    end = datetime.fromtimestamp(report.as_of, ZoneInfo(report.zone)).strftime("%Y-%m-%d %H:%M")
-    return [f"As of the end of the trace, {end} ({report.zone}): this is not live."]
+    end = datetime.fromtimestamp(report.as_of, ZoneInfo(report.zone))
+    return [f"As of the end of the trace, {end:%Y-%m-%d %H:%M} ({report.zone}): this is not live."]
 
 
 def _recommended(report: Prewarm) -> list[str]:
@@ -195,7 +194,7 @@ def _recommended(report: Prewarm) -> list[str]:
         ("count", _count_words(one)),
         (
             "never below",
-            f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm",
+            f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",
         ),
         ("forecast", f"{one.method}; {_record(one)}"),
         ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
@@ -237,9 +236,11 @@ def _demand(report: Prewarm, one: Recommendation) -> str:
     parts = one.parts
     if parts is None:
         return ""
-    covered = None if report.worth is None else report.worth.covered_ratio
-    beside = against_highest(parts, report.highest, report.zone, covered)
-    return f"{parts_sentence(parts)}; {beside}" if beside else parts_sentence(parts)
+    beside = against_highest(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
+    said = (
+        parts_sentence(parts) if one.for_forecast is None else f"{parts_sentence(parts)}: {_replicas(one.for_forecast)}"
+    )
+    return f"{said}; {beside}" if beside else said
 
 
 def _ready(one: Recommendation) -> str:

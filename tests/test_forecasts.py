@@ -352,6 +352,15 @@ def test_what_is_outlived_is_not_shown_any_more(history: Path) -> None:
         assert gone.at_lead is None
         assert gone.gap == f"the forecast of {(last + 1.0 - NOW) / 60:.0f} min ago is outlived"
         assert projection.ahead(last + 1.0) == ()
+        # The schedule is of demand up to half a minute before it was made.
+        kept, old = (forecasts.status(TIER, None, 3, NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
+        assert kept is not None
+        assert old is not None
+        assert kept.schedule
+        assert (old.schedule, old.reason) == (
+            (),
+            "the newest demand of the tier is 1 h old: no schedule is made of it",
+        )
 
 
 def test_what_was_said_a_lead_ago_of_now_is_kept(history: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_manifest_is_yaml_with_one_owner(live: Path, kind: str, capsys: pytest
     objects = [one for one in yaml.safe_load_all(out) if one]
     assert all(one["metadata"].get("namespace", "serving") == "serving" for one in objects)
     assert (GAUGE in out) == (kind in ("keda", "hpa"))
-    assert "chedule enough with 99% certainty, of demand up to" in " ".join(out.replace("\n#", " ").split())
+    assert "repeated every day: enough with 99% certainty, of demand up to" in " ".join(out.replace("\n#", " ").split())
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)

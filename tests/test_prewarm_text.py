@@ -40,6 +40,8 @@ ONE = Recommendation(
     certainty=0.99,
     quantile_rps=41.2,
     expected_rps=36.5,
+    for_forecast=6,
+    held=4,
     now_rps=36.0,
     usable_rps=7.5,
     usable_source="the plan",
@@ -110,11 +112,11 @@ def test_the_whole_text() -> None:
 chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps usable a replica); 4
   are ready: start 2 now
   because of   the demand expected then
-  demand       41.2 rps = 36.5 rps expected + 4.7 rps margin to P99; highest minute of the last
-               week: 42 rps (Sun 14:00)
+  demand       41.2 rps = 36.5 rps expected + 4.7 rps margin to P99: 6 replicas; highest minute of
+               the last week: 42 rps (Sun 14:00)
   lead         207 s: P95 of 14 measured cold starts
   usable       7.5 rps a replica: the plan
-  never below  5 for 36 rps now, 2 minimum warm
+  never below  5 for 36 rps now, 2 minimum warm, 4 held
   forecast     sizewatch; 95.3% at or below the 95% quantile, error 0.61 of same as now
   worth        pre-warming cost 7% less than reacting at 70% (--explain shows the numbers)
 
@@ -177,14 +179,19 @@ def test_every_reason_has_words() -> None:
             9.27,
             3.9,
             1.0,
-            "9.27 rps = 3.9 rps expected + 5.37 rps margin to P99; highest minute of the last week: 4.1 rps",
+            "9.27 rps = 3.9 rps expected + 5.37 rps margin to P99: 6 replicas; highest minute of the last week: 4.1 rps",
         ),
         (9.27, 3.9, 1.0, "the margin lifts it above: so far off were the worst of the forecast's own past errors, and"),
         (9.27, 3.9, 1.0, "99.10% of the last week's minutes stayed within their own P99"),
         (9.27, 4.5, 1.0, "the trend lifts it above: more is expected even without a margin"),
         (9.27, 7.0, 2.0, "9.27 rps = 7 rps expected (3.5 rps x 2 for a known event) + 2.27 rps margin"),
         (9.27, 7.0, 2.0, "the known event lifts it above: it multiplies demand by 2"),
-        (3.9, 4.0, 1.0, "3.9 rps = 4 rps expected - 0.1 rps margin to P99; highest minute of the last week: 4.1 rps"),
+        (
+            3.9,
+            4.0,
+            1.0,
+            "3.9 rps = 4 rps expected - 0.1 rps margin to P99: 6 replicas; highest minute of the last week: 4.1 rps",
+        ),
         (0.0, 0.0, 0.0, "0 rps = 0 rps expected (0 rps x 0 for a known event) + 0 rps margin"),
     ],
 )

@@ -200,6 +200,10 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
     assert (plain.event_factor, one.event_factor) == (1.0, 1.5)
     assert plain.parts.expected_rps == pytest.approx(rate(SETTLED + 180.0), rel=0.1)
     assert plain.parts.margin_rps > 0
+    assert one.for_forecast is not None
+    assert one.quantile_rps is not None
+    assert one.for_forecast >= one.quantile_rps / 2.0
+    assert max(one.for_forecast, one.needed_now, one.minimum_warm, one.held) == one.replicas
     assert one.parts.expected_rps == pytest.approx(1.5 * plain.parts.expected_rps)
     most = max(found.schedule, key=lambda step: step.demand_rps)
     assert most.event_factor == 3.0

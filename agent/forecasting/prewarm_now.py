@@ -169,7 +169,8 @@ def _note(found: Prewarm) -> str:
     """How sure the schedule in a manifest is, and of what demand it was made."""
     if found.schedule_certainty is None or found.seen_until is None:
         return ""
-    return f"schedule enough with {found.schedule_certainty:.0%} certainty, of demand up to {exact(found.seen_until)}"
+    sure = f"enough with {found.schedule_certainty:.0%} certainty, of demand up to {exact(found.seen_until)}"
+    return f"schedule of the day that follows, repeated every day: {sure}"
 
 
 HOLD_SECONDS = 60.0

@@ -151,6 +151,8 @@ def _recommendation(asked: Question, projection: Projection | None, found: Found
         quantile_rps=why.quantile_rps,
         expected_rps=found.demand.expected_rps if why.quantile_rps is not None else None,
         event_factor=found.demand.event_factor,
+        for_forecast=why.for_forecast if why.quantile_rps is not None else None,
+        held=why.holding,
         now_rps=why.now_rps,
         usable_rps=why.capacity.rps,
         usable_source=why.capacity.reason,
