@@ -228,7 +228,7 @@ class EventKeys(_Part):
 
 class Forecast(_Part):
     """What is known of the traffic to come, and how sure the capacity for it must be. The lead is the plan's
-    cold_start_seconds, where no cold start was seen yet."""
+    cold_start_seconds, until enough cold starts were timed from the request for the replica."""
 
     enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
     zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")

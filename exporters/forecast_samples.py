@@ -13,6 +13,7 @@ from exporters.names import Metric
 from exporters.prewarm_worth import Strategy
 from exporters.status import AgentStatus, ForecastHealth, ForecastStatus
 from rules.projections import Demand, Projection
+from rules.start_quantiles import StartQuantiles
 
 Samples = Callable[[AgentStatus], Iterator[tuple[tuple[str, ...], float]]]
 
@@ -54,11 +55,17 @@ def _weights(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 def _cold_starts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
-    for name, one in _tiers(status):
-        found = one.cold_start
-        if found is not None and found.measured_p95_seconds is not None:
-            yield (name, "0.5"), found.p50_seconds
-            yield (name, "0.95"), found.measured_p95_seconds
+    for name, one in _start_quantiles(status):
+        yield (name, one.timing, "0.5"), one.p50_seconds
+        yield (name, one.timing, "0.95"), one.p95_seconds
+
+
+def _start_counts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    return (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status))
+
+
+def _start_quantiles(status: AgentStatus) -> Iterator[tuple[str, StartQuantiles]]:
+    return ((name, one) for name, tier in _tiers(status) if tier.cold_start for one in tier.cold_start.known)
 
 
 def _worth(value: Callable[[Strategy], float]) -> Samples:
@@ -102,7 +109,7 @@ FORECAST_SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.FORECAST_MADE, _of_projections(lambda one: one.made_at)),
     (names.FORECAST_WEIGHT, _weights),
     (names.COLD_START_SECONDS, _cold_starts),
-    (names.COLD_STARTS, _of_tiers(lambda one: one.cold_start.count if one.cold_start is not None else None)),
+    (names.COLD_STARTS, _start_counts),
     (names.PREWARM_REPLICA_SECONDS, _worth(lambda one: 3600.0 * one.replica_hours)),
     (names.PREWARM_VIOLATION_SECONDS, _worth(lambda one: 60.0 * one.violation_minutes)),
     (names.FORECAST_RUNS, _of_process(lambda health: health.runs)),

@@ -173,7 +173,7 @@ FORECAST_FOR_NOW_RPS = _gauge(
 FORECAST_LEAD = _gauge(
     "forecast_lead_seconds",
     OF_TIER,
-    "How far ahead the forecast is judged: the P95 of the tier's measured cold starts, the plan's while they are few",
+    "How far ahead the forecast is judged: the tier's cold start, from the request for a replica to Ready",
 )
 FORECAST_COVERAGE = _gauge(
     "forecast_coverage_ratio", OF_TIER, "Share of past targets at or below their 95 % quantile; right is 0.95"
@@ -186,7 +186,9 @@ FORECAST_MADE = _gauge(
 )
 FORECAST_WEIGHT = _gauge("forecast_weight", (TIER, "method"), "Share of each method in the forecast in use")
 COLD_START_SECONDS = _gauge(
-    "cold_start_measured_seconds", OF_QUANTILE, "Cold start of the tier by the starts that were seen or told"
+    "cold_start_measured_seconds",
+    (TIER, "timing", QUANTILE),
+    "Cold start of the tier by the starts that were seen or told, by which part of it was timed (pod: the whole)",
 )
 PREWARM_REPLICA_SECONDS = _gauge(
     "prewarm_replica_seconds",
@@ -198,7 +200,7 @@ PREWARM_VIOLATION_SECONDS = _gauge(
     (TIER, "strategy"),
     "Time in which it would have had fewer replicas ready than the demand of that week needed",
 )
-COLD_STARTS = _gauge("cold_starts_measured", OF_TIER, "Starts that this rests on")
+COLD_STARTS = _gauge("cold_starts_measured", (TIER, "timing"), "Starts that this rests on")
 FORECAST_RUNS = _counter("forecast_runs", (), "Answers of the forecasting process, one a tier and minute")
 FORECAST_FAILURES = _counter("forecast_failures", (KIND,), "Questions that it did not answer, by kind")
 FORECAST_SECONDS = _gauge("forecast_duration_seconds", (), "How long the last round of forecasts took")

@@ -24,7 +24,12 @@ from rules.wording import number
 Tile = tuple[str, str, str, str]
 """Title, the number, what surrounds it, and markup of what a rule says of it."""
 
-_FROM = {Source.MEASURED: "measured", Source.ENGINE: "as the engine tells", Source.PLAN: "the plan's"}
+_FROM = {
+    Source.MEASURED: "from the request to Ready",
+    Source.ADDED: "measured in part, the rest by pods",
+    Source.PARTLY: "at least, measured in part",
+    Source.PLAN: "the plan's",
+}
 
 LEAST_SHOWN = 0.01
 """Of a method's share."""
@@ -99,8 +104,10 @@ def _cold_start(one: ForecastStatus) -> Tile:
     found = one.cold_start
     if found is None:
         return "Cold start P95", NOT_KNOWN, "no start was seen, and the plan has no cold_start_seconds", ""
-    count = f"{found.count} start{'' if found.count == 1 else 's'} known" if found.count else "no start seen"
-    label = "Cold start, planned" if found.source is Source.PLAN else "Cold start P95"
+    leading = found.leading
+    known = found.count if leading is None else leading.count
+    count = f"{known} start{'' if known == 1 else 's'} known" if known else "no start seen"
+    label = "Cold start, planned" if leading is None else f"Cold start {'P95' if leading.enough else 'slowest'}"
     return label, number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
 
 

@@ -1,25 +1,26 @@
-"""A tier's cold start as the lead of its pre-warming: P50 and P95 of the starts that are known, beside the plan's number.
+"""A tier's cold start as the lead of its pre-warming: the starts that are known, by kind of timing, against the plan's number.
 
-Owns the combination of what was measured, what engines say of themselves and what the configuration has, in this order; and
-the sentence about it. The starts are `rules.starts`'; they are one tier's: a lead that was measured on one hardware
-generation is wrong on another (guide 9.5), so tiers are never put together here.
+Owns how the lead follows from them, and the sentence about it. The starts are `rules.starts`'; they are one tier's: a lead that
+was measured on one hardware generation is wrong on another (guide 9.5), so tiers are never put together here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.starts import ENOUGH, LEAD_QUANTILE, Start, nearest_rank
+from rules.start_quantiles import StartQuantiles, quantiles_by_timing, unseen_quantile
+from rules.starts import ENOUGH, Start, Timing
 from rules.wording import number
 
 
 class Source(StrEnum):
-    """Where the P95, which is the lead, comes from."""
+    """Where the lead comes from."""
 
-    MEASURED = "measured"
-    ENGINE = "engine"
+    MEASURED = "measured"  # starts timed from the request for the replica to Ready
+    ADDED = "added"  # starts timed in part, and the rest from pods
+    PARTLY = "partly"  # starts timed in part, longer than all else that is known
     PLAN = "plan"
 
 
@@ -27,79 +28,117 @@ class Source(StrEnum):
 class ColdStart:
     """How long before a replica is needed it must be asked for: `p95_seconds`, from `source`.
 
-    `count` are the starts that are known, 0 where only the plan tells. `measured_p95_seconds` is theirs, also where the plan's
-    larger number is the lead; None without any.
+    `known` are the quantiles of the starts, one entry for each kind of timing, none where only the plan tells. `timing` is the
+    kind that the lead rests on, None where that is the plan.
     """
 
-    p50_seconds: float
     p95_seconds: float
-    count: int
     source: Source
     sentence: str
-    measured_p95_seconds: float | None = None
+    timing: Timing | None = None
+    known: tuple[StartQuantiles, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Starts that are known, of all kinds."""
+        return sum(one.count for one in self.known)
+
+    @property
+    def leading(self) -> StartQuantiles | None:
+        """The starts that the lead rests on, None where that is the plan."""
+        return next((one for one in self.known if one.timing is self.timing), None)
+
+
+_Lead = tuple[float, Source, Timing | None, str]
+"""A lead in seconds, where it is from, the kind of timing it rests on, and why in words."""
+
+_LEFT_OUT = {
+    Timing.UNREADY: "the time until Ready is not in it",
+    Timing.PROCESS: "finding a node and pulling the image are not in it",
+    Timing.SILENCE: "it may lack the time for a node and the image",
+    Timing.ENGINE: "what comes before the engine's own clock is not in it",
+}
 
 
 def cold_start(starts: Iterable[Start], plan_seconds: float | None) -> ColdStart | None:
     """The cold start of one tier from its known starts and the plan's `cold_start_seconds`; None where neither tells anything.
 
-    Quantiles are by nearest rank: the P95 of fewer than 20 starts is the slowest of them. What was measured is believed alone
-    from 20 starts on (below, one start in twenty need not have been seen), before that the larger of it and the plan's: a lead
-    too long costs some warm minutes, one too short is missed at every scale-up. What an engine says of its own start leaves
-    out container and interpreter, however often it says so: the larger of it and the plan's, always.
+    The lead is the longest of what is known, for one too long costs some warm minutes, one too short is missed at every
+    scale-up. Each kind of timing has its own P95 (of fewer than 20 starts the slowest). Only 20 starts that were timed from
+    the request for the replica to Ready set the plan's number aside: below, one start in twenty need not have been seen. Other
+    kinds leave a part out, however many they are; so they never undercut it. To these the P95 of the missing part is added
+    where pods of the tier show it. Beside 20 whole starts, other kinds count by their lower bounds alone.
     """
     every = tuple(starts)
-    measured = tuple(one for one in every if one.measured)
-    known, source = (measured, Source.MEASURED) if measured else (every, Source.ENGINE)
+    known = quantiles_by_timing(every)
     if not known:
         return None if plan_seconds is None else _by_plan(plan_seconds)
-    seconds = [one.lead_seconds for one in known]
-    p95 = nearest_rank(seconds, LEAD_QUANTILE)
-    alone = source is Source.MEASURED and len(known) >= ENOUGH
-    planned = plan_seconds is not None and plan_seconds > p95 and not alone
-    return ColdStart(
-        p50_seconds=nearest_rank(seconds, 0.5),
-        p95_seconds=plan_seconds if planned and plan_seconds is not None else p95,
-        count=len(known),
-        source=Source.PLAN if planned else source,
-        sentence=_sentence(known, source, plan_seconds, alone),
-        measured_p95_seconds=p95,
-    )
+    leads = (*_measured(known, plan_seconds), *_in_part(known, every, plan_seconds), *_planned(known, plan_seconds))
+    seconds, source, timing, why = max(leads, key=lambda one: one[0])
+    said = "; ".join(one.sentence for one in known)
+    return ColdStart(p95_seconds=seconds, source=source, sentence=f"{said}. {why}", timing=timing, known=known)
 
 
 def _by_plan(seconds: float) -> ColdStart:
     said = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
-    return ColdStart(p50_seconds=seconds, p95_seconds=seconds, count=0, source=Source.PLAN, sentence=said)
+    return ColdStart(p95_seconds=seconds, source=Source.PLAN, sentence=said)
 
 
-def _sentence(known: tuple[Start, ...], source: Source, plan_seconds: float | None, alone: bool) -> str:
-    said = f"{_known(known, source)}{_bounds(known, source)}"
-    if plan_seconds is None:
-        return f"{said}; the plan has no cold_start_seconds"
-    planned = number(plan_seconds, "seconds")
-    p95 = nearest_rank([one.lead_seconds for one in known], LEAD_QUANTILE)
-    if plan_seconds > p95 and not alone:
-        why = (
-            f"until {ENOUGH} starts are known" if source is Source.MEASURED else "for that leaves out what came before"
+def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
+    return next((one for one in known if one.timing is Timing.POD), None)
+
+
+def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
+    whole = _whole(known)
+    if whole is not None:
+        which = "P95" if whole.enough else "slowest"
+        said = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
+        yield whole.p95_seconds, Source.MEASURED, Timing.POD, said
+
+
+def _in_part(
+    known: tuple[StartQuantiles, ...], starts: tuple[Start, ...], plan_seconds: float | None
+) -> Iterator[_Lead]:
+    whole = _whole(known)
+    enough = whole is not None and whole.enough
+    for one in known:
+        if one.timing is Timing.POD:
+            continue
+        seconds = one.proven_seconds if enough else one.p95_seconds
+        said = (
+            f"The lead is at least {number(seconds, 'seconds')}: {_LEFT_OUT[one.timing]}; {_plan_words(plan_seconds)}"
         )
-        return f"{said}; the plan's {planned} are the lead {why}"
-    return f"{said}; the plan has {planned}"
+        yield seconds, Source.PARTLY, one.timing, said
+        unseen = None if enough else unseen_quantile(starts, one.timing)
+        if unseen is not None:
+            yield _added(one, *unseen, plan_seconds)
 
 
-def _known(known: tuple[Start, ...], source: Source) -> str:
-    seconds = [one.lead_seconds for one in known]
-    p50, p95 = (number(nearest_rank(seconds, q), "seconds") for q in (0.5, LEAD_QUANTILE))
-    how = "measured" if source is Source.MEASURED else "as the engine tells"
-    if len(known) == 1:
-        return f"one start, {how}: {p95}"
-    slowest = "the slowest" if len(known) < ENOUGH else "P95"
-    return f"{len(known)} starts, {how}: P50 {p50}, {slowest} {p95}"
+def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | None) -> _Lead:
+    lead = one.p95_seconds + unseen
+    seconds, part, rest = (number(each, "seconds") for each in (lead, one.p95_seconds, unseen))
+    which = "by one pod" if pods == 1 else f"{'the P95' if pods >= ENOUGH else 'the most'} of {pods} pods"
+    said = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
+    return lead, Source.ADDED, one.timing, said
 
 
-def _bounds(known: tuple[Start, ...], source: Source) -> str:
-    """How many of them are no more than a bound, in words."""
-    if source is Source.ENGINE:
-        return ""
-    upper = sum(1 for one in known if one.seconds.value is None)
-    if not upper:
-        return ""
-    return f" ({'all' if upper == len(known) else upper} of them at most, by the scrapes around)"
+def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
+    """The plan's number, unless enough starts were timed whole."""
+    whole = _whole(known)
+    if plan_seconds is None or (whole is not None and whole.enough):
+        return
+    planned = number(plan_seconds, "seconds")
+    if whole is not None:
+        said = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
+    else:
+        rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
+        said = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
+    yield plan_seconds, Source.PLAN, None, said
+
+
+def _plan_words(plan_seconds: float | None) -> str:
+    return (
+        "the plan has no cold_start_seconds"
+        if plan_seconds is None
+        else f"the plan has {number(plan_seconds, 'seconds')}"
+    )

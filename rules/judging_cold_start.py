@@ -1,8 +1,9 @@
-"""Cold starts: how long replicas took from process start to ready, against the lead that the plan gives them (guide 9.2, 9.5).
+"""Cold starts: how long replicas took, against the lead that the plan gives them (guide 9.2, 9.5).
 
-Owns the comparison of each start of the last hour, and of the P95 of all that are known of the tier (`rules.starts`). What
-the page tells is a lower bound of the plan's number: pulling the image and finding a node come before the process starts.
-Restarts are rare, so one late start is told; it was measured.
+Owns the comparison of each start of the last hour, and of the P95 of all that are known of the tier, one for each kind of timing
+(`rules.start_quantiles`). The plan's number is the whole, from the request for a replica to Ready. A start that was timed in
+part is a lower bound: above the plan it is proof, below it is none. Restarts are rare, so one late start is told; it was
+measured.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from dataclasses import dataclass
 
 from rules.judging import Case
 from rules.signals import Gap, Reading
-from rules.starts import ENOUGH, LEAD_QUANTILE, Start, nearest_rank
+from rules.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
+from rules.starts import Timing
 from rules.verdicts import Answer, Certainty, Status
 from rules.wording import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A start of the hold, or the mean of several of one replica within one minute: seconds from process start to ready."""
+    """A start of the hold, or the mean of several of one replica within one minute: its seconds at least."""
 
     replica: str | None
     seconds: float
@@ -33,13 +35,20 @@ def judge_cold_start(case: Case) -> Answer:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no cold_start_seconds{_measured(case)}")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    starts = _starts(case)
-    late = [one for one in starts if one.seconds > planned * case.limit("factor")]
-    known = tuple(one for one in case.starts if one.measured)
-    if known and not late and (not starts or _lead_of(known) > planned * case.limit("factor")):
-        return _of_all_known(case, known, planned)
-    if starts:
-        return _verdict(case, starts, planned)
+    allowed = planned * case.limit("factor")
+    recent = {timing: found for timing in _RECENT if (found := _starts(case, timing))}
+    for timing, starts in recent.items():
+        if any(one.seconds > allowed for one in starts):
+            return _verdict(case, starts, timing, planned)
+    known = {one.timing: one for one in _known(case)}
+    late = [one for one in known.values() if one.p95_seconds > allowed]
+    if late:
+        return _of_all_known(case, max(late, key=lambda one: (one.proven_seconds > allowed, one.p95_seconds)), planned)
+    if recent and (Timing.POD in recent or Timing.POD not in known):
+        timing, starts = next(iter(recent.items()))
+        return _verdict(case, starts, timing, planned)
+    if known:
+        return _of_all_known(case, next(iter(known.values())), planned)
     told = _as_told(case)
     if told:
         return _by_engine(case, told, planned)
@@ -50,32 +59,57 @@ def judge_cold_start(case: Case) -> Answer:
     return case.unknown(Gap.NO_TRAFFIC, "no start was seen")
 
 
-def _lead_of(known: tuple[Start, ...]) -> float:
-    return nearest_rank([one.lead_seconds for one in known], LEAD_QUANTILE)
+_RECENT = (Timing.POD, Timing.UNREADY, Timing.PROCESS)
+"""Starts of the hold are judged one by one where they have a value or a lower bound that is not the engine's word."""
 
 
-def _of_all_known(case: Case, known: tuple[Start, ...], planned: float) -> Answer:
-    """The P95 of all starts that are known of the tier: what is wrong with a lead does not end with the hour of one start."""
-    allowed, slow = planned * case.limit("factor"), _lead_of(known)
-    proven = nearest_rank([one.seconds.low or 0.0 for one in known], LEAD_QUANTILE)
-    observed = Reading(value=slow, low=proven, high=None, n=float(len(known)))
+def _known(case: Case) -> tuple[StartQuantiles, ...]:
+    return tuple(one for one in quantiles_by_timing(case.starts) if one.timing is not Timing.ENGINE)
+
+
+def _of_all_known(case: Case, known: StartQuantiles, planned: float) -> Answer:
+    """The P95 of all starts of a kind that are known of the tier: what is wrong with a lead does not end with the hour of one
+    start."""
+    allowed, slow, proven = planned * case.limit("factor"), known.p95_seconds, known.proven_seconds
+    observed = Reading(value=slow, low=proven, high=None, n=float(known.count))
     expected = Reading(value=planned, low=0.0, high=planned, n=1.0)
-    sentence = f"{_known_word(len(known), number(slow, 'seconds'))}; {number(planned, 'seconds')} are planned"
+    said = f"{_known_word(known)}; {_planned_words(planned, known.timing, fine=slow <= allowed)}"
     if slow <= allowed:
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+        return case.verdict(Status.OK, _of_fine(known.timing), observed, expected, said)
     certainty = Certainty.CERTAIN if proven > allowed else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, observed, expected, sentence)
+    return case.verdict(Status.WARNING, certainty, observed, expected, said)
 
 
-def _known_word(count: int, took: str) -> str:
-    if count == 1:
-        return f"The one start that is known took {took}"
-    if count < ENOUGH:
-        return f"The slowest of {count} known starts took {took}"
-    return f"Of {count} known starts 95% took at most {took}"
+def _of_fine(timing: Timing) -> Certainty:
+    """How sure a start within the plan is: a part of it that is shorter proves nothing."""
+    return Certainty.CERTAIN if timing is Timing.POD else Certainty.LIKELY
 
 
-def _starts(case: Case) -> tuple[Counted, ...]:
+def _planned_words(planned: float, timing: Timing, *, fine: bool) -> str:
+    words = f"{number(planned, 'seconds')} are planned"
+    if timing is Timing.POD:
+        return words
+    return f"{words} for the whole, which was not timed" if fine else f"{words} for the whole"
+
+
+def _known_word(known: StartQuantiles) -> str:
+    took, how = number(known.p95_seconds, "seconds"), f"timed {FROM_TO[known.timing]}"
+    if known.count == 1:
+        return f"The one start that is known, {how}, took {took}"
+    if not known.enough:
+        return f"The slowest of {known.count} starts {how} took {took}"
+    return f"Of {known.count} starts {how} 95% took at most {took}"
+
+
+def _starts(case: Case, timing: Timing) -> tuple[Counted, ...]:
+    """The starts of the hold with this timing. Windows count those from process start to ready, of every replica."""
+    if timing is not Timing.PROCESS:
+        since = case.now - case.rule.window_seconds
+        return tuple(
+            Counted(replica=one.replica, seconds=one.seconds.low or 0.0, count=1.0)
+            for one in case.starts
+            if one.source is timing and one.t > since
+        )
     found = [(s.replica, s.window.counters) for s in case.slices if s.window.counters.get("cold_starts", 0.0) > 0]
     return tuple(
         Counted(
@@ -93,7 +127,7 @@ def _as_told(case: Case) -> dict[str | None, float]:
     return {replica: gauge.maximum for replica, gauge in gauges if gauge is not None and gauge.maximum > 0}
 
 
-def _verdict(case: Case, starts: tuple[Counted, ...], planned: float) -> Answer:
+def _verdict(case: Case, starts: tuple[Counted, ...], timing: Timing, planned: float) -> Answer:
     allowed = planned * case.limit("factor")
     count = math.fsum(one.count for one in starts)
     mean = math.fsum(one.seconds * one.count for one in starts) / count
@@ -101,11 +135,11 @@ def _verdict(case: Case, starts: tuple[Counted, ...], planned: float) -> Answer:
     late = math.fsum(one.count for one in starts if one.seconds > allowed)
     observed = Reading(value=slowest.seconds, low=slowest.seconds, high=None, n=count)
     expected = Reading(value=planned, low=0.0, high=planned, n=1.0)
-    took = f"{number(slowest.seconds, 'seconds')} from process start to ready"
+    took = f"{number(slowest.seconds, 'seconds')} {FROM_TO[timing]}"
     if not late:
         most = f"at most {took}" if count > 1 else took
-        sentence = f"{_starts_word(count)} took {most}; {number(planned, 'seconds')} are planned"
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+        sentence = f"{_starts_word(count)} took {most}; {_planned_words(planned, timing, fine=True)}"
+        return case.verdict(Status.OK, _of_fine(timing), observed, expected, sentence)
     sentence = (
         f"{late:.0f} of {_starts_word(count)} took longer than the planned {number(planned, 'seconds')}: "
         f"{slowest.replica or case.view.tier} {took}"
@@ -129,9 +163,13 @@ def _by_engine(case: Case, told: dict[str | None, float], planned: float) -> Ans
 
 
 def _measured(case: Case) -> str:
-    known = tuple(one for one in case.starts if one.measured)
-    seconds = [_lead_of(known)] if known else [one.seconds for one in _starts(case)]
-    return f"; {number(max(seconds), 'seconds')} were measured" if seconds else ""
+    """What is known where nothing is planned: the whole where it was timed, else the part that took longest."""
+    known = _known(case)
+    if known:
+        one = next((each for each in known if each.timing is Timing.POD), max(known, key=lambda each: each.p95_seconds))
+        return f"; {number(one.p95_seconds, 'seconds')} were measured {FROM_TO[one.timing]}"
+    seconds = [one.seconds for one in _starts(case, Timing.PROCESS)]
+    return f"; {number(max(seconds), 'seconds')} were measured {FROM_TO[Timing.PROCESS]}" if seconds else ""
 
 
 def _starts_word(count: float) -> str:

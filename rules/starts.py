@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 
 from pydantic import TypeAdapter
 
@@ -43,6 +44,16 @@ ENOUGH = 20
 SAME_SECONDS = windows.RESTART_TOLERANCE_SECONDS
 
 FINISHED = "requests_finished"
+
+
+class Timing(StrEnum):
+    """Which part of a cold start was timed, by which clock. Only `POD` is the whole; kinds are never put together."""
+
+    POD = "pod"  # from the pod's making, which is the request for the replica, to Ready
+    UNREADY = "pod_unready"  # from the pod's making to the first page; Ready was not seen
+    PROCESS = "process"  # from process start to ready, by the page
+    SILENCE = "silence"  # from the last page of the process before to the first page
+    ENGINE = "engine"  # what the engine says of its own start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +101,16 @@ class Start:
     @property
     def measured(self) -> bool:
         """Whether more is known of it than what the engine says of itself."""
-        return self.asked_at is not None or self.started_at is not None or self._silence is not None
+        return self.source is not Timing.ENGINE
 
     @property
-    def source(self) -> str:
-        """Whose clock it is timed by: the pod's, the page's own, the silence around it, or the engine's word."""
+    def source(self) -> Timing:
+        """The kind of timing that `seconds` is of: the widest that is known."""
         if self.asked_at is not None:
-            return "pod"
-        return "page" if self.started_at is not None else "silence" if self._silence is not None else "engine"
+            return Timing.UNREADY if self.pod_ready_at is None else Timing.POD
+        if self.started_at is not None:
+            return Timing.PROCESS
+        return Timing.SILENCE if self._silence is not None else Timing.ENGINE
 
     @property
     def seconds(self) -> Reading:
@@ -121,13 +134,21 @@ class Start:
 
     def _since_asked(self, asked_at: float, until: float) -> Reading:
         """From the pod's making, which is when it was asked for, to Ready, which is when traffic may come. Where it was not
-        seen to become Ready: at least to the engine's readiness, at most to the first page or the first request served.
+        seen to become Ready: at least to the first page, for it was not Ready then, at most to the first request served.
         """
         if self.pod_ready_at is not None:
             took = max(0.0, self.pod_ready_at - asked_at)
             return Reading(value=took, low=took, high=took, n=1.0)
-        low = max(0.0, (self.ready_at or self.container_at or asked_at) - asked_at)
-        return Reading(value=None, low=low, high=max(low, until - asked_at), n=1.0)
+        low = max(0.0, self.seen_at - asked_at)
+        high = None if self.served_at is None else max(low, until - asked_at)
+        return Reading(value=None, low=low, high=high, n=1.0)
+
+    def unseen_seconds(self, timing: Timing) -> float | None:
+        """What a timing of this kind leaves out of this start, in seconds. None where not both, whole and part, are known."""
+        took = self.ready_at - self.started_at if self.ready_at is not None and self.started_at is not None else None
+        part = {Timing.PROCESS: took, Timing.ENGINE: self.engine_seconds}.get(timing)
+        whole = self.seconds.value if self.source is Timing.POD else None
+        return None if whole is None or part is None else max(0.0, whole - part)
 
     @property
     def lead_seconds(self) -> float:

@@ -1,22 +1,44 @@
-"""A tier's cold start: measured, told by the engine, or planned; the lead is its P95 and never too short for want of starts."""
+"""A tier's cold start: kinds of timing are kept apart, and the lead is never shorter than the whole is known to be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making import START
 
 from forecast.cold_start import ColdStart, Source, cold_start
-from rules.starts import ENOUGH, Start
+from rules.starts import ENOUGH, Start, Timing
 
 
 def timed(*seconds: float) -> tuple[Start, ...]:
-    """Starts whose pages tell that they took so long."""
+    """Starts whose pages tell that they took so long from process start to ready."""
     return tuple(
         Start(replica=f"r{n}", seen_at=START + n * 60, started_at=START + n * 60 - s, ready_at=START + n * 60)
         for n, s in enumerate(seconds)
     )
+
+
+def by_pod(*seconds: float, process: float | None = None) -> tuple[Start, ...]:
+    """Starts whose pods took so long from their making to Ready; `process` of it by the page, where it tells."""
+    return tuple(
+        Start(
+            replica=f"p{n}",
+            seen_at=START + s,
+            asked_at=START,
+            pod_ready_at=START + s,
+            started_at=None if process is None else START + s - process,
+            ready_at=None if process is None else START + s,
+        )
+        for n, s in enumerate(seconds)
+    )
+
+
+def not_ready(*seconds: float) -> tuple[Start, ...]:
+    """Starts of pods that gave their first page then and were never seen Ready."""
+    return tuple(Start(replica=f"u{n}", seen_at=START + s, asked_at=START) for n, s in enumerate(seconds))
 
 
 def bounded(*seconds: float) -> tuple[Start, ...]:
@@ -36,60 +58,135 @@ def of(starts: Iterable[Start], planned: float | None = None) -> ColdStart:
     return found
 
 
-def numbers(found: ColdStart) -> tuple[float, float, int, str]:
-    return found.p50_seconds, found.p95_seconds, found.count, found.source
+def lead(starts: Iterable[Start], planned: float | None = None) -> tuple[float, str]:
+    found = of(starts, planned)
+    return found.p95_seconds, found.source
 
 
-TWENTY = timed(*(float(n) for n in range(1, ENOUGH + 1)))
+Kind = Callable[..., tuple[Start, ...]]
+IN_PART: tuple[Kind, ...] = (timed, bounded, by_engine, not_ready)
 
 
-def test_from_twenty_starts_on_the_measured_p95_is_the_lead_whatever_the_plan_says() -> None:
-    for planned in (5.0, 600.0):
-        assert numbers(of(TWENTY, planned)) == (10.0, 19.0, 20, "measured")
-    assert of(TWENTY, 600.0).sentence == "20 starts, measured: P50 10 s, P95 19 s; the plan has 600 s"
-    assert of(TWENTY).sentence == "20 starts, measured: P50 10 s, P95 19 s; the plan has no cold_start_seconds"
-
-
-def test_with_fewer_the_p95_is_the_slowest_and_the_larger_of_it_and_the_plan_leads() -> None:
-    few = timed(50.6, 26.8, 35.3)
-    found = of(few, 40.0)
-    assert numbers(found) == (pytest.approx(35.3), pytest.approx(50.6), 3, "measured")
-    assert found.sentence == "3 starts, measured: P50 35.3 s, the slowest 50.6 s; the plan has 40 s"
-    found = of(few, 60.0)
-    assert numbers(found) == (pytest.approx(35.3), 60.0, 3, "plan")
-    assert found.measured_p95_seconds == pytest.approx(50.6)
-    assert found.sentence == (
-        "3 starts, measured: P50 35.3 s, the slowest 50.6 s; the plan's 60 s are the lead until 20 starts are known"
+@pytest.mark.parametrize("kind", IN_PART)
+@pytest.mark.parametrize("count", [1, 19, 20, 40, 200])
+def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_they_are(kind: Kind, count: int) -> None:
+    found = of(kind(*[90.0] * count), 207.0)
+    assert (found.p95_seconds, found.source, found.leading) == (207.0, Source.PLAN, None)
+    assert found.count == count
+    assert found.sentence.endswith(
+        ". None is timed from the request for the replica, so the plan's 207 s are the lead: 117 s were not timed"
     )
-    assert of(TWENTY[1:], 600.0).source is Source.PLAN
+
+
+@pytest.mark.parametrize("kind", IN_PART)
+@pytest.mark.parametrize("count", [1, 20, 200])
+def test_starts_that_took_longer_than_the_plan_lengthen_the_lead_whatever_was_timed_of_them(
+    kind: Kind, count: int
+) -> None:
+    assert lead(kind(*[250.0] * count), 207.0) == (250.0, Source.PARTLY)
+    assert lead(by_pod(*[250.0] * count), 207.0) == (250.0, Source.MEASURED)
+
+
+def test_the_sentence_says_what_a_longer_start_leaves_out() -> None:
+    assert of(timed(*[250.0] * 20), 207.0).sentence == (
+        "20 starts timed from process start to ready: P50 250 s, P95 250 s. "
+        "The lead is at least 250 s: finding a node and pulling the image are not in it; the plan has 207 s"
+    )
+
+
+def test_twenty_starts_from_the_request_to_ready_set_the_plan_aside_and_nineteen_do_not() -> None:
+    twenty = by_pod(*(float(n) for n in range(91, 111)))
+    for planned in (5.0, 600.0):
+        assert lead(twenty, planned) == (109.0, Source.MEASURED)
+    assert of(twenty, 600.0).sentence == (
+        "20 starts timed from the request for the pod to Ready: P50 100 s, P95 109 s. "
+        "The P95 from the request to Ready is the lead; the plan has 600 s"
+    )
+    found = of(twenty[1:], 600.0)
+    assert (found.p95_seconds, found.source) == (600.0, Source.PLAN)
+    assert found.sentence == (
+        "19 starts timed from the request for the pod to Ready: P50 101 s, the slowest 110 s. "
+        "The plan's 600 s are the lead until 20 starts are timed from the request to Ready"
+    )
+    assert lead(twenty[1:], 105.0) == (110.0, Source.MEASURED)
+    assert of(twenty[1:], 105.0).sentence.endswith(
+        ". The slowest from the request to Ready is the lead; the plan has 105 s"
+    )
+
+
+def test_kinds_are_never_put_together_in_one_quantile() -> None:
+    """Of all together the P95 would be 90 s: one in forty took longer."""
+    found = of((*timed(*[90.0] * 39), *by_pod(300.0)))
+    assert [(one.timing, one.count, one.p50_seconds, one.p95_seconds) for one in found.known] == [
+        (Timing.POD, 1, 300.0, 300.0),
+        (Timing.PROCESS, 39, 90.0, 90.0),
+    ]
+    assert (found.p95_seconds, found.timing) == (300.0, Timing.POD)
+    # Nor do starts timed in part help whole ones to be enough.
+    assert lead((*timed(*[90.0] * 39), *by_pod(*[100.0] * 19)), 207.0) == (207.0, Source.PLAN)
+
+
+def test_what_a_timing_leaves_out_is_added_from_pods_that_show_it() -> None:
+    pods = by_pod(210.0, 190.0, 200.0, process=60.0)
+    found = of((*timed(*[90.0] * 40), *pods), 207.0)
+    assert (found.p95_seconds, found.source, found.timing) == (240.0, Source.ADDED, Timing.PROCESS)
+    assert found.sentence == (
+        "3 starts timed from the request for the pod to Ready: P50 200 s, the slowest 210 s; "
+        "40 starts timed from process start to ready: P50 90 s, P95 90 s. "
+        "The lead is 240 s: these 90 s, and 150 s that they leave out, the most of 3 pods; the plan has 207 s"
+    )
+    assert "and 150 s that they leave out, by one pod;" in of((*timed(90.0), *pods[:1])).sentence
+    assert lead((*timed(*[90.0] * 40), *pods), 260.0) == (260.0, Source.PLAN)
+    # A pod whose page does not tell its process shows no part.
+    assert lead((*timed(*[90.0] * 40), *by_pod(100.0)), 50.0) == (100.0, Source.MEASURED)
+
+
+def test_beside_twenty_whole_starts_the_others_count_by_what_they_prove() -> None:
+    whole = by_pod(*[100.0] * 20, process=60.0)
+    assert lead((*whole, *timed(*[70.0] * 40)), 207.0) == (100.0, Source.MEASURED)
+    assert lead((*whole, *bounded(900.0)), 207.0) == (100.0, Source.MEASURED)
+    for longer in (timed(250.0), not_ready(250.0), by_engine(250.0)):
+        assert lead((*whole, *longer), 207.0) == (250.0, Source.PARTLY)
 
 
 def test_one_start_is_said_to_be_one() -> None:
-    assert of(timed(50.6)).sentence == "one start, measured: 50.6 s; the plan has no cold_start_seconds"
+    assert of(timed(50.6)).sentence == (
+        "one start timed from process start to ready: 50.6 s. "
+        "The lead is at least 50.6 s: finding a node and pulling the image are not in it; the plan has no cold_start_seconds"
+    )
+
+
+def test_with_fewer_than_twenty_the_quantile_is_the_slowest_and_is_said_to_be() -> None:
+    found = of(timed(50.6, 26.8, 35.3), 40.0)
+    assert found.p95_seconds == pytest.approx(50.6)
+    assert found.leading is not None
+    assert found.leading.quantile == "the slowest"
+    assert found.sentence.startswith("3 starts timed from process start to ready: P50 35.3 s, the slowest 50.6 s. ")
 
 
 def test_without_any_start_the_plan_is_the_lead_and_without_a_plan_nothing_is() -> None:
     found = of((), 120.0)
-    assert numbers(found) == (120.0, 120.0, 0, "plan")
-    assert (found.measured_p95_seconds, found.sentence) == (
-        None,
-        "no start was seen yet: the plan's 120 s are the lead",
-    )
+    assert (found.p95_seconds, found.source, found.known) == (120.0, Source.PLAN, ())
+    assert found.sentence == "no start was seen yet: the plan's 120 s are the lead"
     assert cold_start((), None) is None
 
 
-def test_upper_bounds_count_as_such() -> None:
-    found = of((*timed(30.0), *bounded(95.0)))
-    assert numbers(found) == (30.0, 95.0, 2, "measured")
-    assert "2 starts, measured: P50 30 s, the slowest 95 s (1 of them at most, by the scrapes around)" in found.sentence
-    assert "(all of them at most" in of(bounded(95.0, 80.0)).sentence
+def test_upper_bounds_are_said_to_be_such() -> None:
+    found = of((*timed(30.0), *bounded(95.0, 80.0)))
+    assert (found.p95_seconds, found.timing) == (95.0, Timing.SILENCE)
+    assert (
+        "2 starts timed from the last page before to the first page: P50 80 s, the slowest 95 s "
+        "(all of them at most, by the scrapes around). The lead is at least 95 s: it may lack the time for a node"
+    ) in found.sentence
 
 
-def test_what_engines_say_of_themselves_never_undercuts_the_plan_and_gives_way_to_what_was_measured() -> None:
-    assert numbers(of(by_engine(31.0, 12.0))) == (12.0, 31.0, 2, "engine")
-    many = by_engine(*(31.0 + n for n in range(ENOUGH + 5)))
-    found = of(many, 600.0)
-    assert (found.p95_seconds, found.source) == (600.0, Source.PLAN)
-    assert found.sentence.endswith("; the plan's 600 s are the lead for that leaves out what came before")
-    assert of(many, 40.0).source is Source.ENGINE
-    assert numbers(of((*by_engine(300.0), *timed(50.0)))) == (50.0, 50.0, 1, "measured")
+starts_of = st.lists(st.floats(1.0, 900.0), max_size=30)
+
+
+@given(starts_of, starts_of, starts_of, st.lists(st.floats(1.0, 900.0), max_size=ENOUGH - 1), st.floats(1.0, 900.0))
+def test_without_enough_whole_starts_no_lead_is_below_the_plan_or_any_kinds_p95(
+    process: Sequence[float], silent: Sequence[float], engine: Sequence[float], pods: Sequence[float], planned: float
+) -> None:
+    found = of((*timed(*process), *bounded(*silent), *by_engine(*engine), *by_pod(*pods, process=1.0)), planned)
+    assert found.p95_seconds >= max([planned, *(one.p95_seconds for one in found.known)])
+    assert found.count == len(process) + len(silent) + len(engine) + len(pods)

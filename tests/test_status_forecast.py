@@ -20,14 +20,18 @@ from exporters.status_json import status_json
 from exporters.status_page import render_page
 from forecast.cold_start import ColdStart, Source
 from rules.projections import Demand
+from rules.start_quantiles import StartQuantiles
+from rules.starts import Timing
 
 COLD = ColdStart(
-    p50_seconds=110.0,
     p95_seconds=140.0,
-    count=23,
     source=Source.MEASURED,
-    sentence="23 starts, measured: P50 110 s, P95 140 s; the plan has 120 s",
-    measured_p95_seconds=140.0,
+    sentence="23 starts timed from the request for the pod to Ready: P50 110 s, P95 140 s. It is the lead",
+    timing=Timing.POD,
+    known=(
+        StartQuantiles(timing=Timing.POD, count=23, p50_seconds=110.0, p95_seconds=140.0, proven_seconds=140.0),
+        StartQuantiles(timing=Timing.PROCESS, count=2, p50_seconds=60.0, p95_seconds=80.0, proven_seconds=80.0),
+    ),
 )
 
 
@@ -78,10 +82,10 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     assert "Demand now 11.5 rps a lead ago 11 rps were expected, 95 % up to 12.5 rps" in page
     assert "Forecast in 140 s 12 rps 95 % up to 13.5 rps, 99 % up to 14.5 rps" in page
     assert f"Replicas recommended {recommended} 3 ready, 3 minimum warm, start {recommended - 3} now" in page
-    assert "Cold start P95 140 s measured, 23 starts known" in page
+    assert "Cold start P95 140 s from the request to Ready, 23 starts known" in page
     assert "Within the 95 % quantile 95.1% 95.1% of 1000 past targets at or below their 95% quantile" in page
     assert "Error by the naive one's 0.62 0.62 of same as now over 1000 targets" in page
-    assert "Lead: 23 starts, measured: P50 110 s, P95 140 s; the plan has 120 s." in page
+    assert f"Lead: {COLD.sentence}." in page
     assert "by sizewatch (" in page
     assert told.prewarm is not None
     assert told.prewarm.worth is not None
@@ -140,9 +144,11 @@ def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) ->
         f"sizewatch_forecast_coverage_ratio{{{tier}}}": 0.951,
         f"sizewatch_forecast_error_ratio{{{tier}}}": 0.62,
         f"sizewatch_forecast_made_timestamp_seconds{{{tier}}}": NOW,
-        f'sizewatch_cold_start_measured_seconds{{quantile="0.5",{tier}}}': 110.0,
-        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier}}}': 140.0,
-        f"sizewatch_cold_starts_measured{{{tier}}}": 23.0,
+        f'sizewatch_cold_start_measured_seconds{{quantile="0.5",{tier},timing="pod"}}': 110.0,
+        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="pod"}}': 140.0,
+        f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="process"}}': 80.0,
+        f'sizewatch_cold_starts_measured{{{tier},timing="pod"}}': 23.0,
+        f'sizewatch_cold_starts_measured{{{tier},timing="process"}}': 2.0,
         **{
             f'sizewatch_prewarm_{what}{{strategy="{one.name}",{tier}}}': seconds
             for one in told.prewarm.worth.strategies
@@ -170,10 +176,16 @@ def test_a_recommendation_that_is_withdrawn_takes_its_gauge_with_it(told: Foreca
 
 
 def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastStatus) -> None:
-    planned = replace(COLD, count=0, source=Source.PLAN, measured_p95_seconds=None)
+    planned = replace(COLD, source=Source.PLAN, timing=None, known=())
     found = samples(status(replace(told, cold_start=planned)))
     assert not [name for name in found if "cold_start_measured" in name]
     assert "Cold start, planned 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
+
+
+def test_the_tile_says_which_quantile_and_which_part_it_is_of(told: ForecastStatus) -> None:
+    few = replace(COLD, p95_seconds=80.0, source=Source.PARTLY, timing=Timing.PROCESS)
+    page = text(status(replace(told, cold_start=few)))
+    assert "Cold start slowest 80 s at least, measured in part, 2 starts known" in page
 
 
 def test_every_metric_of_forecasts_has_its_row_in_the_order_of_the_names() -> None:

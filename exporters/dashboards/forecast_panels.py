@@ -11,6 +11,7 @@ from exporters.dashboards.looks import COUNT, RATIO, RED, SECONDS, falling, limi
 from exporters.dashboards.panels import Kind, Line, Panel, Query
 from exporters.dashboards.queries import Where
 from exporters.names import Metric
+from rules.starts import ENOUGH
 
 
 def recommended(where: Where) -> str:
@@ -127,15 +128,16 @@ def lead(where: Where) -> Panel:
     """How far ahead it looks, and what a cold start takes."""
     return Panel(
         title="Lead and measured cold starts",
-        description=f"{names.FORECAST_LEAD.text}. It should follow the P95 of the cold starts.",
+        description=f"{names.FORECAST_LEAD.text}. {ENOUGH} starts of timing pod may shorten "
+        "it below the plan's number; the others only lengthen it.",
         kind=Kind.LINES,
         unit=SECONDS,
         queries=(
             Query(expr=q.told_by_tier(where, names.FORECAST_LEAD), legend="lead", line=Line.PLAN),
             *(
                 Query(
-                    expr=_quantile(where, names.COLD_START_SECONDS, quantile),
-                    legend=f"cold start P{float(quantile) * 100:.0f}",
+                    expr=q.told(where, names.COLD_START_SECONDS, f'quantile="{quantile}"'),
+                    legend=f"{{{{timing}}}} P{float(quantile) * 100:.0f}",
                 )
                 for quantile in ("0.5", "0.95")
             ),
@@ -160,10 +162,10 @@ def starts(where: Where) -> Panel:
     """How many cold starts the measured lead rests on."""
     return Panel(
         title="Cold starts measured",
-        description=f"{names.COLD_STARTS.text}. Few of them: the lead rests on the plan's number.",
+        description=f"{names.COLD_STARTS.text}. With fewer than {ENOUGH} of timing pod the lead is not below the plan's number.",
         kind=Kind.LINES,
         unit=COUNT,
-        queries=(Query(expr=q.told_by_tier(where, names.COLD_STARTS), legend="cold starts"),),
+        queries=(Query(expr=q.told(where, names.COLD_STARTS), legend="{{timing}}"),),
         decimals=0,
         width=12,
     )
