@@ -49,7 +49,8 @@ def pod(
 ) -> Object:
     """A pod with one container `engine` and a proxy beside it, as `kubectl get pod -o json` prints it."""
     began = made + 60.0 if started is None else started
-    at = made + 300.0 if became_ready is None else became_ready
+    # A condition that was never another one tells when the kubelet first saw the pod.
+    at = (made + 300.0 if ready else made) if became_ready is None else became_ready
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {"memory": "1Gi"}
     return {
         "apiVersion": "v1",

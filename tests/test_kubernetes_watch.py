@@ -308,6 +308,19 @@ def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: K
         assert times("new").asked_at is None, "a container that was started again was not asked for"  # type: ignore[attr-defined]
 
 
+def test_a_pod_that_was_ready_before_it_was_met_is_not_timed_from_its_making(kube: Kube, token: Path) -> None:
+    """An agent that starts while a probe fails: the pod served for a day, and would count as a start of a day."""
+    kube.put(pod("busy", made=1000.0, ready=False, became_ready=90_000.0))
+    with watching(kube, token) as watch:
+        assert sees(watch, "busy")
+        kube.put(pod("busy", made=1000.0, became_ready=90_060.0))
+        kube.put(pod("last"))
+        assert wait_for(lambda: "last" in names(watch.known()))
+        (busy,) = [one for one in watch.known().pods.values() if one.name == "busy"]
+        assert busy.ready
+        assert (busy.times.asked_at, busy.times.ready_at) == (None, None)
+
+
 def test_the_shapes_that_are_tested_with_are_those_of_kubernetes() -> None:
     kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
     newest = kubernetes_validate.latest_version()

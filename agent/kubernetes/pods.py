@@ -6,6 +6,7 @@ writes names, labels and annotations: every text is cut to a length and freed of
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ class Port:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """One pod. `own` are its annotations and labels of ours, by what stands after the prefix, annotations first; `address`
-    is empty until it has one. `waiting` says in Kubernetes' own word why its container does not run.
+    is empty until it has one. `waiting` says in Kubernetes' own word why its container does not run. `was_ready` says that it
+    is not Ready any more: its Ready condition changed after its container was started.
     """
 
     uid: str
@@ -55,6 +57,7 @@ class Pod:
     wants_gpu: bool = False
     host_network: bool = False
     ready: bool = False
+    was_ready: bool = False
     ending: bool = False
     restarts: int = 0
     waiting: str = ""
@@ -89,7 +92,8 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
     conditions = {bounded(c.get("type")): c for c in _mappings(status.get("conditions"))}
     engine = _engine(containers)
     state = next((s for s in states if engine is not None and s.get("name") == engine.get("name")), {})
-    ready = _is_true(conditions.get("Ready"))
+    ready, times = _is_true(conditions.get("Ready")), _times(meta, state, conditions)
+    changed_at = _seconds(_mapping(conditions.get("Ready")).get("lastTransitionTime"))
     return Pod(
         uid=uid,
         namespace=namespace,
@@ -104,10 +108,11 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         wants_gpu=engine is not None and _wants_gpu(engine),
         host_network=spec.get("hostNetwork") is True,
         ready=ready,
+        was_ready=not ready and (changed_at or 0.0) > (times.container_at or math.inf),
         ending=bool(meta.get("deletionTimestamp")),
         restarts=_whole(state.get("restartCount")),
         waiting=bounded(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
-        times=_times(meta, state, conditions),
+        times=times,
     )
 
 

@@ -177,7 +177,7 @@ class PodWatch:
     def _believed(self, pod: Pod) -> Pod:
         """When it was Ready is known of a pod that was seen before; of another, its condition may have changed often."""
         before = self._pods.get(pod.uid)
-        if not pod.ready and (before is not None or not pod.restarts):
+        if not pod.ready and not pod.was_ready and (before is not None or not pod.restarts):
             self._unready.add(pod.uid)
         kept = before.times.ready_at if before is not None and before.restarts == pod.restarts else None
         if kept is None and pod.ready and pod.uid in self._unready:
