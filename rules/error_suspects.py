@@ -18,6 +18,9 @@ from rules.windows import STEP_FAMILY
 MOST = 0.9
 """A replica with at least this share of what failed has the fault; the others share the rest."""
 
+NOTICEABLE = 0.05
+"""Of what is to be explained: fewer failed transfers are taken for chance (as for the other suspects)."""
+
 TRANSFERS = "kv_transfer_failures"
 
 
@@ -63,12 +66,15 @@ def no_steps(scene: Scene) -> Finding:
 
 def transfers(scene: Scene) -> Finding:
     """Whether KV blocks did not arrive: then a request fails, or its prompt is computed anew."""
-    count = scene.total.counters.get(TRANSFERS)
-    if count is None:
+    count, found = scene.total.counters.get(TRANSFERS), outcomes(scene.total)
+    if count is None or isinstance(found, Missing):
         return Finding(supported=None)
-    if count < 1:
-        return Finding(supported=False, text="no KV transfer failed")
-    return Finding(supported=True, proven=True, text=f"{count:,.0f} KV transfers failed in that time")
+    failing = scene.rule.way is Way.AVAILABILITY
+    of, word = (found.failed, "failed") if failing else (found.taken_on, "were taken on")
+    text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
+    if count < 1 or count <= NOTICEABLE * of:
+        return Finding(supported=False, text=text if count else "no KV transfer failed")
+    return Finding(supported=True, proven=True, text=text)
 
 
 def restarts(scene: Scene) -> Finding:

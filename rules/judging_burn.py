@@ -114,7 +114,7 @@ def _rung(case: Case, promise: Promise, name: str, status: Status) -> Rung:
 
 
 def _state(case: Case, promise: Promise, rung: Rung) -> State:
-    limit, needed = rung.burn * promise.allowed, case.limit("minimum_requests")
+    limit, needed = rung.burn * promise.allowed, max(1.0, case.limit("minimum_requests"))
     long, short = rung.long, rung.short
     if long.seconds < FULL_COVERAGE * rung.short_seconds or long.n < needed:
         return State.UNSEEN

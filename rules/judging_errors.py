@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from rules import windows
 from rules.bounds import CONFIDENCE
+from rules.catalogue import BY_NAME
 from rules.judging import LIKELY_CONFIDENCE, Case, persists, planned
 from rules.judging_burn import Promise, judge_promise, nothing_seen
 from rules.judging_tails import beyond_chance
 from rules.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice
+from rules.slices import Slice, TierView
 from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
 
 KINDS: tuple[tuple[str, str, str, str], ...] = (
@@ -44,10 +45,17 @@ def judge_availability(case: Case) -> Answer:
     return replace(answer, sentence=f"{answer.sentence}{remarks}")
 
 
+def allowed_to_fail(view: TierView) -> tuple[float, bool]:
+    """What share of requests may fail, and whether the plan says so; else it is the catalogue's."""
+    said = planned(view, "slo.availability")
+    if isinstance(said, float):
+        return 1 - said, True
+    return BY_NAME["AvailabilityBurn"].limit("allowed_share", view.limits), False
+
+
 def _promise(case: Case) -> Promise:
-    said = planned(case.view, case.rule.needs or "slo.availability")
-    allowed = 1 - said if isinstance(said, float) else case.limit("allowed_share")
-    whose = "" if isinstance(said, float) else " (the default: the plan has no slo.availability)"
+    allowed, of_plan = allowed_to_fail(case.view)
+    whose = "" if of_plan else " (the default: the plan has no slo.availability)"
     return Promise(allowed=allowed, broken=f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{whose}")
 
 

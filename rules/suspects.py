@@ -232,13 +232,7 @@ def _benchmark(scene: Scene) -> Finding:
 SUSPECTS: tuple[Suspect, ...] = (
     Suspect(cause="engine stopped", ways=FAILING, examine=error_suspects.no_steps),
     Suspect(cause="one replica", ways=UNSERVED, examine=error_suspects.one_replica),
-    Suspect(cause="GPU faults", ways=FAILING, examine=error_suspects.faults),
-    Suspect(
-        cause="KV transfers",
-        ways=SLOW | FAILING,
-        families=("ttft_seconds",),
-        examine=error_suspects.transfers,
-    ),
+    Suspect(cause="hardware faults", ways=FAILING, examine=error_suspects.faults),
     Suspect(cause="restarts", ways=FAILING, examine=error_suspects.restarts),
     Suspect(cause="client requests", ways=TURNED_AWAY, examine=error_suspects.of_clients),
     Suspect(cause="evictions", ways=HITS, families=PREFIX_HITS, examine=_evictions),
@@ -266,5 +260,8 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect(cause="evictions", ways=SLOW, examine=_evictions),
     Suspect(cause="queueing", ways=SLOW, families=("ttft_seconds",), examine=first_token.queueing),
     Suspect(cause="prefill", ways=USERS, families=("ttft_seconds",), examine=first_token.prefill),
+    Suspect(
+        cause="failed transfers", ways=LATENCY | FAILING, families=("ttft_seconds",), examine=error_suspects.transfers
+    ),
     Suspect(cause="benchmark", ways=SLOW, examine=_benchmark),
 )

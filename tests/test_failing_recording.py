@@ -92,7 +92,9 @@ def test_the_engine_counts_no_error_when_its_worker_is_dead_and_the_front_end_co
     assert counters["requests_failed"] == 0
     assert counters["http_requests_failed"] > 1600
     dead = phases()["engine dead"][0]
-    after = [w.window for w in replayed().windows if w.replica and dead < w.window.start < phases()["engine dead"][1] - 5]
+    after = [
+        w.window for w in replayed().windows if w.replica and dead < w.window.start < phases()["engine dead"][1] - 5
+    ]
     assert windows.add(after).counters["engine_steps"] == 0
 
 

@@ -292,4 +292,6 @@ def test_what_is_not_exposed_says_so_with_the_engines_name_and_is_not_read(table
     missing = {signal for signal, value in signals(page(name)).items() if value == Missing(gap=Gap.NOT_EXPOSED)}
     assert missing >= {"itl_p99_seconds", "eviction_rate", "prefix_reuse_ratio", "adapters_active"}
     unexplained = {signal for signal in missing if not told.keys() & {*BY_NAME[signal].families}}
-    assert all(signal.startswith(("gpu_", "tensor_", "dram_")) for signal in unexplained - {"arrival_rps", "refused_share"})
+    assert all(
+        signal.startswith(("gpu_", "tensor_", "dram_")) for signal in unexplained - {"arrival_rps", "refused_share"}
+    )

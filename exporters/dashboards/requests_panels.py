@@ -142,10 +142,28 @@ def unserved(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12)
         "have its prompt computed anew. Series appear where the engine counts them.",
         kind=Kind.LINES,
         unit=signal_unit("completed_rps"),
-        queries=tuple(
-            Query(expr=q.total(where, family, labels), legend=f"{word} {told}") for word, family in UNSERVED
-        ),
+        queries=tuple(Query(expr=q.total(where, family, labels), legend=f"{word} {told}") for word, family in UNSERVED),
         width=width,
+    )
+
+
+def unserved_shares(where: Where) -> Panel:
+    """The shares of failed and of refused requests that the verdicts see, and what is allowed to fail."""
+
+    def of(metric: Metric, rule: str, bound: str) -> str:
+        return q.by("max", q.BY_TIER, where.of(metric.name, f'rule="{rule}"', f'bound="{bound}"'))
+
+    return Panel(
+        title="Share of requests that failed or were refused",
+        description="As AvailabilityBurn and RequestsRefused see them; red is what the promised availability allows to fail.",
+        kind=Kind.LINES,
+        unit=RATIO,
+        queries=(
+            Query(expr=of(names.OBSERVED, "AvailabilityBurn", ""), legend="failed"),
+            Query(expr=of(names.OBSERVED, "RequestsRefused", ""), legend="refused"),
+            Query(expr=of(names.EXPECTED, "AvailabilityBurn", "upper"), legend="may fail", line=Line.LIMIT),
+        ),
+        width=12,
     )
 
 
