@@ -2,7 +2,7 @@
 
 Owns the compact tally that burn rates are computed from, and its sums over a time. It judges nothing: the rates and
 their limits are `rules.judging_burn`'s. Minutes become rows of five minutes after six hours, so that a tier takes about
-130 kB whatever it serves. A further objective on a latency is a row of OBJECTIVES.
+140 kB whatever it serves. A further objective on a latency is a row of OBJECTIVES.
 """
 
 from __future__ import annotations

@@ -103,6 +103,8 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
         (bare(cold_start_seconds=10**400), "tiers.t.cold_start_seconds: is too large a number"),
         (bare(cold_start_seconds=True), "tiers.t.cold_start_seconds: must be a number, not true"),
         (bare(slo={"ttft_p99_seconds": 2000000}), "tiers.t.slo.ttft_p99_seconds: must be at most 3600"),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 1}), "tiers.t.slo.availability: must be at most 0.99999"),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 0.5}), "tiers.t.slo.availability: must be at least 0.95"),
         (bare(operating_point={"usable_rps": -1}), "tiers.t.operating_point.usable_rps: must be greater than 0"),
         (bare(fleet={"instances": 2, "safety_factor": 0.9}), "tiers.t.fleet.safety_factor: must be at least 1"),
         (
