@@ -45,6 +45,7 @@ EMPTY: Mapping[str, str] = {
     },
     names.metric("kv_residency_seconds").name: "vLLM samples the life of blocks only where it is asked to",
     names.metric("kv_transfer_seconds").name: "no recorded engine moves KV blocks",
+    names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
     names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
     names.FOREIGN_ALERTS.name: _NO_ALERTS,
     names.ALERTMANAGER_UP.name: _NO_ALERTS,
