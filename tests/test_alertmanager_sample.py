@@ -12,6 +12,7 @@ import pytest
 import yaml
 from alertmanager_server import alertmanager, alerts, post
 from tools import tool
+from waiting import CEILING_SECONDS
 
 from exporters.alertmanager_sample import OF_THE_CASCADE, inhibitions
 from exporters.itself_rules import ROWS as ITSELF
@@ -23,7 +24,7 @@ Labels = Mapping[str, str]
 
 
 def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=CEILING_SECONDS)
 
 
 def test_amtool_accepts_it() -> None:

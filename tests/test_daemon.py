@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, health, made, metric, running, wait_for, write
+from daemon_runs import ask, configuration, further, health, made, metric, running, write
 from engine_server import answers_500, engines, hangs
+from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
 from agent.config import Loaded

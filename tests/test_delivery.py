@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import trustme
-from daemon_runs import free_port, wait_for
 from mortal_alertmanager import alertmanager
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting import posting
 from agent.alerting.delivery import Delivery
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.headers = dict(self.headers.items())
         self.server.bodies.append(body)
-        self.server.hold.wait(20)
+        self.server.hold.wait(CEILING_SECONDS)
         status, said = self.server.answer(body)
         self.send_response(status)
         self.send_header("Content-Length", str(len(said)))

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, free_port, process, wait_for
+from daemon_runs import ask, process
 from engine_server import engines
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
@@ -93,7 +94,7 @@ def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_t
         assert status(url)["agent"]["turn_errors"] == 0
         assert [path.name.startswith("sizewatch-demo-") for path in tmp_path.iterdir()] == [True]
         started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, err) == (0, "")
     assert out.endswith("\nEnded; nothing was left behind.\n")
     assert list(tmp_path.iterdir()) == []
@@ -108,7 +109,7 @@ def test_a_closed_terminal_or_a_kill_ends_it_in_order(tmp_path: Path, number: si
         assert wait_for(lambda: _turned(url))
         assert children(started.pid) == []
         started.send_signal(number)
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, err) == (0, "")
     assert "nothing was left behind" in out
     assert list(tmp_path.iterdir()) == []
@@ -123,20 +124,20 @@ def _turned(url: str) -> bool:
 
 def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
-        assert "nothing was left behind" in started.communicate(timeout=10)[0]
+        assert "nothing was left behind" in started.communicate(timeout=CEILING_SECONDS)[0]
         assert started.returncode == 0
     with demo(tmp_path, "--port", "0", "--seconds", "60") as started:
         head(started)
         begin = time.monotonic()
         started.send_signal(signal.SIGINT)
-        started.communicate(timeout=10)
+        started.communicate(timeout=CEILING_SECONDS)
     assert time.monotonic() - begin < 20
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_port_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
     with engines() as (engine,), demo(tmp_path, "--port", str(engine.port)) as started:
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out) == (2, "")
     assert err.splitlines() == [
         f"sizewatch demo: web.listen: cannot listen on 127.0.0.1:{engine.port}: address already in use",
@@ -150,7 +151,7 @@ def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
         head(started)
         assert started.stdout is not None
         started.stdout.close()
-        assert started.wait(timeout=15) == 0
+        assert started.wait(timeout=CEILING_SECONDS) == 0
         assert started.stderr is not None
         assert started.stderr.read() == ""
     assert list(tmp_path.iterdir()) == []

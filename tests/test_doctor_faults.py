@@ -27,6 +27,7 @@ import pytest
 import trustme
 from history_samples import booking
 from test_doctor import PAGE, about, free_port, loaded, serving, target
+from waiting import CEILING_SECONDS
 
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
@@ -356,7 +357,7 @@ def speaking(*parts: bytes) -> Iterator[int]:
                 for part in parts:
                     connection.sendall(part)
                     ended.wait(0.1)
-                ended.wait(30)
+                ended.wait(CEILING_SECONDS)
 
         def accept() -> None:
             with contextlib.suppress(OSError):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import wait_for
 from kube_standin import Kube, serving
 from stored_recordings import MemoryStore, agent_samples
 from test_fleet_turns import TIER, VIEW, Away, times
+from waiting import wait_for
 
 from agent.alerting.both_ways import Alerting
 from agent.config import parse_config
@@ -91,7 +91,7 @@ def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends
         assert of_other == []
         assert (one.store_health().leads, other.store_health().leads) == (True, False)
         one.stop()
-        assert wait_for(lambda: other.leads, 8.0)
+        assert wait_for(lambda: other.leads)
         now += 10.0
         other.turn()
         assert wait_for(lambda: bool(of_other)), "alerts that fire go on from where it took over"

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_runs import ROOT, wait_for
+from daemon_runs import ROOT
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting import child
 from agent.forecasting.child import MEMORY_BYTES, Child, Fault, NoAnswer
@@ -285,10 +286,10 @@ def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
         "one = child.Child(child.command(child.MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
     )
     left = Path(f"/proc/{int(done.stdout)}/stat")
-    assert wait_for(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z", 10.0)
+    assert wait_for(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -400,7 +401,7 @@ def test_the_daemons_side_loads_no_numbers_library() -> None:
         "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'lightgbm', 'dateutil', 'holidays') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
     )
     assert done.stdout.strip() == "[]"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import wait_for
 from kube_standin import Kube, serving
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes.api import Api, ApiTrouble, Server
 from agent.kubernetes.lease import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, Elector, Leadership
@@ -263,7 +263,7 @@ def test_never_two_lead_with_skewed_clocks_slow_networks_and_cuts(seed: int) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(CEILING_SECONDS)
     spans = sorted((start, end, name) for name, several in led.items() for start, end in several)
     assert sum(end - start for start, end, _ in spans) > 200.0, "somebody leads most of the time"
     assert len({name for _, _, name in spans}) > 1, "the lease changes hands"
@@ -289,7 +289,7 @@ def test_two_processes_with_a_real_api_one_leads_and_the_other_follows_when_it_s
         began = time.monotonic()
         one.stop()
         assert not one.leads
-        assert wait_for(lambda: two.leads, 6.0), "given back, it needs no 15 s"
+        assert wait_for(lambda: two.leads), "given back, it needs no 15 s"
         assert time.monotonic() - began < 5.5
         two.stop()
         assert kube.leases[NAME]["spec"]["holderIdentity"] == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from waiting import CEILING_SECONDS
 
 from agent.collect.nvml import NvmlReader
 from agent.collect.nvml_errors import CODES, Kind, NvmlRefusedError, ask
@@ -234,7 +235,7 @@ def read_in_a_new_process(**environment: str) -> list[str]:
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(root), "LD_LIBRARY_PATH": "", **environment}
     command = [sys.executable, "-c", READ_ONCE]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from daemon_runs import wait_for
 from engine_server import (
     Act,
     Engine,
@@ -23,6 +22,7 @@ from engine_server import (
     pages,
     redirects,
 )
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.collect.pages import PageFetcher
 from agent.collect.scrapers import Fetcher, Scraped, Scrapers, Target
@@ -241,7 +241,7 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
 
     def looked_up(host: Any, *words: Any, **more: Any) -> Any:
         if host == "engine.example":
-            found.wait(60)
+            found.wait(CEILING_SECONDS)
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return ask(host, *words, **more)
 

@@ -5,6 +5,7 @@ import socket
 import time
 
 import pytest
+from waiting import CEILING_SECONDS
 
 from agent.collect.transport import DeadlineReader
 
@@ -12,7 +13,7 @@ from agent.collect.transport import DeadlineReader
 def test_a_read_waits_for_no_longer_than_is_left_whatever_the_socket_would_allow() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(60)
+        ours.settimeout(CEILING_SECONDS)
         reader = io.BufferedReader(DeadlineReader(ours, time.monotonic() + 0.2))
         theirs.sendall(b"one line\nand a ha")
         assert reader.readline() == b"one line\n"

@@ -19,6 +19,7 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from status_samples import NOW, agent_status
+from waiting import CEILING_SECONDS
 
 from agent.config_keys import Web
 from agent.errors import BadConfig
@@ -45,9 +46,9 @@ def ask(
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers (lower case) and body of one request; `headers` with _ for -."""
     if tls is None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CEILING_SECONDS)
     else:
-        connection = http.client.HTTPSConnection("localhost", server.port, timeout=5, context=tls)
+        connection = http.client.HTTPSConnection("localhost", server.port, timeout=CEILING_SECONDS, context=tls)
     try:
         connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
         answer = connection.getresponse()
@@ -58,7 +59,7 @@ def ask(
 
 def raw(server: WebServer, data: bytes) -> bytes:
     """Everything that comes back for these bytes until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as sock:
         sock.sendall(data)
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
@@ -232,13 +233,13 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
 
     def source() -> AgentStatus:
         hangs.set()
-        goes_on.wait(10)
+        goes_on.wait(CEILING_SECONDS)
         return replace(STATUS, health=Health(last_turn_at=NOW))
 
     with serving(source, busy_seconds=0.05, stuck_after_seconds=0.3) as server:
         first = threading.Thread(target=ask, args=(server, "/metrics"))
         first.start()
-        assert hangs.wait(5)
+        assert hangs.wait(CEILING_SECONDS)
         assert ask(server, "/healthz")[0] == 200
         for path in ("/", "/metrics", "/api/status", "/readyz"):
             status, _, body = ask(server, path)
@@ -253,7 +254,7 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
 @contextmanager
 def silent(server: WebServer, number: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
     """Clients that connect, say this much and no more."""
-    several = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(number)]
+    several = [socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) for _ in range(number)]
     try:
         for sock in several:
             sock.sendall(data)

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from status_samples import agent_status
 from test_web import TOKEN, ask, issue, raw, serving, silent, trusting
+from waiting import CEILING_SECONDS
 
 from agent.alerting.receiver import Receiver
 from agent.errors import BadConfig
@@ -73,7 +74,7 @@ def test_a_crowd_of_half_requests_from_one_address_leaves_the_others_their_turn(
         wait(lambda: sum(server._server._open.values()) == 4)
         assert hung_up(server)
         start = time.monotonic()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5, source_address=("127.0.0.2", 0)) as other:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS, source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert other.recv(100).startswith(b"HTTP/1.1 200")
         assert time.monotonic() - start < 4
@@ -90,7 +91,7 @@ def wait(what: object, seconds: float = 5.0) -> None:
 
 def hung_up(server: WebServer) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as further:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as further:
             return further.recv(100) == b""
     except ConnectionResetError:
         return True
@@ -124,7 +125,7 @@ def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pyt
     assert time.monotonic() - start < 0.5
     gate._hashing.release()
     for one in waiting:
-        one.join(20)
+        one.join(CEILING_SECONDS)
     assert gate.admits("Basic YWRhOnNlY3JldA==")
 
 
@@ -270,7 +271,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_at_the_terminal(
     certificate, key = issue(authority, tmp_path)
     locked = tmp_path / "locked.key"
     words = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", str(locked), "-passout", "pass:secret"]
-    subprocess.run(words, check=True, capture_output=True, timeout=30)
+    subprocess.run(words, check=True, capture_output=True, timeout=CEILING_SECONDS)
     with pytest.raises(BadConfig, match=r"web.tls: .*locked.key cannot be used"):
         WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status)
 

@@ -17,6 +17,7 @@ import trustme
 from status_samples import agent_status
 from test_web import ask, issue, raw, serving, trusting
 from test_web_attacks import wait
+from waiting import CEILING_SECONDS
 
 from agent import web
 from agent.web import WebServer
@@ -52,7 +53,7 @@ def crowd(server: WebServer, said: bytes, receive_buffer: int = 0) -> Iterator[i
             one = open_ones.enter_context(socket.socket())
             if receive_buffer:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            one.settimeout(5)
+            one.settimeout(CEILING_SECONDS)
             one.bind((address, 0))
             with suppress(OSError):
                 one.connect(("127.0.0.1", server.port))
@@ -118,7 +119,7 @@ def test_a_client_that_hangs_up_at_once_is_no_error_of_ours(tmp_path: Path, capl
     caplog.set_level(logging.INFO)
     with serving(cert_file=certificate, key_file=key) as server:
         for _ in range(200):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as one:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as one:
                 one.sendall(b"\x16\x03\x01")
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
@@ -131,7 +132,7 @@ def test_a_request_may_come_a_byte_at_a_time(tmp_path: Path) -> None:
     certificate, key = issue(authority, tmp_path)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(cert_file=certificate, key_file=key) as server:
-        connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS)
         with trusting(authority).wrap_socket(connection, server_hostname="localhost") as slow:
             for byte in request:
                 slow.sendall(bytes([byte]))
@@ -147,7 +148,7 @@ def test_a_long_answer_arrives_whole_however_slowly_it_is_read(tmp_path: Path, m
         options = {} if tls is None else {"cert_file": certificate, "key_file": key}
         with serving(agent_status, **options) as server, socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.settimeout(10)
+            sock.settimeout(CEILING_SECONDS)
             sock.connect(("127.0.0.1", server.port))
             with tls.wrap_socket(sock, server_hostname="localhost") if tls is not None else sock as reader:
                 reader.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from daemon_runs import answers, ask, configuration, free_port, process, wait_for, write
+from daemon_runs import answers, ask, configuration, process, write
 from engine_server import engines
 from test_webhook import ALERT, TOKEN, body
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.receiver import BURST, PER_SECOND
 from agent.history.store import Store
@@ -66,10 +67,10 @@ def receiving(folder: Path) -> Iterator[Running]:
         path = write(folder, configuration(served, alerting=alerting, web={"listen": f"127.0.0.1:{port}"}))
         with process("run", "-c", str(path)) as started:
             running = Running(port=port, pid=started.pid, folder=folder)
-            assert wait_for(lambda: answers(running.url), 20), "the daemon does not answer"
+            assert wait_for(lambda: answers(running.url)), "the daemon does not answer"
             yield running
             started.terminate()
-            _, log = started.communicate(timeout=20)
+            _, log = started.communicate(timeout=CEILING_SECONDS)
             assert started.returncode == 0, log
             assert "Traceback" not in log
 
@@ -103,7 +104,7 @@ class Sender:
     def _answer(self, sent: bytes) -> str:
         """The status, or what went wrong with the connection."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=CEILING_SECONDS) as sock:
                 sock.sendall(sent)
                 return sock.recv(65_536)[9:12].decode() or "nothing"
         except OSError as error:
@@ -143,7 +144,7 @@ def test_a_flood_is_refused_while_scrapes_are_answered_and_only_what_was_taken_i
         assert (running.refusals("rate"), running.refusals("credentials")) == (told["429"], told["401"])
         assert len(scrapes) >= 3
         assert max(scrapes) < 1
-        assert wait_for(lambda: running.foreign_alerts() == taken, 10)
+        assert wait_for(lambda: running.foreign_alerts() == taken)
         assert running.most_memory_bytes() - memory < 10 * 2**20
     with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert {one.name for one in reader.foreign_alerts(0.0)} == taken
@@ -152,7 +153,7 @@ def test_a_flood_is_refused_while_scrapes_are_answered_and_only_what_was_taken_i
 def push(port: int, begin: bytes, piece: bytes = PIECE) -> tuple[bytes, int]:
     """Pushes 10 MB after the head, as long as that is let: the first line of the answer and how much went out."""
     pushed, answer = 0, b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS) as sock:
         # So that what went out is about what came in, not what waits in here.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(PIECE))
         try:
