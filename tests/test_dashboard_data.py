@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from alert_path_servers import query, scraping
-from daemon_runs import ask, free_port
+from daemon_runs import ask
 from dashboard_fleet import fleet
 from test_dashboard_queries import QUERIES, VALUES, base, named
+from waiting import free_port
 
 from agent.lint.catalogue import catalogue, read_page
 from agent.lint.linting import lint
