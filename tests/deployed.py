@@ -48,7 +48,9 @@ def built(folder: Path) -> dict[Key, Json]:
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("kubectl is not here: that the kustomizations build was NOT checked")
-    found = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+    found = subprocess.run(
+        [program, "kustomize", folder], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
     assert found.returncode == 0, found.stderr
     return {key(one): one for one in documents(found.stdout)}
 

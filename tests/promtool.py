@@ -44,7 +44,9 @@ def differences(folder: Path, rules: Path, cases: Iterable[Case], evaluated: str
         "tests": [_test(one) for one in cases],
     }
     file.write_text(json.dumps(tests, indent=1), encoding="utf-8")
-    ran = subprocess.run([tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=CEILING_SECONDS)
+    ran = subprocess.run(
+        [tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=CEILING_SECONDS
+    )
     return "" if ran.returncode == 0 else (ran.stdout + ran.stderr)[-6000:] or "promtool failed without a word"
 
 

@@ -231,7 +231,9 @@ def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(t
             served[0].act = answers_500
             assert wait_for(lambda: called.told("TargetDown", "firing"))
             (first,) = firing(manager)
-            (later,) = wait_for(lambda: [a for a in firing(manager) if _seconds(a["updatedAt"]) > _seconds(first["endsAt"])])
+            (later,) = wait_for(
+                lambda: [a for a in firing(manager) if _seconds(a["updatedAt"]) > _seconds(first["endsAt"])]
+            )
             assert later["startsAt"] == first["startsAt"], "it is the same one, that never ended"
             assert called.told("TargetDown", "resolved") == []
         assert wait_for(lambda: called.told("TargetDown", "resolved"))

@@ -50,7 +50,9 @@ def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_w
     act: Callable[[Handler], None], turns: int
 ) -> None:
     with engines(1) as (engine,):
-        options = TargetOptions(url=engine.url, timeout_seconds=0.25 if act in (hangs, hangs_mid_page) else CEILING_SECONDS)
+        options = TargetOptions(
+            url=engine.url, timeout_seconds=0.25 if act in (hangs, hangs_mid_page) else CEILING_SECONDS
+        )
         scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", options=options)])
         engine.act = act
         during = [scrapers.turn()["t", "r0"].snapshot for _ in range(turns)]

@@ -261,7 +261,9 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
     unit = tmp_path / "sizewatch.service"
     unit.write_text(UNIT.replace("/opt/sizewatch/bin/sizewatch", "/bin/true"), encoding="utf-8")
-    found = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+    found = subprocess.run(
+        [analyze, "verify", unit], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
     assert found.returncode == 0, found.stderr
     assert "sizewatch.service" not in found.stderr
 

@@ -38,7 +38,9 @@ def run(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
     lines = [line for line in block.splitlines() if not line.startswith("systemctl ")]
     text = "\n".join(("set -e", *lines)).replace("/opt/sizewatch/bin/python", sys.executable)
     text = text.replace("/var/lib/sizewatch", str(folder / "lib")).replace("/var/backups", str(folder / "backups"))
-    return subprocess.run(["sh", "-c", text], cwd="/", capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
+    return subprocess.run(
+        ["sh", "-c", text], cwd="/", capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
 
 
 @pytest.fixture

@@ -40,7 +40,13 @@ def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> 
 
 @contextmanager
 def watching(
-    kube: Kube, token: Path, *, keep: float = 60.0, seconds: float = CEILING_SECONDS, watch_seconds: float = 20.0, **asked: object
+    kube: Kube,
+    token: Path,
+    *,
+    keep: float = 60.0,
+    seconds: float = CEILING_SECONDS,
+    watch_seconds: float = 20.0,
+    **asked: object,
 ) -> Iterator[PodWatch]:
     watch = PodWatch(
         client(kube, token, seconds),

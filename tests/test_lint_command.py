@@ -217,7 +217,9 @@ assert "promql_parser" not in sys.modules
 cli.parser(["lint"])
 assert "promql_parser" in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=CEILING_SECONDS)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=CEILING_SECONDS
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -229,7 +229,9 @@ def read_in_a_new_process(**environment: str) -> list[str]:
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(root), "LD_LIBRARY_PATH": "", **environment}
     command = [sys.executable, "-c", READ_ONCE]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True)
+    done = subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
+    )
     assert done.stderr == ""
     return done.stdout.splitlines()
 

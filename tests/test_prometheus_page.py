@@ -255,5 +255,7 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
     promtool = tool("promtool")
     for status in (agent_status(), alone(full_replica()), agent_status(tiers=(planned_tier(),))):
         body, _ = render(status, PLAIN)
-        checked = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS)
+        checked = subprocess.run(
+            [promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS
+        )
         assert (checked.returncode, checked.stderr.decode()) == (0, "")

@@ -41,7 +41,12 @@ def server() -> Iterator[Server]:
 
 
 def api_of(server: Server, **options: Any) -> StoreApi:
-    given: dict[str, Any] = {"timeout_seconds": CEILING_SECONDS, "most_bytes": MOST_BYTES, "most_samples": 100, **options}
+    given: dict[str, Any] = {
+        "timeout_seconds": CEILING_SECONDS,
+        "most_bytes": MOST_BYTES,
+        "most_samples": 100,
+        **options,
+    }
     return StoreApi(StoreOptions(url=server.url, **given))
 
 

@@ -39,7 +39,9 @@ class Clock:
 class Watched:
     """Turns over some engines; `go` runs them 15 s apart."""
 
-    def __init__(self, served: list[Engine], source: Source | None = None, timeout: float = CEILING_SECONDS, **target: Any) -> None:
+    def __init__(
+        self, served: list[Engine], source: Source | None = None, timeout: float = CEILING_SECONDS, **target: Any
+    ) -> None:
         self.clock = Clock()
         self.targets = [
             Target(

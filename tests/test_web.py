@@ -276,7 +276,11 @@ def test_clients_that_stay_silent_or_stop_half_way_are_cut_off_and_others_get_th
 
 
 def test_a_client_that_sends_a_byte_now_and_then_has_one_deadline_for_all_of_them() -> None:
-    with serving(timeout_seconds=0.5) as server, silent(server, 1, b"GET / HTTP/1.1\r\n") as (client,), pytest.raises(OSError):
+    with (
+        serving(timeout_seconds=0.5) as server,
+        silent(server, 1, b"GET / HTTP/1.1\r\n") as (client,),
+        pytest.raises(OSError),
+    ):
         drip(client, time.monotonic() + CEILING_SECONDS)
 
 
@@ -347,7 +351,10 @@ def test_old_versions_of_tls_are_refused(authority: trustme.CA, tmp_path: Path) 
 
 def test_silent_and_plain_clients_on_a_tls_port_stop_nobody(authority: trustme.CA, tmp_path: Path) -> None:
     certificate, key = issue(authority, tmp_path)
-    with serving(cert_file=certificate, key_file=key, head_seconds=3600.0, timeout_seconds=3600.0) as server, silent(server, 2):
+    with (
+        serving(cert_file=certificate, key_file=key, head_seconds=3600.0, timeout_seconds=3600.0) as server,
+        silent(server, 2),
+    ):
         assert b"HTTP/1.1 200" not in raw(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
 

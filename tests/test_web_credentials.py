@@ -134,7 +134,9 @@ def test_a_name_that_the_file_could_not_hold_is_refused(name: str) -> None:
 def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agent.web_credentials", "ada"]
     root = Path(web_credentials.__file__).parent.parent
-    made = subprocess.run(command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS, check=True)
+    made = subprocess.run(
+        command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS, check=True
+    )
     users = tmp_path / "users"
     users.write_text(made.stdout)
     assert read_gate(WebOptions(basic_auth_users_file=str(users))).admits(basic("ada", "engine"))
