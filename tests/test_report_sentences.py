@@ -4,8 +4,7 @@ where nobody judged."""
 from __future__ import annotations
 
 import pytest
-from report_samples import DAY, START, hour, hours, plan, reported, seen_of, tier_view
-from test_resize import fires
+from report_samples import DAY, START, hour, hours, plan, reported
 
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
@@ -13,7 +12,6 @@ from exporters.report.record import GuardrailRow, Report
 from exporters.report.record_time import Blind
 from exporters.report.wording import BOUNDS, blind_line, fit_words
 from rules.episodes import UnknownSpan
-from rules.resize import OTHER_COUNT, Kind, resize
 from rules.signals import Gap
 from rules.verdicts import Subject
 
@@ -34,15 +32,6 @@ def test_what_no_rule_judges_is_not_called_as_it_should_be(found: Report) -> Non
 def test_the_cost_in_the_monitoring_table_has_its_currency(found: Report) -> None:
     line = next(one for one in report_markdown(found).splitlines() if one.startswith("| Cost per million tokens |"))
     assert f" {found.tiers[0].currency} |" in line
-
-
-def test_a_proposal_to_grow_says_why_no_headroom_may_name_another_count() -> None:
-    seen = seen_of(tier_view(), hours(24, rps=lambda number: 72.0), until=START + DAY)
-    said, silent = (resize(seen, answers).proposal for answers in (fires("NoHeadroom"), {}))
-    assert said.kind is Kind.GROW
-    assert OTHER_COUNT in said.evidence
-    assert OTHER_COUNT not in silent.evidence
-    assert said.replicas == silent.replicas
 
 
 @pytest.mark.parametrize(
