@@ -41,8 +41,8 @@ def told() -> Iterator[Sample]:
             yield "sizewatch_target_last_success_timestamp_seconds", labels, t, t - 1.0
             for name, value in (
                 ("requests_finished_total", requests),
-                ("prompt_tokens_total", 80 * requests),
-                ("generation_tokens_total", 44 * requests),
+                ("prompt_tokens_total", 128.1 * requests),
+                ("generation_tokens_total", 64 * requests),
                 ("requests_running", 4 * rps),
                 ("requests_waiting", 0.0),
                 ("kv_utilization_ratio", 0.1 * rps),

@@ -137,7 +137,7 @@ def test_numbers_stand_beside_the_plan_with_their_bounds_and_the_load() -> None:
     assert "TTFT P99 882 ms known within 750 ms to 1 s plan 2 s SLO 520 ms to 1 s at this load ✓ as planned" in text
     assert "plan 12 rps usable" in text
     assert "Prefix cache hits 33.2% plan 60.0% of prompt tokens 62.0% at this load ▲ warning, certain" in text
-    assert "1.62 USD plan 1.93 USD at 60% of capacity" in text
+    assert "1.62 USD plan 1.68 USD at 60% of capacity" in text
 
 
 def test_a_tier_without_a_plan_says_so_at_every_number_and_still_shows_what_is_measured() -> None:
