@@ -92,10 +92,10 @@ class Worth:
         """Why it is recommended, in few words."""
         reacting = f"reacting at {self.chosen:.0%}"
         if self.choice is Choice.PREWARM:
-            return f"pre-warming cost {self.saving:.0%} less than {reacting}"
+            return f"pre-warming cost {self.saving:.0%} less than {reacting}, late requests priced"
         if self.saving >= -AS_GOOD_SAVING:
             return f"{reacting} was as good and is simpler"
-        return f"{reacting} cost less and is simpler"
+        return f"{reacting} cost less, late requests priced, and is simpler"
 
     @property
     def sentence(self) -> str:

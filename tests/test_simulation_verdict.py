@@ -59,10 +59,11 @@ def test_the_cheaper_one_is_recommended_and_reacting_is_the_one_that_was_chosen_
     assert (cheaper.choice, cheaper.saving) == (Choice.PREWARM, pytest.approx(0.25))
     assert (dearer.choice, dearer.saving) == (Choice.REACT, pytest.approx(-0.25))
     assert cheaper.sentence == (
-        "pre-warming cost 25% less than reacting at 45%: pre-warming took 12 replica-hours and was short of capacity in "
+        "pre-warming cost 25% less than reacting at 45%, late requests priced: "
+        "pre-warming took 12 replica-hours and was short of capacity in "
         "0.50 % of the minutes, reacting 16 replica-hours and was short of capacity in 1.00 % of the minutes"
     )
-    assert dearer.reason == "reacting at 45% cost less and is simpler"
+    assert dearer.reason == "reacting at 45% cost less, late requests priced, and is simpler"
     # In hindsight 55 % took fewer hours than what was chosen: that is not what it is compared with.
     assert made(outcome(0.05, 12), chosen=UTILISATIONS[1]).choice is Choice.PREWARM
     assert made(outcome(0.05, 12), chosen=UTILISATIONS[3]).choice is Choice.REACT
