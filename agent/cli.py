@@ -71,7 +71,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "plan",
         "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
-        ("0 a valid plan, or done", "1 two plans differ"),
+        ("0 a valid plan, or done", "1 two plans differ, or a grave mistake was found"),
     ),
     Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
     Command(
