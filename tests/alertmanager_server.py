@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import tools
-from waiting import CEILING_SECONDS
+from waiting import CEILING_SECONDS, free_port, wait_until_answered
 
 
 @contextmanager
 def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
     """Its address; it stops at the end of the block."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = int(one.getsockname()[1])
+    port = free_port()
     command = (
         tools.tool("prometheus-alertmanager"),
         f"--config.file={configuration}",
@@ -32,7 +28,7 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
     )
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _ready(f"http://127.0.0.1:{port}/-/ready")
+        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -53,14 +49,3 @@ def alerts(url: str) -> list[dict[str, Any]]:
     with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=CEILING_SECONDS) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return found
-
-
-def _ready(url: str) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=CEILING_SECONDS):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError(f"{url} did not answer in 30 s")

@@ -1,9 +1,16 @@
 """Settings for all tests: no test is a timing, and in CI the random ones are the same each time."""
 
+from __future__ import annotations
+
 import os
 import signal
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from past_fleet import PastFleet
 
 # Threads of the numbers' library wait for each other in every worker; set before it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,3 +23,18 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so; the programs that tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def past_fleet(tmp_path_factory: pytest.TempPathFactory) -> PastFleet:
+    """Filled once, as it takes long; what tests do to their copies is theirs."""
+    from past_fleet import PastFleet
+
+    return PastFleet(tmp_path_factory.mktemp("past") / "fleet")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two more than cores (`-n auto`): many tests wait for servers and clocks, and leave their core to others meanwhile."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 2

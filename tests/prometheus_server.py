@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +12,7 @@ from pathlib import Path
 import pytest
 import tools
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import CEILING_SECONDS
+from waiting import CEILING_SECONDS, free_port, wait_until_answered
 
 from agent.recording import load, scrapes
 
@@ -70,25 +67,8 @@ def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] =
     how = (f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error")
     process = subprocess.Popen([server, *where, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(f"http://127.0.0.1:{port}/-/ready")
+        wait_until_answered(f"http://127.0.0.1:{port}/-/ready")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(CEILING_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=CEILING_SECONDS):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError(f"{url} did not answer in 30 s")

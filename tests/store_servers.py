@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import tools
-from prometheus_server import free_port, prometheus, wait_for
-from waiting import CEILING_SECONDS
+from prometheus_server import prometheus
+from waiting import CEILING_SECONDS, free_port, wait_until_answered
 
 Sample = tuple[str, Mapping[str, str], float, float]
 """Name, other labels, unix seconds and value; a value may be NaN."""
@@ -45,7 +45,7 @@ class Victoria:
     def start(self) -> None:
         """Until it answers."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(f"{self.url}/health")
+        wait_until_answered(f"{self.url}/health")
 
     def stop(self) -> None:
         """Its data stay."""

@@ -5,8 +5,9 @@ or of the engines themselves; and a store in memory that gives it back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -75,8 +76,17 @@ class _Recorded(Scrapers):
         return Scraped(t=scrape.t, seconds=0.1, snapshot=page, error=error)
 
 
-def agent_samples(name: str | Path, plan: Plan | None = None, late_seconds: float = 0.25) -> Iterator[Sample]:
+def agent_samples(name: str | Path, plan: Plan | None = None, late_seconds: float = 0.25) -> Sequence[Sample]:
     """What a store has of a node agent that watched the recording, scraped `late_seconds` after each of its turns."""
+    return _of_agent_alone(name, late_seconds) if plan is None else tuple(_of_agent(name, plan, late_seconds))
+
+
+@lru_cache(maxsize=3)
+def _of_agent_alone(name: str | Path, late_seconds: float) -> tuple[Sample, ...]:
+    return tuple(_of_agent(name, None, late_seconds))
+
+
+def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Iterator[Sample]:
     recording, _ = load(RECORDINGS / name)
     scrapers = _Recorded(recording)
     now = 0.0
@@ -101,8 +111,13 @@ def agent_samples(name: str | Path, plan: Plan | None = None, late_seconds: floa
         yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:9095", "job": "sizewatch"})
 
 
-def engine_samples(name: str | Path, job: str = "vllm") -> Iterator[Sample]:
+@lru_cache(maxsize=3)
+def engine_samples(name: str | Path, job: str = "vllm") -> Sequence[Sample]:
     """What a store has that scraped the recorded engines themselves, `up` with it."""
+    return tuple(_of_engines(name, job))
+
+
+def _of_engines(name: str | Path, job: str) -> Iterator[Sample]:
     recording, _ = load(RECORDINGS / name)
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]

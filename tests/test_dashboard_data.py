@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from alert_path_servers import query, scraping
 from daemon_runs import ask
 from dashboard_fleet import fleet
 from test_dashboard_queries import QUERIES, VALUES, base, named
-from waiting import free_port
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.lint.catalogue import catalogue, read_page
 from agent.lint.linting import lint
@@ -23,7 +22,6 @@ from exporters.dashboards.registry import DASHBOARDS
 pytestmark = pytest.mark.server
 
 SPEED = 60.0
-AT_MOST_SECONDS = 60.0
 
 _NO_PROFILING = "stand-in GPUs have no DCGM profiling fields, no clocks that are held down, and no faults"
 _NO_ALERTS = "the fleet posts no alerts and is called by nobody"
@@ -81,10 +79,12 @@ def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         scraping(folder, f"127.0.0.1:{port}", nobody) as prometheus,
     ):
         waiting = [one for one in QUERIES if not {base(name) for name in named(one[2])} & set(EMPTY)]
-        deadline = time.monotonic() + AT_MOST_SECONDS
-        while waiting and time.monotonic() < deadline:
-            time.sleep(2.0)
-            waiting = [one for one in waiting if not _answers(prometheus, one[2])]
+
+        def all_answer() -> bool:
+            waiting[:] = [one for one in waiting if not _answers(prometheus, one[2])]
+            return not waiting
+
+        wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
         found.silent = waiting
         found.there = {
             row["metric"]["__name__"] for row in query(prometheus, 'group by (__name__) ({job="sizewatch"})')

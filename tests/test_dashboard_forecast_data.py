@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,23 +11,19 @@ from pathlib import Path
 import pytest
 from alert_path_servers import query, scraping
 from daemon_runs import running
+from past_fleet import PastFleet
 from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
-from waiting import free_port
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.assembly import assemble
-from agent.demo.past.demand import DAY, HOUR
-from agent.demo.past.folder import fill
 from agent.demo.past.going_on import going_on
 from agent.web_config import options_of
 from exporters import names
 
 pytestmark = pytest.mark.server
 
-END = 1_795_248_000.0
-"""Saturday, 21 November 2026, 08:00 UTC."""
-
-SPEED, AT_MOST_SECONDS = 60.0, 90.0
+SPEED = 60.0
 
 OURS = frozenset(one.name for one in names.FORECASTS) | {names.PLAN_C_MAX.name}
 """What the fleet of recordings cannot give (`test_dashboard_data.EMPTY`) and this one can."""
@@ -40,8 +35,8 @@ def of_the_forecast() -> list[tuple[str, str, str]]:
     return [one for one, read in reading if read & OURS and not read & (set(EMPTY) - OURS)]
 
 
-def test_every_query_about_the_forecast_answers(tmp_path: Path) -> None:
-    past = fill(tmp_path / "fleet", seconds=14 * DAY, end=END + 61.0, fine_seconds=HOUR)
+def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: PastFleet) -> None:
+    past = past_fleet.into(tmp_path / "fleet")
     port, waiting = free_port(), of_the_forecast()
     assert len(waiting) > 15
     with ExitStack() as ends:
@@ -55,10 +50,12 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path) -> None:
         )
         ends.enter_context(daemon)
         prometheus = ends.enter_context(scraping(tmp_path, f"127.0.0.1:{port}", "http://127.0.0.1:9"))
-        deadline = time.monotonic() + AT_MOST_SECONDS
-        while waiting and time.monotonic() < deadline:
-            time.sleep(2.0)
-            waiting = [one for one in waiting if not _answers(prometheus, one[2])]
+
+        def all_answer() -> bool:
+            waiting[:] = [one for one in waiting if not _answers(prometheus, one[2])]
+            return not waiting
+
+        wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
     assert waiting == []
 
 

@@ -305,7 +305,7 @@ def test_a_defect_costs_a_round_and_is_told(caplog: pytest.LogCaptureFixture) ->
 
     with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
         delivery.offer(present, [one("A")])
-        assert wait_for(lambda: delivery.health.posts == 1)
+        assert wait_for(lambda: delivery.health.posts >= 1)
         assert delivery.health.failures == 1
     assert "defect while posting alerts" in caplog.text
 

@@ -67,9 +67,16 @@ def status(url: str) -> dict[str, Any]:
 def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_the_page_shows_three_tiers(
     tmp_path: Path,
 ) -> None:
-    with demo(tmp_path, "--port", "0", "--speed", "30") as started:
+    # A busy machine misses turns where time runs fast; then it is tried once more where it runs slower.
+    texts = (_said_and_shown(tmp_path, speed) for speed in (30, 6))
+    assert any(re.search(r" 0:\d\d \w+ KvCacheCascade in cascade/cascade-0, stage \d", text) for text in texts)
+
+
+def _said_and_shown(tmp_path: Path, speed: int) -> str:
+    """What the terminal says until the divergence, while the pages are looked at and before it is ended in order."""
+    with demo(tmp_path, "--port", "0", "--speed", str(speed)) as started:
         said, url = head(started)
-        assert "Demo: recorded engines at 30 times their speed, simulated GPUs, made-up prices." in said
+        assert f"Demo: recorded engines at {speed} times their speed, simulated GPUs, made-up prices." in said
         for part in CAST:
             assert re.search(rf"^  {part.tier} +{part.says}$", said, re.MULTILINE)
         heard = []
@@ -80,7 +87,6 @@ def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_t
                 break
         text = " ".join("".join(heard).split())
         assert "Times below are the engines' own, minutes:seconds since the start" in text
-        assert re.search(r" 0:\d\d \w+ KvCacheCascade in cascade/cascade-0, stage \d", text)
         # On a busy machine a turn may be skipped and with it a stage; that it gets critical is not missed.
         assert re.search(r"CRITICAL KvCacheCascade (now )?in cascade/cascade-0, stage [34]", text)
         assert "do: " in text
@@ -98,6 +104,7 @@ def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_t
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="refused"):
         ask(url)
+    return text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

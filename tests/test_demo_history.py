@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from past_fleet import END, SECONDS, PastFleet
 from waiting import wait_for
 
 from agent.cli import main
@@ -33,20 +34,17 @@ from rules.slices import Slice
 from rules.timeline import Kind, start_of
 from rules.verdicts import FIRING, Certainty, Status, Verdict
 
-END = 1_795_248_000.0
-"""Saturday, 21 November 2026, 08:00 UTC."""
-
-BEGIN = END - 14 * DAY
+BEGIN = END - SECONDS
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
 
 Truth = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Past]:
+def filled(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> tuple[Path, Past]:
     """A folder with two weeks, of which the last hour is there in minutes."""
-    folder = tmp_path_factory.mktemp("past")
-    return folder, fill(folder, seconds=14 * DAY, end=END + 61.0, seed=3, fine_seconds=HOUR)
+    folder = tmp_path_factory.mktemp("past") / "fleet"
+    return folder, past_fleet.into(folder)
 
 
 @pytest.fixture(scope="module")

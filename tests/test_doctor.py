@@ -5,7 +5,6 @@ import errno
 import http.server
 import os
 import shutil
-import socket
 import ssl
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
+from waiting import free_port
 
 from agent import doctor_limits
 from agent.config import Loaded, load, parse_config
@@ -94,11 +94,6 @@ def serving(
             thread.join()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as closing:
-        return int(closing.getsockname()[1])
-
-
 def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> Loaded:
     """A configuration without GPUs, as this machine's would make the tests differ from machine to machine."""
     listen = f"127.0.0.1:{free_port()}"
@@ -111,7 +106,7 @@ def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> Loaded:
 
 def target(port: int, scheme: str = "http", **keys: Any) -> dict[str, Any]:
     url = f"{scheme}://127.0.0.1:{port}/metrics"
-    return {"url": url, "tier": "cpu-small", "replica": "r", "scrape_timeout": "2s", **keys}
+    return {"url": url, "tier": "cpu-small", "replica": "r", "scrape_timeout": "15s", **keys}
 
 
 def about(findings: tuple[Finding, ...], check: str) -> list[Finding]:

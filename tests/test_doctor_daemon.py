@@ -8,8 +8,8 @@ import pytest
 import trustme
 from daemon_runs import configuration, running, write
 from engine_server import answers_500, engines
-from test_doctor import about, free_port, loaded, serving
-from waiting import wait_for
+from test_doctor import about, loaded, serving
+from waiting import free_port, wait_for
 
 from agent.config import load
 from agent.doctor import Finding, run_checks

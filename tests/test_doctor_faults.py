@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 import trustme
 from history_samples import booking
-from test_doctor import PAGE, about, free_port, loaded, serving, target
-from waiting import CEILING_SECONDS
+from test_doctor import PAGE, about, loaded, serving, target
+from waiting import CEILING_SECONDS, free_port
 
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions

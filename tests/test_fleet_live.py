@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from daemon_runs import PLAN, answers, ask, process
-from prometheus_server import wait_for as ready
-from waiting import CEILING_SECONDS, free_port, wait_for
+from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
 
 from agent.demo.player import Player, track
 from agent.recording import load
@@ -42,7 +41,7 @@ class Prometheus:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        ready(f"{self.url}/-/ready")
+        wait_until_answered(f"{self.url}/-/ready")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -113,7 +112,7 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
         fleet = {"turn": "5s", "delay": "2s", "back_fill": "0s"}
         keys = {
             "role": "fleet",
-            "store": {"url": store.url, "timeout": "2s"},
+            "store": {"url": store.url, "timeout": "30s"},
             "fleet": fleet,
             "forecast": {"enabled": False},
         }

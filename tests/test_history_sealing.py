@@ -18,6 +18,7 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_history import grouped, turns
+from waiting import CEILING_SECONDS
 
 from agent.history import chunks, columns, schema, slice_rows
 from agent.history import store as store_module
@@ -231,8 +232,9 @@ def test_a_kill_while_it_seals_loses_nothing_and_counts_nothing_twice(path):
             [booking(minute, f"r{replica}", finished=minute + 1.0) for minute in range(60) for replica in range(8)]
         )
         expected = store.minutes("h100", *EVER), store.replica_bins("h100", *EVER), store.bins("h100", *EVER)
-    chance, between = random.Random(5), 0
-    for _ in range(12):
+    chance, between, kills, until = random.Random(5), 0, 0, time.monotonic() + CEILING_SECONDS
+    while kills < 12 or (not between and time.monotonic() < until):
+        kills += 1
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:

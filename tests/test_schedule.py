@@ -80,7 +80,7 @@ def test_the_first_turn_is_at_once_and_the_others_keep_to_its_grid(job: Job, pla
     assert wait_for(lambda: job.begun)
     first = due(plan)
     job.seconds = 0.037
-    assert wait_for(lambda: len(job.begun) == 9)
+    assert wait_for(lambda: len(job.begun) >= 9)
     assert on_one_grid(first, due(plan)), "turns that take their time do not move it"
     assert due(plan) > first
 
@@ -88,7 +88,7 @@ def test_the_first_turn_is_at_once_and_the_others_keep_to_its_grid(job: Job, pla
 def test_turns_longer_than_the_interval_are_left_out_counted_and_never_overlap(job: Job, plan: Schedule) -> None:
     first = due(plan)
     job.seconds = 2.5 * INTERVAL
-    assert wait_for(lambda: len(job.begun) == 4)
+    assert wait_for(lambda: len(job.begun) >= 4)
     assert not job.twice_at_once
     assert len(job.late) >= 4
     assert "the one before it still ran" in job.late
@@ -96,7 +96,7 @@ def test_turns_longer_than_the_interval_are_left_out_counted_and_never_overlap(j
 
 
 def test_the_same_interval_leaves_the_grid_and_another_begins_one(job: Job, plan: Schedule) -> None:
-    assert wait_for(lambda: len(job.begun) == 2)
+    assert wait_for(lambda: len(job.begun) >= 2)
     first = due(plan)
     for _ in range(3):
         plan.change(INTERVAL)
@@ -113,12 +113,16 @@ def test_a_clock_that_was_set_back_does_not_stop_the_turns(
     assert wait_for(lambda: job.begun)
     # As after the clock was set back an hour: the next turn is due in an hour of it.
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
-    plan._scheduler.modify_job(schedule.TURN, next_run_time=in_an_hour)
-    time.sleep(3 * INTERVAL)
-    stopped = len(job.begun)
+
+    def set_back() -> bool:
+        plan._scheduler.modify_job(schedule.TURN, next_run_time=in_an_hour)
+        time.sleep(2 * INTERVAL)
+        return due(plan) - time.time() > 3000.0
+
+    assert wait_for(set_back), "a turn that is just begun moves it once more"
     plan.mind_the_clock()
-    time.sleep(2 * INTERVAL)
-    assert len(job.begun) == stopped
+    assert due(plan) - time.time() > 3000.0
+    stopped = len(job.begun)
     offset = schedule.clock_offset() - 3600.0
     monkeypatch.setattr(schedule, "clock_offset", lambda: offset)
     plan.mind_the_clock()
@@ -157,7 +161,7 @@ def test_forecasts_follow_the_speed_of_time_and_never_overlap(job: Job) -> None:
     plan = Schedule(lambda: None, lambda: None, lambda why: None, job.turn, speed=1000.0)
     plan.begin(INTERVAL)
     try:
-        assert wait_for(lambda: len(job.begun) == 3)
+        assert wait_for(lambda: len(job.begun) >= 3)
         assert not job.twice_at_once
     finally:
         plan.end()

@@ -10,7 +10,6 @@ import itertools
 import os
 import socket
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -25,11 +24,11 @@ _reserved: list[socket.socket] = []
 _next = itertools.count(os.getpid() * 7919)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = CEILING_SECONDS) -> Any:
-    """What the function gives as soon as that is true, or at the end of so many seconds."""
+def wait_for(what: Callable[[], Any], seconds: float = CEILING_SECONDS, every: float = 0.01) -> Any:
+    """What the function gives as soon as that is true, or at the end of so many seconds; asked `every` so many."""
     deadline = time.monotonic() + seconds
     while not (found := what()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(every)
     return found
 
 

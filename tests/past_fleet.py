@@ -1,0 +1,32 @@
+"""The simulated fleet with two weeks behind it, filled once a process: every test that goes on with it gets a copy."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from agent.demo.past.demand import DAY, HOUR
+from agent.demo.past.folder import Past, fill
+
+END = 1_795_248_000.0
+"""Saturday, 21 November 2026, 08:00 UTC."""
+
+SECONDS = 14 * DAY
+
+
+class PastFleet:
+    """Two weeks, of which the last hour is there in minutes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._past = fill(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
+
+    def into(self, folder: Path) -> Past:
+        """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
+        shutil.copytree(self._folder, folder)
+        filling = copy.copy(self._past.filling)
+        # What goes on from here are the engines.
+        filling._tiers = copy.deepcopy(filling._tiers)
+        return replace(self._past, filling=filling)
