@@ -114,6 +114,7 @@ class Assembly:
     def back_filled(self, text: str, now: float) -> None:
         """The history before the start is there: what is remembered of days is what it says. From any thread."""
         history = self.turns.history
+        self.turns.measure_capacities(self._watched(), now, again=True)
         known = (
             {tier: history.budget(view, now) for tier, view in self._watched().items()} if history is not None else {}
         )

@@ -225,10 +225,11 @@ class Turns:
         with self.memory:
             self.watcher.told(answers)
 
-    def measure_capacities(self, views: Mapping[str, TierView], now: float) -> None:
-        """What a replica of each tier can take, once for each whole hour: commands read the same history at the same hour."""
+    def measure_capacities(self, views: Mapping[str, TierView], now: float, *, again: bool = False) -> None:
+        """What a replica of each tier can take, once for each whole hour: commands read the same history at the same hour.
+        `again`: the history has another past now."""
         hour = now // HOUR_SECONDS
-        if self.history is None or hour == self._measured_hour:
+        if self.history is None or (hour == self._measured_hour and not again):
             return
         found = self.history.measured_views(views, self.versions, now)
         if found is not None:
@@ -240,6 +241,8 @@ class Turns:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
         watched = {target.key for target in self.targets}
         self.watcher.take_over(before.watcher, watched)
+        if self._measured_hour is None and self.versions == before.versions:
+            self._measured_hour = before._measured_hour
         workers = {one.key for one in self.pods.workers()} if self.pods is not None else set()
         self.ledger.take_over(before.ledger, watched | workers)
         self.gpus.keep(watched)

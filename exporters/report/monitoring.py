@@ -16,7 +16,6 @@ from exporters.report.past import TierPast
 from exporters.report.record import Judged, Number, Watched
 from exporters.time_words import span
 from rules.catalogue import BY_NAME as RULES
-from rules.curve import operating_point
 from rules.episodes import Episode
 from rules.judging_errors import allowed_to_fail
 from rules.readings import gpu_utilization, read
@@ -156,11 +155,10 @@ def _failures(view: TierView) -> str:
 
 
 def _usable(view: TierView) -> str:
-    point = operating_point(view.plan) if view.plan else None
     fleet = view.plan.fleet if view.plan else None
-    if point is None or fleet is None:
+    if view.capacity is None or fleet is None:
         return "not in the plan"
-    return f"up to {number(point.usable_rps * fleet.instances, 'per_second')} ({fleet.instances} replicas)"
+    return f"up to {number(view.capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas)"
 
 
 def _hits(view: TierView) -> str:
