@@ -27,7 +27,6 @@ from rules.signals import Gap
 from rules.slices import TierView
 from rules.starts import KEPT_SECONDS
 from rules.timeline import Kind
-from rules.watch_long import HOUR_SECONDS
 
 if TYPE_CHECKING:
     from agent.alerting.both_ways import Alerting
@@ -53,7 +52,6 @@ class Assembly:
     reports: Reports | None = None
     back_fill: BackFill | None = None
     given: Loaded | None = None
-    _measured_hour: float | None = None
 
     def seal(self, now: float, stopping: Callable[[], bool]) -> None:
         """The hourly work that neither a start nor an end waits for."""
@@ -65,19 +63,8 @@ class Assembly:
         if self.turns.history is not None:
             found = self.turns.history.upkeep(self.turns.watcher.views, self.versions, now)
             self.step13 = self.step13 if found is None else found
-            self.measure_capacities(now)
+            self.turns.measure_capacities(self._watched(), now)
             self.turns.told(self.turns.history.long_answers(self._watched(), self.versions, now))
-
-    def measure_capacities(self, now: float) -> None:
-        """What a replica of each tier can take, once for each whole hour: commands read the same history at the same hour."""
-        history, hour = self.turns.history, now // HOUR_SECONDS
-        if history is None or hour == self._measured_hour:
-            return
-        found = history.measured_views(self._watched(), self.versions, now)
-        if found is not None:
-            self._measured_hour = hour
-            with self.turns.memory:
-                self.turns.watcher.set_capacities(found)
 
     def _watched(self) -> dict[str, TierView]:
         return {tier: self.turns.watcher.view(tier) for tier in sorted(self.turns.tiers)}
@@ -91,7 +78,7 @@ class Assembly:
 
     def forecast(self, now: float) -> None:
         """Asks about every watched tier, and hands on what rules may rely on; takes as long as the forecasting process."""
-        self.measure_capacities(now)
+        self.turns.measure_capacities(self._watched(), now)
         if self.forecasts is None:
             return
         from agent.forecasting.asking import question

@@ -33,7 +33,7 @@ from rules.windows import IN_SYSTEM, NET_CHANGE
 CLOCK_SECONDS = 5.0
 """A clock off by more makes start-up times and the order of events wrong by as much."""
 
-MISSED = ASKED | {"KvCacheCascade", "TtftSloBurn", "TpotSloBurn"}
+MISSED = ASKED | {"KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"}
 """Rules that every tier with a plan should have; that others (LoRA, speculation, KV transfer) are not fed is often meant."""
 
 NEARLY = 0.5

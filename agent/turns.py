@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agent.history.keeping import Keeping
     from agent.kubernetes.joining import Pods
 
-DAY_SECONDS = 86400.0
+DAY_SECONDS, HOUR_SECONDS = 86400.0, 3600.0
 
 MOST_EVENTS = 1_000
 """Events of the last day in memory; a replica that restarts every minute fills it in a day."""
@@ -85,6 +85,7 @@ class Turns:
         self.defects = 0
         self.memory = threading.Lock()
         self.versions = versions
+        self._measured_hour: float | None = None
         self._scrapers = scrapers
         self._clock = clock
 
@@ -223,6 +224,17 @@ class Turns:
         """What the history says of days; from any thread. Judged with the next turn."""
         with self.memory:
             self.watcher.told(answers)
+
+    def measure_capacities(self, views: Mapping[str, TierView], now: float) -> None:
+        """What a replica of each tier can take, once for each whole hour: commands read the same history at the same hour."""
+        hour = now // HOUR_SECONDS
+        if self.history is None or hour == self._measured_hour:
+            return
+        found = self.history.measured_views(views, self.versions, now)
+        if found is not None:
+            self._measured_hour = hour
+            with self.memory:
+                self.watcher.set_capacities(found)
 
     def take_over(self, before: Turns) -> None:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""

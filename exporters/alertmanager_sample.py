@@ -22,8 +22,8 @@ TIER_DOWN, CASCADE, STALE, TARGET_DOWN, WATCHDOG = (
     "SizewatchWatchdog",
 )
 
-SLOW = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "goodput")
-"""How the signals of latency rules begin."""
+SLOW = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "goodput", "failed_", "refused_")
+"""How the signals begin of rules about what users get: latencies, failures, refusals."""
 
 OF_THE_CASCADE = (
     "EvictionDivergence",
@@ -79,7 +79,7 @@ def inhibitions(rules: tuple[Rule, ...] = RULES) -> tuple[Inhibition, ...]:
             source=(one_of("alertname", (TIER_DOWN,)),),
             target=(one_of("alertname", tuple(dict.fromkeys((*of_replicas, *slow)))),),
             equal=(CLUSTER, names.TIER),
-            why="A tier that is down has replicas that are down, and latencies that mean nothing.",
+            why="A tier that is down has replicas that are down; its latencies and failures mean nothing more.",
         ),
         Inhibition(
             source=(one_of("alertname", (CASCADE,)), 'severity="critical"'),

@@ -33,6 +33,7 @@ SCRAPE_SECONDS = 15
 
 _AT_EQUAL_LOAD = "compares minutes with the benchmark at their own load, and PromQL cannot place them on the curve"
 _BY_BOUNDS = "compares quantiles by the bounds of their buckets, where PromQL only interpolates"
+_BY_ENDS = "adds up counters that appear with their first event and have requests in common, window by window"
 _OVER_TIME = "follows replica-minutes against the operating point over a long time, and asks whether a finding persists"
 
 WHY_NOT: Mapping[Way, str] = {
@@ -43,6 +44,8 @@ WHY_NOT: Mapping[Way, str] = {
     Way.CASCADE: "follows level, slope, evictions, queue and first tokens from scrape to scrape, each against the one before",
     Way.DRIFT: _BY_BOUNDS,
     Way.SHAPE: _BY_BOUNDS,
+    Way.AVAILABILITY: _BY_ENDS,
+    Way.REFUSED: _BY_ENDS,
     Way.GUARDRAIL: "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
     Way.PRECISION: "needs the GPU's product beside the plan's number formats",
     Way.COLD_START: "times each start from the process's beginning to its being ready",

@@ -120,6 +120,7 @@ def _matchers(row: Row) -> tuple[str, ...]:
 
 def _matcher(match: Match) -> str:
     values = [re.escape(value).replace("\\", "\\\\") + (".*" if match.starts else "") for value in match.values]
-    if match.optional:
+    if match.optional != match.without:
+        # A label that is not there is empty to PromQL.
         values.append("")
     return f'{match.label}{"!~" if match.without else "=~"}"{"|".join(values)}"'

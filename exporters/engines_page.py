@@ -70,5 +70,5 @@ def _row(row: Row) -> tuple[str, ...]:
 
 def _match(match: Match) -> str:
     """As PromQL would say it."""
-    values = "|".join(match.values) + (".*" if match.starts else "") + ("|" if match.optional else "")
+    values = "|".join(match.values) + (".*" if match.starts else "") + ("|" if match.optional != match.without else "")
     return f'{match.label}{"!~" if match.without else "=~"}"{values}"'

@@ -31,6 +31,7 @@ WORDS: Mapping[str, str] = {
     "workload.archetype": "kind of traffic",
     "slo.ttft_p99_seconds": "TTFT P99 objective, s",
     "slo.tpot_p99_seconds": "TPOT P99 objective, s",
+    "slo.availability": "promised availability",
     "cost.gpu_hour_price": "price of a GPU-hour",
     "gpu.per_replica": "GPUs a replica",
     "guardrails.max_prompt_tokens": "longest prompt let in, tokens",

@@ -55,6 +55,7 @@ def _head(shown: _Shown) -> list[str]:
     joined = f" over {tier.gpu.interconnect}" if tier.gpu.interconnect not in (None, "none") else ""
     gpus = f"{tier.gpu.per_replica} x {tier.gpu.product}{joined} a replica"
     limits = [f"{name} {seconds_text(limit)}" for key, name in NAMES.items() if (limit := getattr(tier.slo, key))]
+    limits += [f"availability {tier.slo.availability:.6g}"] if tier.slo.availability else []
     return [
         shown.name,
         *_row("plan", f"version {plan_version(tier)}"),

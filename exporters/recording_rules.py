@@ -36,6 +36,9 @@ QUANTILES: tuple[tuple[str, tuple[float, ...]], ...] = (
 RATES = (
     "requests_finished",
     "requests_failed",
+    "http_requests_failed",
+    "http_requests_refused",
+    "admission_rejections",
     "requests_aborted",
     "requests_ended_by_length",
     "prompt_tokens",

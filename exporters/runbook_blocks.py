@@ -29,6 +29,8 @@ WAYS: Mapping[Way, str] = {
     Way.ECONOMICS: "what speculation yields against what it costs",
     Way.HELD_BACK: "requests held back for adapters against the objective",
     Way.BURN: "the share of requests outside the objective, over several windows at once",
+    Way.AVAILABILITY: "the share of requests that failed, over several windows at once",
+    Way.REFUSED: "the share of requests that were refused, each kind against its own limit",
     Way.SHAPE: "the tail of a latency against what was promised, and against its median",
     Way.LONG: "how the fleet is used, hour by hour (in a hold of minutes: minute by minute)",
     Way.TREND: "the end of that time against its beginning",
@@ -85,7 +87,7 @@ def _how(rule: Rule) -> str:
 
 
 def _over(rule: Rule) -> str:
-    if rule.way is Way.BURN:
+    if rule.way in (Way.BURN, Way.AVAILABILITY):
         return "over the windows below, each pair once its short one was seen"
     if not rule.window_seconds:
         return "at every scrape"

@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from rules.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed
 from rules.windows import MINUTE_SECONDS, NET_CHANGE, Window
 
-REFUSED = "admission_rejections"
+UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
+"""The families that requests are counted in which arrived and were not served."""
 
 ENOUGH_COVERAGE = 0.5
 """Below this share of a minute's replica-seconds (or of the minute itself) its demand is not known: most would be a guess."""
@@ -74,20 +76,21 @@ class Demand:
 def arrived(counters: Mapping[str, float]) -> float | None:
     """Requests that arrived, from the increases of a time that all of them cover; None where no request is counted.
 
-    The engine's own counter where it has one; else the finished ones, the growth of those in the system and the refused.
-    Below the truth by what was aborted unseen; of one window it may be negative, when gauges come late.
+    The engine's own counter where it has one; else the finished ones, the growth of those in the system, and those that
+    failed or were refused. Below the truth by what was aborted unseen; of one window it may be negative, when gauges come
+    late.
     """
     if "requests_arrived" in counters:
         return counters["requests_arrived"]
     if "requests_finished" not in counters:
         return None
-    return counters["requests_finished"] + counters.get(NET_CHANGE, 0.0) + refused(counters)
+    return counters["requests_finished"] + counters.get(NET_CHANGE, 0.0) + unserved(counters)
 
 
-def refused(counters: Mapping[str, float]) -> float:
-    """Requests refused by a queue limit that are in no other count: TGI, SGLang and Dynamo count them among those that
-    arrived, vLLM and Triton neither among the finished nor among those in the system (notes of `rules.engines`)."""
-    return 0.0 if "requests_arrived" in counters else counters.get(REFUSED, 0.0)
+def unserved(counters: Mapping[str, float]) -> float:
+    """Requests that failed, or were refused for want of room, and are in no other count: engines that count arrivals have them
+    among those, the others neither among the finished nor among those in the system (notes of `rules.engines`)."""
+    return 0.0 if "requests_arrived" in counters else failed(counters)[0] + counters.get(NO_ROOM, 0.0)
 
 
 def of_window(window: Window) -> MinuteSums:

@@ -1,8 +1,8 @@
-"""Error budgets: requests seen and requests slower than each latency objective, minute by minute, for three days.
+"""Error budgets: requests seen and those that broke each objective (slower, or failed), minute by minute, for three days.
 
 Owns the compact tally that burn rates are computed from, and its sums over a time. It judges nothing: the rates and
 their limits are `rules.judging_burn`'s. Minutes become rows of five minutes after six hours, so that a tier takes about
-100 kB whatever it serves. A further objective is a row of OBJECTIVES.
+140 kB whatever it serves. A further objective on a latency is a row of OBJECTIVES.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from rules import histograms, windows
+from rules import histograms, outcomes, windows
+from rules.signals import Missing
 from rules.slices import Slice, TierView
 from rules.windows import MINUTE_SECONDS, Window
 
 OBJECTIVES = ("ttft_seconds", "tpot_seconds")
 """The histogram families that have an objective, in the order of a row's columns."""
+
+COUNTED = (*OBJECTIVES, outcomes.FAILED)
+"""All that is counted against a promise: slow requests of each of these families, then failed requests."""
 
 KEPT_SECONDS = 3 * 86_400.0
 """The longest window of the burn-rate ladder (SRE workbook, ch. 5)."""
@@ -29,8 +33,9 @@ COARSE_SECONDS = 300.0
 HOUR_SECONDS = 3600.0
 
 _HEAD, _EACH = 3, 4
-ROW = _HEAD + _EACH * len(OBJECTIVES)
-"""Columns: start and length of the row, seconds of it that were seen; by objective n, and surely, likely, at most slow."""
+ROW = _HEAD + _EACH * len(COUNTED)
+"""Columns: start and length of the row, seconds of it that were seen; of all COUNTED n, and surely, likely, at most slow (or
+failed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Of `n` requests `low` were surely slower than the objective, `high` at most, `best` by the best estimate.
+    """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
     `seconds` of the time were seen; in `shares` stand the best estimates of each row that had requests, oldest first.
     """
@@ -68,14 +73,17 @@ class Tally:
     shares: tuple[float, ...]
 
 
+_SEEN = (*OBJECTIVES, outcomes.FINISHED)
+
+
 def empty(view: TierView) -> Budget:
     """The budget of a tier of which nothing was seen yet."""
     return Budget(objectives=(view.basis.ttft_slo_seconds, view.basis.tpot_slo_seconds))
 
 
 def booked(budget: Budget, minute: Window) -> Budget:
-    """With one more closed minute of one replica. A minute in which no such histogram was seen changes nothing."""
-    seen = max((minute.seconds_of(f) for f in OBJECTIVES if f in minute.histograms), default=0.0)
+    """With one more closed minute of one replica. A minute in which none of it was counted changes nothing."""
+    seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
@@ -104,7 +112,7 @@ def refilled(view: TierView, hours: Iterable[Slice], minutes: Iterable[Slice]) -
 
 def tally(budget: Budget, family: str, since: float, until: float) -> Tally:
     """What is known of one objective in (since, until] (unix seconds). Raises ValueError for a family without one."""
-    column = _HEAD + _EACH * OBJECTIVES.index(family)
+    column = _HEAD + _EACH * COUNTED.index(family)
     rows = list(budget.rows(since, until))
     n, low, best, high = (math.fsum(row[column + place] for row in rows) for place in range(_EACH))
     return Tally(
@@ -125,7 +133,13 @@ def _row(
         parts = window.histograms.get(family, ()) if objective is not None else ()
         share = histograms.above(parts, objective) if objective is not None else None
         row.extend((share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH)
-    known = any(family in window.histograms for family in OBJECTIVES)
+    ended = outcomes.outcomes(window)
+    if isinstance(ended, Missing):
+        row.extend((0.0,) * _EACH)
+    else:
+        surely = 0.0 if ended.doubt else ended.failed
+        row.extend((ended.taken_on, surely, ended.failed, ended.most_failed))
+    known = not isinstance(ended, Missing) or any(family in window.histograms for family in OBJECTIVES)
     return row if known and seen > 0 else None
 
 

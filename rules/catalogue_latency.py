@@ -94,12 +94,22 @@ _RUNGS = (
 )
 
 
-def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
-    ladder = {}
+def ladder() -> dict[str, Threshold]:
+    """The pairs of windows with their burn rates, and how many requests they need."""
+    thresholds = {}
     for rung, burn, long, short, why in _RUNGS:
-        ladder[f"{rung}_burn"] = Threshold(value=burn, unit="times", source=f"{_LADDER}: {why}")
-        ladder[f"{rung}_long_seconds"] = Threshold(value=long, unit="seconds", source=_LADDER)
-        ladder[f"{rung}_short_seconds"] = Threshold(value=short, unit="seconds", source=f"{_LADDER}: 1/12 of the long")
+        thresholds[f"{rung}_burn"] = Threshold(value=burn, unit="times", source=f"{_LADDER}: {why}")
+        thresholds[f"{rung}_long_seconds"] = Threshold(value=long, unit="seconds", source=_LADDER)
+        thresholds[f"{rung}_short_seconds"] = Threshold(
+            value=short, unit="seconds", source=f"{_LADDER}: 1/12 of the long"
+        )
+    thresholds["minimum_requests"] = Threshold(
+        value=50, unit="requests", source="in either window: of fewer the fast page is a handful of requests"
+    )
+    return thresholds
+
+
+def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
     return Rule(
         name=name,
         way=Way.BURN,
@@ -107,13 +117,7 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
         loudness=Loudness.PAGE,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=60.0,
-        thresholds={
-            **ladder,
-            "allowed_share": ALLOWED_SLOW,
-            "minimum_requests": Threshold(
-                value=50, unit="requests", source="in either window: of fewer the fast page is a handful of requests"
-            ),
-        },
+        thresholds={**ladder(), "allowed_share": ALLOWED_SLOW},
         signal=f"{stem}_p99_seconds",
         unit="ratio",
         family=f"{stem}_seconds",

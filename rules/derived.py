@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules import gpu_readings, histograms
+from rules.arrivals import unserved
 from rules.capacity import Capacity
+from rules.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.speculation import acceptance
@@ -38,7 +40,7 @@ def _exactly(value: float, n: float) -> Reading:
 
 
 def _arrivals(window: Window, basis: Basis) -> SignalValue:
-    """Counted where the engine counts them; else finished requests plus the change of requests in the system.
+    """Counted where the engine counts them; else finished, failed and refused requests plus the change of those in the system.
 
     In the latter what was aborted unseen came on top (METRICS 3).
     """
@@ -47,7 +49,8 @@ def _arrivals(window: Window, basis: Basis) -> SignalValue:
     for family in ("requests_finished", NET_CHANGE):
         if family not in window.counters or window.seconds_of(family) <= 0:
             return Missing(gap=window.why_missing("requests_running" if family == NET_CHANGE else family))
-    finished, change = window.counters["requests_finished"], window.counters[NET_CHANGE]
+    finished = window.counters["requests_finished"] + unserved(window.counters)
+    change = window.counters[NET_CHANGE]
     of_finished, of_change = window.seconds_of("requests_finished"), window.seconds_of(NET_CHANGE)
     together = abs(of_finished - of_change) <= ALL * window.due_seconds
     at_least = max(0.0, finished + change) / window.span if together else 0.0
@@ -84,11 +87,33 @@ def _goodput(window: Window, basis: Basis) -> SignalValue:
 
 
 def _ended_well(window: Window) -> tuple[float, float]:
-    """Between which shares of the finished requests were neither aborted nor failed."""
+    """Between which shares of the finished requests were not aborted."""
     finished = window.counters.get("requests_finished", 0.0)
-    badly = math.fsum(window.counters.get(name, 0.0) for name in ("requests_aborted", "requests_failed"))
-    share = max(0.0, 1 - badly / finished) if finished > 0 else 1.0
+    share = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / finished) if finished > 0 else 1.0
     return share, share
+
+
+def _failed_share(window: Window) -> SignalValue:
+    """Failed by served and failed requests; the bounds are those of what two counts may have in common."""
+    found = outcomes(window)
+    if isinstance(found, Missing):
+        return found
+    if found.taken_on <= 0:
+        return nothing_seen(window, "requests_finished")
+    value, most = found.failed / found.taken_on, found.most_failed / (found.served + found.most_failed)
+    return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.taken_on)
+
+
+def _refused_share(window: Window) -> SignalValue:
+    """Refused requests, of whatever kind the engine counts, by all that came to an end."""
+    found = outcomes(window)
+    if isinstance(found, Missing):
+        return found
+    if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
+        return Missing(gap=window.why_missing(NO_ROOM))
+    if found.asked <= 0:
+        return nothing_seen(window, "requests_finished")
+    return _exactly((found.no_room + found.bad) / found.asked, found.asked)
 
 
 def _evictions_per_running(window: Window, basis: Basis) -> SignalValue:
@@ -197,6 +222,8 @@ DERIVED: dict[str, Callable[[Window, Basis], SignalValue]] = {
     "tpot_mean_seconds": _alone(tpot_mean),
     "arrival_rps": _arrivals,
     "goodput_rps": _goodput,
+    "failed_share": _alone(_failed_share),
+    "refused_share": _alone(_refused_share),
     "evictions_per_running_request_per_second": _evictions_per_running,
     "prefix_hit_ratio": _prefix_hits,
     "prefix_reuse_ratio": _reuse,

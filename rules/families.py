@@ -56,20 +56,40 @@ PART_OF: tuple[tuple[str, str, str], ...] = (
 a page that says so says nothing of either."""
 
 FAMILIES: tuple[Family, ...] = (
-    _counter("requests_finished", "requests_finished_total", "Requests that finished, however they ended"),
+    _counter(
+        "requests_finished",
+        "requests_finished_total",
+        "Requests that finished without an error, those that their clients left included",
+    ),
     _counter("requests_arrived", "requests_arrived_total", "Requests that arrived, where the engine counts them"),
-    _counter("requests_aborted", "requests_aborted_total", "Of these, aborted by the client or the engine"),
-    _counter("requests_failed", "requests_failed_total", "Of these, ended by an error"),
-    _counter("requests_ended_by_length", "requests_ended_by_length_total", "Of these, ended at their token limit"),
+    _counter("requests_aborted", "requests_aborted_total", "Of the finished ones, aborted: their clients left"),
+    _counter(
+        "requests_failed",
+        "requests_failed_total",
+        "Requests that ended by an error of the engine; not among the finished ones",
+    ),
+    _counter(
+        "requests_ended_by_length", "requests_ended_by_length_total", "Of the finished ones, ended at their token limit"
+    ),
     _counter(
         "in_system_change", "", "Net change of running + waiting requests; with the finished ones it gives arrivals"
     ),
     _counter(
         "http_requests_ok", "http_requests_ok_total", "HTTP answers 2xx; minus the finished ones: clients that left"
     ),
-    _counter("http_requests_refused", "http_requests_refused_total", "HTTP answers 4xx"),
-    _counter("http_requests_failed", "http_requests_failed_total", "HTTP answers 5xx"),
-    _counter("admission_rejections", "admission_rejections_total", "Requests refused by a queue limit"),
+    _counter(
+        "http_requests_refused",
+        "http_requests_refused_total",
+        "HTTP answers 4xx: what cannot be served, or (429) is too much",
+    ),
+    _counter(
+        "http_requests_failed", "http_requests_failed_total", "HTTP answers 5xx, those for want of room (503) included"
+    ),
+    _counter(
+        "admission_rejections",
+        "admission_rejections_total",
+        "Requests refused for want of room: by a queue limit, answered 503",
+    ),
     _counter("prompt_tokens", "prompt_tokens_total", "Prompt tokens, cached ones included"),
     _counter("prompt_tokens_computed", "prompt_tokens_computed_total", "Prompt tokens that had to be computed"),
     _counter("generation_tokens", "generation_tokens_total", "Generated tokens"),

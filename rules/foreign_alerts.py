@@ -101,7 +101,17 @@ _SLOW = (
     *("ColdStartLate", "OutputLengthDrift", "RunawayGeneration", "WorkloadDrift", "PdRatioOff", "GpuThrottling"),
     *("GpuXid", "TierDown", "TargetDown", "ExpertImbalance"),
 )
-_FAILS = ("TierDown", "TargetDown", "TelemetryStale", "GpuXid", "GpuEccErrors", "KvCacheCascade", "LoadBeyondBenchmark")
+_FAILS = (
+    "AvailabilityBurn",
+    "RequestsRefused",
+    "TierDown",
+    "TargetDown",
+    "TelemetryStale",
+    "GpuXid",
+    "GpuEccErrors",
+    "KvCacheCascade",
+    "LoadBeyondBenchmark",
+)
 
 SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     (

@@ -18,6 +18,7 @@ from rules.judging_cold_start import judge_cold_start
 from rules.judging_demand import judge_demand, judge_forecast
 from rules.judging_drift import judge_drift
 from rules.judging_economics import judge_economics
+from rules.judging_errors import judge_availability, judge_refused
 from rules.judging_events import judge_event_ratio, judge_excess
 from rules.judging_experts import judge_experts
 from rules.judging_faults import judge_faults
@@ -50,6 +51,8 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.BAND: judge_band,
     Way.LONG: judge_long,
     Way.BURN: judge_burn,
+    Way.AVAILABILITY: judge_availability,
+    Way.REFUSED: judge_refused,
     Way.SHAPE: judge_shape,
     Way.TREND: judge_trend,
     Way.REPLICAS: judge_replicas,

@@ -23,7 +23,7 @@ from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, planned, why
 from rules.judging_tails import beyond_chance
 from rules.readings import FULL_COVERAGE
 from rules.signals import Gap, Reading
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Answer, Certainty, Status, Verdict
 from rules.wording import guess, number
 
 PERIOD_SECONDS = 30 * 86_400.0
@@ -64,27 +64,42 @@ class Rung:
     state: State
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What share of requests may break a promise, and what is told of those that do: `broken` stands after "5.0% of 200
+    requests in the last 1 h"."""
+
+    allowed: float
+    broken: str
+
+
 def judge_burn(case: Case) -> Answer:
-    """The loudest rung that fires, certain ones first; ok where none does and none that burnt is silent."""
+    """Requests slower than a latency's objective, by the ladder."""
     objective = planned(case.view, case.rule.needs)
     if not isinstance(objective, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    rungs = [_rung(case, name, status) for name, status in RUNGS]
+    allowed, word = case.limit("allowed_share"), case.rule.family.partition("_")[0].upper()
+    broken = f"had a {word} above the {number(float(objective), 'seconds')} promised to {1 - allowed:.0%} of them"
+    promise = Promise(allowed=allowed, broken=broken)
+    return judge_promise(case, promise) or _nothing(case, promise)
+
+
+def judge_promise(case: Case, promise: Promise) -> Answer | None:
+    """The loudest rung that fires, certain ones first; ok where none does and none that burnt is silent. None: nothing seen."""
+    rungs = [_rung(case, promise, name, status) for name, status in RUNGS]
     firing = [rung for rung in rungs if rung.state >= State.LIKELY]
     if firing:
         loudest = max(firing, key=lambda rung: rung.state)
         certainty = Certainty.CERTAIN if loudest.state is State.CERTAIN else Certainty.LIKELY
-        return _verdict(case, loudest, loudest.status, certainty, float(objective))
+        return _verdict(case, loudest, loudest.status, certainty, promise)
     blind = next((rung for rung in rungs if rung.state is State.BLIND), None)
     if blind is not None:
         return case.too_few(blind.short.n, case.limit("minimum_requests"), f" in the last {span(blind.short_seconds)}")
     calm = next((rung for rung in rungs if rung.state is State.CALM), None)
-    if calm is not None:
-        return _verdict(case, calm, Status.OK, Certainty.CERTAIN, float(objective))
-    return _nothing(case, rungs[0])
+    return None if calm is None else _verdict(case, calm, Status.OK, Certainty.CERTAIN, promise)
 
 
-def _rung(case: Case, name: str, status: Status) -> Rung:
+def _rung(case: Case, promise: Promise, name: str, status: Status) -> Rung:
     long_seconds, short_seconds = case.limit(f"{name}_long_seconds"), case.limit(f"{name}_short_seconds")
     rung = Rung(
         status=status,
@@ -95,11 +110,11 @@ def _rung(case: Case, name: str, status: Status) -> Rung:
         short=budget.tally(case.budget, case.rule.family, case.now - short_seconds, case.now),
         state=State.UNSEEN,
     )
-    return replace(rung, state=_state(case, rung))
+    return replace(rung, state=_state(case, promise, rung))
 
 
-def _state(case: Case, rung: Rung) -> State:
-    limit, needed = rung.burn * case.limit("allowed_share"), case.limit("minimum_requests")
+def _state(case: Case, promise: Promise, rung: Rung) -> State:
+    limit, needed = rung.burn * promise.allowed, max(1.0, case.limit("minimum_requests"))
     long, short = rung.long, rung.short
     if long.seconds < FULL_COVERAGE * rung.short_seconds or long.n < needed:
         return State.UNSEEN
@@ -124,13 +139,19 @@ def _beyond_chance(slow: float, n: float, limit: float, confidence: float) -> bo
     return limit < 1 and beyond_chance(slow, n, min(n, ENOUGH_TRIALS), limit, confidence)
 
 
-def _nothing(case: Case, first: Rung) -> Answer:
+def _nothing(case: Case, promise: Promise) -> Answer:
     """Why no rung could be judged."""
     family = case.rule.family
+    if case.slices and not any(family in one.window.histograms for one in case.slices):
+        return case.unknown(why(case.slices, family), f"{family} is not there")
+    return nothing_seen(case, promise)
+
+
+def nothing_seen(case: Case, promise: Promise) -> Answer:
+    """Why no rung could be judged, where what is counted is there."""
+    first = _rung(case, promise, *RUNGS[0])
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    if not any(family in one.window.histograms for one in case.slices):
-        return case.unknown(why(case.slices, family), f"{family} is not there")
     if first.long.n <= 0:
         return case.unknown(Gap.NO_TRAFFIC, f"no requests in the last {span(first.long_seconds)}")
     needed = FULL_COVERAGE * first.short_seconds
@@ -139,17 +160,15 @@ def _nothing(case: Case, first: Rung) -> Answer:
     return case.too_few(first.long.n, case.limit("minimum_requests"), f" in the last {span(first.long_seconds)}")
 
 
-def _verdict(case: Case, rung: Rung, status: Status, certainty: Certainty, objective: float) -> Answer:
-    n, allowed = rung.long.n, case.limit("allowed_share")
+def _verdict(case: Case, rung: Rung, status: Status, certainty: Certainty, promise: Promise) -> Verdict:
+    n = rung.long.n
     observed = Reading(value=rung.long.best / n, low=rung.long.low / n, high=rung.long.high / n, n=n)
-    expected = Reading(value=None, low=0.0, high=allowed, n=n)
-    word = case.rule.family.partition("_")[0].upper()
+    expected = Reading(value=None, low=0.0, high=promise.allowed, n=n)
     when = f"the last {span(rung.long_seconds)}"
     if status is Status.OK and rung.long.seconds < FULL_COVERAGE * rung.long_seconds:
         when = f"{span(rung.long.seconds)} seen"
     sentence = (
-        f"{_slow(rung.long)} of {n:,.0f} requests in {when} had a {word} above the "
-        f"{number(objective, 'seconds')} promised to {1 - allowed:.0%} of them{_burning(rung, status, allowed)}"
+        f"{_slow(rung.long)} of {n:,.0f} requests in {when} {promise.broken}{_burning(rung, status, promise.allowed)}"
     )
     seen = "" if status is Status.OK else _seen(rung)
     return case.verdict(status, certainty, observed, expected, f"{sentence}{seen}")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules import windows
-from rules.arrivals import REFUSED, refused
 from rules.bounds import CONFIDENCE, binomial_lower_bound
 from rules.capacity import Capacity
 from rules.catalogue import BY_NAME
@@ -141,18 +140,17 @@ def _supply(case: Case) -> Supply | None:
 
 def _arrivals(slices: Sequence[Slice]) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.add_of((one.window for one in slices), families_of(signal) | {REFUSED})
+    total = windows.add_of((one.window for one in slices), families_of(signal))
     found = read(signal, total)
     if isinstance(found, Missing):
         return found
     ready = total.covered_seconds / total.span if total.span > 0 else 0.0
-    turned_away = refused(total.counters) / total.span if total.span > 0 else 0.0
     least = found.low or 0.0
     return Arrivals(
-        least=least + turned_away,
-        best=(least if found.value is None else found.value) + turned_away,
+        least=least,
+        best=least if found.value is None else found.value,
         ready=ready,
-        n=found.n + refused(total.counters),
+        n=found.n,
         seconds=total.span,
     )
 

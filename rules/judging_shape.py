@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules import histograms, windows
+from rules.arrivals import UNSERVED, unserved
 from rules.bounds import CONFIDENCE
 from rules.catalogue_latency import LEVERS, Shape
 from rules.histograms import Histogram, Quantile, Share
@@ -170,11 +171,13 @@ def _load(case: Case) -> tuple[str, bool | None]:
 
 
 def _arriving(slices: Sequence[Slice]) -> float | None:
-    whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
+    families = ("requests_finished", windows.NET_CHANGE, *UNSERVED)
+    whole = windows.add_of((one.window for one in slices), families)
     finished = replica_rate(whole, "requests_finished")
     if finished is None:
         return None
-    return max(0.0, finished + (replica_rate(whole, windows.NET_CHANGE) or 0.0))
+    turned_away = unserved(whole.counters) / whole.covered_seconds
+    return max(0.0, finished + turned_away + (replica_rate(whole, windows.NET_CHANGE) or 0.0))
 
 
 def _both(case: Case, seen: Seen) -> str:

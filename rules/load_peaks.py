@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rules.arrivals import arrived
 from rules.bounds import poisson_lower_bound
 from rules.judging import SEPARATE, Case
 from rules.slices import Slice
-from rules.windows import NET_CHANGE
 from rules.wording import number
 
 DAY_SECONDS = 86400.0
@@ -95,10 +95,5 @@ def _arrivals(case: Case, group: Sequence[Slice]) -> tuple[float, float, float] 
     seconds = max(window.end for window in known) - min(window.start for window in known)
     if seconds < WHOLE * case.period_seconds:
         return None
-    arrived = math.fsum(
-        window.counters.get(
-            "requests_arrived", window.counters["requests_finished"] + window.counters.get(NET_CHANGE, 0.0)
-        )
-        for window in known
-    )
-    return max(0.0, arrived) / seconds, max(0.0, arrived), seconds
+    requests = max(0.0, math.fsum(arrived(window.counters) or 0.0 for window in known))
+    return requests / seconds, requests, seconds

@@ -88,6 +88,9 @@ class Slo(_Part):
     ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
     tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests of the time per output token.")
     itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 of the gap between two output events.")
+    availability: Annotated[float, Field(ge=0.95, le=0.99999)] | None = Field(
+        None, description="Share of requests that are served without an error of the fleet; null: 0.99."
+    )
 
 
 class Point(_Part):

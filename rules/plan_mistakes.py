@@ -108,14 +108,12 @@ def _at_once(case: Case, point: Point) -> float | None:
 def _other_lengths(case: Case) -> Found:
     """Output tokens a request, by the curve and by the workload."""
     tokens = case.tier.workload.generation_tokens if case.tier.workload else None
-    planned = tokens.p50 if tokens else None
+    planned, which = (tokens.mean, "mean") if tokens and tokens.mean else (tokens.p50 if tokens else None, "P50")
     given = [p.output_tokens_per_second / p.completed_rps for p in case.points if p.output_tokens_per_second]
     if not given or planned is None or 1 / OTHER_LENGTHS <= median(given) / planned <= OTHER_LENGTHS:
         return
     found = median(given)
-    text = (
-        f"output_tokens_per_second / completed_rps is {found:.3g} tokens a request, the workload's P50 is {planned:.4g}"
-    )
+    text = f"output_tokens_per_second / completed_rps is {found:.3g} tokens a request, the workload's {which} is {planned:.4g}"
     instead = _of_the_fleet(case, max(found / planned, planned / found))
     yield "curve.points", "mistake", f"{text}; {instead}, or measure with the planned lengths"
 

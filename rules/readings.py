@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rules import outcomes
+from rules.arrivals import UNSERVED
 from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
 from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.signals import SIGNALS, How, Signal, SignalValue
@@ -45,7 +47,9 @@ _WAYS: dict[How, Callable[[Signal, Window], SignalValue]] = {
 
 
 ALSO_READ: dict[str, tuple[str, ...]] = {
-    "arrival_rps": ("requests_arrived", "requests_running"),
+    "arrival_rps": ("requests_arrived", "requests_running", *UNSERVED),
+    "failed_share": tuple(outcomes.READ),
+    "refused_share": tuple(outcomes.READ),
     "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),
     "tokens_per_round": ("spec_accept_length",),
     "prefix_hit_ratio": ("prefix_hit_gauge",),

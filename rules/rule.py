@@ -29,6 +29,8 @@ class Way(StrEnum):
     ECONOMICS = "economics"  # whether speculation pays
     HELD_BACK = "held_back"  # requests that wait for an adapter
     BURN = "burn"  # error budget of an objective spent too fast
+    AVAILABILITY = "availability"  # error budget spent by requests that failed
+    REFUSED = "refused"  # share of requests refused
     SHAPE = "shape"  # the tail against the median
     LONG = "long"  # days, by hours
     TREND = "trend"  # the end of the hold against its beginning

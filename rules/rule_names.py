@@ -11,6 +11,7 @@ NAMES: tuple[str, ...] = (
     *("GpuMemoryLow", "GpuMemoryHigh", "KvCacheNearCeiling", "KvCacheUnderused", "KvEviction", "KvCacheCascade"),
     *("KvResidencyShort", "KvTransferSlow", "GpuComputeLow", "GpuSaturated", "UtilizationTrap", "NoHeadroom"),
     *("TokensPerGpuHourFalling", "QueueGrowing", "QueueAlwaysEmpty", "PastTheKnee", "TtftSloBurn", "TpotSloBurn"),
+    *("AvailabilityBurn", "RequestsRefused"),
     *("TtftTail", "TpotTail", "PrefixHitLow", "PrefixRoutingBroken", "AdapterCachePressure"),
     *("SpeculationAcceptanceLow", "SpeculationUneconomic", "MixedTierLoadBalancing", "QuantizationMismatch"),
     *("ColdStartLate", "GuardrailMissing", "OutputLengthDrift", "RunawayGeneration", "QueueBreakerOff", "PdRatioOff"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rules import windows
+from rules import outcomes, windows
 from rules.catalogue import Rule, Way
 from rules.plan import Workload
 from rules.slices import Slice, TierView
@@ -23,6 +23,8 @@ SLOW = LATENCY | frozenset({Way.REPRESENTATIVE})
 
 PRESSURE = frozenset({Way.CASCADE, Way.EVENT_RATIO, Way.EXCESS, Way.BEYOND, Way.TREND})
 EITHER = SLOW | PRESSURE
+FAILING, TURNED_AWAY = frozenset({Way.AVAILABILITY}), frozenset({Way.REFUSED})
+UNSERVED = FAILING | TURNED_AWAY
 HITS = frozenset({Way.SHORTFALL, Way.BAND})
 OF_ONE_FAMILY = LATENCY | HITS
 """Ways of judging whose rules are about one family; a suspect says which of them it can explain."""
@@ -71,6 +73,8 @@ READ = frozenset(
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
         *("ttft_seconds", "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),
         *("gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"),
+        *("kv_transfer_failures", "restarts", "gpu_fault_events", "gpu_ecc_uncorrectable_errors"),
+        *outcomes.READ,
     }
 )
 """The families that suspects read of the sum."""

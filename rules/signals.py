@@ -136,9 +136,24 @@ SIGNALS: tuple[Signal, ...] = (
         Unit.PER_SECOND,
         How.DERIVED,
         ("requests_finished", "in_system_change"),
-        "Arrivals, where counted; else finished requests plus the change of requests in the system (aborted unseen on top)",
+        "Arrivals, where counted; else finished, failed and refused requests plus the change of requests in the system "
+        "(aborted unseen on top)",
     ),
-    _row("completed_rps", Unit.PER_SECOND, How.RATE, ("requests_finished",), "Finished requests"),
+    _row("completed_rps", Unit.PER_SECOND, How.RATE, ("requests_finished",), "Requests that finished without an error"),
+    _row(
+        "failed_share",
+        Unit.RATIO,
+        How.DERIVED,
+        ("requests_finished", "requests_failed"),
+        "Requests that failed, of those that were neither refused nor are in the system still",
+    ),
+    _row(
+        "refused_share",
+        Unit.RATIO,
+        How.DERIVED,
+        ("requests_finished", "admission_rejections"),
+        "Requests refused for want of room or answered 4xx, of all that came to an end",
+    ),
     _row(
         "goodput_rps",
         Unit.PER_SECOND,

@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rules import first_token, histograms, routing, throttling, windows
+from rules import arrivals, error_suspects, first_token, histograms, routing, throttling, windows
 from rules.catalogue import Way
 from rules.curve import CERTAIN_REQUESTS
 from rules.histograms import Share
 from rules.readings import level, ratio, read, replica_rate, share
 from rules.scene import (
     EITHER,
+    FAILING,
     HITS,
     LATENCY,
     OF_ONE_FAMILY,
     PREFIX_HITS,
     PRESSURE,
     SLOW,
+    TURNED_AWAY,
+    UNSERVED,
     USERS,
     Finding,
     Scene,
@@ -203,11 +206,11 @@ def _evictions(scene: Scene) -> Finding:
 
 
 def _more_load(scene: Scene) -> Finding:
-    finished, capacity = replica_rate(scene.total, "requests_finished"), scene.view.capacity
-    if finished is None or capacity is None:
+    came, capacity = arrivals.arrived(scene.total.counters), scene.view.capacity
+    if came is None or scene.total.covered_seconds <= 0 or capacity is None:
         return Finding(supported=None, text="the load that a replica can take is not in the plan")
     usable = capacity.rps
-    arriving = finished + scene.total.counters.get("in_system_change", 0.0) / scene.total.covered_seconds
+    arriving = came / scene.total.covered_seconds
     text = f"{number(max(arriving, 0.0), 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
     if arriving > usable:
         return Finding(supported=True, proven=True, text=f"more load than planned: {text}")
@@ -230,6 +233,11 @@ def _benchmark(scene: Scene) -> Finding:
 
 
 SUSPECTS: tuple[Suspect, ...] = (
+    Suspect(cause="engine stopped", ways=FAILING, examine=error_suspects.no_steps),
+    Suspect(cause="one replica", ways=UNSERVED, examine=error_suspects.one_replica),
+    Suspect(cause="hardware faults", ways=FAILING, examine=error_suspects.faults),
+    Suspect(cause="restarts", ways=FAILING, examine=error_suspects.restarts),
+    Suspect(cause="client requests", ways=TURNED_AWAY, examine=error_suspects.of_clients),
     Suspect(cause="evictions", ways=HITS, families=PREFIX_HITS, examine=_evictions),
     Suspect(cause="routing", ways=OF_ONE_FAMILY, families=(*PREFIX_HITS, "ttft_seconds"), examine=routing.examine),
     Suspect(cause="prefix hits", ways=EITHER, examine=_hits),
@@ -251,9 +259,12 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect(cause="adapters", ways=SLOW, examine=_adapters),
     Suspect(cause="speculation", ways=SLOW, examine=_speculation),
     Suspect(cause="throttling", ways=LATENCY, examine=throttling.examine),
-    Suspect(cause="more load", ways=PRESSURE | USERS, examine=_more_load),
+    Suspect(cause="more load", ways=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
     Suspect(cause="evictions", ways=SLOW, examine=_evictions),
     Suspect(cause="queueing", ways=SLOW, families=("ttft_seconds",), examine=first_token.queueing),
     Suspect(cause="prefill", ways=USERS, families=("ttft_seconds",), examine=first_token.prefill),
+    Suspect(
+        cause="failed transfers", ways=LATENCY | FAILING, families=("ttft_seconds",), examine=error_suspects.transfers
+    ),
     Suspect(cause="benchmark", ways=SLOW, examine=_benchmark),
 )

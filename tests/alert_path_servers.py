@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from daemon_runs import free_port, wait_for
 from tools import tool
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 UNITS: Mapping[str, int] = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Milliseconds of the units that our files use."""
@@ -73,11 +73,11 @@ def scraping(folder: Path, target: str, alertmanager: str, *rule_files: Path) ->
     with (folder / "prometheus.log").open("ab") as log:
         process = subprocess.Popen([tool("prometheus"), *words], stdout=log, stderr=log)
     try:
-        assert wait_for(lambda: _works(url), 30), (folder / "prometheus.log").read_text()
+        assert wait_for(lambda: _works(url)), (folder / "prometheus.log").read_text()
         yield url
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(CEILING_SECONDS)
 
 
 def _static(*targets: str) -> dict[str, Any]:
@@ -111,5 +111,5 @@ def rule_troubles(url: str) -> list[str]:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=CEILING_SECONDS) as answer:
         return json.load(answer)["data"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tools
+from waiting import CEILING_SECONDS
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(CEILING_SECONDS)
 
 
 def post(url: str, alerts: list[dict[str, Any]]) -> None:
@@ -43,13 +44,13 @@ def post(url: str, alerts: list[dict[str, Any]]) -> None:
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as answer:
         assert answer.status == 200
 
 
 def alerts(url: str) -> list[dict[str, Any]]:
     """What it holds now."""
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=CEILING_SECONDS) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return found
 
@@ -58,7 +59,7 @@ def _ready(url: str) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=CEILING_SECONDS):
                 return
         except OSError:
             time.sleep(0.05)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 from engine_server import Engine
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.config import load
+from agent.config_keys import Config, TargetKeys
 from agent.daemon import Daemon, Surroundings
 from agent.web_config import options_of
 
@@ -27,19 +28,6 @@ PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 
 FAST = 10.0
 """So many times faster are turns than the half second that a configuration may ask for at least."""
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 5.0) -> Any:
-    """What the function gives as soon as that is true, or at the end of so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as closing:
-        return int(closing.getsockname()[1])
 
 
 def configuration(engines: Sequence[Engine], **keys: Any) -> dict[str, Any]:
@@ -71,25 +59,43 @@ def made(path: Path, **surroundings: Any) -> Daemon:
     return Daemon(load(path), Surroundings(**options))
 
 
+def _patience(config: Config, target: TargetKeys | None = None) -> float:
+    """The time for a scrape that was configured, else far more than the interval that is its default."""
+    return (target and target.scrape_timeout_seconds) or config.scrape_timeout_seconds or CEILING_SECONDS
+
+
 @contextmanager
 def running(path: Path, turns: int = 2, **surroundings: Any) -> Iterator[Daemon]:
-    """A daemon in a thread, after its first turns."""
-    daemon = made(path, **surroundings)
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        assert wait_for(lambda: daemon.counts.turns >= turns), "no turns"
-        yield daemon
-    finally:
-        daemon.stop()
-        thread.join(20)
-        assert not thread.is_alive()
+    """A daemon in a thread, after its first turns. An engine that is slow on a busy machine is not one that is down."""
+    with mock.patch.object(Config, "timeout_seconds", _patience):
+        daemon = made(path, **surroundings)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        try:
+            assert wait_for(lambda: daemon.counts.turns >= turns), "no turns"
+            yield daemon
+        finally:
+            daemon.stop()
+            thread.join(CEILING_SECONDS)
+            assert not thread.is_alive()
 
 
 def further(daemon: Daemon, turns: int = 1) -> None:
     """Waits for so many turns that begin after now."""
     until = daemon.counts.turns + turns + 1
     assert wait_for(lambda: daemon.counts.turns >= until), "no turns"
+
+
+def looks_around(daemon: Daemon, times: int = 3) -> None:
+    """Waits until the daemon has looked at its mounted files and its pods so often, and has done what followed."""
+    looks, look = [0], daemon._look_around
+
+    def counted() -> None:
+        looks[0] += 1
+        look()
+
+    with mock.patch.object(daemon, "_look_around", counted):
+        assert wait_for(lambda: looks[0] > times), "it does not look around"
 
 
 def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -> bytes:
@@ -100,7 +106,7 @@ def ask(daemon_or_url: Daemon | str, page: str = "", token: str | None = None) -
     request = urllib.request.Request(daemon_or_url + page)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=CEILING_SECONDS) as answer:
         body: bytes = answer.read()
         return body
 

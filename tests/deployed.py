@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import CEILING_SECONDS
 
 from exporters.manifests.chart_files import CHART
 from exporters.manifests.kustomize_files import BASES, OVERLAYS
@@ -47,7 +48,9 @@ def built(folder: Path) -> dict[Key, Json]:
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("kubectl is not here: that the kustomizations build was NOT checked")
-    found = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [program, "kustomize", folder], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
     assert found.returncode == 0, found.stderr
     return {key(one): one for one in documents(found.stdout)}
 
@@ -121,7 +124,7 @@ def chart(changes: Json | None = None, namespace: str = "sizewatch") -> str:
         input=json.dumps([str(root), given]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=CEILING_SECONDS,
         check=False,
     )
     assert found.returncode == 0, found.stderr + found.stdout[-2000:]

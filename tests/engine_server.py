@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import recorded
+from waiting import CEILING_SECONDS
 
 from agent.recording import load, scrapes
 
@@ -29,6 +30,19 @@ def pages(name: str = "steady") -> tuple[bytes, ...]:
     recording, problems = load(recorded.folder(name))
     assert problems == ()
     return tuple(s.body for s in scrapes(recording, []) if s.body is not None)
+
+
+def born(body: bytes, started: float, ready_after: float = 40.0) -> bytes:
+    """The page of a process that started at this time and was ready so many seconds later."""
+    lines = []
+    for printed in body.decode().splitlines():
+        name, _, value = printed.rpartition(" ")
+        if name.startswith("process_start_time_seconds"):
+            value = repr(started)
+        elif name.partition("{")[0].endswith("_created"):
+            value = repr(started + ready_after)
+        lines.append(printed if printed.startswith("#") else f"{name} {value}")
+    return "\n".join(lines).encode() + b"\n"
 
 
 class Engine(ThreadingHTTPServer):
@@ -86,7 +100,7 @@ def give(handler: Handler, body: bytes, status: int = 200, content_type: str = M
 
 def hangs(handler: Handler) -> None:
     """Says nothing until the engine is released."""
-    handler.server.released.wait(20)
+    handler.server.released.wait(CEILING_SECONDS)
     handler.close_connection = True
 
 

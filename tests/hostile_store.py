@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import trustme
+from waiting import CEILING_SECONDS
 
 SERIES = {"metric": {"__name__": "vllm:x", "instance": "a:1"}, "values": [[1.5, "2"], [3, "NaN"]]}
 
@@ -94,7 +95,7 @@ def give(handler: Handler, body: bytes, status: int = 200, kind: str = "applicat
 
 
 def hangs(handler: Handler) -> None:
-    handler.server.released.wait(20)
+    handler.server.released.wait(CEILING_SECONDS)
     handler.close_connection = True
 
 

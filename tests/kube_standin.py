@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from waiting import CEILING_SECONDS
+
 Object = dict[str, Any]
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/"
@@ -317,4 +319,4 @@ def serving(kube: Kube, port: int = 0, tls: ssl.SSLContext | None = None) -> Ite
             kube.lock.notify_all()
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(CEILING_SECONDS)

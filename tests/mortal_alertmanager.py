@@ -14,7 +14,7 @@ from typing import Any
 
 import tools
 import yaml
-from daemon_runs import free_port, wait_for
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 
 class Pager(ThreadingHTTPServer):
@@ -88,11 +88,11 @@ class Alertmanager:
         )
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen([self._program, *words], stdout=log, stderr=log)
-        assert wait_for(self._ready, 30), (self._folder / "log").read_text()
+        assert wait_for(self._ready), (self._folder / "log").read_text()
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=CEILING_SECONDS):
                 return True
         except OSError:
             return False
@@ -100,16 +100,16 @@ class Alertmanager:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(CEILING_SECONDS)
 
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(CEILING_SECONDS)
 
     def alerts(self, name: str | None = None) -> list[dict[str, Any]]:
         """The alerts that it holds now, of one name or all."""
-        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=CEILING_SECONDS) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return [alert for alert in found if name in (None, alert["labels"]["alertname"])]
 
@@ -117,7 +117,7 @@ class Alertmanager:
         request = urllib.request.Request(
             f"{self.url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=5):
+        with urllib.request.urlopen(request, timeout=CEILING_SECONDS):
             pass
 
 

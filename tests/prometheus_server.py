@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import tools
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import CEILING_SECONDS
 
 from agent.recording import load, scrapes
 
@@ -73,7 +74,7 @@ def prometheus(folder: Path, lines: Iterable[Line], rule_files: Iterable[Path] =
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(CEILING_SECONDS)
 
 
 def free_port() -> int:
@@ -86,7 +87,7 @@ def wait_for(url: str) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=CEILING_SECONDS):
                 return
         except OSError:
             time.sleep(0.05)

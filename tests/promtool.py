@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from tools import tool
+from waiting import CEILING_SECONDS
 
 STEP = "15s"
 """How far apart the samples of a series stand, and how often rules are evaluated unless a test says otherwise."""
@@ -43,7 +44,9 @@ def differences(folder: Path, rules: Path, cases: Iterable[Case], evaluated: str
         "tests": [_test(one) for one in cases],
     }
     file.write_text(json.dumps(tests, indent=1), encoding="utf-8")
-    ran = subprocess.run([tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [tool("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=CEILING_SECONDS
+    )
     return "" if ran.returncode == 0 else (ran.stdout + ran.stderr)[-6000:] or "promtool failed without a word"
 
 

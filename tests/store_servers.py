@@ -17,6 +17,7 @@ from pathlib import Path
 
 import tools
 from prometheus_server import free_port, prometheus, wait_for
+from waiting import CEILING_SECONDS
 
 Sample = tuple[str, Mapping[str, str], float, float]
 """Name, other labels, unix seconds and value; a value may be NaN."""
@@ -50,7 +51,7 @@ class Victoria:
         """Its data stay."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(20)
+            self._process.wait(CEILING_SECONDS)
             self._process = None
 
     def write(self, samples: Iterable[Sample]) -> None:
@@ -94,7 +95,9 @@ def _escaped(text: str) -> str:
 
 
 def _post(url: str, body: bytes) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, data=body, method="POST"), timeout=60) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data=body, method="POST"), timeout=CEILING_SECONDS
+    ) as answer:
         assert answer.status in (200, 204), answer.status
 
 

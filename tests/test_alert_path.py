@@ -15,8 +15,9 @@ import recorded
 from alert_path_servers import ROUTE_TIMES, RULE_TIMES, firing, query, receivers_at, rule_troubles, scraping, sped_up
 from alertmanager_server import alertmanager
 from alertmanager_server import alerts as held
-from daemon_runs import configuration, free_port, running, wait_for, write
+from daemon_runs import configuration, running, write
 from mortal_alertmanager import Pager, pager
+from waiting import free_port, wait_for
 
 from agent.assembly import assemble
 from agent.demo.player import Player, Track, track
@@ -126,25 +127,25 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
         scraping(tmp_path, f"127.0.0.1:{port}", manager, *rules) as prometheus,
         watched(tmp_path, port),
     ):
-        assert wait_for(lambda: of("critical", firing(prometheus)), 25), "no page in Prometheus"
+        assert wait_for(lambda: of("critical", firing(prometheus))), "no page in Prometheus"
         (alert,) = of("critical", firing(prometheus))
         assert (alert["labels"]["alertname"], alert["labels"]["tier"], alert["labels"]["replica"]) == (CASCADE, *WHERE)
         assert (alert["labels"]["loudness"], alert["labels"]["source"]) == ("page", "sizewatch")
         assert alert["annotations"]["summary"] == "KV cache memory-pressure cascade: cpu-small/r0"
         assert alert["annotations"]["description"].startswith("Tier cpu-small (small-llama): observed ")
 
-        assert wait_for(lambda: told(called, "pages", "firing"), 10), called.messages
+        assert wait_for(lambda: told(called, "pages", "firing")), called.messages
         (paged,) = told(called, "pages", "firing")
         assert (paged["labels"]["alertname"], paged["labels"]["severity"]) == (CASCADE, "critical")
         assert paged["annotations"]["runbook_url"] == runbook_url(CASCADE)
         (page,) = of("critical", held(manager))
         assert (page["fingerprint"], page["status"]["state"]) == (paged["fingerprint"], "active")
         # The ticket beside it is there, and held back while the page lasts.
-        (ticket,) = wait_for(lambda: [a for a in of("warning", held(manager)) if names([a]) == {CASCADE}], 10)
+        (ticket,) = wait_for(lambda: [a for a in of("warning", held(manager)) if names([a]) == {CASCADE}])
         assert ticket["status"]["inhibitedBy"] == [page["fingerprint"]]
         assert CASCADE not in names(told(called, "tickets", "firing"))
 
-        assert wait_for(lambda: told(called, "pages", "resolved"), 40), firing(prometheus)
+        assert wait_for(lambda: told(called, "pages", "resolved")), firing(prometheus)
         (over,) = told(called, "pages", "resolved")
         assert over["fingerprint"] == paged["fingerprint"]
         assert over["startsAt"] == paged["startsAt"] < over["endsAt"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from alertmanager_server import alertmanager, alerts, post
 from tools import tool
+from waiting import CEILING_SECONDS, wait_for
 
 from exporters.alertmanager_sample import OF_THE_CASCADE, inhibitions
 from exporters.itself_rules import ROWS as ITSELF
@@ -23,7 +23,7 @@ Labels = Mapping[str, str]
 
 
 def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=CEILING_SECONDS)
 
 
 def test_amtool_accepts_it() -> None:
@@ -111,12 +111,14 @@ def test_a_real_alertmanager_silences_what_is_meant_and_nothing_else(tmp_path: P
 
 def _settled(url: str, silenced: int) -> dict[str, bool]:
     """By cluster, whether an alert of it is inhibited; asked again until so many are, for routing takes its moment."""
-    deadline = time.monotonic() + 20
-    while True:
-        found: dict[str, bool] = {}
+    found: dict[str, bool] = {}
+
+    def settled() -> bool:
+        found.clear()
         for one in alerts(url):
             cluster = one["labels"]["cluster"]
             found[cluster] = found.get(cluster, False) or bool(one["status"]["inhibitedBy"])
-        if sum(found.values()) >= silenced or time.monotonic() > deadline:
-            return found
-        time.sleep(0.1)
+        return sum(found.values()) >= silenced
+
+    wait_for(settled)
+    return found

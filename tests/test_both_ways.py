@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, running, wait_for, write
+from daemon_runs import ask, configuration, further, running, write
 from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
+from waiting import wait_for
 
 from agent.alerting.both_ways import Alerting
 from agent.config import parse_config

@@ -24,9 +24,10 @@ from typing import Any
 import pytest
 import trustme
 import yaml
-from daemon_runs import PLAN, free_port, process, wait_for
+from daemon_runs import PLAN, process
 from echo_server import Echo, echoing
 from engine_server import engines
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.cli import main
 from agent.config import Config
@@ -215,7 +216,7 @@ def test_no_secret_leaves_the_files_that_hold_it(role: str, tmp_path: Path, monk
         path.write_text(yaml.safe_dump(data))
         found: dict[str, bytes] = {}
         with process("run", "-c", str(path)) as daemon:
-            assert wait_for(lambda: _opened(port), 20), "it did not start"
+            assert wait_for(lambda: _opened(port)), "it did not start"
             time.sleep(4.0)
             found |= _served(nest, port, tls=role == "fleet")
             found |= _seen_by_ps(daemon.pid)
@@ -225,7 +226,7 @@ def test_no_secret_leaves_the_files_that_hold_it(role: str, tmp_path: Path, monk
             found |= {f"{name}, later": text for name, text in _served(nest, port, tls=role == "fleet").items()}
             path.write_text(yaml.safe_dump(data))
             daemon.send_signal(signal.SIGTERM)
-            out, err = daemon.communicate(timeout=30)
+            out, err = daemon.communicate(timeout=CEILING_SECONDS)
         found |= {"stdout": out.encode(), "stderr": err.encode()}
         found |= _commands(nest, path, echo, role)
     found |= _written(tmp_path / "data")
@@ -249,7 +250,7 @@ def _get(port: int, page: str, tls: bool, method: str = "GET", **headers: str) -
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     kinds = {False: http.client.HTTPConnection, True: http.client.HTTPSConnection}
     more: dict[str, Any] = {"context": context} if tls else {}
-    with contextlib.closing(kinds[tls]("127.0.0.1", port, timeout=10, **more)) as asked:
+    with contextlib.closing(kinds[tls]("127.0.0.1", port, timeout=CEILING_SECONDS, **more)) as asked:
         asked.request(method, page, headers=headers, body=b"{}" if method == "POST" else None)
         answer = asked.getresponse()
         body = answer.read()
@@ -278,7 +279,9 @@ def _served(nest: Nest, port: int, tls: bool) -> dict[str, bytes]:
 def _seen_by_ps(pid: int) -> dict[str, bytes]:
     """Command lines of the daemon and all that it began, and the environments of these."""
     found = {f"command line of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes()}
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, timeout=10)
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, timeout=CEILING_SECONDS
+    )
     for child in map(int, children.stdout.split()):
         with contextlib.suppress(OSError):
             found[f"command line of {child}"] = Path(f"/proc/{child}/cmdline").read_bytes()

@@ -14,9 +14,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from daemon_runs import ROOT, answers, ask, configuration, free_port, process, wait_for, write
+from daemon_runs import ROOT, answers, ask, configuration, process, write
 from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, is_html, is_strange, redirects
 from history_samples import booking
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.delivery import Delivery
 from agent.alerting.posting import NotDelivered, Poster
@@ -49,11 +50,14 @@ def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_w
     act: Callable[[Handler], None], turns: int
 ) -> None:
     with engines(1) as (engine,):
-        options = TargetOptions(url=engine.url, timeout_seconds=0.25 if act in (hangs, hangs_mid_page) else 5.0)
+        options = TargetOptions(
+            url=engine.url, timeout_seconds=0.25 if act in (hangs, hangs_mid_page) else CEILING_SECONDS
+        )
         scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", options=options)])
         engine.act = act
         during = [scrapers.turn()["t", "r0"].snapshot for _ in range(turns)]
         engine.act = None
+        engine.released.set()
         after = [scrapers.turn()["t", "r0"].snapshot for _ in range(2)]
         scrapers.close()
     assert during == [None] * turns
@@ -180,15 +184,15 @@ def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None
         path = write(tmp_path, configuration(served, web={"listen": f"127.0.0.1:{port}"}))
         with process("run", "-c", str(path)) as started:
             url = f"http://127.0.0.1:{port}/"
-            assert wait_for(lambda: answers(url), 15)
+            assert wait_for(lambda: answers(url))
             started.send_signal(signal.SIGSTOP)
             time.sleep(0.8)
             asked = len(served[0].asked)
             started.send_signal(signal.SIGCONT)
-            assert wait_for(lambda: len(served[0].asked) >= asked + 2, 15)
+            assert wait_for(lambda: len(served[0].asked) >= asked + 2)
             page = ask(url, "metrics").decode()
             started.send_signal(signal.SIGTERM)
-            _, said = started.communicate(timeout=15)
+            _, said = started.communicate(timeout=CEILING_SECONDS)
     assert started.returncode == 0
     assert "sizewatch_turn_errors_total 0.0" in page
     assert "Traceback" not in said

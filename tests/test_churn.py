@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_runs import configuration, free_port, write
+from daemon_runs import configuration, write
 from engine_server import engines
 from held_names import held
 from making import snapshot
 from stored_recordings import MemoryStore, Sample
 from test_fleet_turns import TIER, Away, Fleet
+from waiting import free_port
 
 from agent.assembly import Assembly, assemble
 from agent.collect.gpu_owners import Owned

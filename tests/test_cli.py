@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import recorded
-from daemon_runs import ROOT, process, wait_for
+from daemon_runs import ROOT, process
 from engine_server import engines, hangs
+from waiting import CEILING_SECONDS, wait_for
 
 from agent import cli
 from agent.commands import inspect as inspect_command
@@ -37,7 +38,7 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=CEILING_SECONDS,
         check=False,
     )
 
@@ -259,9 +260,9 @@ def test_ctrl_c_in_a_command_ends_with_130_and_no_words(
 def test_ctrl_c_while_an_address_is_asked_has_no_traceback() -> None:
     with engines() as (engine,), process("inspect", engine.url) as started:
         engine.act = hangs
-        assert wait_for(lambda: engine.asked, 10)
+        assert wait_for(lambda: engine.asked)
         started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out, err) == (130, "", "")
 
 

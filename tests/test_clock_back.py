@@ -9,13 +9,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from daemon_runs import configuration, free_port, write
+from daemon_runs import configuration, write
 from engine_server import engines
 from history_samples import booking
 from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_episodes import answer
 from test_fleet_turns import told_by_agents
+from waiting import free_port
 
 from agent.assembly import assemble
 from agent.config import load

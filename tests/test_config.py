@@ -572,7 +572,7 @@ def test_whatever_stands_anywhere_is_either_used_or_refused_with_its_path(
     "text", ["a: " + "[" * 2000, "{a: " * 2000, "[" * 300 + "]" * 300], ids=["open", "maps", "closed"]
 )
 def test_a_file_of_brackets_is_refused_before_it_is_parsed(tmp_path: Path, text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     found = file_problems(written(tmp_path, text))
-    assert time.monotonic() - began < 2.0
+    assert time.process_time() - began < 2.0
     assert found[0].endswith(": is nested too deeply")

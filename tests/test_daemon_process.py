@@ -11,8 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_runs import answers, ask, configuration, free_port, process, running, wait_for, write
+from daemon_runs import answers, ask, configuration, process, running, write
 from engine_server import Engine, answers_500, engines
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.history.store import Store
 
@@ -26,13 +27,13 @@ def daemon(folder: Path, served: list[Engine], **keys: Any) -> Iterator[tuple[Pr
     path = write(folder, configuration(served, web={"listen": f"127.0.0.1:{port}"}, **keys))
     url = f"http://127.0.0.1:{port}/"
     with process("run", "-c", str(path)) as started:
-        assert wait_for(lambda: answers(url) or started.poll() is not None, 15)
+        assert wait_for(lambda: answers(url) or started.poll() is not None)
         yield started, url
 
 
 def ended(started: Process) -> tuple[int, str, str]:
     """Exit code, standard output and error."""
-    out, err = started.communicate(timeout=15)
+    out, err = started.communicate(timeout=CEILING_SECONDS)
     return started.returncode, out, err
 
 

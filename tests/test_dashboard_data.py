@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from alert_path_servers import query, scraping
-from daemon_runs import ask, free_port
+from daemon_runs import ask
 from dashboard_fleet import fleet
 from test_dashboard_queries import QUERIES, VALUES, base, named
+from waiting import free_port
 
 from agent.lint.catalogue import catalogue, read_page
 from agent.lint.linting import lint
@@ -45,6 +46,7 @@ EMPTY: Mapping[str, str] = {
     },
     names.metric("kv_residency_seconds").name: "vLLM samples the life of blocks only where it is asked to",
     names.metric("kv_transfer_seconds").name: "no recorded engine moves KV blocks",
+    names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
     names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
     names.FOREIGN_ALERTS.name: _NO_ALERTS,
     names.ALERTMANAGER_UP.name: _NO_ALERTS,

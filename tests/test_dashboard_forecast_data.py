@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from alert_path_servers import query, scraping
-from daemon_runs import free_port, running
+from daemon_runs import running
 from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
+from waiting import free_port
 
 from agent.assembly import assemble
 from agent.demo.past.demand import DAY, HOUR

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import PLAN, ask, configuration, further, running, wait_for, write
+from daemon_runs import PLAN, ask, configuration, further, running, write
 from days_samples import USABLE_RPS, hour
 from engine_server import engines
+from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
 from agent.config import Loaded, load

@@ -3,12 +3,13 @@
 import threading
 
 import pytest
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
 
 
 def test_a_job_gives_its_result_and_raises_what_it_raised():
-    thread = DeadlineThread("test-result", 5.0)
+    thread = DeadlineThread("test-result", CEILING_SECONDS)
     assert thread.run(lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         thread.run(lambda: 1 / 0)
@@ -50,21 +51,26 @@ def test_what_a_late_job_raised_is_not_lost():
 
 
 def test_a_stopped_thread_ends_and_refuses_jobs():
-    thread = DeadlineThread("test-stop", 5.0)
+    thread = DeadlineThread("test-stop", CEILING_SECONDS)
     thread.run(threading.current_thread).join(0)
     worker = thread.run(threading.current_thread)
     thread.stop()
-    worker.join(5.0)
+    worker.join(CEILING_SECONDS)
     assert not worker.is_alive()
     with pytest.raises(RuntimeError, match="stopped"):
         thread.run(lambda: 42)
 
 
 def run_when_back(thread: DeadlineThread, job):
-    """Run ``job`` as soon as the hanging one has come back; at most 5 s."""
-    for _ in range(500):
+    """Run ``job`` as soon as the hanging one has come back."""
+    found = []
+
+    def came() -> bool:
         try:
-            return thread.run(job)
+            found.append(thread.run(job))
         except NotAnsweringError:
-            threading.Event().wait(0.01)
-    raise AssertionError("the hanging job never came back")
+            return False
+        return True
+
+    assert wait_for(came), "the hanging job never came back"
+    return found[0]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import trustme
-from daemon_runs import free_port, wait_for
 from mortal_alertmanager import alertmanager
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting import posting
 from agent.alerting.delivery import Delivery
@@ -42,7 +42,8 @@ class Manager(ThreadingHTTPServer):
         self.hold.set()
 
     def poster(self, **options: Any) -> Poster:
-        return Poster(TargetOptions(url=f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts", **options))
+        url = f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts"
+        return Poster(TargetOptions(url=url, **{"timeout_seconds": CEILING_SECONDS, **options}))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up hangs up; that is what is tested."""
@@ -55,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.headers = dict(self.headers.items())
         self.server.bodies.append(body)
-        self.server.hold.wait(20)
+        self.server.hold.wait()
         status, said = self.server.answer(body)
         self.send_response(status)
         self.send_header("Content-Length", str(len(said)))
@@ -142,10 +143,8 @@ def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: 
 def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away_at_once() -> None:
     with manager() as there:
         there.hold.clear()
-        begin = time.monotonic()
         with pytest.raises(NotDelivered, match=r"did not answer within 0\.3 s"):
             there.poster(timeout_seconds=0.3).round([one("A")])
-        assert time.monotonic() - begin < 3
         there.hold.set()
     with pytest.raises(NotDelivered, match="refused; is the target up"):
         Poster(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")).round([one("A")])
@@ -251,10 +250,9 @@ def test_a_turn_never_waits_for_one_that_hangs_and_the_newest_state_is_posted_af
         there.hold.clear()
         offer(delivery, one("A"))
         assert wait_for(lambda: there.bodies)
-        begin = time.monotonic()
         for n in range(200):
             offer(delivery, one(f"B{n}"))
-        assert time.monotonic() - begin < 1
+        assert len(there.bodies) == 1, "it still hangs"
         there.hold.set()
         assert wait_for(lambda: len(there.bodies) == 2)
         assert names(there.bodies[1]) == ["B199"]

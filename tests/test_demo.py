@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, free_port, process, wait_for
+from daemon_runs import ask, process
 from engine_server import engines
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
@@ -66,10 +67,8 @@ def status(url: str) -> dict[str, Any]:
 def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_the_page_shows_three_tiers(
     tmp_path: Path,
 ) -> None:
-    begin = time.monotonic()
     with demo(tmp_path, "--port", "0", "--speed", "30") as started:
         said, url = head(started)
-        assert time.monotonic() - begin < 20
         assert "Demo: recorded engines at 30 times their speed, simulated GPUs, made-up prices." in said
         for part in CAST:
             assert re.search(rf"^  {part.tier} +{part.says}$", said, re.MULTILINE)
@@ -93,7 +92,7 @@ def test_within_its_time_the_terminal_names_the_cascade_and_the_divergence_and_t
         assert status(url)["agent"]["turn_errors"] == 0
         assert [path.name.startswith("sizewatch-demo-") for path in tmp_path.iterdir()] == [True]
         started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, err) == (0, "")
     assert out.endswith("\nEnded; nothing was left behind.\n")
     assert list(tmp_path.iterdir()) == []
@@ -108,7 +107,7 @@ def test_a_closed_terminal_or_a_kill_ends_it_in_order(tmp_path: Path, number: si
         assert wait_for(lambda: _turned(url))
         assert children(started.pid) == []
         started.send_signal(number)
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, err) == (0, "")
     assert "nothing was left behind" in out
     assert list(tmp_path.iterdir()) == []
@@ -123,20 +122,18 @@ def _turned(url: str) -> bool:
 
 def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", "0", "--seconds", "0.5") as started:
-        assert "nothing was left behind" in started.communicate(timeout=10)[0]
+        assert "nothing was left behind" in started.communicate(timeout=CEILING_SECONDS)[0]
         assert started.returncode == 0
-    with demo(tmp_path, "--port", "0", "--seconds", "60") as started:
+    with demo(tmp_path, "--port", "0", "--seconds", "86400") as started:
         head(started)
-        begin = time.monotonic()
         started.send_signal(signal.SIGINT)
-        started.communicate(timeout=10)
-    assert time.monotonic() - begin < 20
+        started.communicate(timeout=CEILING_SECONDS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_port_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
     with engines() as (engine,), demo(tmp_path, "--port", str(engine.port)) as started:
-        out, err = started.communicate(timeout=10)
+        out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out) == (2, "")
     assert err.splitlines() == [
         f"sizewatch demo: web.listen: cannot listen on 127.0.0.1:{engine.port}: address already in use",
@@ -150,7 +147,7 @@ def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
         head(started)
         assert started.stdout is not None
         started.stdout.close()
-        assert started.wait(timeout=15) == 0
+        assert started.wait(timeout=CEILING_SECONDS) == 0
         assert started.stderr is not None
         assert started.stderr.read() == ""
     assert list(tmp_path.iterdir()) == []
@@ -204,11 +201,16 @@ def test_the_plan_of_the_demo_names_the_tiers_of_its_cast() -> None:
 
 
 def test_a_clock_runs_as_many_times_faster_as_it_is_told() -> None:
+    earliest = time.time()
     clock = Clock(100.0)
+    outer = time.monotonic()
     begin = clock()
+    inner = time.monotonic()
     time.sleep(0.05)
-    assert 5.0 <= clock() - begin < 50.0
-    assert begin == pytest.approx(time.time(), abs=20)
+    at_least = time.monotonic() - inner
+    passed = clock() - begin
+    assert 100.0 * at_least <= passed <= 100.0 * (time.monotonic() - outer)
+    assert earliest - 0.1 <= begin <= earliest + 100.0 * (time.monotonic() - outer) + 1.0
 
 
 def test_stand_in_gpus_follow_the_engine_and_say_what_they_are() -> None:

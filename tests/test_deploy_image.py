@@ -19,6 +19,7 @@ from deployed import ROOT
 from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
+from waiting import CEILING_SECONDS
 
 from exporters.manifests import pods
 from exporters.manifests.configurations import PORT
@@ -101,7 +102,7 @@ from agent.web_config import WebOptions
 
 def on_turn(daemon):
     for page in ("", "metrics", "api/status", "healthz"):
-        urllib.request.urlopen(daemon.web.url + page, timeout=5).read()
+        urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
     daemon.stop()
 
 cli.parser()
@@ -125,7 +126,7 @@ def test_a_working_node_loads_nothing_that_its_image_lacks(tmp_path: Path) -> No
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=CEILING_SECONDS,
             check=False,
         )
     assert found.returncode == 0, found.stderr

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from tools import tool
+from waiting import CEILING_SECONDS
 
 from agent import cli, web
 from agent.config import Gpus, parse_config
@@ -260,7 +261,9 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
     unit = tmp_path / "sizewatch.service"
     unit.write_text(UNIT.replace("/opt/sizewatch/bin/sizewatch", "/bin/true"), encoding="utf-8")
-    found = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, timeout=30, check=False)
+    found = subprocess.run(
+        [analyze, "verify", unit], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
     assert found.returncode == 0, found.stderr
     assert "sizewatch.service" not in found.stderr
 
@@ -272,7 +275,7 @@ def expressions(page: str) -> list[str]:
 
 def promtool(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=30, check=False
+        [tool("promtool"), "check", "rules", path], capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
     )
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import configuration, free_port, write
+from daemon_runs import configuration, write
 from engine_server import engines, give
 from mortal_alertmanager import alertmanager
+from waiting import free_port
 
 from agent.config import load
 from agent.doctor import run_checks

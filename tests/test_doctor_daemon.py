@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import trustme
 from daemon_runs import configuration, running, write
 from engine_server import answers_500, engines
 from test_doctor import about, free_port, loaded, serving
+from waiting import wait_for
 
 from agent.config import load
 from agent.doctor import Finding, run_checks
@@ -68,11 +68,9 @@ def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from
         with running(path, web=lambda loaded: _as_configured(loaded)):
             assert [one.level for one in about(run_checks(load(path)), "daemon")] == [Level.OK]
             engine.act = answers_500
-            until = time.monotonic() + 5.0
-            while time.monotonic() < until:
-                (line,) = about(run_checks(load(path)), "daemon")
-                if line.level is not Level.OK:
-                    break
+            (line,) = wait_for(
+                lambda: [one for one in about(run_checks(load(path)), "daemon") if one.level is not Level.OK]
+            )
             assert line.text == "has no page of cpu-small/r0 that it could use"
 
 

@@ -16,7 +16,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ import pytest
 import trustme
 from history_samples import booking
 from test_doctor import PAGE, about, free_port, loaded, serving, target
+from waiting import CEILING_SECONDS
 
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
@@ -356,7 +356,7 @@ def speaking(*parts: bytes) -> Iterator[int]:
                 for part in parts:
                     connection.sendall(part)
                     ended.wait(0.1)
-                ended.wait(30)
+                ended.wait(CEILING_SECONDS)
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -392,9 +392,8 @@ def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_
     monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
     monkeypatch.setattr("agent.doctor_probes.WEB_SECONDS", 1.0)
     with fault(tmp_path) as keys:
-        before, begin = content(tmp_path), time.monotonic()
+        before = content(tmp_path)
         found = findings(tmp_path, keys)
-        assert time.monotonic() - begin < 8.0
         assert content(tmp_path) == before
     lines = [one for one in about(found, check) if text in one.text]
     assert [one.level for one in lines] == [level], format_text(found)

@@ -130,3 +130,9 @@ def test_the_command_prints_the_file_or_writes_it_where_it_is_told(
     assert not complaints(out)
     assert 'model_name="small-llama"' in printed
     assert "TargetDown: `up` carries labels of the target only" in printed
+
+
+def test_a_series_without_the_label_is_read_where_the_table_says_so() -> None:
+    """A label that is not there is empty to PromQL: what leaves values out takes it in, unless that is left out too."""
+    finished = series(engine_named("vllm"), "requests_finished", "")
+    assert finished.matchers == ('finished_reason!~"error"',)

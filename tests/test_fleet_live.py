@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from daemon_runs import PLAN, answers, ask, free_port, process, wait_for
+from daemon_runs import PLAN, answers, ask, process
 from prometheus_server import wait_for as ready
+from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.demo.player import Player, track
 from agent.recording import load
@@ -46,7 +47,7 @@ class Prometheus:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(20)
+            self._process.wait(CEILING_SECONDS)
             self._process = None
 
 
@@ -60,7 +61,7 @@ def agent(folder: Path, **keys: Any) -> Iterator[tuple[subprocess.Popen[str], st
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     url = f"http://127.0.0.1:{port}/"
     with process("run", "-c", str(path)) as started:
-        assert wait_for(lambda: answers(url) or started.poll() is not None, 20)
+        assert wait_for(lambda: answers(url) or started.poll() is not None)
         yield started, url
 
 
@@ -119,24 +120,24 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
         _, url = stack.enter_context(agent(tmp_path / "fleet", **keys))
         seen = Seen(url)
 
-        assert wait_for(lambda: seen.status("KvCacheCascade", "r-full") == "critical", 60)
+        assert wait_for(lambda: seen.status("KvCacheCascade", "r-full") == "critical")
         assert seen.status("KvCacheCascade", "r-calm") == "ok"
         metrics = seen.metrics()
         assert not [name for name in metrics if 'replica="r-' in name], "the agents tell of their replicas themselves"
         assert metrics[f'sizewatch_verdict{{replica="",rule="TierDown",tier="{TIER}"}}'] == 0.0
 
         store.stop()
-        assert wait_for(lambda: not seen.in_sight, 30)
+        assert wait_for(lambda: not seen.in_sight)
         assert seen.answer("KvCacheCascade", "r-full")["silent"]["reason"] == "stale"
         assert seen.answer("TierDown")["reason"] == "stale"
         assert f'sizewatch_verdict{{replica="",rule="TierDown",tier="{TIER}"}}' not in seen.metrics()
         store.start()
-        assert wait_for(lambda: seen.in_sight, 60)
-        assert wait_for(lambda: seen.status("KvCacheCascade", "r-full") == "critical", 20)
+        assert wait_for(lambda: seen.in_sight)
+        assert wait_for(lambda: seen.status("KvCacheCascade", "r-full") == "critical")
         assert seen.status("TierDown") == "ok"
 
         second.kill()
-        assert wait_for(lambda: seen.status("TargetDown", "r-full") == "warning", 60)
+        assert wait_for(lambda: seen.status("TargetDown", "r-full") == "warning")
         assert "no scrape of it" in seen.answer("TargetDown", "r-full")["sentence"]
         assert seen.status("TargetDown", "r-calm") == "ok"
         assert seen.status("TierDown") == "ok"

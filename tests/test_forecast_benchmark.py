@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from traffic_samples import week
+from waiting import CEILING_SECONDS
 
 from forecast.series import Series
 
@@ -23,7 +24,7 @@ def written(path: Path, series: Series) -> str:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "benchmarks/forecast.py", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
 
 
 def test_the_tables_and_the_goals_are_of_the_traces_given(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from daemon_runs import ROOT, wait_for
+from daemon_runs import ROOT
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting import child
 from agent.forecasting.child import MEMORY_BYTES, Child, Fault, NoAnswer
@@ -31,7 +31,7 @@ SHORT = 600
 
 @contextmanager
 def forecasting(words: Callable[[int], Sequence[str]] = child.command, **options: float) -> Iterator[Forecasts]:
-    made = Forecasts(words, **options)  # type: ignore[arg-type]
+    made = Forecasts(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
     try:
         yield made
     finally:
@@ -45,6 +45,12 @@ def saying(code: str) -> Callable[[int], Sequence[str]]:
 
 def shown(forecasts: Forecasts, minutes_later: int = 0) -> ForecastStatus:
     return forecasts.status(TIER, None, 3, NOW + 60.0 * minutes_later)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has worked until now: on a busy machine it may take much longer."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
@@ -70,10 +76,11 @@ def test_a_real_process_forecasts_a_real_history_and_keeps_to_its_memory(tmp_pat
         assert 30e6 < health.memory_bytes < 300e6
         # The next minutes of the history: the process is the same one, and takes up what is new.
         keep(path, 5, SETTLED + 300.0)
-        begin = time.monotonic()
+        assert first is not None
+        before = cpu_seconds(first)
         forecasts.run([question(path, minutes_later=5)])
-        assert time.monotonic() - begin < 1.0
         assert forecasts.pid == first
+        assert cpu_seconds(first) - before < 1.0
         later = shown(forecasts, 5)
         assert later.forecast is not None
         assert later.forecast.projection.points[0].t == SETTLED + 300.0
@@ -120,7 +127,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
     ],
 )
 def test_a_process_that_misbehaves_is_ended_told_and_counted(code: str, fault: Fault, words: str) -> None:
-    with forecasting(saying(code), question_seconds=0.5 if fault is Fault.TIMEOUT else 20.0) as forecasts:
+    with forecasting(saying(code), question_seconds=0.5 if fault is Fault.TIMEOUT else CEILING_SECONDS) as forecasts:
         (told,) = forecasts.run([question()])
         assert words in told.text
         assert forecasts.health().failures == {fault.value: 1}
@@ -285,10 +292,10 @@ def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
         "one = child.Child(child.command(child.MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
     )
     left = Path(f"/proc/{int(done.stdout)}/stat")
-    assert wait_for(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z", 10.0)
+    assert wait_for(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -302,15 +309,13 @@ def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFi
 
 
 def test_a_stop_ends_a_question_that_is_under_way_and_is_no_failure() -> None:
-    forecasts = Forecasts(saying("time.sleep(60)"))
+    forecasts = Forecasts(saying("time.sleep(86400)"), question_seconds=86_400.0)
     asking = threading.Thread(target=forecasts.run, args=([question()],))
     asking.start()
     assert wait_for(lambda: forecasts.pid is not None)
-    begin = time.monotonic()
     forecasts.close()
-    asking.join(5.0)
+    asking.join(CEILING_SECONDS)
     assert not asking.is_alive()
-    assert time.monotonic() - begin < 4.0
     assert forecasts.health().failures == {}
     assert forecasts.run([question(minutes_later=1)]) == ()
 
@@ -384,10 +389,10 @@ def test_a_tier_that_is_watched_no_more_is_forgotten(history: Path) -> None:
 
 def test_a_tier_that_has_been_silent_for_weeks_is_answered_in_time(tmp_path: Path) -> None:
     path = keep(tmp_path / "history.db", 3 * DAY_MINUTES, SETTLED - 20 * 86_400)
-    with forecasting(question_seconds=20.0) as forecasts:
-        begin = time.monotonic()
+    with forecasting() as forecasts:
         assert forecasts.run([question(path)]) == ()
-        assert time.monotonic() - begin < 10.0
+        assert forecasts.pid is not None
+        assert cpu_seconds(forecasts.pid) < 10.0
         found = shown(forecasts)
         assert found.recommended is None
         assert found.now_rps is None
@@ -409,7 +414,7 @@ def test_the_daemons_side_loads_no_numbers_library() -> None:
         "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'lightgbm', 'dateutil', 'holidays') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
     )
     assert done.stdout.strip() == "[]"
 

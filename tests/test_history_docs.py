@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from history_samples import START, booking, finished
 from test_doctor import about, loaded
+from waiting import CEILING_SECONDS
 
 from agent.doctor import Finding, run_checks
 from agent.doctor_findings import Level
@@ -37,7 +38,9 @@ def run(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
     lines = [line for line in block.splitlines() if not line.startswith("systemctl ")]
     text = "\n".join(("set -e", *lines)).replace("/opt/sizewatch/bin/python", sys.executable)
     text = text.replace("/var/lib/sizewatch", str(folder / "lib")).replace("/var/backups", str(folder / "backups"))
-    return subprocess.run(["sh", "-c", text], cwd="/", capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        ["sh", "-c", text], cwd="/", capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def booked(path: Path) -> Iterator[None]:
 
     thread = threading.Thread(target=book)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(CEILING_SECONDS)
     try:
         yield
     finally:
@@ -80,7 +83,7 @@ def killed(path: Path, first: int, last: int) -> None:
         f"for minute in range({first}, {last}): store.book([booking(minute)])\n"
         "os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=CEILING_SECONDS)
     assert path.with_name(f"{path.name}-wal").stat().st_size
 
 

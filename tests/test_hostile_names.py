@@ -27,6 +27,7 @@ from engine_server import Engine, engines, pages
 from markdown import markdown
 from prometheus_client.parser import text_string_to_metric_families
 from scaling_samples import BY_FORMAT, objects
+from waiting import CEILING_SECONDS
 
 from agent.cli import main
 from agent.config import load
@@ -236,7 +237,7 @@ def test_half_a_character_is_shown_as_none() -> None:
     """What a file's name or JSON may hold and no stream can write."""
     assert one_line("a\udcffb\ud800") == plain("a\udcffb\ud800") == "a\ufffdb\ufffd"
     words = [sys.executable, "-m", "agent", "plan", "check", os.fsdecode(b"no-such-\xff")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert "no-such-\ufffd" in done.stderr.decode()
@@ -297,7 +298,7 @@ def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Pat
 def test_what_a_command_prints_is_plain_whatever_a_file_or_a_server_says(tmp_path: Path) -> None:
     """The last way out, for what no rule above has thought of: here the name of a file."""
     words = [sys.executable, "-m", "agent", "plan", "check", f"no\x1b[2J\rsuch\u202e {tmp_path.name}"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
     assert done.returncode == 2
     assert CONTROLS.findall(done.stderr.decode()) == []
     assert b"such" in done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from past_stores import moved
 from store_servers import victoria_metrics
+from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
 from agent.config import Loaded, load
@@ -45,11 +46,9 @@ forecast: {{enabled: false}}
 def wait(assembly: Assembly, word: str) -> str:
     """What the back-fill says once it says this."""
     assert assembly.back_fill is not None
-    until = time.monotonic() + 30
-    while word not in assembly.back_fill.text:
-        assert time.monotonic() < until, assembly.back_fill.text
-        time.sleep(0.02)
-    return assembly.back_fill.text
+    fill = assembly.back_fill
+    assert wait_for(lambda: word in fill.text), fill.text
+    return fill.text
 
 
 def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url: str) -> None:

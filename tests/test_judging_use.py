@@ -126,7 +126,7 @@ def test_busiest_hours_of_the_week_that_are_full_every_day_leave_no_headroom() -
     found = verdict("NoHeadroom", view(), peaks())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence.startswith(
-        "Fleet utilisation 95.0% in the busiest 8 of 168 hours: one replica beside the 2.0"
+        "Fleet utilisation 95.0% in the busiest 8 of 168 hours: the report and `sizewatch prewarm` say how many"
     )
     assert verdict("NoHeadroom", view(), peaks(high=0.89)).status is Status.OK
 

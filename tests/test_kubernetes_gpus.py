@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 from gpu_samples import by_uuid, readout
+from waiting import CEILING_SECONDS
 
 from agent.collect.exposition import SeriesReader
 from agent.collect.gpus import samples
@@ -129,7 +130,7 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
                     taken.sendall(said)
                 if said:
                     taken.shutdown(socket.SHUT_WR)
-                ended.wait(5)
+                ended.wait(CEILING_SECONDS)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -137,7 +138,7 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
             yield str(path)
         finally:
             ended.set()
-            thread.join(5)
+            thread.join(CEILING_SECONDS)
 
 
 def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:

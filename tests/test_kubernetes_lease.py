@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import wait_for
 from kube_standin import Kube, serving
+from waiting import CEILING_SECONDS, wait_for
 
+from agent.kubernetes import lease
 from agent.kubernetes.api import Api, ApiTrouble, Server
 from agent.kubernetes.lease import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, Elector, Leadership
 
@@ -263,7 +263,7 @@ def test_never_two_lead_with_skewed_clocks_slow_networks_and_cuts(seed: int) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(CEILING_SECONDS)
     spans = sorted((start, end, name) for name, several in led.items() for start, end in several)
     assert sum(end - start for start, end, _ in spans) > 200.0, "somebody leads most of the time"
     assert len({name for _, _, name in spans}) > 1, "the lease changes hands"
@@ -271,11 +271,17 @@ def test_never_two_lead_with_skewed_clocks_slow_networks_and_cuts(seed: int) -> 
         assert one == other or end <= start, f"{one} leads until {end}, {other} from {start}"
 
 
-def test_two_processes_with_a_real_api_one_leads_and_the_other_follows_when_it_stops(tmp_path: Path) -> None:
+def test_two_processes_with_a_real_api_one_leads_and_the_other_follows_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lease that is not given back would be waited for, and one that is held is not lost on a busy machine.
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 2400.0)
+    monkeypatch.setattr(lease, "RETRY_SECONDS", 0.1)
     kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
     (tmp_path / "token").write_text("good")
     with serving(Kube()) as kube:
-        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=2.0)
+        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
         apis = [Api(server), Api(server)]
         heard: list[bool] = []
         one = Elector(Leadership(apis[0], NAME, SPACE, "one"), heard.append)
@@ -286,11 +292,9 @@ def test_two_processes_with_a_real_api_one_leads_and_the_other_follows_when_it_s
         assert kube.leases[NAME]["spec"]["holderIdentity"] == "one"
         kubernetes_validate.validate(kube.leases[NAME], kubernetes_validate.latest_version(), strict=True)
         assert not two.leads
-        began = time.monotonic()
         one.stop()
         assert not one.leads
-        assert wait_for(lambda: two.leads, 6.0), "given back, it needs no 15 s"
-        assert time.monotonic() - began < 5.5
+        assert wait_for(lambda: two.leads), "given back, it need not lapse"
         two.stop()
         assert kube.leases[NAME]["spec"]["holderIdentity"] == ""
         assert kube.leases[NAME]["spec"]["leaseTransitions"] == 1

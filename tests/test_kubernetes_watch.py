@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import trustme
-from daemon_runs import wait_for
 from kube_standin import Kube, pod, serving
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes import api as api_module
 from agent.kubernetes.api import Api, ApiTrouble, Server, backoff_seconds, in_cluster
@@ -34,13 +34,19 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def client(kube: Kube, token: Path | None, seconds: float = 2.0) -> Api:
+def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> Api:
     return Api(Server(url=kube.url, token_file=str(token) if token else None, timeout_seconds=seconds))
 
 
 @contextmanager
 def watching(
-    kube: Kube, token: Path, *, keep: float = 60.0, seconds: float = 2.0, watch_seconds: float = 20.0, **asked: object
+    kube: Kube,
+    token: Path,
+    *,
+    keep: float = 60.0,
+    seconds: float = CEILING_SECONDS,
+    watch_seconds: float = 20.0,
+    **asked: object,
 ) -> Iterator[PodWatch]:
     watch = PodWatch(
         client(kube, token, seconds),
@@ -62,7 +68,7 @@ def names(known: Known) -> set[str]:
 
 
 def sees(watch: PodWatch, *wanted: str) -> bool:
-    return bool(wait_for(lambda: names(watch.known()) == set(wanted), 3.0))
+    return bool(wait_for(lambda: names(watch.known()) == set(wanted)))
 
 
 def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Path) -> None:
@@ -159,10 +165,8 @@ def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
     with pytest.raises(ApiTrouble, match="more than 1000 bytes"):
         api.get("/api/v1/nodes/gpu-1")
     kube.hang = True
-    began = time.monotonic()
     with pytest.raises(ApiTrouble, match=r"0\.3 s"):
         api.get("/api/v1/nodes/gpu-1")
-    assert time.monotonic() - began < 1.5
     api.close()
 
 
@@ -224,7 +228,7 @@ def test_a_watch_that_ends_goes_on_from_the_last_bookmark(kube: Kube, token: Pat
         assert sees(watch, "a")
         for _ in range(5):
             kube.put(pod("elsewhere", node="gpu-2"))
-        assert wait_for(lambda: sum("watch=1" in one for one in kube.asked) >= 3, 5.0)
+        assert wait_for(lambda: sum("watch=1" in one for one in kube.asked) >= 3)
     versions = [one.partition("resourceVersion=")[2].partition("&")[0] for one in kube.asked if "watch=1" in one]
     assert int(versions[-1]) >= 106
     assert sum("watch=1" not in one for one in kube.asked) == 1
@@ -239,7 +243,7 @@ def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube
         assert wait_for(lambda: watch.known().trouble)
         assert names(watch.known()) == {"a"}
         assert "503" in watch.known().trouble
-        assert wait_for(lambda: not watch.known().pods, 3.0)
+        assert wait_for(lambda: not watch.known().pods)
         assert "given up" in watch.known().trouble
         kube.refuse = 0
         assert sees(watch, "a"), "and they are back as soon as the API is"
@@ -279,7 +283,7 @@ def test_an_object_of_a_strange_shape_costs_only_itself(kube: Kube, token: Path,
         assert wait_for(lambda: watch.known().listed)
         kube.tell({"spec": {"nodeName": "gpu-1"}, **strange})
         kube.put(pod("a"))
-        assert wait_for(lambda: "a" in names(watch.known()), 3.0)
+        assert wait_for(lambda: "a" in names(watch.known()))
 
 
 def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: Kube, token: Path) -> None:
@@ -356,6 +360,7 @@ def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:
         ended.set()
 
     threading.Thread(target=read, daemon=True).start()
+    assert wait_for(lambda: any("watch=1" in one for one in kube.asked))
     time.sleep(0.1)
     api.close()
-    assert ended.wait(1.0)
+    assert ended.wait(CEILING_SECONDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from engine_server import Handler, answers_500, engines, give
 from linted import DCGM_PAGE, PAGES, rule_file
+from waiting import CEILING_SECONDS
 
 from agent import cli
 
@@ -216,7 +217,9 @@ assert "promql_parser" not in sys.modules
 cli.parser(["lint"])
 assert "promql_parser" in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=CEILING_SECONDS
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

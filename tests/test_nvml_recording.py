@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from nvml_fixture import Machine, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
+from waiting import CEILING_SECONDS
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -102,7 +103,9 @@ def test_both_versions_of_memory_stand_side_by_side(machine):
 def measure(*options, **environment):
     command = [sys.executable, str(ROOT / "benchmarks" / "nvml_turn.py"), *options]
     environment = {**os.environ, "LD_LIBRARY_PATH": "", **environment}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
+    )
 
 
 def test_the_benchmark_prints_times_readouts_and_memory_and_writes_a_recording(nvml, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from status_samples import agent_status
 from tools import tool
+from waiting import CEILING_SECONDS
 
 from agent.web import WebServer
 from agent.web_config import WebOptions
@@ -26,7 +27,7 @@ def running_page() -> Iterator[str]:
 
 def browser(folder: Path, *arguments: str) -> str:
     command = [tool("chromium"), *FLAGS, f"--user-data-dir={folder}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True).stdout
 
 
 def test_the_page_shows_every_tier_and_its_charts(url: str, tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
             bare(slo={"ttft_p99_seconds": 2000000}),
             "tiers.t.slo.ttft_p99_seconds: must be at most 3600 (seconds: 2e+06 ms are written 2000)",
         ),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 1}), "tiers.t.slo.availability: must be at most 0.99999"),
+        (bare(slo={"ttft_p99_seconds": 2, "availability": 0.5}), "tiers.t.slo.availability: must be at least 0.95"),
         (bare(operating_point={"usable_rps": -1}), "tiers.t.operating_point.usable_rps: must be greater than 0"),
         (
             bare(workload={"prompt_tokens": {"mean": 600, "p50": 900, "p95": 3800, "p99": 7200}}),

@@ -216,7 +216,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "fleet.instances",
             "warning",
             (
-                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; 2 would do: "
+                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; Step 11 asks for 2: "
                 "make sure that the curve is that of one replica, not of the fleet"
             ),
         ),
@@ -225,7 +225,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "fleet.instances",
             "warning",
             (
-                "16 at 3 usable rps each carry 48 rps, 12 times the peak of 4; 2 would do: "
+                "16 at 3 usable rps each carry 48 rps, 12 times the peak of 4; Step 11 asks for 2: "
                 "make sure that instances are replicas, not GPUs"
             ),
         ),

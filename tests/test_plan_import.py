@@ -91,7 +91,9 @@ def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
         in out
     )
     assert "probability of 85%, and nothing bounds it\n    - {concurrency: 1, " in out
-    assert "# bench_c32.json: P99 of 192 requests is close to the slowest; the true P99 is above the slowest with a" in out
+    assert (
+        "# bench_c32.json: P99 of 192 requests is close to the slowest; the true P99 is above the slowest with a" in out
+    )
     assert "bench_c32.json: closed loop: TTFT P99 is that of the start burst, 32 of 192 requests" in err
     # What is so at every load is said once.
     run(*OPEN)

@@ -206,7 +206,7 @@ def test_a_trace_with_a_plan_is_scaled_by_the_plan(
     words = ("--history", str(trace), "-c", str(configured(tmp_path, history=False)), "--start", "3m")
     code, out, _ = said(capsys, *words)
     assert code == 0
-    assert "a replica: the plan" in out
+    assert "a replica (at most 7.34 rps): the benchmark's 7.34 rps a replica" in out
 
 
 def test_a_tier_that_is_not_there_is_named_with_those_that_are(

@@ -2,7 +2,6 @@
 
 What a server can answer wrongly is in test_store_answers.py."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,6 @@ def test_a_path_before_the_api_is_kept(server: Server) -> None:
 )
 def test_a_useless_answer_ends_in_one_sentence_with_the_address(server: Server, act: Any, reason: str) -> None:
     server.act = act
-    began = time.monotonic()
     with pytest.raises(BadBenchmark, match=reason) as raised:
         ask(server.url)
     text = str(raised.value)
@@ -74,7 +72,6 @@ def test_a_useless_answer_ends_in_one_sentence_with_the_address(server: Server, 
     assert text.count(server.url) == 1
     assert "\n" not in text
     assert "secret" not in text
-    assert time.monotonic() - began < 5
 
 
 def test_nobody_there_is_said(server: Server) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, planned_tier, replica, unplanned_tier
 from tools import tool
+from waiting import CEILING_SECONDS
 
 from exporters import names
 from exporters.prometheus import render
@@ -254,5 +255,7 @@ def test_promtool_finds_nothing_wrong_with_the_page() -> None:
     promtool = tool("promtool")
     for status in (agent_status(), alone(full_replica()), agent_status(tiers=(planned_tier(),))):
         body, _ = render(status, PLAIN)
-        checked = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=30)
+        checked = subprocess.run(
+            [promtool, "check", "metrics"], input=body, capture_output=True, timeout=CEILING_SECONDS
+        )
         assert (checked.returncode, checked.stderr.decode()) == (0, "")

@@ -15,6 +15,7 @@ from prometheus_server import prometheus
 from promql_parser import parse
 from promtool import Case, complaints, differences, firing, narrowed
 from status_samples import agent_status
+from waiting import CEILING_SECONDS
 
 from exporters import names
 from exporters.itself_rules import ROWS as ITSELF
@@ -283,7 +284,7 @@ def test_a_real_prometheus_loads_every_file_and_finds_no_fault_in_evaluating_it(
     sample = ("sizewatch_turns_total", (), 1.0, 1_700_000_000.0)
     with (
         prometheus(tmp_path, [sample], (ALERTS, RECORDING)) as url,
-        urllib.request.urlopen(f"{url}/api/v1/rules", timeout=10) as answer,
+        urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as answer,
     ):
         groups = json.load(answer)["data"]["groups"]
     assert {group["name"] for group in groups} == {

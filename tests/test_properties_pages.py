@@ -12,6 +12,7 @@ import pytest
 from fuzz_pages import NOW, check_snapshot, check_window, engine_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import CEILING_SECONDS
 
 from agent.collect.pages import PageFetcher
 from agent.collect.reader import PageReader
@@ -41,7 +42,7 @@ def answering(said: list[bytes]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(CEILING_SECONDS)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"

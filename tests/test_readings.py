@@ -51,8 +51,9 @@ BASIS = Basis(
 # One replica, one minute: 120 requests finished, 60 tokens each way.
 COUNTERS = {
     "requests_finished": 120.0,
-    "requests_aborted": 6.0,
-    "requests_failed": 6.0,
+    "requests_aborted": 12.0,
+    "requests_failed": 0.0,
+    "http_requests_refused": 30.0,
     "in_system_change": 30.0,
     "prompt_tokens": 6000.0,
     "prompt_tokens_computed": 1500.0,
@@ -150,6 +151,9 @@ BY_HAND: dict[str, Reading] = {
     "completed_rps": exactly(2.0, 120),
     # ended well 0.9; within 1 s 0.95; within 0.5 s 0.9: at least 0.75, at most 0.9 of 2 a second
     "goodput_rps": Reading(value=None, low=1.5, high=1.8, n=120),
+    "failed_share": exactly(0.0, 120),
+    # 30 answered 4xx beside the 120 that finished
+    "refused_share": exactly(0.2, 150),
     "prompt_tokens_per_second": exactly(100.0, 6000),
     "generation_tokens_per_second": exactly(120.0, 7200),
     "prompt_tokens_p50": Reading(value=50 * 59.5 / 60, low=0.0, high=50.0, n=120),
@@ -412,7 +416,7 @@ def test_frechets_bounds_hold_for_any_joint_distribution(requests: list[tuple[in
             START,
             counters={
                 "requests_finished": float(len(pairs)),
-                "requests_failed": float(sum(not well for _, _, well in pairs)),
+                "requests_aborted": float(sum(not well for _, _, well in pairs)),
             },
             histograms={
                 "ttft_seconds": (histogram(ttft for ttft, _, _ in pairs),),
@@ -435,7 +439,7 @@ def test_goodput_needs_an_objective_and_takes_one() -> None:
 
 def test_between_two_edges_goodput_is_as_wide_as_the_bucket() -> None:
     """0.6 s lies among the 18 between 0.5 and 1 s; six are surely above."""
-    all_well = minute(counters={"requests_failed": None, "requests_aborted": None})
+    all_well = minute(counters={"requests_aborted": None})
     found = value("goodput_rps", all_well, Basis(ttft_slo_seconds=0.6))
     assert_close(found, Reading(value=None, low=1.6, high=1.9, n=120))
 

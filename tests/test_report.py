@@ -36,14 +36,14 @@ def week(**parts: object) -> TierReport:
 
 def test_the_verdict_says_what_to_do_and_the_money() -> None:
     assert week().verdict == (
-        "t: production confirms the benchmark up to 41% of the usable load; shrink from 10 to 5 replicas (likely); "
-        "it costs 1,200 USD a day, the proposal saves 600 USD a day."
+        "t: production confirms the benchmark up to 41% of the usable load; shrink from 10 to 6 replicas (likely); "
+        "it costs 1,200 USD a day, the proposal saves 480 USD a day."
     )
 
 
 def test_the_headline_adds_up_the_money_of_one_currency() -> None:
     found, _ = reported(PLAN, hours())
-    assert found.headline == "Shrink t: 600 USD a day less."
+    assert found.headline == "Shrink t: 480 USD a day less."
 
 
 def test_the_json_holds_by_its_schema_and_reads_back() -> None:
@@ -358,13 +358,13 @@ def test_the_next_plan_is_valid_and_says_what_was() -> None:
     assert tier.guardrails is not None
     # P50 lies in its bucket and stays; P95 does not, and no quantile is below the one before it.
     assert (tier.workload.prompt_tokens.p50, tier.workload.prompt_tokens.p95) == (900, 900)
-    assert (tier.fleet.instances, tier.fleet.safety_factor) == (5, 1.2)
+    assert (tier.fleet.instances, tier.fleet.safety_factor) == (6, 1.2)
     # 2.5 x the guess of P95, which lies low where one bucket holds all prompts.
     assert (tier.guardrails.queue_breaker, tier.guardrails.max_prompt_tokens) == (85, 1470)
     assert tier.curve == PLAN.tiers["t"].curve
-    assert "instances: 5  # was 10" in text
-    assert "# Shrink from 10 to 5 replicas (likely)." in text
-    assert "t: replicas: 10 -> 5 (-50%)" in found.plan_changes
+    assert "instances: 6  # was 10" in text
+    assert "# Shrink from 10 to 6 replicas (likely)." in text
+    assert "t: replicas: 10 -> 6 (-40%)" in found.plan_changes
 
 
 def test_a_tier_without_a_recommendation_keeps_its_plan() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from report_samples import hours, plan, reported
 from tools import tool
+from waiting import CEILING_SECONDS
 
 from exporters.report.html import report_html
 
@@ -19,7 +20,7 @@ MEASURE = "<script>parent.document.title = document.documentElement.scrollWidth 
 
 def browser(folder: Path, *arguments: str) -> str:
     command = [tool("chromium"), *FLAGS, f"--user-data-dir={folder}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True).stdout
 
 
 def page(folder: Path, extra: str = "") -> Path:

@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from report_runs import CANARY, DAY, DUE, HOUR, MINUTE, NAME, configured, remembered, state_of, with_history, written
 from report_samples import WEEK
 from report_servers import mail_server, webhook
+from waiting import CEILING_SECONDS
 
 from agent.config import load
 from agent.reporting import folder, process
@@ -189,7 +189,7 @@ def test_a_destination_that_never_answers_is_given_up_after_the_stated_time(tmp_
 def test_a_destination_that_hangs_is_left_and_the_next_one_has_its_turn(tmp_path: Path) -> None:
     over = threading.Event()
     with webhook() as slow, webhook() as good:
-        slow.before = lambda: over.wait(60) and None
+        slow.before = lambda: over.wait() and None
         loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=1", "good": f"json://{good.place}/"})
         written(tmp_path)
         remembered(tmp_path, "slow", "good")
@@ -202,7 +202,7 @@ def test_a_destination_that_hangs_is_left_and_the_next_one_has_its_turn(tmp_path
 def test_a_delivery_that_no_library_ends_is_ended_by_the_daemon(tmp_path: Path) -> None:
     over = threading.Event()
     with webhook() as slow:
-        slow.before = lambda: over.wait(60) and None
+        slow.before = lambda: over.wait() and None
         loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
         written(tmp_path)
         remembered(tmp_path, "slow")
@@ -261,17 +261,19 @@ def test_while_a_process_of_a_dead_daemon_still_sends_nobody_sends_beside_it(tmp
 def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path: Path) -> None:
     with webhook() as hook:
         begun = threading.Event()
-        hook.before = lambda: (begun.set(), time.sleep(1))[0]
+        over = threading.Event()
+        hook.before = lambda: (begun.set(), over.wait())[0]
         configured(tmp_path, {"chat": f"json://{hook.place}/"})
         written(tmp_path)
         remembered(tmp_path, "chat")
         reports = Reports(tmp_path / "data")
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(CEILING_SECONDS)
         reports.stop()
-        thread.join(5)
+        thread.join(CEILING_SECONDS)
         assert not thread.is_alive()
+        over.set()
         (waiting,) = state_of(tmp_path).waiting
         assert (waiting.attempts, waiting.next_at) == (0, DUE)
 

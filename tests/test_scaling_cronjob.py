@@ -28,6 +28,7 @@ from scaling_samples import (
     objects,
     times,
 )
+from waiting import CEILING_SECONDS
 
 from exporters.scaling import AUTOSCALERS, WORKLOADS, Reference, Scaling, Slot
 from exporters.scaling_cronjob import FIELDS, aim_of
@@ -185,7 +186,7 @@ def test_a_real_kubectl_asks_for_nothing_that_the_role_does_not_allow(name: str,
             env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": os.devnull},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=CEILING_SECONDS,
             check=False,
         )
     assert ran.returncode == 0, ran.stderr

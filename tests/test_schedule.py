@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from daemon_runs import wait_for
+from waiting import wait_for
 
 from agent import schedule
 from agent.schedule import Schedule

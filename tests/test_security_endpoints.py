@@ -20,6 +20,7 @@ from kube_standin import pod
 from test_kubernetes_discovery import ON, found, only
 from test_web import TOKEN, issue, serving, trusting
 from test_web_reports import FILES, NAME
+from waiting import CEILING_SECONDS
 
 from agent.alerting.receiver import Receiver
 from agent.config import load
@@ -110,7 +111,7 @@ def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext |
 
 def said(server: WebServer, tls: ssl.SSLContext | None, request: bytes) -> bytes:
     with ExitStack() as opened:
-        sock = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+        sock = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS))
         if tls is not None:
             sock = opened.enter_context(tls.wrap_socket(sock, server_hostname="localhost"))
         sock.sendall(request)

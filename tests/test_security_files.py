@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from daemon_runs import configuration, process, wait_for, write
+from daemon_runs import configuration, process, write
 from engine_server import engines
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.history.store import Store
 from agent.history.troubles import HistoryProblem
@@ -51,7 +52,7 @@ def test_a_daemon_that_crashes_leaves_no_core_file_and_neither_do_its_children(t
                 (line,) = [one for one in limits.read_text().splitlines() if one.startswith("Max core file size")]
                 return line.split()[4:6]
 
-            assert wait_for(lambda: core() == ["0", "0"], 20), core()
+            assert wait_for(lambda: core() == ["0", "0"]), core()
             assert daemon.poll() is None
             os.kill(daemon.pid, 15)
-            daemon.communicate(timeout=30)
+            daemon.communicate(timeout=CEILING_SECONDS)

@@ -68,7 +68,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_a_file_that_unfolds_a_billionfold_costs_neither_time_nor_memory(tmp_path: Path, what: str, end: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(BILLION + end)
-    start = time.monotonic()
+    start = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(SizewatchError) as caught:
@@ -76,7 +76,7 @@ def test_a_file_that_unfolds_a_billionfold_costs_neither_time_nor_memory(tmp_pat
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     # A benchmark's file may be that large, so that much is set aside for reading it.
     assert peak < (320 if what == "benchmark" else 64) * 2**20
     assert len(str(caught.value)) < 100_000

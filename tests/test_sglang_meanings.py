@@ -113,7 +113,7 @@ def test_arrivals_are_those_of_generating_endpoints() -> None:
 
 @pytest.mark.parametrize(
     ("status", "family"),
-    [("400", "http_requests_refused"), ("499", "http_requests_refused"), ("503", "http_requests_failed")],
+    [("400", "http_requests_refused"), ("503", "http_requests_failed"), ("503", "admission_rejections")],
 )
 def test_an_answer_counts_by_its_status(status: str, family: str) -> None:
     answers = 'sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="%s"} 4.0\n'
@@ -121,6 +121,12 @@ def test_an_answer_counts_by_its_status(status: str, family: str) -> None:
     text = page_text(REAL) + answers % status + health % status
     assert read(text).counters[family] == 4
     assert read(text).counters["http_requests_ok"] == 288
+
+
+def test_a_client_that_left_before_its_answer_was_not_refused() -> None:
+    left = 'sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="499"} 4.0\n'
+    counters = read(page_text(REAL) + left).counters
+    assert (counters["http_requests_refused"], counters["http_requests_failed"]) == (0, 0)
 
 
 def test_passes_are_the_engines_steps() -> None:

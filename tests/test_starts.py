@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import recorded
-from daemon_runs import configuration, running, wait_for, write
-from engine_server import engines, pages
+from daemon_runs import configuration, running, write
+from engine_server import born, engines, pages
 from hypothesis import given
 from hypothesis import strategies as st
 from making import START, snapshot
+from waiting import wait_for
 
 from agent.collect.reader import PageReader
 from agent.cycle import Watcher
@@ -357,16 +358,3 @@ def test_the_start_of_a_process_that_runs_for_months_is_known_and_booked_not_eac
     assert known.lead_seconds == pytest.approx(40)
     with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         assert [event for event in store.events(0.0) if event.kind == Kind.COLD_START] == []
-
-
-def born(body: bytes, started: float) -> bytes:
-    """The page of a process that started at this time and was ready 40 s later."""
-    lines = []
-    for printed in body.decode().splitlines():
-        name, _, value = printed.rpartition(" ")
-        if name.startswith("process_start_time_seconds"):
-            value = repr(started)
-        elif name.partition("{")[0].endswith("_created"):
-            value = repr(started + 40)
-        lines.append(printed if printed.startswith("#") else f"{name} {value}")
-    return "\n".join(lines).encode() + b"\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from hostile_store import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import CEILING_SECONDS
 
 from agent.store.api import RawSeries, Sampled, StoreApi, StoreOptions, StoreTrouble, TroubleKind
 
@@ -41,7 +41,12 @@ def server() -> Iterator[Server]:
 
 
 def api_of(server: Server, **options: Any) -> StoreApi:
-    given: dict[str, Any] = {"timeout_seconds": 20.0, "most_bytes": MOST_BYTES, "most_samples": 100, **options}
+    given: dict[str, Any] = {
+        "timeout_seconds": CEILING_SECONDS,
+        "most_bytes": MOST_BYTES,
+        "most_samples": 100,
+        **options,
+    }
     return StoreApi(StoreOptions(url=server.url, **given))
 
 
@@ -158,7 +163,7 @@ def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
     server: Server, act: Any, kind: TroubleKind, words: str
 ) -> None:
     server.act = act
-    began, api = time.monotonic(), api_of(server, timeout_seconds=0.5 if "0.5 s" in words else 20.0)
+    api = api_of(server, **({"timeout_seconds": 0.5} if "0.5 s" in words else {}))
     with pytest.raises(StoreTrouble, match=words) as raised:
         api.raw('{__name__="x"}', 0.5, 200.0)
     api.close()
@@ -169,7 +174,6 @@ def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
     assert "\n" not in text
     assert "secret" not in text
     assert len(text) < 500
-    assert time.monotonic() - began < 15
     assert api.counts.troubles[kind] == 1
     assert api.counts.samples == 0
 

@@ -152,7 +152,7 @@ def test_nothing_is_recommended_where_nobody_knows_how_long_a_start_takes() -> N
 
 
 def test_nothing_is_recommended_where_no_replica_can_be_counted() -> None:
-    found = answered(600, usable_rps=None, no_replicas="the plan has no curve to derive usable rps from")
+    found = answered(600, capacity=None, no_replicas="the plan has no curve to derive usable rps from")
     assert found.prewarm.recommendation is None
     assert found.prewarm.reason == "the plan has no curve to derive usable rps from"
 

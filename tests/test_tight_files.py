@@ -12,6 +12,7 @@ import pytest
 from daemon_runs import configuration, process, running, write
 from engine_server import engines
 from history_samples import booking
+from waiting import CEILING_SECONDS
 
 from agent.data_dir import LOCK_FILE, DataDir
 from agent.errors import BadConfig
@@ -69,7 +70,7 @@ def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path:
         with Store(tmp_path / "data" / "history.db") as store:
             store.book((booking(0),))
         with process("report", "-c", str(path), "--out", str(tmp_path / "out")) as made:
-            out, err = made.communicate(timeout=60)
+            out, err = made.communicate(timeout=CEILING_SECONDS)
     assert (tmp_path / "out" / "report.json").exists(), out + err
     files = {name: mode for name, mode in modes(tmp_path / "out").items() if name != "out"}
     assert {name: oct(mode) for name, mode in files.items() if mode & 0o022} == {}

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from daemon_runs import ask, configuration, further, running, wait_for, write
+from daemon_runs import ask, configuration, further, running, write
 from engine_server import answers_500, engines, pages
 from status_samples import NOW, agent_status
 from test_foreign_alerts import T, alert, episode
+from waiting import wait_for
 
 from agent import cli
 from agent.history.store import Store

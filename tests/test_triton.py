@@ -83,7 +83,7 @@ def test_whatever_the_model_that_generates_is_called() -> None:
 
 def test_failures_are_told_by_their_reason_and_a_client_that_left_is_none() -> None:
     counters = page().counters
-    assert (counters["http_requests_failed"], counters["admission_rejections"]) == (1, 3)
+    assert (counters["http_requests_failed"], counters["admission_rejections"]) == (1 + 3, 3)
     assert "requests_failed" not in counters
     assert "requests_aborted" not in counters
 

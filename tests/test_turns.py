@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_server import Engine, answers_500, engines, hangs
+from engine_server import Engine, Handler, answers_500, engines, give, hangs
 from gpu_samples import T, by_uuid, readout
+from waiting import CEILING_SECONDS, wait_for
 
 from agent import news
 from agent.collect.gpus import Gpus, Source
@@ -39,7 +39,9 @@ class Clock:
 class Watched:
     """Turns over some engines; `go` runs them 15 s apart."""
 
-    def __init__(self, served: list[Engine], source: Source | None = None, timeout: float = 2.0, **target: Any) -> None:
+    def __init__(
+        self, served: list[Engine], source: Source | None = None, timeout: float = CEILING_SECONDS, **target: Any
+    ) -> None:
         self.clock = Clock()
         self.targets = [
             Target(
@@ -119,30 +121,32 @@ def test_a_target_that_was_never_up_is_told_too() -> None:
 
 
 def test_pages_are_shown_while_a_target_hangs() -> None:
-    with watching(2, timeout=2.0) as (served, watched):
+    with watching(2) as (served, watched):
         watched.go(2)
+        asked = len(served[0].asked)
         served[0].act = hangs
         turn = threading.Thread(target=watched.go)
         turn.start()
-        time.sleep(0.1)
+        assert wait_for(lambda: len(served[0].asked) > asked)
         with watched.turns.memory:
             shown = watched.status()
         assert turn.is_alive()
         assert [r.up for r in shown.tiers[0].replicas] == [True, True]
+        served[0].released.set()
         turn.join()
         assert [r.up for r in watched.status().tiers[0].replicas] == [False, True]
 
 
 class Slow:
-    """GPUs that take their time and then are one GPU."""
+    """GPUs that take their time, until `ready` returns, and then are one GPU."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self, ready: Callable[[], object] = lambda: None) -> None:
+        self.ready = ready
         self.gone = False
         self.joules = 0.0
 
     def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-        time.sleep(self.seconds)
+        self.ready()
         if self.gone:
             return (), ("the GPU fell off the bus",)
         self.joules += 100.0
@@ -155,11 +159,17 @@ class Slow:
 
 
 def test_gpus_and_pages_are_waited_for_together() -> None:
-    with watching(1, source=Slow(1.5), timeout=1.5) as (served, watched):
-        served[0].act = hangs
-        begin = time.monotonic()
+    both = threading.Barrier(2)
+
+    def waits(handler: Handler) -> None:
+        both.wait(CEILING_SECONDS)
+        give(handler, handler.server.pages[0])
+
+    with watching(1, source=Slow(lambda: both.wait(CEILING_SECONDS)), gpus=("0",)) as (served, watched):
+        served[0].act = waits
         watched.go()
-        assert time.monotonic() - begin < 2.7
+        (replica,) = watched.status().tiers[0].replicas
+        assert (replica.up, len(replica.gpus), both.broken) == (True, 1, False)
 
 
 def test_a_gpu_that_is_lost_keeps_its_sums_and_loses_its_levels() -> None:

@@ -19,6 +19,7 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from status_samples import NOW, agent_status
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.config_keys import Web
 from agent.errors import BadConfig
@@ -45,9 +46,9 @@ def ask(
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers (lower case) and body of one request; `headers` with _ for -."""
     if tls is None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CEILING_SECONDS)
     else:
-        connection = http.client.HTTPSConnection("localhost", server.port, timeout=5, context=tls)
+        connection = http.client.HTTPSConnection("localhost", server.port, timeout=CEILING_SECONDS, context=tls)
     try:
         connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
         answer = connection.getresponse()
@@ -58,7 +59,7 @@ def ask(
 
 def raw(server: WebServer, data: bytes) -> bytes:
     """Everything that comes back for these bytes until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as sock:
         sock.sendall(data)
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
@@ -115,11 +116,10 @@ def test_the_asker_gets_openmetrics_and_gzip_for_the_asking(plain: WebServer) ->
 
 
 def test_stopping_is_a_matter_of_moments() -> None:
-    with serving() as server:
+    with serving(head_seconds=3600.0, timeout_seconds=3600.0) as server, silent(server, 2, b"GET / HT"):
         ask(server)
-        begin = time.monotonic()
+        # Nobody is waited for, not even one that has begun.
         server.stop()
-        assert time.monotonic() - begin < 2
 
 
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
@@ -232,19 +232,20 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
 
     def source() -> AgentStatus:
         hangs.set()
-        goes_on.wait(10)
+        goes_on.wait()
         return replace(STATUS, health=Health(last_turn_at=NOW))
 
-    with serving(source, busy_seconds=0.05, stuck_after_seconds=0.3) as server:
+    with serving(source, busy_seconds=0.05, stuck_after_seconds=3600.0) as server:
         first = threading.Thread(target=ask, args=(server, "/metrics"))
         first.start()
-        assert hangs.wait(5)
+        assert hangs.wait(CEILING_SECONDS)
         assert ask(server, "/healthz")[0] == 200
         for path in ("/", "/metrics", "/api/status", "/readyz"):
             status, _, body = ask(server, path)
             assert (status, body[:32]) == (503, b"no answer from the agent's loop ")
-        time.sleep(0.3)
+        server._options = replace(server._options, stuck_after_seconds=0.0)
         assert ask(server, "/healthz")[0] == 503
+        server._options = replace(server._options, stuck_after_seconds=3600.0)
         goes_on.set()
         first.join()
         assert ask(server, "/healthz")[0] == 200
@@ -253,7 +254,7 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
 @contextmanager
 def silent(server: WebServer, number: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
     """Clients that connect, say this much and no more."""
-    several = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(number)]
+    several = [socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) for _ in range(number)]
     try:
         for sock in several:
             sock.sendall(data)
@@ -267,20 +268,27 @@ def test_clients_that_stay_silent_or_stop_half_way_are_cut_off_and_others_get_th
     with serving(threads=2, timeout_seconds=0.25) as server:
         for data in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-A: "):
             with silent(server, 4, data) as clients:
-                start = time.monotonic()
-                assert ask(server, "/healthz")[0] == 200
-                assert time.monotonic() - start < 3
+                # A busy machine may take longer than that for an answer as well.
+                assert wait_for(lambda: _answered(server))
                 for client in clients:
                     while client.recv(4096):
                         pass
 
 
 def test_a_client_that_sends_a_byte_now_and_then_has_one_deadline_for_all_of_them() -> None:
-    with serving(timeout_seconds=0.5) as server, silent(server, 1, b"GET / HTTP/1.1\r\n") as (client,):
-        start = time.monotonic()
-        with pytest.raises(OSError):
-            drip(client, start + 4)
-        assert time.monotonic() - start < 2
+    with (
+        serving(timeout_seconds=0.5) as server,
+        silent(server, 1, b"GET / HTTP/1.1\r\n") as (client,),
+        pytest.raises(OSError),
+    ):
+        drip(client, time.monotonic() + CEILING_SECONDS)
+
+
+def _answered(server: WebServer) -> bool:
+    try:
+        return ask(server, "/healthz")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def drip(client: socket.socket, until: float) -> None:
@@ -343,11 +351,12 @@ def test_old_versions_of_tls_are_refused(authority: trustme.CA, tmp_path: Path) 
 
 def test_silent_and_plain_clients_on_a_tls_port_stop_nobody(authority: trustme.CA, tmp_path: Path) -> None:
     certificate, key = issue(authority, tmp_path)
-    with serving(cert_file=certificate, key_file=key, timeout_seconds=3.0) as server, silent(server, 2):
-        start = time.monotonic()
+    with (
+        serving(cert_file=certificate, key_file=key, head_seconds=3600.0, timeout_seconds=3600.0) as server,
+        silent(server, 2),
+    ):
         assert b"HTTP/1.1 200" not in raw(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
-        assert time.monotonic() - start < 2
 
 
 def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_is_not(

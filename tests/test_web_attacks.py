@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import trustme
 from status_samples import agent_status
 from test_web import TOKEN, ask, issue, raw, serving, silent, trusting
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting.receiver import Receiver
 from agent.errors import BadConfig
@@ -69,38 +71,36 @@ def test_many_headers_are_refused_as_one_long_one_is(server: WebServer) -> None:
 
 def test_a_crowd_of_half_requests_from_one_address_leaves_the_others_their_turn() -> None:
     """One address may hold so many connections; its own further ones are hung up on, those of others answered."""
-    with serving(threads=2, most_of_one_address=4, head_seconds=0.5) as server, silent(server, 4, b"GET / HT"):
-        wait(lambda: sum(server._server._open.values()) == 4)
+    patient = {"head_seconds": 3600.0, "timeout_seconds": 3600.0}
+    with serving(threads=2, most_of_one_address=4, **patient) as server, silent(server, 4, b"GET / HT"):
+        assert wait_for(lambda: sum(server._server._open.values()) == 4)
         assert hung_up(server)
-        start = time.monotonic()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5, source_address=("127.0.0.2", 0)) as other:
+        place, elsewhere = ("127.0.0.1", server.port), ("127.0.0.2", 0)
+        with socket.create_connection(place, timeout=CEILING_SECONDS, source_address=elsewhere) as other:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert other.recv(100).startswith(b"HTTP/1.1 200")
-        assert time.monotonic() - start < 4
     assert not server._server._open
 
 
-def wait(what: object, seconds: float = 5.0) -> None:
-    assert callable(what)
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def _status(server: WebServer) -> int:
+    """0 for one that was cut off."""
+    try:
+        return ask(server, "/api/status")[0]
+    except (OSError, http.client.HTTPException):
+        return 0
 
 
 def hung_up(server: WebServer) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as further:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as further:
             return further.recv(100) == b""
     except ConnectionResetError:
         return True
 
 
 def test_a_head_that_is_not_there_in_time_is_not_waited_for_as_long_as_an_answer() -> None:
-    with serving(head_seconds=0.3, timeout_seconds=30.0) as server:
-        start = time.monotonic()
+    with serving(head_seconds=0.3, timeout_seconds=3600.0) as server:
         raw(server, b"GET / HTTP/1.1\r\nHost: loc")
-        assert time.monotonic() - start < 3
 
 
 def test_an_answer_may_take_longer_than_a_head() -> None:
@@ -108,8 +108,9 @@ def test_an_answer_may_take_longer_than_a_head() -> None:
         time.sleep(0.5)
         return agent_status()
 
-    with serving(slow, head_seconds=0.2, timeout_seconds=10.0) as server:  # type: ignore[arg-type]
-        assert ask(server, "/api/status")[0] == 200
+    with serving(slow, head_seconds=0.2, timeout_seconds=CEILING_SECONDS) as server:  # type: ignore[arg-type]
+        # A busy machine may take longer than that for the head as well.
+        assert wait_for(lambda: _status(server) == 200)
 
 
 def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,13 +119,12 @@ def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pyt
     waiting = [threading.Thread(target=gate.admits, args=("Basic YWRhOmd1ZXNz",), daemon=True) for _ in range(3)]
     for one in waiting:
         one.start()
-    wait(lambda: gate._places._value == 0)  # type: ignore[attr-defined]
-    start = time.monotonic()
+    assert wait_for(lambda: gate._places._value == 0)  # type: ignore[attr-defined]
+    # The places are taken for as long as the one that hashes does: whoever waited would wait for ever.
     assert not gate.admits("Basic YWRhOmd1ZXNz")
-    assert time.monotonic() - start < 0.5
     gate._hashing.release()
     for one in waiting:
-        one.join(20)
+        one.join(CEILING_SECONDS)
     assert gate.admits("Basic YWRhOnNlY3JldA==")
 
 
@@ -270,7 +270,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_at_the_terminal(
     certificate, key = issue(authority, tmp_path)
     locked = tmp_path / "locked.key"
     words = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", str(locked), "-passout", "pass:secret"]
-    subprocess.run(words, check=True, capture_output=True, timeout=30)
+    subprocess.run(words, check=True, capture_output=True, timeout=CEILING_SECONDS)
     with pytest.raises(BadConfig, match=r"web.tls: .*locked.key cannot be used"):
         WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status)
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import CEILING_SECONDS
 
 from agent import web_credentials
 from agent.errors import BadConfig
@@ -133,11 +134,13 @@ def test_a_name_that_the_file_could_not_hold_is_refused(name: str) -> None:
 def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agent.web_credentials", "ada"]
     root = Path(web_credentials.__file__).parent.parent
-    made = subprocess.run(command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=30, check=True)
+    made = subprocess.run(
+        command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS, check=True
+    )
     users = tmp_path / "users"
     users.write_text(made.stdout)
     assert read_gate(WebOptions(basic_auth_users_file=str(users))).admits(basic("ada", "engine"))
-    nothing = subprocess.run(command, input="", capture_output=True, text=True, cwd=root, timeout=30)
+    nothing = subprocess.run(command, input="", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS)
     assert (nothing.returncode, nothing.stdout) == (2, "")
 
 

@@ -16,7 +16,7 @@ import pytest
 import trustme
 from status_samples import agent_status
 from test_web import ask, issue, raw, serving, trusting
-from test_web_attacks import wait
+from waiting import CEILING_SECONDS, wait_for
 
 from agent import web
 from agent.web import WebServer
@@ -52,7 +52,7 @@ def crowd(server: WebServer, said: bytes, receive_buffer: int = 0) -> Iterator[i
             one = open_ones.enter_context(socket.socket())
             if receive_buffer:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            one.settimeout(5)
+            one.settimeout(CEILING_SECONDS)
             one.bind((address, 0))
             with suppress(OSError):
                 one.connect(("127.0.0.1", server.port))
@@ -61,46 +61,46 @@ def crowd(server: WebServer, said: bytes, receive_buffer: int = 0) -> Iterator[i
         yield count
 
 
-def answered_after(server: WebServer, path: str = "/healthz") -> float:
-    start = time.monotonic()
-    assert ask(server, path)[0] == 200
-    return time.monotonic() - start
+PATIENT = {"head_seconds": 3600.0, "timeout_seconds": 3600.0, "busy_seconds": 3600.0}
+"""Whoever waits for a crowd then waits for ever."""
+
+
+def answered(server: WebServer, path: str = "/healthz") -> bool:
+    return ask(server, path)[0] == 200
 
 
 @pytest.mark.parametrize("what", UNDONE)
 def test_a_crowd_from_many_addresses_that_leaves_something_undone_delays_nobody(what: str) -> None:
-    with serving() as server, crowd(server, UNDONE[what]) as count:
+    with serving(**PATIENT) as server, crowd(server, UNDONE[what]) as count:
         assert count == len(CROWD) * EACH
-        # Before there was a room, 17 to 21 seconds.
-        assert answered_after(server) < 2
-        assert answered_after(server, "/metrics") < 2
+        # Before there was a room, after all that time.
+        assert answered(server)
+        assert answered(server, "/metrics")
 
 
 def test_a_crowd_that_shakes_no_hands_delays_nobody(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate, key = issue(authority, tmp_path)
     hello = bytes.fromhex("160301020001000100")
-    with serving(cert_file=certificate, key_file=key) as server:
+    with serving(cert_file=certificate, key_file=key, **PATIENT) as server:
         for said in (b"", hello, b"GET / HTTP/1.1\r\n\r\n"):
             with crowd(server, said):
-                start = time.monotonic()
                 assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
-                assert time.monotonic() - start < 2
 
 
 def test_a_crowd_that_reads_no_answer_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     long = text_reply("200 OK", "x" * 1_500_000)
     monkeypatch.setattr(web, "ROUTES", {**web.ROUTES, "/long": lambda status, request: long})
-    with serving() as server:
+    with serving(**PATIENT) as server:
         with crowd(server, b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n", receive_buffer=2048):
             # So many whole requests at once may fill the queue for a moment: then it is a 503 at once, and no waiting.
-            wait(lambda: ask(server, "/healthz")[0] == 200)
-            assert answered_after(server) < 2
+            assert wait_for(lambda: ask(server, "/healthz")[0] == 200)
+            assert answered(server)
             assert len(ask(server, "/long")[2]) == len(long.body)
             room = server._server.room
             # What is kept for those who do not read has its limit.
-            wait(lambda: sum(guest.weight for guest in list(room._guests)) <= room._most_bytes)
-        wait(lambda: not server._server._open)
+            assert wait_for(lambda: sum(guest.weight for guest in list(room._guests)) <= room._most_bytes)
+        assert wait_for(lambda: not server._server._open)
 
 
 def test_a_body_that_does_not_come_is_answered_and_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,11 +118,11 @@ def test_a_client_that_hangs_up_at_once_is_no_error_of_ours(tmp_path: Path, capl
     caplog.set_level(logging.INFO)
     with serving(cert_file=certificate, key_file=key) as server:
         for _ in range(200):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as one:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS) as one:
                 one.sendall(b"\x16\x03\x01")
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert ask(server, "/healthz", tls=trusting(authority))[0] == 200
-        wait(lambda: not server._server._open)
+        assert wait_for(lambda: not server._server._open)
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG] == []
 
 
@@ -131,7 +131,7 @@ def test_a_request_may_come_a_byte_at_a_time(tmp_path: Path) -> None:
     certificate, key = issue(authority, tmp_path)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(cert_file=certificate, key_file=key) as server:
-        connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=CEILING_SECONDS)
         with trusting(authority).wrap_socket(connection, server_hostname="localhost") as slow:
             for byte in request:
                 slow.sendall(bytes([byte]))
@@ -147,7 +147,7 @@ def test_a_long_answer_arrives_whole_however_slowly_it_is_read(tmp_path: Path, m
         options = {} if tls is None else {"cert_file": certificate, "key_file": key}
         with serving(agent_status, **options) as server, socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.settimeout(10)
+            sock.settimeout(CEILING_SECONDS)
             sock.connect(("127.0.0.1", server.port))
             with tls.wrap_socket(sock, server_hostname="localhost") if tls is not None else sock as reader:
                 reader.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -196,7 +196,7 @@ class _Guest:
     """One that waits for ever, on a socket that nobody writes to."""
 
     weight: int = 1
-    ends_at: float = field(default_factory=lambda: time.monotonic() + 60)
+    ends_at: float = field(default_factory=lambda: time.monotonic() + 3600)
     left: list[str] = field(default_factory=list)
     pair: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair)
 
@@ -237,10 +237,10 @@ def test_the_one_that_has_waited_longest_leaves_a_full_room(room: Room) -> None:
     guests = [_Guest() for _ in range(4)]
     for one in guests:
         room.enter(one)
-    wait(lambda: guests[0].left)
+    assert wait_for(lambda: guests[0].left)
     assert [one.left for one in guests] == [["dismissed"], [], [], []]
     guests[2].pair[1].send(b"x")
-    wait(lambda: guests[2].left)
+    assert wait_for(lambda: guests[2].left)
     assert guests[2].left == ["served"]
 
 
@@ -251,7 +251,7 @@ def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(r
     assert first.left == []
     room.enter(second)
     room.enter(third)
-    wait(lambda: first.left)
+    assert wait_for(lambda: first.left)
     time.sleep(0.05)
     assert (first.left, second.left, third.left) == (["dismissed"], [], [])
 
@@ -262,7 +262,7 @@ def test_whose_time_is_over_leaves_and_so_does_everybody_at_the_end() -> None:
     short, long = _Guest(ends_at=time.monotonic() + 0.05), _Guest()
     room.enter(short)
     room.enter(long)
-    wait(lambda: short.left)
+    assert wait_for(lambda: short.left)
     assert long.left == []
     room.stop()
     late = _Guest()
@@ -276,8 +276,8 @@ def test_a_defect_with_one_guest_costs_the_others_nothing(room: Room, caplog: py
     room.enter(ill)
     room.enter(well)
     ill.pair[1].send(b"!")
-    wait(lambda: ill.left)
+    assert wait_for(lambda: ill.left)
     well.pair[1].send(b"x")
-    wait(lambda: well.left)
+    assert wait_for(lambda: well.left)
     assert (ill.left, well.left) == (["dismissed"], ["served"])
     assert "defect with one connection" in caplog.text

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, health, metric, running, wait_for, write
+from daemon_runs import ask, configuration, further, health, metric, running, write
 from engine_server import engines
 from status_samples import agent_status
+from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting import payload
 from agent.alerting.payload import BadPayload, read
@@ -210,14 +211,14 @@ def serving() -> Iterator[tuple[WebServer, Receiver]]:
 def post(port: int, data: bytes, token: str | None = TOKEN, path: str = WEBHOOK, **headers: str) -> tuple[int, str]:
     """Status and text of one message; the answer may come before all of it was sent."""
     login = {"Authorization": f"Bearer {token}"} if token is not None else {}
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=CEILING_SECONDS)) as connection:
         connection.request("POST", path, data, {"Content-Type": JSON, **login, **headers})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
 
 
 def raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS) as sock:
         sock.sendall(data)
         return b"".join(iter(lambda: sock.recv(65536), b""))
 

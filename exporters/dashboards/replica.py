@@ -180,10 +180,11 @@ REPLICA_DASHBOARD = Dashboard(
             title="Requests",
             panels=(
                 _rate(),
+                requests_panels.unserved(W, EACH),
                 requests_panels.errors(W, EACH),
                 requests_panels.latency(W, "ttft", EACH),
                 requests_panels.latency(W, "tpot", EACH),
-                requests_panels.tokens(W, EACH, 24),
+                requests_panels.tokens(W, EACH),
             ),
         ),
         Section(

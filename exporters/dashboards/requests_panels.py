@@ -25,6 +25,16 @@ LATENCIES: Mapping[str, tuple[str, str, Metric, str]] = {
 """Title, family, what is promised, and the rule that compares it with the benchmark at equal load."""
 
 
+UNSERVED = (
+    ("error of the engine", "requests_failed"),
+    ("5xx", "http_requests_failed"),
+    ("refused, no room", "admission_rejections"),
+    ("4xx", "http_requests_refused"),
+    ("KV transfer failed", "kv_transfer_failures"),
+)
+"""What each count is called in a legend, and its family."""
+
+
 def apart(labels: tuple[str, ...]) -> str:
     """The legend that tells series apart: what they are grouped by, and the engine's release."""
     return " ".join(f"{{{{{label}}}}}" for label in (*labels, "engine_version") if label not in (q.CLUSTER, names.TIER))
@@ -104,9 +114,9 @@ def traffic(where: Where) -> Panel:
 
 
 def errors(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
-    """What share of requests did not end well."""
+    """What share of the finished requests did not end by themselves."""
     finished = q.total(where, "requests_finished", labels)
-    rows = (("failed", "requests_failed"), ("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
+    rows = (("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
     told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
     return Panel(
         title="Requests that did not end by themselves",
@@ -119,6 +129,41 @@ def errors(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -
             for word, family in rows
         ),
         width=width,
+    )
+
+
+def unserved(where: Where, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """Requests that came and were not served, by what is counted of them."""
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Requests that were not served",
+        description="Failed: errors of the engine and HTTP answers 5xx; one request can be in both, and 5xx holds those refused "
+        "for want of room (503). Refused: for want of room, and answered 4xx. KV transfers that failed fail a request or "
+        "have its prompt computed anew. Series appear where the engine counts them.",
+        kind=Kind.LINES,
+        unit=signal_unit("completed_rps"),
+        queries=tuple(Query(expr=q.total(where, family, labels), legend=f"{word} {told}") for word, family in UNSERVED),
+        width=width,
+    )
+
+
+def unserved_shares(where: Where) -> Panel:
+    """The shares of failed and of refused requests that the verdicts see, and what is allowed to fail."""
+
+    def of(metric: Metric, rule: str, bound: str) -> str:
+        return q.by("max", q.BY_TIER, where.of(metric.name, f'rule="{rule}"', f'bound="{bound}"'))
+
+    return Panel(
+        title="Share of requests that failed or were refused",
+        description="As AvailabilityBurn and RequestsRefused see them; red is what the promised availability allows to fail.",
+        kind=Kind.LINES,
+        unit=RATIO,
+        queries=(
+            Query(expr=of(names.OBSERVED, "AvailabilityBurn", ""), legend="failed"),
+            Query(expr=of(names.OBSERVED, "RequestsRefused", ""), legend="refused"),
+            Query(expr=of(names.EXPECTED, "AvailabilityBurn", "upper"), legend="may fail", line=Line.LIMIT),
+        ),
+        width=12,
     )
 
 

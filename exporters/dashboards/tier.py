@@ -31,6 +31,8 @@ TIER = Dashboard(
             title="Requests: rate, errors, duration",
             panels=(
                 requests_panels.traffic(W),
+                requests_panels.unserved(W),
+                requests_panels.unserved_shares(W),
                 requests_panels.errors(W),
                 *(requests_panels.latency(W, which) for which in requests_panels.LATENCIES),
                 requests_panels.times_of_requests(W),

@@ -18,6 +18,7 @@ from exporters.time_words import span
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import operating_point
 from rules.episodes import Episode
+from rules.judging_errors import allowed_to_fail
 from rules.readings import gpu_utilization, read
 from rules.resize_curve import pooled
 from rules.signals import BY_NAME, Gap, How, Missing, SignalValue
@@ -149,6 +150,11 @@ def _above(rule: str, threshold: str, text: str) -> Callable[[TierView], str]:
     return lambda view: text.format(f"{RULES[rule].limit(threshold, view.limits) * 100:.3g}")
 
 
+def _failures(view: TierView) -> str:
+    allowed, of_plan = allowed_to_fail(view)
+    return f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}"
+
+
 def _usable(view: TierView) -> str:
     point = operating_point(view.plan) if view.plan else None
     fleet = view.plan.fleet if view.plan else None
@@ -237,7 +243,9 @@ ROWS: tuple[Row, ...] = (
         "SpeculationAcceptanceLow",
         "SpeculationUneconomic",
     ),
+    _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),
+    _row("refused_share", "Refused requests", "ratio", _words("none for want of room"), "RequestsRefused"),
     _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark", "PastTheKnee"),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )
-"""In the order of the guide's table; the last two are the plan's own."""
+"""In the order of the guide's table; the last four are the plan's own."""

@@ -22,14 +22,10 @@ ALWAYS = "dynamo_frontend_disconnected_clients"
 STARTED = "dynamo_frontend_requests_started_total"
 """Newer than cancellations and rejections: where it is, their absence is zero."""
 
-UNSERVED = Match(
-    label="error_type",
-    values=("validation", "not_found", "overload", "unavailable", "not_implemented"),
-    without=True,
-    optional=True,
-)
-"""Requests that never reached an engine did not finish; releases without the label do not tell them apart."""
-BROKEN = Match(label="error_type", values=("internal", "response_timeout"), optional=True)
+BROKEN = Match(label="error_type", values=("internal", "response_timeout", "unavailable"), optional=True)
+"""What is no fault of the client, and not for want of room; releases without the label do not tell errors apart."""
+WRONG = Match(label="error_type", values=("validation", "not_found", "not_implemented"))
+CANCELLED = "model_cancellation_total"
 
 
 def _frontend(
@@ -41,6 +37,7 @@ def _frontend(
     where: tuple[str, str] | None = None,
     matches: tuple[Match, ...] = (),
     part: str = "",
+    plus: str = "",
     lazy: bool = False,
     zero_with: str = "",
 ) -> Row:
@@ -51,6 +48,7 @@ def _frontend(
         where=(where,) if where else (),
         matches=matches,
         part=part,
+        plus=(f"dynamo_frontend_{plus}",) if plus else (),
         lazy=lazy,
         zero_with=zero_with,
         since=SINCE,
@@ -60,7 +58,16 @@ def _frontend(
 
 FRONTEND_ROWS: tuple[Row, ...] = (
     _frontend(C, "requests_arrived", "requests_started_total", "refused ones included"),
-    _frontend(C, "requests_finished", "requests_total", "but for those refused", matches=(UNSERVED,), zero_with=ALWAYS),
+    _frontend(
+        C,
+        "requests_finished",
+        "requests_total",
+        "successes, and requests that their clients left",
+        where=("status", "success"),
+        plus=CANCELLED,
+        lazy=True,
+        zero_with=ALWAYS,
+    ),
     _frontend(
         C,
         "requests_failed",
@@ -70,7 +77,8 @@ FRONTEND_ROWS: tuple[Row, ...] = (
         lazy=True,
         zero_with=ALWAYS,
     ),
-    _frontend(C, "requests_aborted", "model_cancellation_total", zero_with=STARTED),
+    _frontend(C, "http_requests_refused", "requests_total", matches=(WRONG,), lazy=True),
+    _frontend(C, "requests_aborted", CANCELLED, zero_with=STARTED),
     _frontend(C, "admission_rejections", "model_rejection_total", "no worker had room", zero_with=STARTED),
     _frontend(C, "prompt_tokens", "input_sequence_tokens", "of requests that had a first token", part="sum"),
     _frontend(C, "generation_tokens", "output_tokens_total", "as they are streamed"),
@@ -195,7 +203,13 @@ def _rank(family: str, source: str, across: Across, until: str = "", note: str =
 
 WORKER_ROWS: tuple[Row, ...] = (
     _worker(C, "requests_arrived", "requests_total", "counted when the worker takes a request in"),
-    _worker(C, "requests_finished", "request_duration_seconds", "observed when it ends, however", part="count"),
+    _worker(
+        C,
+        "requests_finished",
+        "request_duration_seconds",
+        "observed when it ends, however: failed ones are among them, and count twice as ends",
+        part="count",
+    ),
     _worker(C, "requests_failed", "errors_total", zero_with="requests_total"),
     _worker(C, "requests_aborted", "cancellation_total"),
     _worker(H, "e2e_seconds", "request_duration_seconds", "from the worker's side; the last edge was 10 s at first"),
@@ -243,7 +257,7 @@ DYNAMO_WORKER = Engine(
             *("prompt_tokens", "generation_tokens", "prompt_tokens_per_request", "generation_tokens_per_request"),
             *("requests_waiting", "preemptions", "prompt_tokens_computed", "spec_accepted_tokens", "spec_drafts"),
             *("adapters_running", "adapter_evictions", "kv_transfer_seconds", "kv_residency_seconds"),
-            "expert_balance_sum",
+            *("expert_balance_sum", "admission_rejections"),
         )
     ),
 )

@@ -11,7 +11,7 @@ A release more is a row where it renames something, a marker where its page can 
 from __future__ import annotations
 
 from rules.engines.sglang_ignored import IGNORED, NOT_EXPOSED
-from rules.engines.table import Across, Engine, Marker, Match, Row
+from rules.engines.table import Across, Engine, Marker, Match, Row, answered
 from rules.families import Kind
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
@@ -75,9 +75,9 @@ def _row(
 
 
 def _http(family: str, status: str) -> Row:
-    code = Match(label="status_code", values=(status,), starts=True)
+    code = answered("status_code", status)
     note = "generating endpoints only; in 0.5.23 counted up to 2 s after the end of the answer"
-    return _row(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, code), lazy=True, note=note)
+    return _row(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, *code), lazy=True, note=note)
 
 
 COUNTERS: tuple[Row, ...] = (
@@ -118,6 +118,7 @@ COUNTERS: tuple[Row, ...] = (
     _http("http_requests_ok", "2"),
     _http("http_requests_refused", "4"),
     _http("http_requests_failed", "5"),
+    _http("admission_rejections", "503"),
     _row(
         C,
         "prompt_tokens",

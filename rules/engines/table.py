@@ -44,6 +44,11 @@ class Match:
         return found != self.without
 
 
+def answered(label: str, status: str) -> tuple[Match, ...]:
+    """HTTP answers by the beginning of their status; 499 is none: the client left before it."""
+    return Match(label=label, values=(status,), starts=True), Match(label=label, values=("499",), without=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One source of one family. Several rows of a family are alternatives: the first whose source is on the page wins.
@@ -98,6 +103,7 @@ def row(
     *,
     across: Across = Across.SUM,
     where: tuple[str, str] | None = None,
+    matches: tuple[Match, ...] = (),
     by: str = "",
     part: str = "",
     lazy: bool = False,
@@ -113,6 +119,7 @@ def row(
         kind=kind,
         across=across,
         where=(where,) if where else (),
+        matches=matches,
         by=by,
         part=part,
         lazy=lazy,

@@ -51,7 +51,7 @@ FRACTION = ("kv_cache_block_type", "fraction")
 
 ROWS: tuple[Row, ...] = (
     _of_triton(C, "requests_finished", "request_success", "of the model that generates; failures are not in it"),
-    _of_triton(C, "http_requests_failed", "request_failure", "of the same model", ("BACKEND", "OTHER")),
+    _of_triton(C, "http_requests_failed", "request_failure", "of the same model", ("BACKEND", "OTHER", "REJECTED")),
     _of_triton(C, "admission_rejections", "request_failure", "beyond max_queue_size", ("REJECTED",)),
     _lengths("prompt_tokens", "nv_llm_input_token_len", "sum"),
     _lengths("generation_tokens", "nv_llm_output_token_len", "sum"),

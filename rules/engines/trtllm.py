@@ -12,7 +12,7 @@ differ. A series appears with its first event. trtllm-serve counts in multiproce
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Marker, Match, Row
+from rules.engines.table import Across, Engine, Ignored, Marker, Match, Row, answered
 from rules.families import Kind
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
@@ -24,6 +24,7 @@ DRAFTED, ACCEPTED = "spec_decode_drafted_tokens_total", "spec_decode_accepted_to
 DRAFTED_BY_STEP = "spec_decode_num_draft_tokens_total"
 NONE = Match(label="le", values=())
 """Fits no series: such a row asks only whether the name is on the page, and reads what it has in `plus`."""
+IN_TIME = Match(label="finished_reason", values=("timeout",), without=True, optional=True)
 NEWER = "not in the first builds of 1.3"
 STEPS = "needs enable_iter_perf_stats"
 
@@ -66,8 +67,7 @@ def _ended(family: str, reason: str, note: str = "") -> Row:
 
 
 def _answered(family: str, digit: str) -> Row:
-    code = Match(label="http_code", values=(digit,), starts=True)
-    return _row(C, family, "request_error_total", NEWER, matches=(code,), lazy=True)
+    return _row(C, family, "request_error_total", NEWER, matches=answered("http_code", digit), lazy=True)
 
 
 def _ratio(family: str, across: Across) -> Row:
@@ -76,13 +76,20 @@ def _ratio(family: str, across: Across) -> Row:
 
 ROWS: tuple[Row, ...] = (
     _row(
-        C, "requests_finished", "request_success_total", "stop, length, timeout, cancelled: no errors", zero_with=CONFIG
+        C,
+        "requests_finished",
+        "request_success_total",
+        "stop, length, cancelled: no errors",
+        matches=(IN_TIME,),
+        lazy=True,
+        zero_with=CONFIG,
     ),
     _ended("requests_aborted", "cancelled"),
     _ended("requests_failed", "timeout", "the one way to fail that is counted here"),
     _ended("requests_ended_by_length", "length"),
     _answered("http_requests_refused", "4"),
     _answered("http_requests_failed", "5"),
+    _answered("admission_rejections", "503"),
     _row(C, "prompt_tokens", "prompt_tokens_total", "at a request's end; cached ones included", zero_with=CONFIG),
     _row(C, "generation_tokens", "generation_tokens_total", "at a request's end; not with n > 1", zero_with=CONFIG),
     _row(C, "prefix_hit_tokens", CACHED, NEWER),

@@ -8,16 +8,17 @@ Dynamo the same families have the prefix `trtllm_`: `rules.engines.trtllm`.
 
 from __future__ import annotations
 
-from rules.engines.table import Engine, Ignored, Row
+from rules.engines.table import Engine, Ignored, Match, Row
 from rules.families import Kind
 
 C, H = Kind.COUNTER, Kind.HISTOGRAM
 ENDED = "request_success_total"
 
 
-def _ended(family: str, reason: str = "") -> Row:
-    where = (("finished_reason", reason),) if reason else ()
-    return Row(family=family, source=ENDED, kind=C, where=where, lazy=bool(reason), since="1.0.0")
+def _ended(family: str, reason: str, other: bool = False) -> Row:
+    """Requests that ended for a reason, or for any `other`."""
+    match = Match(label="finished_reason", values=(reason,), without=other)
+    return Row(family=family, source=ENDED, kind=C, matches=(match,), lazy=True, since="1.0.0")
 
 
 def _seconds(family: str, source: str, note: str = "") -> Row:
@@ -25,7 +26,7 @@ def _seconds(family: str, source: str, note: str = "") -> Row:
 
 
 ROWS: tuple[Row, ...] = (
-    _ended("requests_finished"),
+    _ended("requests_finished", "timeout", other=True),
     _ended("requests_aborted", "cancelled"),
     _ended("requests_failed", "timeout"),
     _ended("requests_ended_by_length", "length"),
@@ -56,7 +57,7 @@ TRTLLM_PLAIN = Engine(
         for family in (
             *("itl_seconds", "prefill_seconds", "decode_seconds", "prompt_tokens", "prompt_tokens_computed"),
             *("generation_tokens", "prompt_tokens_per_request", "generation_tokens_per_request"),
-            *("requests_running", "requests_waiting", "kv_utilization", "preemptions"),
+            *("requests_running", "requests_waiting", "kv_utilization", "preemptions", "admission_rejections"),
             *("prefix_hit_tokens", "prefix_queried_tokens", "spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
             *("adapters_running", "adapter_evictions", "cold_start_seconds", "kv_transfer_seconds"),
             *("kv_residency_seconds", "expert_balance_sum"),

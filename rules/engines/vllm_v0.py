@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from rules.engines.table import Across, Engine, Marker, Row, row
 from rules.engines.vllm_v0_ignored import IGNORED
+from rules.engines.vllm_v1 import GENERATING
 from rules.families import Kind
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
@@ -31,7 +32,9 @@ def _http(family: str, status: str) -> Row:
     note = (
         "prometheus-fastapi-instrumentator, in vllm/entrypoints/openai/api_server.py: a status before its first answer"
     )
-    return row(C, family, "http_requests_total", "0.6.6", where=("status", status), lazy=True, note=note)
+    return row(
+        C, family, "http_requests_total", "0.6.6", where=("status", status), matches=(GENERATING,), lazy=True, note=note
+    )
 
 
 ROWS: tuple[Row, ...] = (

@@ -8,11 +8,23 @@ more is a row where it renames something, a marker where its page can be told, a
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Marker, Row, row
+from rules.engines.table import Across, Engine, Marker, Match, Row, row
 from rules.engines.vllm_ignored import IGNORED
 from rules.families import Kind
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+
+
+NO_ERROR = Match(label="finished_reason", values=("error",), without=True, optional=True)
+
+GENERATING = Match(
+    label="handler",
+    values=(
+        *("/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages"),
+        *("/inference/v1/generate", "/cohere/v2/chat", "/invocations", "/generate"),
+    ),
+)
+"""What a stranger asks of other paths (404 of a scanner, a list of models) is no request to generate."""
 
 
 def _finished(family: str, reason: str, since: str) -> Row:
@@ -20,8 +32,17 @@ def _finished(family: str, reason: str, since: str) -> Row:
 
 
 def _http(family: str, status: str) -> Row:
-    note = "prometheus-fastapi-instrumentator: absent before the first request, a status before its first answer"
-    return row(C, family, "http_requests_total", "0.8.5", where=("status", status), lazy=True, note=note)
+    return row(
+        C,
+        family,
+        "http_requests_total",
+        "0.8.5",
+        where=("status", status),
+        matches=(GENERATING,),
+        lazy=True,
+        note="prometheus-fastapi-instrumentator: absent before the first request, a status before its first answer; "
+        "generating endpoints only; 5xx holds 503 too, 4xx holds 429",
+    )
 
 
 ROWS: tuple[Row, ...] = (
@@ -30,7 +51,8 @@ ROWS: tuple[Row, ...] = (
         "requests_finished",
         "vllm_request_success_total",
         "0.8.5",
-        note="all reasons: stop, length, abort, from 0.15.1 error, from 0.20.2 repetition; a disconnect is in none",
+        matches=(NO_ERROR,),
+        note="stop, length, abort, from 0.20.2 repetition; a disconnect is in none, an error is in requests_failed",
     ),
     _finished("requests_aborted", "abort", "0.8.5"),
     _finished("requests_failed", "error", "0.15.1"),
@@ -38,7 +60,7 @@ ROWS: tuple[Row, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    row(C, "admission_rejections", "vllm_admission_rejections_total", "0.32.0", note="no engine label"),
+    row(C, "admission_rejections", "vllm_admission_rejections_total", "0.32.0", note="no engine label; answered 503"),
     row(C, "prompt_tokens", "vllm_prompt_tokens_total", "0.8.5", note="cached tokens included"),
     row(
         C,

@@ -26,7 +26,7 @@ from rules.watch_long import HOUR_SECONDS
 LIVE_EVERY_SECONDS = 2 * HOUR_SECONDS
 LONG_EVERY_SECONDS = 12 * HOUR_SECONDS
 
-NEEDS_MORE = frozenset({Way.FORECAST, Way.DEMAND, Way.BURN, Way.TIERS})
+NEEDS_MORE = frozenset({Way.FORECAST, Way.DEMAND, Way.BURN, Way.AVAILABILITY, Way.TIERS})
 """A projection, an error budget or other tiers: these are judged by the daemon only."""
 
 HOURLY = tuple(

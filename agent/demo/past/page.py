@@ -46,7 +46,7 @@ HISTOGRAMS = (
     ("generation_tokens_per_request", "request_generation_tokens"),
 )
 
-_ENDED = ("requests_ended_by_length", "requests_aborted", "requests_failed")
+_ENDED = ("requests_ended_by_length", "requests_aborted")
 
 
 def text(page: Snapshot) -> bytes:

@@ -1,0 +1,113 @@
+"""What can make requests fail or be refused, and how each is examined: rows of `rules.suspects`.
+
+Owns these examinations. What proves a cause here is a count: of one replica's failures, of steps that an engine did not
+take, of transfers, restarts and faults in the same time.
+"""
+
+from __future__ import annotations
+
+from rules import windows
+from rules.catalogue import Way
+from rules.outcomes import READ, Outcomes, outcomes
+from rules.rule import Rule
+from rules.scene import Finding, Scene
+from rules.signals import Missing
+from rules.slices import Slice
+from rules.windows import STEP_FAMILY
+
+MOST = 0.9
+"""A replica with at least this share of what failed has the fault; the others share the rest."""
+
+NOTICEABLE = 0.05
+"""Of what is to be explained: fewer failed transfers are taken for chance (as for the other suspects)."""
+
+TRANSFERS = "kv_transfer_failures"
+
+
+def one_replica(scene: Scene) -> Finding:
+    """Whether nearly all of it is one replica's, while others serve."""
+    groups: dict[str, list[Slice]] = {}
+    for one in scene.slices:
+        if one.replica is not None:
+            groups.setdefault(one.replica, []).append(one)
+    each = {name: found for name, group in groups.items() if (found := _ended(group)) is not None}
+    if len(each) < 2:
+        return Finding(supported=None)
+    wrong = {name: _wrong(scene.rule, found) for name, found in each.items()}
+    worst, total = max(wrong, key=wrong.__getitem__), sum(wrong.values())
+    if total <= 0:
+        return Finding(supported=None)
+    others = len(each) - 1
+    if wrong[worst] < MOST * total:
+        return Finding(
+            supported=False, text=f"it is not one replica ({worst} has the most, {wrong[worst] / total:.0%})"
+        )
+    told = each[worst]
+    share = wrong[worst] / (told.taken_on if scene.rule.way is Way.AVAILABILITY else told.asked)
+    text = f"{worst} alone: {share:.0%} of its requests, {total - wrong[worst]:,.0f} at the other {others}"
+    return Finding(supported=True, proven=True, text=text)
+
+
+def no_steps(scene: Scene) -> Finding:
+    """Whether an engine that does not step any more is answered for: its front end lives on with a live metrics page."""
+    dead: set[str] = set()
+    failed = 0.0
+    for one in scene.slices:
+        found = outcomes(one.window)
+        if not isinstance(found, Missing) and found.failed > 0 and one.window.counters.get(STEP_FAMILY) == 0:
+            dead.add(one.replica or scene.view.tier)
+            failed += found.failed
+    if not dead:
+        return Finding(supported=False, text="the engines step")
+    names = ", ".join(sorted(dead))
+    text = f"{names}: the engine takes no step while its front end answers ({failed:,.0f} failed): its worker is dead or hangs"
+    return Finding(supported=True, proven=True, text=text)
+
+
+def transfers(scene: Scene) -> Finding:
+    """Whether KV blocks did not arrive: then a request fails, or its prompt is computed anew."""
+    count, found = scene.total.counters.get(TRANSFERS), outcomes(scene.total)
+    if count is None or isinstance(found, Missing):
+        return Finding(supported=None)
+    failing = scene.rule.way is Way.AVAILABILITY
+    of, word = (found.failed, "failed") if failing else (found.taken_on, "were taken on")
+    text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
+    if count < 1 or count <= NOTICEABLE * of:
+        return Finding(supported=False, text=text if count else "no KV transfer failed")
+    return Finding(supported=True, proven=True, text=text)
+
+
+def restarts(scene: Scene) -> Finding:
+    """Whether engines began anew: what they had in the system failed."""
+    count = scene.total.counters.get("restarts", 0.0)
+    if count < 1:
+        return Finding(supported=False, text="no engine restarted")
+    return Finding(supported=True, text=f"{count:,.0f} restarts of engines in that time")
+
+
+def faults(scene: Scene) -> Finding:
+    """Whether the driver reported faults of a GPU."""
+    count = sum(scene.total.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
+    if count < 1:
+        return Finding(supported=False, text="no GPU reported a fault")
+    return Finding(supported=True, proven=True, text=f"{count:,.0f} faults of GPUs in that time")
+
+
+def of_clients(scene: Scene) -> Finding:
+    """Whether most of the refused ask for what nobody here can serve: more replicas would refuse it too."""
+    found = outcomes(scene.total)
+    if isinstance(found, Missing) or found.bad + found.no_room <= 0:
+        return Finding(supported=None)
+    text = f"{found.bad:,.0f} answered 4xx, {found.no_room:,.0f} refused for want of room"
+    if found.bad > found.no_room:
+        return Finding(supported=True, proven=True, text=f"what clients ask for: {text}")
+    return Finding(supported=False, text=text)
+
+
+def _ended(group: list[Slice]) -> Outcomes | None:
+    found = outcomes(windows.add_of((one.window for one in group), READ))
+    return None if isinstance(found, Missing) else found
+
+
+def _wrong(rule: Rule, found: Outcomes) -> float:
+    return found.failed if rule.way is Way.AVAILABILITY else found.no_room + found.bad

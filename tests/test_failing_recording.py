@@ -1,0 +1,145 @@
+"""A real engine that fails: what its clients met, what its page counts, and what is told of it.
+
+The clients' rows are the truth: which request was answered how, and when. vLLM 0.32.0, its worker killed with SIGKILL.
+"""
+
+import functools
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import recorded
+
+from agent.recording import load
+from agent.replay import Replayed, replay
+from rules import windows
+from rules.arrivals import arrived
+from rules.episodes import Episode
+from rules.outcomes import Outcomes, outcomes
+from rules.verdicts import Certainty, Status
+from rules.windows import Window
+
+NAME, STEP_SECONDS = "failing", 5.0
+EDGE_SECONDS = 2.5
+"""Half a scrape interval: a request is put into the phase by its client's clock, its count by the page's."""
+
+
+@functools.cache
+def replayed() -> Replayed:
+    recording, problems = load(recorded.folder(NAME))
+    assert not problems
+    return replay(recording, None, STEP_SECONDS)
+
+
+@functools.cache
+def phases() -> dict[str, tuple[float, float]]:
+    """Beginning and end of each phase (unix seconds)."""
+    lines = (recorded.folder(NAME) / "events.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    begins = [(one["t"], one["name"]) for one in told if one["event"] == "phase"] + [(told[-1]["t"], "")]
+    ends = {"engine dead": next(one["t"] for one in told if one["event"] == "server killed")}
+    return {name: (t, ends.get(name, after)) for (t, name), (after, _) in pairwise(begins)}
+
+
+def page_of(*names: str) -> Window:
+    """The sum of the windows in these phases, of which each is next to the one before."""
+    since, until = phases()[names[0]][0], phases()[names[-1]][1]
+    inside = [
+        w.window
+        for w in replayed().windows
+        if w.replica and since - EDGE_SECONDS <= w.window.start < until - EDGE_SECONDS
+    ]
+    return windows.add(inside)
+
+
+def met(*names: str) -> Counter[str]:
+    """How the clients' requests that ended in these phases were answered; "" is well."""
+    since, until = phases()[names[0]][0], phases()[names[-1]][1]
+    rows = recorded.requests(NAME)
+    return Counter(row["error"] for row in rows if since <= float(row["t_start"]) + float(row["e2e"]) < until)
+
+
+def ended(*names: str) -> Outcomes:
+    found = outcomes(page_of(*names))
+    assert isinstance(found, Outcomes)
+    return found
+
+
+def first(rule: str) -> Episode:
+    done = replayed()
+    ended = [e for e in done.ended if isinstance(e, Episode)]
+    every = [*ended, *(s.episode for s in done.standings if s.episode is not None)]
+    return min((e for e in every if e.rule == rule), key=lambda e: e.started_at)
+
+
+# --- what the page counts
+
+
+def test_failures_refusals_and_what_was_served_are_what_the_clients_met() -> None:
+    """Of a whole life of the process: but for what falls between two scrapes."""
+    whole = ("healthy", "engine dead")
+    told, truth = ended(*whole), met(*whole)
+    assert told.failed == pytest.approx(truth["http 500"], abs=8)
+    assert told.no_room == pytest.approx(truth["http 503"], abs=2)
+    assert told.bad == truth["http 400"] + truth["http 404"] == 37
+    assert told.served == pytest.approx(truth[""], abs=2)
+    assert told.doubt == ""
+
+
+def test_the_engine_counts_no_error_when_its_worker_is_dead_and_the_front_end_counts_them_all() -> None:
+    counters = page_of("engine dead").counters
+    assert counters["requests_failed"] == 0
+    assert counters["http_requests_failed"] > 1600
+    dead = phases()["engine dead"][0]
+    after = [
+        w.window for w in replayed().windows if w.replica and dead < w.window.start < phases()["engine dead"][1] - 5
+    ]
+    assert windows.add(after).counters["engine_steps"] == 0
+
+
+def test_a_stream_that_broke_off_is_in_no_count() -> None:
+    """200 was sent before: three of these, and ten clients that left, are answers 2xx of requests that never finished."""
+    whole = ("healthy", "engine dead")
+    counters, truth = page_of(*whole).counters, met(*whole)
+    assert truth["error in the stream"] == 3
+    assert counters["http_requests_ok"] - counters["requests_finished"] == pytest.approx(
+        truth["error in the stream"] + truth["client left"], abs=2
+    )
+    assert counters["requests_aborted"] == 0
+
+
+def test_what_failed_and_what_was_refused_is_demand() -> None:
+    for name in ("overload", "engine dead"):
+        rows = recorded.requests(NAME)
+        since, until = phases()[name]
+        came = sum(since <= float(row["t_start"]) < until for row in rows)
+        assert arrived(page_of(name).counters) == pytest.approx(came, rel=0.02), name
+
+
+# --- what is told
+
+
+def test_a_tier_that_answers_only_500_beside_a_live_page_pages() -> None:
+    found = first("AvailabilityBurn")
+    dead = phases()["engine dead"]
+    assert found.worst.status is Status.CRITICAL
+    assert found.worst.certainty is Certainty.CERTAIN
+    assert dead[0] < found.started_at < dead[0] + 120
+    certain = next(t.t for t in found.transitions if t.certainty is Certainty.CERTAIN)
+    assert certain < dead[1], "while it still fails"
+    assert found.worst.causes[0].cause == "engine stopped"
+    assert "99% are promised to be served (the default" in found.worst.sentence
+
+
+def test_the_full_queue_is_a_ticket_about_room_and_the_bad_requests_are_not_it() -> None:
+    found = first("RequestsRefused")
+    overload = phases()["overload"]
+    assert found.worst.certainty is Certainty.CERTAIN
+    assert "refused for want of room (503)" in found.worst.sentence
+    assert found.started_at < overload[1] + 60
+
+
+def test_before_the_worker_died_nothing_had_failed() -> None:
+    told = ended("healthy", "healthy again")
+    assert told.failed / told.taken_on < 0.01

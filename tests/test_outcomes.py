@@ -1,0 +1,106 @@
+"""What became of requests, by hand: two counts of one failure, refusals among the answers 5xx, counts that contradict."""
+
+import pytest
+from judging_samples import gauge, minute
+
+from rules import arrivals
+from rules.outcomes import Outcomes, outcomes
+from rules.readings import read
+from rules.signals import BY_NAME, Gap, Missing, Reading
+from rules.windows import Window
+
+
+def ended(**counters: float) -> Outcomes:
+    found = outcomes(window(**counters))
+    assert isinstance(found, Outcomes)
+    return found
+
+
+def window(running: float = 3.0, **counters: float) -> Window:
+    """A minute with 180 served requests beside these."""
+    return minute(0, counters=counters, gauges={"requests_running": gauge(running), "requests_waiting": gauge(0.0)})
+
+
+def test_an_error_that_was_answered_500_is_one_failure_at_least_and_two_at_most() -> None:
+    found = ended(requests_failed=5.0, http_requests_failed=8.0)
+    assert (found.served, found.failed, found.most_failed, found.doubt) == (180.0, 8.0, 13.0, "")
+
+
+def test_a_full_queue_answers_503_and_that_is_no_failure() -> None:
+    found = ended(http_requests_failed=40.0, admission_rejections=37.0, http_requests_refused=4.0)
+    assert (found.failed, found.no_room, found.bad) == (3.0, 37.0, 4.0)
+    assert (found.taken_on, found.asked) == (183.0, 224.0)
+
+
+def test_rejections_that_were_not_answered_yet_make_no_negative_failures() -> None:
+    assert ended(http_requests_failed=1.0, admission_rejections=3.0).failed == 0.0
+
+
+def test_requests_that_their_clients_left_are_not_failures() -> None:
+    assert ended(requests_failed=0.0, requests_aborted=90.0).failed == 0.0
+
+
+def test_an_engine_that_counts_neither_errors_nor_answers_is_not_known() -> None:
+    assert outcomes(window()) == Missing(gap=Gap.NOT_EXPOSED)
+
+
+@pytest.mark.parametrize(
+    ("counters", "doubted"),
+    [
+        ({"http_requests_ok": 180.0, "http_requests_failed": 20.0, "requests_failed": 10.0}, False),
+        ({"http_requests_ok": 0.0, "http_requests_failed": 20.0, "requests_failed": 500.0}, True),
+        ({"requests_arrived": 20.0, "requests_failed": 23.0}, False),
+        ({"requests_arrived": 20.0, "requests_failed": 30.0}, True),
+    ],
+)
+def test_more_failures_than_requests_prove_nothing(counters: dict[str, float], doubted: bool) -> None:
+    """Three requests were in the system before, and may fail now."""
+    assert bool(ended(**counters).doubt) is doubted
+
+
+def test_counts_of_unequal_times_prove_nothing() -> None:
+    whole = window(http_requests_failed=20.0)
+    began_anew = minute(0, counters={"http_requests_failed": 20.0}, short_seconds={"requests_finished": 15.0})
+    found = outcomes(began_anew)
+    assert isinstance(found, Outcomes)
+    assert "different times" in found.doubt
+    assert ended(**whole.counters).doubt == ""
+
+
+# --- demand
+
+
+def test_failed_and_refused_requests_arrived_and_were_not_served() -> None:
+    counters = {"http_requests_failed": 50.0, "requests_failed": 20.0, "admission_rejections": 10.0}
+    seen = window(**counters, in_system_change=5.0)
+    assert arrivals.arrived(seen.counters) == 180 + 5 + 40 + 10
+    rate = read(BY_NAME["arrival_rps"], seen)
+    assert isinstance(rate, Reading)
+    assert rate.value == pytest.approx((180 + 5 + 40 + 10) / 60)
+    served = read(BY_NAME["completed_rps"], seen)
+    assert isinstance(served, Reading)
+    assert served.value == pytest.approx(3.0)
+    booked = arrivals.of_window(seen)
+    assert (booked.requests, booked.completed) == (235.0, 180.0)
+
+
+def test_an_engine_that_counts_arrivals_has_the_failed_ones_among_them() -> None:
+    assert arrivals.arrived({"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0}) == 100.0
+
+
+def test_a_tier_that_only_fails_has_demand() -> None:
+    found = read(BY_NAME["arrival_rps"], minute(0, rps=0.0, counters={"http_requests_failed": 120.0}))
+    assert isinstance(found, Reading)
+    assert found.value == pytest.approx(2.0)
+
+
+# --- readings
+
+
+def test_shares_are_of_what_was_taken_on_and_of_all_that_came_to_an_end() -> None:
+    seen = window(http_requests_failed=40.0, admission_rejections=20.0, http_requests_refused=20.0)
+    failed, refused = (read(BY_NAME[name], seen) for name in ("failed_share", "refused_share"))
+    assert isinstance(failed, Reading)
+    assert isinstance(refused, Reading)
+    assert (failed.value, failed.n) == (20 / 200, 200)
+    assert (refused.value, refused.n) == (40 / 240, 240)
