@@ -82,10 +82,21 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
     equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
     kept it was broken by something else than load: a cascade, a restart.
     """
-    points = production_points(view, bins)
     present = present_lengths(bins)
-    plan = planned_capacity(view.plan) if view.plan else None
-    plan = at_present_lengths(plan, bins, present) if plan else None
+    planned = planned_capacity(view.plan) if view.plan else None
+    plan = at_present_lengths(planned, bins, present) if planned else None
+    found = _estimate(view, bins, plan, present)
+    if found is None or planned is None or plan is None or plan.rps == planned.rps:
+        return found
+    work = f"{planned.rps / plan.rps:.2g} times the work of a planned one, of which it was {planned.rps:.3g} rps"
+    return replace(found, reason=f"{found.reason}; a present request is {work}", planned_rps=planned.planned_rps)
+
+
+def _estimate(
+    view: TierView, bins: Sequence[Slice], plan: Capacity | None, present: CapacityLengths
+) -> Capacity | None:
+    """The same with the plan's capacity in requests of the present lengths."""
+    points = production_points(view, bins)
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
     if kept is not None and above:
@@ -155,7 +166,6 @@ def at_present_lengths(plan: Capacity, bins: Sequence[Slice], present: CapacityL
         low=plan.low / max(most, factor),
         high=high,
         lengths=present,
-        reason=f"{plan.reason}; present requests are {factor:.2g} times the work of those planned",
     )
 
 

@@ -1,0 +1,170 @@
+"""The capacity of a replica: where it is known from, in which requests it counts, and how fast it may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_samples import POINTS, USABLE, hour, tier, tier_view
+
+from rules.capacity import (
+    MOST_FALL,
+    MOST_RISE,
+    Capacity,
+    CapacitySource,
+    damp_capacity,
+    planned_capacity,
+    stated_capacity,
+)
+from rules.measured_capacity import DAYS, capacity_now, estimate_capacity, sum_by_bin
+from rules.plan import PlanProblems, parse_plan
+from rules.plan_findings import tier_findings
+from rules.slices import Slice, TierView, place
+from rules.verdicts import Certainty
+
+SLOW = {0.15: 0.8, 3.0: 0.2}
+
+
+def days(view: TierView, loads: Mapping[int, float], **more: Any) -> list[list[Slice]]:
+    """DAYS days of eight hours each; `loads` gives the tier's rps from that day on, 20 before."""
+    rates = []
+    for day in range(DAYS):
+        known = [rps for first, rps in loads.items() if first <= day]
+        rates.append(known[-1] if known else 20.0)
+    slow = more.pop("slow_from", DAYS)
+    return [
+        [
+            place(hour(day * 24 + at, rate, ttft=SLOW if day >= slow else None, **more), view.curve, "all")
+            for at in range(8)
+        ]
+        for day, rate in enumerate(rates)
+    ]
+
+
+def given_point(**point: Any) -> Capacity:
+    found = planned_capacity(tier(operating_point=point))
+    assert found is not None
+    return found
+
+
+def test_the_benchmark_is_an_upper_bound_that_nobody_has_confirmed() -> None:
+    found = planned_capacity(tier())
+    assert found is not None
+    assert (found.rps, found.source, found.low) == (pytest.approx(USABLE), CapacitySource.BENCHMARK, 0.0)
+    assert (found.high, found.certainty) == (pytest.approx(USABLE), Certainty.LIKELY)
+    ends_early = planned_capacity(tier(curve={"points": list(POINTS[:3])}))
+    assert ends_early is not None
+    assert (ends_early.rps, ends_early.high) == (6.0, None)
+    assert planned_capacity(tier(curve=None)) is None
+
+
+def test_a_lower_point_by_hand_is_the_operators_word_and_a_higher_one_is_not() -> None:
+    lower, higher = given_point(usable_rps=5.0, c_max=9), given_point(usable_rps=9.0)
+    assert (lower.rps, lower.source) == (5.0, CapacitySource.OPERATOR)
+    assert (higher.rps, higher.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
+    told = [one.text for one in tier_findings("t", tier(operating_point={"usable_rps": 5.0, "c_max": 9}))]
+    assert any("5 is given, curve and SLO give 7.333" in text and "operator's word" in text for text in told)
+
+
+@pytest.mark.parametrize("rps", [5.0, 9.0])
+def test_what_production_measured_counts_whatever_the_benchmark_says(rps: float) -> None:
+    found = given_point(usable_rps=rps, low=4.5, high=9.5, source="production")
+    assert (found.rps, found.low, found.high, found.source) == (rps, 4.5, 9.5, CapacitySource.PRODUCTION)
+
+
+def test_bounds_that_do_not_hold_the_value_are_refused() -> None:
+    whole = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
+    point = {"usable_rps": 5.0, "low": 6.0}
+    with pytest.raises(PlanProblems, match="usable_rps"):
+        parse_plan({"schema": 1, "tiers": {"t": {**whole, "operating_point": point}}})
+
+
+def test_the_operators_word_stands_below_what_production_kept_and_falls_with_what_it_broke() -> None:
+    view = tier_view(operating_point={"usable_rps": 4.0})
+    fine = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: 55.0}) for one in day))
+    assert fine is not None
+    assert (fine.rps, fine.source, fine.certainty) == (4.0, CapacitySource.OPERATOR, Certainty.CERTAIN)
+    broken = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: 30.0}, slow_from=0) for one in day))
+    assert broken is not None
+    assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
+
+
+def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> None:
+    lengths = {"prompt_tokens": {"mean": 800, "p50": 700}, "generation_tokens": {"mean": 80, "p50": 70}}
+    view = tier_view(workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths})
+    as_planned = capacity_now(view, days(view, {}))
+    longer = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
+    nearly = capacity_now(view, days(view, {}, prompts=816.0, outputs=80.0))
+    assert as_planned is not None
+    assert longer is not None
+    assert nearly is not None
+    assert as_planned.rps == nearly.rps == pytest.approx(USABLE)
+    assert longer.rps == pytest.approx(USABLE / 2)
+    assert "2 times the work" in longer.reason
+    assert longer.lengths.prompt_tokens is not None
+    assert longer.lengths.prompt_tokens.low == pytest.approx(1600.0)
+
+
+def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
+    view = tier_view()
+    found = capacity_now(view, days(view, {}, slow_from=DAYS - 1))
+    assert found is not None
+    assert found.rps == pytest.approx(USABLE * (1 - MOST_FALL))
+    assert "capacity falls at most 30% a day" in found.reason
+    assert found.low <= 2.0 <= found.rps <= (found.high or 0.0)
+    later = capacity_now(view, days(view, {}, slow_from=DAYS - 5))
+    assert later is not None
+    assert later.rps == pytest.approx(2.0)
+
+
+def test_two_days_without_history_leave_the_plan() -> None:
+    view = tier_view()
+    found = capacity_now(view, [[] for _ in range(DAYS)])
+    assert found is not None
+    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
+    assert capacity_now(tier_view(curve=None), [[] for _ in range(DAYS)]) is None
+
+
+def test_pools_served_apart_have_the_plans_capacity_alone() -> None:
+    apart = tier_view(pools=["prefill", "decode"])
+    found = capacity_now(apart, days(apart, {}, slow_from=0))
+    assert found is not None
+    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=8))
+def test_capacity_never_moves_faster_than_it_says_and_ends_where_the_estimates_stay(rates: list[float]) -> None:
+    estimates = [stated_capacity(rps, "seen") for rps in rates]
+    found = [damp_capacity(estimates[: count + 1]) for count in range(len(estimates))]
+    used = [one.rps for one in found if one is not None]
+    for before, after in pairwise(used):
+        assert before * (1 - MOST_FALL) * (1 - 1e-9) <= after <= before * (1 + MOST_RISE) * (1 + 1e-9)
+    for one in found:
+        assert one is not None
+        assert one.low <= one.rps
+        assert one.high is not None
+        assert one.rps <= one.high
+    lasting = damp_capacity([*estimates[:1], *[estimates[0]] * 7])
+    assert lasting is not None
+    assert lasting.rps == rates[0]
+
+
+def test_days_before_anything_was_known_do_not_hold_capacity_back() -> None:
+    one = stated_capacity(5.0, "seen")
+    assert damp_capacity([None, None, one]) is one
+    assert damp_capacity([one, None]) is None
+    assert damp_capacity([]) is None
+    risen = damp_capacity([one, replace(one, rps=50.0, low=50.0, high=50.0)])
+    assert risen is not None
+    assert (risen.rps, risen.certainty) == (pytest.approx(5.5), Certainty.LIKELY)
+
+
+@pytest.mark.parametrize("rps", [0.0, -1.0, float("inf"), float("nan")])
+def test_what_nobody_can_carry_is_refused(rps: float) -> None:
+    with pytest.raises(ValueError, match="cannot be counted in"):
+        stated_capacity(rps, "said")
