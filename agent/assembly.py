@@ -113,11 +113,9 @@ class Assembly:
 
     def back_filled(self, text: str, now: float) -> None:
         """The history before the start is there: what is remembered of days is what it says. From any thread."""
-        history = self.turns.history
         self.turns.measure_capacities(self._watched(), now, again=True)
-        known = (
-            {tier: history.budget(view, now) for tier, view in self._watched().items()} if history is not None else {}
-        )
+        history, watched = self.turns.history, self._watched()
+        known = {tier: history.budget(view, now) for tier, view in watched.items()} if history is not None else {}
         with self.turns.memory:
             for tier, budget in known.items():
                 if budget is not None:

@@ -187,7 +187,7 @@ def _short_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     safety = fleet.safety_factor or 1.0
-    needed = count_fleet(rates.peak, case.point.usable_rps, safety, margin_of())
+    needed = count_fleet(rates.peak, case.point.usable_rps, safety, margin_of(), max(1, fleet.minimum_warm or 1))
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
     if carried < rates.peak:
@@ -205,10 +205,12 @@ def _large_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     per_replica = case.tier.gpu.per_replica
-    needed = count_fleet(rates.peak, case.point.usable_rps, fleet.safety_factor or 1.0, margin_of())
+    needed = count_fleet(
+        rates.peak, case.point.usable_rps, fleet.safety_factor or 1.0, margin_of(), max(1, fleet.minimum_warm or 1)
+    )
     carried = fleet.instances * case.point.usable_rps
     # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
-    if fleet.instances <= max(needed + 1, fleet.minimum_warm or 0):
+    if fleet.instances <= needed + 1:
         return
     if carried > LARGE_FLEET * rates.peak * (fleet.safety_factor or 1.0):
         text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"

@@ -285,7 +285,7 @@ SIGNALS: tuple[Signal, ...] = (
         Unit.RATIO,
         How.DERIVED,
         ("requests_finished", "prompt_tokens", "generation_tokens"),
-        "Used share of the planned capacity of the ready replicas, by computed prompt and generated tokens (DESIGN 3.12)",
+        "Used share of the capacity of the ready replicas, by computed prompt and generated tokens (DESIGN 3.12)",
     ),
     _row(
         "tokens_per_gpu_hour",

@@ -231,6 +231,9 @@ def _went(target: _Target, edited: Edited, imported: Imported) -> list[Remark]:
     before = target.plan.tiers[target.tier].get(CURVE)
     fields = lost(before, imported.curve.points) if isinstance(before, dict) else ()
     texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
+    point = edited.plan.tiers[target.tier].operating_point
+    if point is not None and point.source == "production":
+        texts.append("operating_point is what production measured before this benchmark, and outranks it: delete it")
     texts += [f"a comment went with the replaced curve: {comment}" for comment in edited.lost_comments]
     return [Remark(source=str(target.plan.path), text=text) for text in texts]
 

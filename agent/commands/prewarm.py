@@ -29,7 +29,9 @@ MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
     add_history(parser)
-    parser.add_argument("--usable-rps", type=amount, metavar="N", help="what one replica carries; default the plan's")
+    parser.add_argument(
+        "--usable-rps", type=amount, metavar="N", help="what one replica carries; default what it takes now"
+    )
     parser.add_argument(
         "--start",
         type=duration,

@@ -153,7 +153,7 @@ def load(where: Where, width: int = 12) -> Panel:
     """How much of the usable capacity is used."""
     return Panel(
         title="Load of the usable capacity",
-        description="Finished requests by what the running replicas can take at the planned operating point. Completed requests "
+        description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
         "cannot exceed what is possible: look at the queue, too.",
         kind=Kind.LINES,
         unit=signal_unit("fleet_utilization"),
