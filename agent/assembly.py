@@ -85,17 +85,11 @@ class Assembly:
 
         config, path = self.loaded.config, self.loaded.config.history_path
         assert path is not None
+        scrape = config.settling_seconds / 2
         with self.turns.memory:
             starts = {tier: self.turns.watcher.starts(tier) for tier in self._watched()}
         questions = [
-            question(
-                view,
-                starts[tier],
-                config.forecast,
-                history=path,
-                now=now,
-                scrape_interval_seconds=config.settling_seconds / 2,
-            )
+            question(view, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
             for tier, view in self._watched().items()
         ]
         told = self.forecasts.run(questions)
