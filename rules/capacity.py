@@ -57,6 +57,15 @@ class Capacity:
     knee_seen: bool = False
     lengths: CapacityLengths = UNTOLD
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether nobody knows where a replica's capacity ends: no benchmark, and production kept the SLO at every load.
+
+        Such a number is the load that the present fleet gives a replica. To count replicas with it would ask for more of them,
+        which lowers it, and so on without end.
+        """
+        return self.planned_rps is None and not self.knee_seen
+
 
 def planned_capacity(plan: TierPlan) -> Capacity | None:
     """Return the capacity of the plan, as nobody has confirmed it yet. None where curve and SLO give none, and nobody does.

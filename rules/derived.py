@@ -163,7 +163,7 @@ def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
 
 def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
     """Work against the capacity of the replicas that were up (DESIGN 3.12); `rules.work` says what bounds it."""
-    if basis.capacity is None:
+    if basis.capacity is None or basis.capacity.is_lower_bound:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)
     if work is None:

@@ -128,7 +128,7 @@ def _too_early(case: Case, supply: Supply, whole: Arrivals, last: Arrivals) -> U
 
 def _supply(case: Case) -> Supply | None:
     plan, capacity = case.view.plan, case.view.capacity
-    if plan is None or capacity is None:
+    if plan is None or capacity is None or capacity.is_lower_bound:
         return None
     return Supply(
         capacity=capacity,

@@ -35,6 +35,11 @@ SLOWER = ("TtftDivergence", "TpotDivergence")
 SAME_WORK = 1.05
 """Requests within so many times the planned work are the planned ones: lengths of a week scatter by as much."""
 
+LEAST_UNPROVEN = 0.5
+"""Of the plan's capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
+breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
+reason, would be scaled out for ever."""
+
 NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""
 
@@ -110,11 +115,7 @@ def _estimate(
         knee_seen=bool(above),
     )
     if above:
-        text = f"no load of production kept the SLO, not even {above[0].rps:.3g} rps a replica"
-        text += f": the planned {plan.rps:.3g} does not hold"
-        rps = min(plan.rps, above[0].rps)
-        broken = CapacitySource.PRODUCTION
-        return replace(base, rps=rps, low=0.0, high=above[0].rps, source=broken, reason=text, lengths=present)
+        return _never_kept(base, above[0], present)
     if kept is None:
         return base
     slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
@@ -167,6 +168,26 @@ def at_present_lengths(plan: Capacity, bins: Sequence[Slice], present: CapacityL
         high=high,
         lengths=present,
     )
+
+
+def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLengths) -> Capacity:
+    """Return what can be said where no load of production kept the SLO; `lowest` is the lowest that had enough requests.
+
+    At or below the benchmark's lowest load (bin 0) load is not the cause, and more replicas are no remedy: the plan counts.
+    """
+    text = f"no load of production kept the SLO, not even {lowest.rps:.3g} rps a replica"
+    if lowest.bin == 0:
+        text += f", no more than the benchmark's lowest: load is not the cause, the planned {base.rps:.3g} counts"
+        return replace(base, low=0.0, reason=text)
+    rps = max(LEAST_UNPROVEN * base.rps, min(base.rps, lowest.rps))
+    text += f": the planned {base.rps:.3g} does not hold"
+    text += (
+        f", and no less than {LEAST_UNPROVEN:.0%} of it is taken before a load is seen that does"
+        if rps > lowest.rps
+        else ""
+    )
+    high, source = max(rps, lowest.rps), CapacitySource.PRODUCTION
+    return replace(base, rps=rps, low=0.0, high=high, source=source, reason=text, lengths=present)
 
 
 def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
@@ -284,7 +305,7 @@ def _scaled(base: Capacity, view: TierView, points: Sequence[ProductionPoint], k
     found: OperatingPoint | None = None
     if curve is not None and plan is not None:
         found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
-    best = max(kept.rps, found.usable_rps if found else 0.0)
+    best = max(kept.rps, found.usable_rps if found else LEAST_UNPROVEN * base.rps)
     planned = base.planned_rps or base.rps
     text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
     text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"

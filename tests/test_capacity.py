@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
+from agent.config_keys import Forecast
+from agent.forecasting.asking import question
 from rules.capacity import (
     MOST_FALL,
     MOST_RISE,
@@ -24,7 +26,9 @@ from rules.capacity import (
 from rules.measured_capacity import DAYS, capacity_now, estimate_capacity, sum_by_bin
 from rules.plan import PlanProblems, parse_plan
 from rules.plan_findings import tier_findings
-from rules.slices import Slice, TierView, place
+from rules.readings import read
+from rules.signals import BY_NAME, Missing
+from rules.slices import Slice, TierView, place, with_capacity
 from rules.verdicts import Certainty
 
 SLOW = {0.15: 0.8, 3.0: 0.2}
@@ -112,14 +116,41 @@ def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> No
 
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
     view = tier_view()
-    found = capacity_now(view, days(view, {}, slow_from=DAYS - 1))
+    found = capacity_now(view, days(view, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
     assert found is not None
     assert found.rps == pytest.approx(USABLE * (1 - MOST_FALL))
     assert "capacity falls at most 30% a day" in found.reason
-    assert found.low <= 2.0 <= found.rps <= (found.high or 0.0)
-    later = capacity_now(view, days(view, {}, slow_from=DAYS - 5))
+    assert found.low == pytest.approx(3.0)
+    later = capacity_now(view, days(view, {0: 30.0, DAYS - 5: 50.0}, slow_from=DAYS - 5))
     assert later is not None
-    assert later.rps == pytest.approx(2.0)
+    assert 3.0 < later.rps < 5.0
+    assert (later.low, later.high, later.source) == (3.0, 5.0, CapacitySource.PRODUCTION)
+
+
+def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
+    """Each replica more lowers the load of all: capacity must not follow it down."""
+    view, found = tier_view(), []
+    for rps in (50.0, 35.0, 25.0, 15.0):
+        slow = estimate_capacity(view, sum_by_bin(one for day in days(view, {0: rps}, slow_from=0) for one in day))
+        assert slow is not None
+        assert (slow.low, slow.certainty, slow.kept_rps) == (0.0, Certainty.LIKELY, None)
+        found.append(slow)
+    assert [one.rps for one in found] == pytest.approx([5.0, USABLE / 2, USABLE / 2, USABLE])
+    assert "no less than 50% of it is taken before a load is seen that does" in found[1].reason
+    assert "load is not the cause" in found[-1].reason
+
+
+def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_replicas() -> None:
+    view = tier_view(curve=None)
+    found = capacity_now(view, days(view, {}))
+    assert found is not None
+    assert found.is_lower_bound
+    measured = with_capacity(view, found)
+    window = hour(0, 20.0)
+    used = read(BY_NAME["fleet_utilization"], window, measured.basis)
+    assert isinstance(used, Missing)
+    asked = question(measured, (), Forecast(), history="h.db", now=0.0, scrape_interval_seconds=15.0)
+    assert (asked.capacity, asked.no_replicas) == (None, "the plan has no curve to derive usable rps from")
 
 
 def test_two_days_without_history_leave_the_plan() -> None:

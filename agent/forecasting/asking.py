@@ -63,7 +63,7 @@ def question(
         ),
         lead_seconds=found.p95_seconds if found else None,
         lead_source=found.sentence if found else "",
-        capacity=None if APART & set(view.pools.values()) else view.capacity,
+        capacity=None if _no_replicas(view) else view.capacity,
         margin=margin_of(view.limits),
         no_replicas=_no_replicas(view),
         minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
@@ -78,6 +78,6 @@ def _no_replicas(view: TierView) -> str:
     """Why replicas cannot be counted, in words; empty where they can."""
     if APART & set(view.pools.values()):
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
-    if view.capacity is None:
+    if view.capacity is None or view.capacity.is_lower_bound:
         return "the plan has no curve to derive usable rps from"
     return ""
