@@ -105,8 +105,8 @@ def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it(
 
 
 def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
-    """Surges of a fifth: most of them fit into a tenth of room. In the quiet half of the day the minimum is what is warm."""
-    rates = days(1.2, 12, 6)
+    """Surges of a half: the margin carries a part of each. In the quiet half of the day the minimum is what is warm."""
+    rates = days(1.5, 12, 6)
     rates[np.arange(len(rates)) % DAY < DAY // 2] *= 0.02
     week = lately(past(rates, certainty=0.5))
     assert week is not None
