@@ -5,7 +5,8 @@
 Owns the table only: the protocol is `forecast.simulation_history`'s, and one fixed setting is used for all traces. Where a
 trace has no minutes of its own both ways between its bins are simulated: straight lines (the baselines' way; they tell
 where a bin is going before it is over) and steps. The means are over traces, of each way separately; native minutes count
-in both. A further column is a row in `COLUMNS`.
+in both. All strategies are compared without a margin. The last three columns say what the margin of recommended counts
+costs on top, from the same forecast at the same certainty. A further column is a row in `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from forecast.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
 from forecast.simulation_history import TooShort, Tried, trial, tried
 from forecast.simulation_minutes import Between, bin_minutes
 from forecast.simulation_verdict import Choice, Worth
+from rules.replica_count import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
 END_HELP = "take the trace only up to this time, ISO 8601 in UTC; can be repeated"
 SHOWN_UTILISATIONS = (0.4, 0.5, 0.7, 0.9)
+MARGIN = margin_of()
+"""The margin of a tier whose configuration changes no threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,9 @@ COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
     ("by price %", 10, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
     ("recommends", 10, lambda row: row.tried.worth.choice),
     ("said before", 11, lambda row: row.tried.before.choice),
+    ("with margin violated %", 22, lambda row: f"{100 * row.tried.worth.with_margin.violated:.3f}"),
+    ("cost", 6, lambda row: f"{row.tried.worth.relative_cost_with_margin:.3f}"),
+    ("margin alone", 12, lambda row: f"{row.tried.worth.margin_cost:.3f}"),
 )
 
 
@@ -115,7 +122,12 @@ def _rows(file: Path, lead: int, late_to_warm: float, ends: Mapping[str, float])
         ways = (Between.NATIVE,) if bin_minutes(series) == 1 else (Between.LINEAR, Between.STEP)
         trials = [trial(series, way) for way in ways]
         found = [
-            Row(trace=name, between=one.between, tried=tried(one, lead, late_to_warm=late_to_warm)) for one in trials
+            Row(
+                trace=name,
+                between=one.between,
+                tried=tried(one, lead, late_to_warm=late_to_warm, margin=MARGIN),
+            )
+            for one in trials
         ]
     except (BadTrace, TooShort, ValueError) as wrong:
         print(f"skipped {name}: {wrong}", file=sys.stderr)
@@ -135,6 +147,11 @@ def _print_table(lead: int, rows: list[Row], late_to_warm: float) -> None:
     )
     print(
         "chosen before: reacting at the utilisation that was cheapest in the time before; by price: what ours saves of it"
+    )
+    print(
+        f"with margin: same forecast, same certainty, at most {MARGIN.target_utilization:.0%} of capacity used, from "
+        f"{MARGIN.survives_loss_from} replicas on one may be lost; cost by the same perfect foresight; margin alone: "
+        "replica-hours by those without it"
     )
     print("  ".join(_cell(title, width, place) for place, (title, width, _) in enumerate(COLUMNS)))
     for row in rows:
@@ -169,6 +186,13 @@ def _print_mean(way: Between, rows: list[Row]) -> None:
     print(
         f"{len(rows)} traces, {way} between bins: reacting as chosen before violated {_mean(reacted):.3f} %, cost {hours:.3f}; "
         f"ours by its price {by_price:.3f}"
+    )
+    roomy = [100 * one.with_margin.violated for one in worths]
+    print(
+        f"{len(rows)} traces, {way} between bins: with the margin violated {_mean(roomy):.3f} % (worst {max(roomy):.2f} %), "
+        f"late {_mean([100 * one.with_margin.late for one in worths]):.3f} %, "
+        f"cost {_geometric([one.relative_cost_with_margin for one in worths]):.3f}, "
+        f"the margin alone {_geometric([one.margin_cost for one in worths]):.3f}"
     )
 
 

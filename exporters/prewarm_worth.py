@@ -37,7 +37,8 @@ class Worth:
 
     `ours` and `perfect` name two of them, `reacting` the one without a forecast that would have been chosen beforehand, on the
     time before `start`. `recommended` names the one that this tier should use, `reason` says why in full, `short_reason` in
-    few words. `covered_ratio` (0-1) are the minutes whose demand stayed at or below what pre-warming had been ready for.
+    few words. `with_margin` names ours with the margin of the recommended counts, "" where they have none: no comparison rests
+    on it. `covered_ratio` (0-1) are the minutes whose demand stayed at or below what pre-warming had been ready for.
     Raises ValueError for a name that is none of theirs.
     """
 
@@ -54,10 +55,11 @@ class Worth:
     reason: str
     covered_ratio: float | None
     currency: str = ""
+    with_margin: str = ""
 
     def __post_init__(self) -> None:
         names = [strategy.name for strategy in self.strategies]
-        for name in (self.ours, self.perfect, self.reacting, self.recommended):
+        for name in (self.ours, self.perfect, self.reacting, self.recommended, self.with_margin or self.ours):
             if name not in names:
                 raise ValueError(f"{name!r} is none of the strategies: {', '.join(names)}")
         if not self.end > self.start:
@@ -70,8 +72,28 @@ class Worth:
 
     def of_perfect(self, strategy: Strategy) -> float | None:
         """Replica-hours by those of perfect foresight; None where that needed none."""
-        perfect = next(one for one in self.strategies if one.name == self.perfect)
+        perfect = self._named(self.perfect)
         return strategy.replica_hours / perfect.replica_hours if perfect.replica_hours > 0 else None
+
+    @property
+    def margin_sentence(self) -> str:
+        """What the margin of the recommended counts costs and spares, apart from the forecast; "" where they have none."""
+        if not self.with_margin:
+            return ""
+        bare, roomy = self._named(self.ours), self._named(self.with_margin)
+        hours = roomy.replica_hours - bare.replica_hours
+        paid = ""
+        if bare.money is not None and roomy.money is not None:
+            paid = f" ({abs(roomy.money - bare.money):,.2f} {self.currency or 'of money'})"
+        before, after = (f"{one.violation_minutes:,.0f}" for one in (bare, roomy))
+        short = f"stays {after} min" if before == after else f"goes from {before} to {after} min"
+        return (
+            f"The margin of recommended counts {'costs' if hours >= 0 else 'saves'} {abs(hours):,.0f} replica-hours{paid}; "
+            f"the time short of capacity {short}."
+        )
+
+    def _named(self, name: str) -> Strategy:
+        return next(one for one in self.strategies if one.name == name)
 
 
 def worth_lines(worth: Worth) -> list[str]:
@@ -111,8 +133,14 @@ def _share(share: float) -> str:
 
 def _advice(worth: Worth) -> list[str]:
     kept = worth.recommended == worth.ours
-    said = f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"
-    return textwrap.wrap(said, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    said = [f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"]
+    if worth.with_margin:
+        said.append(worth.margin_sentence)
+    return [
+        line
+        for text in said
+        for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    ]
 
 
 def _day(worth: Worth, t: float) -> str:
@@ -123,6 +151,7 @@ def worth_json(worth: Worth) -> dict[str, Any]:
     """The same for a program."""
     return {
         **{name: value for name, value in asdict(worth).items() if name != "strategies"},
+        "margin_sentence": worth.margin_sentence,
         "hours": (worth.end - worth.start) / _HOUR,
         "strategies": [
             {

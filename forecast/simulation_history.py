@@ -21,6 +21,7 @@ from forecast.series import Array, Series
 from forecast.simulation import World
 from forecast.simulation_minutes import MINUTE_SECONDS, Between, bin_minutes, per_minute, rates
 from forecast.simulation_verdict import Worth, cheapest_reacting, worth
+from rules.replica_count import NO_MARGIN, Margin
 
 BIN_MINUTES = 5
 """Bins of the forecast; a series with longer ones keeps its own."""
@@ -117,9 +118,11 @@ def tried(
     late_to_warm: float = LATE_TO_WARM,
     outlooks: Outlooks = profile_outlook,
     hold: int | None = None,
+    margin: Margin = NO_MARGIN,
 ) -> Tried:
     """Everything compared on one history with a cold start of `lead` whole minutes; see `prewarm.certainty` for the price.
 
+    `margin` is that of `Worth.with_margin` alone: everything else counts without one.
     Raises TooShort where the test holds no demand.
     """
     said = history.minutes[: history.test_end]
@@ -139,7 +142,8 @@ def tried(
     def within(start: int, end: int) -> Worth:
         world, chosen = world_of(start, end), cheapest_reacting(world_of(1, start), late_to_warm)
         fleets = [asked(world, one[start:end], hold=hold) for one in (quantile, *bolder)]
-        return worth(world, fleets[0], fleets[1:], chosen=chosen, late_to_warm=late_to_warm)
+        roomy = asked(world, quantile[start:end], hold=hold, margin=margin)
+        return worth(world, fleets[0], fleets[1:], with_margin=roomy, chosen=chosen, late_to_warm=late_to_warm)
 
     earliest = int(np.argmax(np.isfinite(quantile))) if np.isfinite(quantile).any() else history.test_start - 1
     start, end = history.test_start, history.test_end

@@ -3,6 +3,7 @@
 Owns the comparison and the recommendation. Both policies are fixed before the time that is judged: pre-warming by its
 certainty, reacting by the utilisation that was cheapest in the time before. They are judged by one price, that of the
 certainty in use. A benchmark also compares at equal violations: there reacting has its best utilisation in hindsight.
+All are compared without a margin. What the margin of recommended counts costs is a number of its own.
 Which policies there are is `simulation`'s and `prewarm`'s business.
 """
 
@@ -37,13 +38,15 @@ class Worth:
 
     `reacting` has one outcome per utilisation, `chosen` is the utilisation that was known beforehand (`cheapest_reacting`
     of the time before), `late_to_warm` the price of a missing replica-hour in paid ones. `prewarmed` is ours, `bolder` are
-    ours at lower certainties: for where reacting, however careful, has more violations than ours.
+    ours at lower certainties: for where reacting, however careful, has more violations than ours. `with_margin` is ours with
+    the margin of recommended counts, from the same quantiles; no comparison and no recommendation rests on it.
     """
 
     static: Outcome
     reacting: tuple[tuple[float, Outcome], ...]
     chosen: float
     prewarmed: Outcome
+    with_margin: Outcome
     bolder: tuple[Outcome, ...]
     foresight: Outcome
     late_to_warm: float
@@ -57,6 +60,16 @@ class Worth:
     def relative_cost(self) -> float:
         """Replica-hours of pre-warming by those of perfect foresight."""
         return self.prewarmed.replica_hours / self.foresight.replica_hours
+
+    @property
+    def relative_cost_with_margin(self) -> float:
+        """Replica-hours of pre-warming with the margin by those of perfect foresight, which has none."""
+        return self.with_margin.replica_hours / self.foresight.replica_hours
+
+    @property
+    def margin_cost(self) -> float:
+        """Replica-hours with the margin by those without it: what the margin costs apart from the forecast."""
+        return self.with_margin.replica_hours / self.prewarmed.replica_hours
 
     @property
     def equal_violated(self) -> float:
@@ -142,17 +155,19 @@ def worth(
     prewarmed: Fleet,
     bolder: Iterable[Fleet] = (),
     *,
+    with_margin: Fleet,
     chosen: float,
     late_to_warm: float,
     minimum: int = 1,
 ) -> Worth:
-    """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties, `chosen`
-    one of UTILISATIONS."""
+    """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties,
+    `with_margin` with the margin of recommended counts, `chosen` one of UTILISATIONS."""
     return Worth(
         static=outcome(world, static(world, peak(world))),
         reacting=tuple((one, outcome(world, reactive(world, one, minimum=minimum))) for one in UTILISATIONS),
         chosen=chosen,
         prewarmed=outcome(world, prewarmed),
+        with_margin=outcome(world, with_margin),
         bolder=tuple(outcome(world, one) for one in bolder),
         foresight=outcome(world, foresight(world, minimum=minimum)),
         late_to_warm=late_to_warm,

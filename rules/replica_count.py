@@ -47,10 +47,13 @@ NO_MARGIN = Margin()
 
 
 def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
-    """Return the margin of a tier: NoHeadroom's own limits, with what the configuration of the tier says instead."""
+    """Return the margin of a tier: NoHeadroom's own limits, with what the configuration of the tier says instead.
+
+    A limit above 1 lets a tier be fuller than full without a finding. Counts then fill replicas, and no more than that.
+    """
     rule = RULES["NoHeadroom"]
     return Margin(
-        target_utilization=rule.limit("above", overrides),
+        target_utilization=min(1.0, rule.limit("above", overrides)),
         survives_loss_from=round(rule.limit("survives_loss_from", overrides)),
     )
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "prewarm.py"
 
@@ -35,6 +36,14 @@ def test_each_trace_has_its_rows_and_one_too_short_is_skipped_aloud(tmp_path: Pa
     assert [row[1] for row in rows[:2]] == ["linear", "step"]
     assert all(float(row[2]) < 1.0 and 0.9 < float(row[4]) < 2.0 for row in rows[:2])
     assert any(line.startswith("1 traces, step between bins: violated") for line in lines)
+    for row in rows[:2]:
+        violated, cost, alone = (float(cell) for cell in row[-3:])
+        assert violated <= float(row[2])
+        assert 1.09 < alone < 1.14
+        assert cost == pytest.approx(float(row[4]) * alone, rel=2e-3)
+    assert any(
+        " step between bins: with the margin violated" in line and "the margin alone 1.1" in line for line in lines
+    )
 
 
 def test_without_any_trace_that_can_be_tried_it_fails(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from rules.gpu_names.exporter import GpuExporter
 from rules.gpu_names.registry import EXPORTERS
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE
 from rules.readings import families_of
+from rules.replica_count import Margin, count_replicas, margin_of
 from rules.signals import BY_NAME, SIGNALS, Gap
 from rules.step13 import FIRST_WEEK_SECONDS
 from rules.ways import FULL_COVERAGE
@@ -243,6 +244,24 @@ def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:
     config = parse_config(whole, folder=tmp_path, environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert len(config.targets) == 2
     assert config.web.tls is not None
+
+
+def test_the_margin_shown_can_be_configured_and_the_usual_one_is_told(tmp_path: Path) -> None:
+    (shown,) = blocks("prewarming.md", "yaml")
+    address = {"url": "http://127.0.0.1:8000/metrics", "tier": "h100-llama70b-fp8"}
+    config = parse_config({"targets": [address]} | yaml.safe_load(shown), folder=tmp_path, environment={})
+    assert margin_of(config.thresholds["h100-llama70b-fp8"]) == Margin(target_utilization=0.85, survives_loss_from=0)
+    usual, page = margin_of(), PAGES["prewarming.md"]
+    assert f"NoHeadroom](runbooks.md#noheadroom), {usual.target_utilization * 100:g} %." in page
+    assert f"from {usual.survives_loss_from} replicas on: at least" in page
+    assert f"the count is {count_replicas(119.0, 12.0, usual)}:" in page
+    full = " ".join(page.split())
+    assert (
+        "3 full replicas become {}, 5 become {}, 20 become {}.".format(
+            *(count_replicas(float(replicas), 1.0, usual) for replicas in (3, 5, 20))
+        )
+        in full
+    )
 
 
 def test_the_unit_is_as_hardened_as_the_page_says() -> None:

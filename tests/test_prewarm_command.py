@@ -73,7 +73,13 @@ def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: py
     assert (code, err) == (0, "")
     assert out.startswith("As of the end of the trace, 2026-01-15 00:00 (UTC): this is not live.\n\nchat: ")
     assert "replicas wanted at" in out
-    for strategy in ("static peak", "reacting at 70%", "pre-warming", "perfect foresight"):
+    for strategy in (
+        "static peak",
+        "reacting at 70%",
+        "pre-warming",
+        "pre-warming with the margin",
+        "perfect foresight",
+    ):
         assert strategy in out
     assert "recommended: " in out
 

@@ -270,6 +270,39 @@ def test_when_reacting_is_as_good_it_is_recommended_instead() -> None:
     assert "  reactive at 70% *" in "\n".join(worth_lines(worth))
 
 
+ROOMY = replace(
+    WORTH,
+    strategies=(
+        *WORTH.strategies[:3],
+        Strategy(name="with room", violation_minutes=3.0, late_requests=40.0, replica_hours=2160.0, money=5400.0),
+        WORTH.strategies[3],
+    ),
+    with_margin="with room",
+)
+
+
+def test_the_margin_has_a_line_and_one_sentence_of_its_own() -> None:
+    lines = worth_lines(ROOMY)
+    assert len(lines) == len(worth_lines(WORTH)) + 3
+    assert [line for line in lines if "with room" in line] == [
+        "  with room                      3       0.015%             40  0.0033%          2,160        1.44   5,400.00"
+    ]
+    assert ROOMY.margin_sentence == (
+        "The margin of recommended counts costs 210 replica-hours (525.00 USD); the time short of capacity goes from 30 to 3 min."
+    )
+    assert " ".join(" ".join(lines[-2:]).split()) == ROOMY.margin_sentence
+    assert worth_json(ROOMY)["margin_sentence"] == ROOMY.margin_sentence
+    assert (WORTH.margin_sentence, worth_json(WORTH)["margin_sentence"]) == ("", "")
+
+
+def test_a_margin_that_spares_more_than_it_costs_and_has_no_price_says_so() -> None:
+    roomy = replace(ROOMY.strategies[3], violation_minutes=30.4, replica_hours=1900.0, money=None)
+    worth = replace(ROOMY, strategies=(*WORTH.strategies, roomy))
+    assert worth.margin_sentence == (
+        "The margin of recommended counts saves 50 replica-hours; the time short of capacity stays 30 min."
+    )
+
+
 def test_without_a_price_there_is_no_column_of_money() -> None:
     bare = replace(WORTH, strategies=tuple(replace(one, money=None) for one in WORTH.strategies))
     assert "USD" not in "\n".join(worth_lines(bare))
@@ -294,7 +327,7 @@ def test_nothing_is_divided_by_none() -> None:
     assert {(one["of_perfect"], one["late_ratio"]) for one in strategies} == {(None, None)}
 
 
-@pytest.mark.parametrize("field", ["ours", "perfect", "reacting", "recommended"])
+@pytest.mark.parametrize("field", ["ours", "perfect", "reacting", "recommended", "with_margin"])
 def test_a_name_that_is_no_strategy_is_refused(field: str) -> None:
     broken: dict[str, Any] = {field: "x"}
     with pytest.raises(ValueError, match="'x' is none of the strategies: static peak, reactive at 70%, sizewatch"):

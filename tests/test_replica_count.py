@@ -21,6 +21,7 @@ def test_the_margin_is_no_headrooms_own_limit_and_a_tier_may_have_another() -> N
     assert Margin(target_utilization=0.9, survives_loss_from=4) == USUAL
     other = margin_of({"NoHeadroom": {"above": 0.7, "survives_loss_from": 0}})
     assert other == Margin(target_utilization=0.7, survives_loss_from=0)
+    assert margin_of({"NoHeadroom": {"above": 1.5}}) == Margin(target_utilization=1.0, survives_loss_from=4)
 
 
 def test_the_guides_tier_at_119_rps() -> None:

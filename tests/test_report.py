@@ -273,6 +273,21 @@ def test_pre_warming_says_what_it_saved_and_cost() -> None:
     assert f"{said}, same hour yesterday." in text
 
 
+def test_the_margin_stands_in_the_table_and_is_told_apart_from_what_pre_warming_saved() -> None:
+    name = "pre-warming with the margin"
+    roomy = Strategy(name=name, violation_minutes=1, late_requests=4, replica_hours=1120, money=5600)
+    told = Prewarming(worth=replace(worth(), strategies=(*worth().strategies, roomy), with_margin=name))
+    part = week(prewarming=told).prewarming
+    assert (part.saved_replica_hours, part.saved_money, part.saved_late_requests) == (-100, -500, 480)
+    assert [one.name for one in part.strategies if one.is_ours or one.is_recommended] == ["pre-warming"]
+    text = report_markdown(reported(PLAN, hours(), prewarming=told)[0])
+    assert re.search(rf"^\| {name} +\| +1 \| +4 \| +1,120 \| +5,600 USD", text, flags=re.MULTILINE)
+    assert (
+        "It is worth it. The margin of recommended counts costs 120 replica-hours (600.00 USD); the time short of capacity "
+        "goes from 5 to 1 min."
+    ) in text
+
+
 def test_without_a_forecast_the_report_says_why() -> None:
     part = week(no_prewarming="forecasting is switched off").prewarming
     assert part.missing == "forecasting is switched off"

@@ -12,14 +12,17 @@ from agent.forecasting.exchange import Answer
 from agent.forecasting.tier_forecast import TierForecast
 from agent.forecasting.worth import Past, floor, lately, worth_lately
 from agent.reporting.prewarming import of_answer
+from forecast.newsvendor import excess, minimum_warm
+from forecast.prewarm import asked
 from forecast.series import Array
 from forecast.simulation import World
 from forecast.simulation_verdict import cheapest_reacting
+from rules.replica_count import NO_MARGIN, Margin, margin_of
 
 DAY = 1440
 
 
-def past(rates: Array, **changes: float) -> Past:
+def past(rates: Array, margin: Margin = NO_MARGIN, replica_hour: float | None = None, **changes: float) -> Past:
     return Past(
         rates=rates,
         factors=np.ones(len(rates)),
@@ -30,8 +33,9 @@ def past(rates: Array, **changes: float) -> Past:
         certainty=changes.get("certainty", 0.99),
         usable_rps=2.0,
         hold=None,
-        replica_hour=None,
-        currency="",
+        margin=margin,
+        replica_hour=replica_hour,
+        currency="USD",
     )
 
 
@@ -74,7 +78,53 @@ def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> 
     week = lately(past(rates[: 3 * DAY + 600]))
     assert week is not None
     assert np.isfinite(week.before.quantile).sum() < DAY
-    assert floor(past(rates), week.before, 0.99, 2).replicas == 2
+    assert floor(past(rates), week.before, 0.99, 2, NO_MARGIN).replicas == 2
+
+
+def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it() -> None:
+    rates = days(1.5, 12, 5)
+    without, with_margin = (past(rates, one, replica_hour=2.0, certainty=0.5) for one in (NO_MARGIN, margin_of()))
+    week = lately(without)
+    assert week is not None
+    bare, told = worth_lately(without, week, 1), worth_lately(with_margin, week, 1)
+    assert (bare.with_margin, bare.margin_sentence) == ("", "")
+    assert told.with_margin == "pre-warming with the margin"
+    roomy = next(one for one in told.strategies if one.name == told.with_margin)
+    ours = next(one for one in told.strategies if one.name == told.ours)
+    assert tuple(one for one in told.strategies if one is not roomy) == bare.strategies
+    assert (told.recommended, told.reason, told.reacting) == (bare.recommended, bare.reason, bare.reacting)
+    counted = asked(week.judged.world, week.judged.quantile, margin=margin_of()).asked
+    assert roomy.replica_hours == pytest.approx(counted.sum() / 60)
+    assert roomy.replica_hours > ours.replica_hours / 0.9
+    assert roomy.violation_minutes < ours.violation_minutes
+    more = roomy.replica_hours - ours.replica_hours
+    assert told.margin_sentence == (
+        f"The margin of recommended counts costs {more:,.0f} replica-hours ({2 * more:,.2f} USD); the time short of capacity "
+        f"goes from {ours.violation_minutes:,.0f} to {roomy.violation_minutes:,.0f} min."
+    )
+
+
+def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
+    """Surges of a half: the margin carries a part of each. In the quiet half of the day the minimum is what is warm."""
+    rates = days(1.5, 12, 6)
+    rates[np.arange(len(rates)) % DAY < DAY // 2] *= 0.02
+    week = lately(past(rates, certainty=0.5))
+    assert week is not None
+    one, margin, ratio = past(rates, margin_of(), certainty=0.5), margin_of(), 0.99
+    bare, roomy = (floor(one, week.before, ratio, 0, each).replicas for each in (NO_MARGIN, margin))
+    assert 0 <= roomy < bare
+    world = week.before.world
+    known = np.where(np.isfinite(week.before.quantile), world.demand, np.nan)
+    ready = asked(world, week.before.quantile, minimum=0, margin=margin).ready
+    assert roomy == minimum_warm(excess(known, ready, world.capacity, world.lead), ratio).replicas
+
+    # Each strategy keeps the minimum that fits its own counts.
+    told = worth_lately(one, week, 0, ratio)
+    hours = {strategy.name: strategy.replica_hours for strategy in told.strategies}
+    judged = week.judged
+    for name, minimum, each in ((told.ours, bare, NO_MARGIN), (told.with_margin, roomy, margin)):
+        fleet = asked(judged.world, judged.quantile, minimum=minimum, margin=each)
+        assert hours[name] == pytest.approx(fleet.asked.sum() / 60)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """A history tried as the published baselines try it: which minutes are the test, and that nothing ahead is known in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from forecast.series import Array, Series
 from forecast.simulation_history import PEAK_REPLICAS, TooShort, trial, tried
 from forecast.simulation_minutes import Between
 from forecast.simulation_verdict import Choice, Worth
+from rules.replica_count import margin_of
 
 
 def series(days: int, minutes: int, *, noise: float = 0.1, seed: int = 1) -> Series:
@@ -59,6 +62,16 @@ def test_regular_traffic_is_worth_pre_warming_and_costs_little_more_than_foresig
     assert found.worth.prewarmed.violated < 0.005
     assert found.worth.static.most_replicas == PEAK_REPLICAS
     assert found.covered > 0.99
+
+
+def test_the_margin_changes_no_figure_but_its_own() -> None:
+    history = trial(series(14, 10))
+    bare, roomy = tried(history, 3).worth, tried(history, 3, margin=margin_of()).worth
+    assert bare.with_margin == bare.prewarmed
+    assert replace(roomy, with_margin=bare.prewarmed) == bare
+    assert roomy.with_margin.violated < bare.prewarmed.violated
+    # A tenth of each replica stays free, rounded up to whole ones of 40 at most.
+    assert roomy.margin_cost == pytest.approx(1 / 0.9, abs=0.02)
 
 
 def test_traffic_that_is_noise_from_minute_to_minute_is_as_well_reacted_to() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forecast.simulation import Outcome, World, foresight
+from forecast.simulation import Outcome, World, foresight, static
 from forecast.simulation_verdict import UTILISATIONS, Choice, Worth, cheapest_reacting, hours_at, worth
 
 PRICE = 100.0
@@ -30,12 +30,14 @@ def made(
     *bolder: Outcome,
     reacting: tuple[tuple[float, Outcome], ...] = REACTING,
     chosen: float = UTILISATIONS[1],
+    with_margin: Outcome | None = None,
 ) -> Worth:
     return Worth(
         static=outcome(0.0, 40),
         reacting=reacting,
         chosen=chosen,
         prewarmed=prewarmed,
+        with_margin=with_margin or prewarmed,
         bolder=bolder,
         foresight=outcome(0.0, 10),
         late_to_warm=PRICE,
@@ -99,15 +101,27 @@ def test_where_reacting_cannot_be_as_careful_ours_is_priced_at_what_it_can() -> 
     assert made(outcome(0.002, 20), outcome(0.006, 12), reacting=reckless).equal_saving > 0.02
 
 
+def test_the_margin_has_a_cost_of_its_own_and_no_comparison_rests_on_it() -> None:
+    bare, roomy = outcome(0.005, 15), outcome(0.0, 18)
+    found, without = made(bare, with_margin=roomy), made(bare)
+    assert (found.relative_cost, found.relative_cost_with_margin) == (pytest.approx(1.5), pytest.approx(1.8))
+    assert found.margin_cost == pytest.approx(1.2)
+    assert found.relative_cost * found.margin_cost == pytest.approx(found.relative_cost_with_margin)
+    compared = ("choice", "saving", "equal_saving", "equal_violated", "sentence")
+    assert [getattr(found, name) for name in compared] == [getattr(without, name) for name in compared]
+
+
 def test_everything_is_simulated_in_the_same_world() -> None:
     demand = np.tile([1.0, 2.0, 8.0, 3.0], 50)
     world = World(demand=demand, before=1.0, capacity=1.0, lead=2)
-    found = worth(world, foresight(world), chosen=0.7, late_to_warm=PRICE)
+    found = worth(world, foresight(world), with_margin=foresight(world), chosen=0.7, late_to_warm=PRICE)
     assert found.reacted == dict(found.reacting)[0.7]
     assert [utilisation for utilisation, _ in found.reacting] == list(UTILISATIONS)
     assert found.relative_cost == 1.0
     assert found.static.most_replicas == 8
     assert found.static.violated == 0.0
+    roomy = worth(world, foresight(world), with_margin=static(world, 9), chosen=0.7, late_to_warm=PRICE)
+    assert (roomy.with_margin.most_replicas, roomy.prewarmed, roomy.foresight) == (9, found.prewarmed, found.foresight)
 
 
 def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() -> None:
@@ -115,7 +129,7 @@ def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() ->
     world = World(demand=demand, before=2.0, capacity=1.0, lead=3)
     careful, careless = cheapest_reacting(world, 1e6), cheapest_reacting(world, 1e-6)
     assert careful < careless
-    found = worth(world, foresight(world), chosen=careful, late_to_warm=1200.0)
+    found = worth(world, foresight(world), with_margin=foresight(world), chosen=careful, late_to_warm=1200.0)
     chosen = cheapest_reacting(world, 1200.0)
     costs = {one: outcome.priced(1200.0) for one, outcome in found.reacting}
     assert costs[chosen] == min(costs.values())

@@ -17,6 +17,7 @@ from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from exporters.prewarm_text import Decided
 from forecast.prewarm import certainty
 from forecast.series import Series
+from rules.replica_count import NO_MARGIN, margin_of
 
 
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> Answer:
@@ -78,6 +79,25 @@ def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> Non
     assert found.reacting in outcomes
     assert found.covered_ratio is not None
     assert found.covered_ratio > 0.98
+    assert found.with_margin == ""
+
+
+def test_the_margin_of_the_recommended_counts_is_told_apart_and_not_in_the_minimum_too() -> None:
+    surging = series(4 * DAY_MINUTES)
+    for first in np.random.default_rng(1).integers(0, 4 * DAY_MINUTES, 200):
+        surging.values[first : first + 2] *= 1.5
+    priced: dict[str, Any] = {"replica_hour": 10.0, "late_request": 0.02, "minimum_warm": 0}
+    asked = tuple(question(margin=one, **priced) for one in (NO_MARGIN, margin_of()))
+    bare, roomy = (TierForecast(one, surging).answer(one) for one in asked)
+    told = roomy.prewarm.worth
+    assert told is not None
+    assert bare.prewarm.worth is not None
+    named = {one.name: one for one in told.strategies}
+    assert named[told.ours] in bare.prewarm.worth.strategies
+    assert named[told.with_margin].replica_hours > named[told.ours].replica_hours
+    assert bare.minimum_warm is not None
+    assert roomy.minimum_warm is not None
+    assert roomy.minimum_warm < bare.minimum_warm
 
 
 def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() -> None:

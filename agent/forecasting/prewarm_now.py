@@ -27,6 +27,7 @@ from exporters.scaling_week import slots_of
 from exporters.time_words import exact, span
 from forecast.simulation_minutes import MINUTE_SECONDS
 from rules.capacity import stated_capacity
+from rules.replica_count import margin_of
 from rules.slices import TierView
 from rules.starts import KEPT_SECONDS, Start
 from rules.timeline import start_of
@@ -115,6 +116,7 @@ def _bare(tier: str, path: Path, now: float, zone: str) -> Question:
         history=str(path),
         bin_seconds=MINUTE_SECONDS,
         zone=zone,
+        margin=margin_of(),
         no_replicas="without a configuration say with --usable-rps what one replica carries",
     )
 

@@ -187,18 +187,18 @@ class TierForecast:
             certainty=self._certainty,
             usable_rps=self._capacity.rps,
             hold=self._hold,
+            margin=asked.margin,
             replica_hour=asked.replica_hour,
             currency=asked.currency,
         )
         week = worth.lately(past)
         if week is None:
             return
-        prices, then = _prices(asked), max(1, asked.minimum_warm)
-        if prices is not None:
-            ratio = prices.critical_ratio(self._capacity.rps)
-            self._minimum = worth.floor(past, week.judged, ratio, then).replicas
-            then = worth.floor(past, week.before, ratio, then).replicas
-        self._worth = worth.worth_lately(past, week, then)
+        prices, planned = _prices(asked), max(1, asked.minimum_warm)
+        ratio = None if prices is None else prices.critical_ratio(self._capacity.rps)
+        if ratio is not None:
+            self._minimum = worth.floor(past, week.judged, ratio, planned, asked.margin).replicas
+        self._worth = worth.worth_lately(past, week, planned, ratio)
 
     def _begin_warming(self, held: int) -> None:
         """Replicas are counted from now on; those that were recommended last (`held`), and what the last minutes needed, are

@@ -19,9 +19,10 @@ from forecast.lead_signals import filled
 from forecast.newsvendor import MinimumWarm, excess, minimum_warm
 from forecast.prewarm import asked, late_to_warm
 from forecast.series import Array
-from forecast.simulation import Outcome, World
+from forecast.simulation import Fleet, Outcome, World
 from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS
 from forecast.simulation_verdict import Choice, Worth, cheapest_reacting, worth
+from rules.replica_count import NO_MARGIN, Margin
 
 WEEK_MINUTES = 7 * DAY_MINUTES
 LEAST_MINUTES = DAY_MINUTES
@@ -29,6 +30,7 @@ LEAST_MINUTES = DAY_MINUTES
 
 REACTING = "reacting"
 OURS, PERFECT, STATIC = "pre-warming", "perfect foresight", "static peak"
+WITH_MARGIN = "pre-warming with the margin"
 SHOWN_UTILISATIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 TOO_SHORT = "it takes two days to learn from and one to try it on"
@@ -37,7 +39,8 @@ TOO_SHORT = "it takes two days to learn from and one to try it on"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """A tier's minutes (requests per second; `factors` are by how much known events multiplied them) up to `end`, unix
-    seconds, and how it is scaled, a `lead` of minutes ahead. Rates may be NaN, at least one is known."""
+    seconds, and how it is scaled, a `lead` of minutes ahead. `margin` is that of the recommended counts. Rates may be NaN,
+    at least one is known."""
 
     rates: Array
     factors: Array
@@ -48,6 +51,7 @@ class Past:
     certainty: float
     usable_rps: float
     hold: int | None
+    margin: Margin
     replica_hour: float | None
     currency: str
 
@@ -99,22 +103,42 @@ def lately(past: Past) -> Lately | None:
     return Lately(judged=stretch(start, len(usual)), before=stretch(1, start))
 
 
-def worth_lately(past: Past, week: Lately, minimum: int) -> Shown:
-    """Strategies side by side over the judged week, with so many replicas warm at least."""
-    price, judged = late_to_warm(past.lead, past.certainty), week.judged
-    chosen = cheapest_reacting(week.before.world, price, minimum=minimum)
-    ours = asked(judged.world, judged.quantile, minimum=minimum, hold=past.hold)
-    return _shown(past, week, worth(judged.world, ours, chosen=chosen, late_to_warm=price, minimum=minimum))
+def worth_lately(past: Past, week: Lately, at_least: int, ratio: float | None = None) -> Shown:
+    """Return the strategies side by side over the judged week.
+
+    At least `at_least` replicas (the plan's) are warm, or the newsvendor's count at this critical ratio of the time before.
+    Strategies are compared without a margin. Pre-warming with the margin stands apart, with the minimum that fits it.
+    """
+
+    def minimum(margin: Margin) -> int:
+        return at_least if ratio is None else floor(past, week.before, ratio, at_least, margin).replicas
+
+    def ours(margin: Margin) -> Fleet:
+        return asked(judged.world, judged.quantile, minimum=minimum(margin), hold=past.hold, margin=margin)
+
+    price, judged, equal = late_to_warm(past.lead, past.certainty), week.judged, minimum(NO_MARGIN)
+    found = worth(
+        judged.world,
+        ours(NO_MARGIN),
+        with_margin=ours(past.margin),
+        chosen=cheapest_reacting(week.before.world, price, minimum=equal),
+        late_to_warm=price,
+        minimum=equal,
+    )
+    return _shown(past, week, found)
 
 
-def floor(past: Past, seen: Stretch, ratio: float, at_least: int) -> MinimumWarm:
+def floor(past: Past, seen: Stretch, ratio: float, at_least: int, margin: Margin) -> MinimumWarm:
     """The newsvendor's minimum warm count at this critical ratio, from how far demand went beyond what was ready then; the
-    plan's (`at_least`) where that was known for less than a day."""
+    plan's (`at_least`) where that was known for less than a day.
+
+    What was ready has the `margin`, what was needed has none: a surge that the margin carries needs no warm replica besides.
+    """
     world = seen.world
     known = np.isfinite(seen.quantile)
     if known.sum() < LEAST_MINUTES:
         return minimum_warm(np.empty(0), ratio, at_least=at_least)
-    ready = asked(world, seen.quantile, minimum=0, hold=past.hold).ready
+    ready = asked(world, seen.quantile, minimum=0, hold=past.hold, margin=margin).ready
     found = excess(np.where(known, world.demand, np.nan), ready, past.usable_rps, world.lead)
     return minimum_warm(found, ratio, at_least=at_least)
 
@@ -137,6 +161,7 @@ def _shown(past: Past, week: Lately, found: Worth) -> Shown:
         **{_reacting(one): reacting[_reacting(one)] for one in SHOWN_UTILISATIONS},
         chosen: reacting[chosen],
         OURS: found.prewarmed,
+        **({WITH_MARGIN: found.with_margin} if past.margin != NO_MARGIN else {}),
         PERFECT: found.foresight,
     }
     return Shown(
@@ -146,6 +171,7 @@ def _shown(past: Past, week: Lately, found: Worth) -> Shown:
         requests=requests,
         strategies=tuple(_strategy(name, one, requests, minutes, past.replica_hour) for name, one in named.items()),
         ours=OURS,
+        with_margin=WITH_MARGIN if past.margin != NO_MARGIN else "",
         perfect=PERFECT,
         reacting=chosen,
         recommended=OURS if found.choice is Choice.PREWARM else chosen,
