@@ -275,8 +275,9 @@ def _scaled(base: Capacity, view: TierView, points: Sequence[ProductionPoint], k
     if curve is not None and plan is not None:
         found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
     best = max(kept.rps, found.usable_rps if found else 0.0)
+    planned = base.rps if base.planned_rps is None else base.planned_rps
     text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
-    text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {base.rps:.3g}"
+    text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"
     return replace(
         base, rps=best, low=kept.rps, high=max(best, base.rps), source=CapacitySource.PRODUCTION, reason=text
     )

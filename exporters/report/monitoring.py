@@ -16,7 +16,6 @@ from exporters.report.past import TierPast
 from exporters.report.record import Judged, Number, Watched
 from exporters.time_words import span
 from rules.catalogue import BY_NAME as RULES
-from rules.curve import operating_point
 from rules.episodes import Episode
 from rules.readings import gpu_utilization, read
 from rules.signals import BY_NAME, Gap, Missing, SignalValue
@@ -50,6 +49,9 @@ def watched(past: TierPast) -> tuple[Watched, ...]:
 def _watched(row: Row, past: TierPast) -> Watched:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
+    if row.key == "fleet_utilization" and seen.total is not None:
+        # Of the hours under the present plan, as everywhere else in the report.
+        observed = past.resize.utilization
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
         # What nobody measures never fires, and is not healthy for that.
@@ -139,11 +141,11 @@ def _above(rule: str, threshold: str, text: str) -> Callable[[TierView], str]:
 
 
 def _usable(view: TierView) -> str:
-    point = operating_point(view.plan) if view.plan else None
-    fleet = view.plan.fleet if view.plan else None
-    if point is None or fleet is None:
+    fleet, capacity = view.plan.fleet if view.plan else None, view.capacity
+    if capacity is None or fleet is None:
         return "not in the plan"
-    return f"up to {number(point.usable_rps * fleet.instances, 'per_second')} ({fleet.instances} replicas)"
+    text = f"up to {number(capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas at "
+    return f"{text}{number(capacity.rps, 'per_second')})"
 
 
 def _hits(view: TierView) -> str:
@@ -176,7 +178,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "kv_utilization",
-        "KV cache in use",
+        "KV cache in use, on average",
         "ratio",
         _words("75-90 %"),
         "KvCacheCascade",
@@ -186,7 +188,7 @@ ROWS: tuple[Row, ...] = (
     _row("eviction_rate", "KV evictions a request", "ratio", _words("below 5 %"), "KvEviction", "EvictionDivergence"),
     _row(
         "fleet_utilization",
-        "Fleet utilisation",
+        "Fleet utilisation, on average",
         "ratio",
         _above("UtilizationTrap", "target", "{}-80 %"),
         "UtilizationTrap",
