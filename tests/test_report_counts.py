@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_samples import hours, plan, reported, seen_of, tier_view
+from report_samples import hours, plan, reported, seen_of, tier_past, tier_view
 
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
+from exporters.report.monitoring import watched
 from exporters.report.record import TierReport
 from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines
 from rules.resize import resize
+from rules.signals import Reading
 from rules.windows import Window
 
 
@@ -93,6 +96,21 @@ def test_the_load_in_the_table_is_measured_by_the_capacity_now_and_not_by_the_pl
     assert row(found, "completed_rps").target == "up to 73.3 rps (10 replicas at 7.33 rps)"
     lower = tier(operating_point={"c_max": 8, "usable_rps": 5.0})
     assert row(lower, "completed_rps").target == "up to 50 rps (10 replicas at 5 rps)"
+
+
+def test_where_production_refutes_the_benchmark_the_load_is_measured_by_what_production_takes() -> None:
+    found = tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
+    usable = found.curve.usable_rps
+    assert usable is not None
+    assert usable < 0.95 * 7.33
+    assert row(found, "completed_rps").target == f"up to {10 * usable:.3g} rps (10 replicas at {usable:.3g} rps)"
+
+
+def test_the_tables_fleet_utilisation_is_that_of_the_hours_under_the_present_plan() -> None:
+    """The re-sizing has it; the sum of all hours would be another number where the plan changed."""
+    past = tier_past(plan(), hours())
+    apart = replace(past, resize=replace(past.resize, utilization=Reading(value=0.123, low=0.1, high=0.2, n=9.0)))
+    assert next(one for one in watched(apart) if one.key == "fleet_utilization").observed.value == 0.123
 
 
 def test_a_column_of_shares_says_of_what_in_both_formats() -> None:
