@@ -74,6 +74,14 @@ _KNEE_EITHER = (
     *_SINGLED_OUT,
 )
 
+_QUEUE = (
+    ADD_REPLICAS,
+    "Shed load at the gateway at the circuit breaker's depth until they are there",
+    "If one replica alone queues, look at the routing",
+)
+_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
+_QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
+
 
 def _once(*several: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(action for actions in several for action in actions))
@@ -91,6 +99,7 @@ LEVERS: Mapping[str, Mapping[Shape, tuple[str, ...]]] = {
         Shape.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
     },
     "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL, Shape.EITHER: _KNEE_EITHER},
+    "QueueGrowing": {Shape.KNEE: _QUEUE, Shape.TAIL: _QUEUE_HELD_UP, Shape.EITHER: _QUEUE_EITHER},
     "LoadBeyondBenchmark": {Shape.KNEE: BEYOND_KNEE, Shape.TAIL: BEYOND_HELD_UP, Shape.EITHER: BEYOND_EITHER},
 }
 """By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
@@ -211,13 +220,9 @@ ROWS: tuple[Rule, ...] = (
         unit="requests",
         family="requests_waiting",
         title="Queue growing",
-        meaning="More requests arrive than finish, and the queue grows steadily: the fleet is undersized for its present "
-        "traffic, and every further request waits longer than the one before.",
-        actions=(
-            "Add replicas of this tier: only more completions, or fewer arrivals, end it",
-            "Shed load at the gateway at the circuit breaker's depth until they are there",
-            "If one replica alone queues, look at the routing",
-        ),
+        meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
+        "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
+        actions=(SEE_THE_LOAD, *_once(_QUEUE, _QUEUE_HELD_UP, _QUEUE_EITHER)),
     ),
     Rule(
         name="PastTheKnee",

@@ -154,6 +154,15 @@ def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
         assert answer.actions[0].text == KEEP_REPLICAS
 
 
+@pytest.mark.parametrize(("rps", "first"), [(2.0, KEEP_REPLICAS), (5.9, ADD_REPLICAS)])
+def test_a_growing_queue_asks_for_replicas_only_above_capacity_in_both(rps: float, first: str) -> None:
+    """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
+    several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
+    for rule in (BEYOND, "QueueGrowing"):
+        found = verdict(rule, view(), several)
+        assert (found.status, found.actions[0].text) == (Status.WARNING, first), found.sentence
+
+
 def test_queue_that_grows_is_beyond_and_asks_for_replicas_only_above_capacity() -> None:
     def queue(rps: float) -> Callable[[int], Window]:
         # Growth too small to show in any one minute.
