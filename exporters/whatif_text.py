@@ -45,8 +45,11 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.now is not None:
         yield "Now", f"{replicas(found.now.replicas)}, at that load {number(found.now.rps, 'per_second')} each"
     if found.usable is not None and found.utilization is not None:
+        asked = found.rps / found.question.instances
         usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
-        yield "Use", f"{found.utilization:.0%} of the {usable}"
+        long = "" if found.question.prompt_scale == 1 else ", were they as long as now"
+        text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica{long}, of the {usable}"
+        yield "Use", text
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     yield "Lengths", _lengths(found)
@@ -56,7 +59,7 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
 
 def _needed(one: ReplicaCount) -> str:
     """The count for that load, by which margin, and between which counts it lies."""
-    text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used then"
+    text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used at that load"
     if one.utilization_one_lost is not None:
         text += f", {one.utilization_one_lost:.0%} with one lost"
     return f"{text}; {one.bounds_text} by the bounds of what one takes" if one.bounds_text else text

@@ -23,6 +23,23 @@ _TAIL_ACTIONS = (
     "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
 )
 
+SEE_THE_LOAD = "See in the sentence whether it is the load: only load above what replicas take needs more of them"
+ADD_REPLICAS = "Add replicas of this tier, or shed load at the gateway: each further request costs all of them"
+KEEP_REPLICAS = "Do not add replicas for it: the load is within what they can take"
+SPREAD = "Check that the load is spread evenly over the replicas"
+BEYOND_KNEE = (ADD_REPLICAS, SPREAD, "Benchmark up to the load that production reaches")
+BEYOND_HELD_UP = (
+    KEEP_REPLICAS,
+    "Look for what holds requests in the system: a slow machine (clocks, throttling, neighbours), long prompts or outputs",
+    SPREAD,
+    "If the load itself is above the benchmark's highest, benchmark up to it",
+)
+BEYOND_EITHER = (
+    "Put an operating point into the plan: only then can too much load be told from requests that are held up",
+    *BEYOND_HELD_UP[1:],
+)
+"""What to do about requests beyond the benchmark: too many for the replicas, held up in the system, or not known which."""
+
 
 def _tail(name: str, stem: str, title: str) -> Rule:
     return Rule(
@@ -148,12 +165,9 @@ ROWS: tuple[Rule, ...] = (
         family="requests_finished",
         metric="completed_rps",
         title="Load beyond what the benchmark measured",
-        meaning="A replica carries more than the benchmark's highest uncensored point, or its queue keeps growing: what the "
-        "plan says about latency does not apply there, and nothing can be compared.",
-        actions=(
-            "Add replicas of this tier: the plan's usable rps is exceeded",
-            "Check that the load is spread evenly over the replicas",
-            "Benchmark up to the load that production reaches",
-        ),
+        meaning="A replica completes more than the benchmark's highest uncensored point, has more requests in the system than "
+        "it had there, or its queue keeps growing: what the plan says about latency does not apply there, and nothing can be "
+        "compared. More requests in the system at a load within what replicas take are held up, not too many.",
+        actions=(SEE_THE_LOAD, *dict.fromkeys((*BEYOND_KNEE, *BEYOND_HELD_UP, *BEYOND_EITHER))),
     ),
 )

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from rules.catalogue_benchmark import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.catalogue_benchmark import (
+    ADD_REPLICAS,
+    ALLOWED_SLOW,
+    BEYOND_EITHER,
+    BEYOND_HELD_UP,
+    BEYOND_KNEE,
+    KEEP_REPLICAS,
+    MINIMUM_REQUESTS,
+    SEE_THE_LOAD,
+)
 from rules.rule import Loudness, Rule, Scope, Threshold, Way
 
 HOLD_SECONDS = 900.0
@@ -48,15 +57,15 @@ _TPOT_EVERYTHING = (
     "If it is slow with a small batch too, the GPUs are too weak for decoding: another tier, or a quantised model",
 )
 _KNEE = (
-    "Add replicas of this tier, or shed load at the gateway: each further request costs all of them",
+    ADD_REPLICAS,
     "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
 )
 _SINGLED_OUT = (
-    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one replica",
+    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one slow replica",
     "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
 )
 _KNEE_TAIL = (
-    "Do not add replicas for it: the load is within what they can take",
+    KEEP_REPLICAS,
     *_SINGLED_OUT,
 )
 _KNEE_EITHER = (
@@ -64,6 +73,14 @@ _KNEE_EITHER = (
     "Look whether the median and the queue grow with the load: if they do, add replicas or shed load at the gateway",
     *_SINGLED_OUT,
 )
+
+_QUEUE = (
+    ADD_REPLICAS,
+    "Shed load at the gateway at the circuit breaker's depth until they are there",
+    "If one replica alone queues, look at the routing",
+)
+_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
+_QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
 
 
 def _once(*several: tuple[str, ...]) -> tuple[str, ...]:
@@ -82,6 +99,8 @@ LEVERS: Mapping[str, Mapping[Shape, tuple[str, ...]]] = {
         Shape.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
     },
     "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL, Shape.EITHER: _KNEE_EITHER},
+    "QueueGrowing": {Shape.KNEE: _QUEUE, Shape.TAIL: _QUEUE_HELD_UP, Shape.EITHER: _QUEUE_EITHER},
+    "LoadBeyondBenchmark": {Shape.KNEE: BEYOND_KNEE, Shape.TAIL: BEYOND_HELD_UP, Shape.EITHER: BEYOND_EITHER},
 }
 """By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
 
@@ -205,13 +224,9 @@ ROWS: tuple[Rule, ...] = (
         unit="requests",
         family="requests_waiting",
         title="Queue growing",
-        meaning="More requests arrive than finish, and the queue grows steadily: the fleet is undersized for its present "
-        "traffic, and every further request waits longer than the one before.",
-        actions=(
-            "Add replicas of this tier: only more completions, or fewer arrivals, end it",
-            "Shed load at the gateway at the circuit breaker's depth until they are there",
-            "If one replica alone queues, look at the routing",
-        ),
+        meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
+        "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
+        actions=(SEE_THE_LOAD, *_once(_QUEUE, _QUEUE_HELD_UP, _QUEUE_EITHER)),
     ),
     Rule(
         name="PastTheKnee",
@@ -236,7 +251,7 @@ ROWS: tuple[Rule, ...] = (
         meaning="The slowest first tokens have left the median behind. Above the load that a replica can take that is the "
         "knee of its curve; below it a tail of its own.",
         actions=(
-            "See in the sentence whether it is the load or a tail of its own: the levers differ",
+            SEE_THE_LOAD,
             *_once(_KNEE, _KNEE_TAIL, _KNEE_EITHER),
         ),
     ),

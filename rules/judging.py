@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rules import backlog, windows
 from rules.budget import Budget
 from rules.catalogue import Rule
+from rules.catalogue_latency import LEVERS, Shape
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
 from rules.projections import Projection
@@ -116,6 +117,12 @@ class Case:
 
     def _period(self, one: Slice) -> float:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
+
+
+def with_levers(verdict: Verdict, shape: Shape) -> Verdict:
+    """The verdict with the actions that fit this shape alone, in place of all of its rule."""
+    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][shape])
+    return replace(verdict, actions=actions)
 
 
 def planned(view: TierView, path: str) -> object:

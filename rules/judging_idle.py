@@ -45,7 +45,7 @@ def judge_trap(case: Case) -> Answer:
     if full is None:
         gap = windows.add(hours).why_missing("kv_utilization")
         return case.unknown(gap, f"{said}, but nothing says whether the KV cache needs the replicas")
-    kv = f"the KV cache is {number(full[0], 'ratio')} full in its fullest hours"
+    kv = f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours"
     if full[0] >= case.limit("kv_below"):
         return _fine(case, used, f"{said}, but {kv}: memory sets the size of this fleet, not load")
     idle = _idle(case, hours, used.value)
@@ -98,7 +98,8 @@ def judge_empty_cache(case: Case) -> Answer:
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
     seen = Reading(value=most, low=most, high=most, n=float(len(hours)))
-    said = f"the KV cache reaches {number(most, 'ratio')} in its fullest hours ({number(mean, 'ratio')} on average)"
+    said = f"over {len(hours) / 24:.1f} days the KV cache reaches {number(most, 'ratio')} at the highest instant of its fullest "
+    said += f"hours (hourly mean {number(mean, 'ratio')})"
     if most >= case.limit("below"):
         return _fine(case, seen, f"{said}: {_percent(case, 'below')} or more is healthy")
     hits = periods.value(case, hours, "prefix_hit_ratio")

@@ -1,7 +1,8 @@
 """Load: whether replicas carry more than the benchmark measured (DESIGN 3.4).
 
 Owns the verdict on the load itself. Completed requests saturate, so the requests in the system and a queue that grows
-say it too. Which minutes are outside is decided in `rules.curve` and `rules.backlog`.
+say it too. Which minutes are outside is decided in `rules.curve` and `rules.backlog`, and in `rules.offered_load` whether
+load is what is wrong: a slow machine fills the system at any load.
 """
 
 from __future__ import annotations
@@ -10,23 +11,35 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rules.judging import Case, growing_queues, why
+from rules.catalogue_latency import Shape
+from rules.judging import Case, growing_queues, why, with_levers
+from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status
 from rules.watched import part_seen, watched_seconds
 from rules.wording import number
 
+LOAD_WORDS: dict[Shape, str] = {
+    Shape.KNEE: ": more load than replicas take",
+    Shape.TAIL: ": within what replicas take together, it is not the load",
+    Shape.EITHER: "",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overload:
-    """A replica beyond the benchmark: when, in how many minutes (hours), whether most of the last quarter, and what it showed."""
+    """A replica beyond the benchmark: when, in how many minutes (hours), whether most of the last quarter, and what it showed.
+
+    `completed` says whether it completed more than the benchmark did; else more requests were in the system, or queued.
+    """
 
     replica: str | None
     beyond: tuple[Slice, ...]
     periods: int
     lasting: bool
     text: str
+    completed: bool
 
 
 def judge_beyond(case: Case) -> Answer:
@@ -48,7 +61,11 @@ def judge_beyond(case: Case) -> Answer:
     status, certainty, sentence = _found(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
-    return case.verdict(status, certainty, observed, expected, sentence)
+    if status is Status.OK:
+        return case.verdict(status, certainty, observed, expected, sentence)
+    load, shape = is_it_the_load(case)
+    told = f"{sentence}; {load}{LOAD_WORDS[shape]}"
+    return with_levers(case.verdict(status, certainty, observed, expected, told), shape)
 
 
 def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
@@ -58,9 +75,7 @@ def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
     surely = [one for one in lasting if one.periods >= case.limit("minutes")]
     if lasting:
         named = surely or lasting
-        sentence = (
-            f"{_who(named, len(replicas))} more than the benchmark measured in {_when(case, named)}: {named[-1].text}"
-        )
+        sentence = f"{_who(named, len(replicas))} than the benchmark measured in {_when(case, named)}: {named[-1].text}"
         return Status.WARNING, Certainty.CERTAIN if surely else Certainty.LIKELY, sentence
     growing = growing_queues(case)
     if growing:
@@ -118,16 +133,19 @@ def _overload(case: Case, replica: str | None, slices: Sequence[Slice]) -> Overl
         periods=len(case.periods(beyond)),
         lasting=over > 0 and over >= case.limit("share") * seconds,
         text=beyond[-1].beyond,
+        completed=case.view.curve is not None and any((s.rps or 0.0) > case.view.curve.top_rps for s in beyond),
     )
 
 
 def _who(found: Sequence[Overload], replicas: int) -> str:
     names = ", ".join(one.replica for one in found if one.replica)
+    completed = any(one.completed for one in found)
     if not names:
-        return "The load was"
+        return "The load was more" if completed else "More requests were in the system"
+    had = "carried more" if completed else "had more requests in the system"
     if len(found) == 1:
-        return f"{names} carried" if replicas == 1 else f"{names} (1 of {replicas} replicas) carried"
-    return f"{len(found)} of {replicas} replicas ({names}) carried"
+        return f"{names} {had}" if replicas == 1 else f"{names} (1 of {replicas} replicas) {had}"
+    return f"{len(found)} of {replicas} replicas ({names}) {had}"
 
 
 def _when(case: Case, found: Sequence[Overload]) -> str:

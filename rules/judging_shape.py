@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rules import histograms, windows
-from rules.arrivals import UNSERVED, unserved
+from rules import histograms
 from rules.bounds import CONFIDENCE
-from rules.catalogue_latency import LEVERS, Shape
+from rules.catalogue_latency import Shape
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, too_early, why
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, too_early, why, with_levers
 from rules.judging_tails import beyond_chance
-from rules.readings import replica_rate
+from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
 from rules.slices import Slice
-from rules.verdicts import Action, Answer, Certainty, Status, Unknown, Verdict
+from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.wording import guess, number, quantity
 
 WORDS: dict[str, dict[Shape, str]] = {
@@ -85,7 +84,7 @@ def judge_promise(case: Case) -> Answer:
     shape = _shape(share, case.limit("median_share"))
     status = Status.CRITICAL if shape is Shape.EVERYTHING else Status.WARNING
     sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
-    return _with_levers(case.verdict(status, certainty, _reading(seen.p99), expected, sentence), shape)
+    return with_levers(case.verdict(status, certainty, _reading(seen.p99), expected, sentence), shape)
 
 
 def judge_knee(case: Case) -> Answer:
@@ -100,9 +99,9 @@ def judge_knee(case: Case) -> Answer:
     if median.high is None:
         return case.unknown(Gap.NOT_EXPOSED, f"half of the requests took more than {number(median.low, 'seconds')}")
     certainty = _slower(case, ratio * (median.value or median.high), ratio * median.high)
-    load, over = _load(case)
+    load, shape = is_it_the_load(case)
     promised = case.view.basis.ttft_slo_seconds
-    if certainty is None and over and promised is not None:
+    if certainty is None and shape is Shape.KNEE and promised is not None:
         certainty = _slower(case, promised, promised)
     if isinstance(certainty, Unknown):
         return certainty
@@ -112,9 +111,8 @@ def judge_knee(case: Case) -> Answer:
         excuse = _excused(case, ratio * (median.value or median.high))
         text = f"{sentence}: P99 within {ratio:g} x P50 is healthy{excuse}"
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, text)
-    shape = Shape.EITHER if over is None else Shape.KNEE if over else Shape.TAIL
     told = f"{sentence}: {KNEE_WORDS[shape].format(ratio=ratio)}"
-    return _with_levers(case.verdict(Status.WARNING, certainty, observed, expected, told), shape)
+    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, told), shape)
 
 
 def _seen(case: Case) -> Seen | Unknown:
@@ -160,26 +158,6 @@ def _shape(share: Share, median: float) -> Shape:
     return Shape.EVERYTHING if share.low > median * share.n else Shape.EITHER
 
 
-def _load(case: Case) -> tuple[str, bool | None]:
-    """What arrives at a replica against what it can take, in words, and whether it is more, to the last; None: not known."""
-    usable = case.view.capacity.rps if case.view.capacity else None
-    now, last = _arriving(case.slices), _arriving(case.last_quarter(case.slices))
-    if usable is None or now is None:
-        return "what load a replica can take is not known" if usable is None else "what load arrives is not known", None
-    text = f"{number(now, 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
-    return text, now > usable and (last or 0.0) > usable
-
-
-def _arriving(slices: Sequence[Slice]) -> float | None:
-    families = ("requests_finished", windows.NET_CHANGE, *UNSERVED)
-    whole = windows.add_of((one.window for one in slices), families)
-    finished = replica_rate(whole, "requests_finished")
-    if finished is None:
-        return None
-    turned_away = unserved(whole.counters) / whole.covered_seconds
-    return max(0.0, finished + turned_away + (replica_rate(whole, windows.NET_CHANGE) or 0.0))
-
-
 def _both(case: Case, seen: Seen) -> str:
     word = case.rule.family.partition("_")[0].upper()
     return (
@@ -216,8 +194,3 @@ def _times(seen: Seen) -> Reading:
     low = seen.p99.low / seen.p50.high if seen.p50.high else None
     high = None if seen.p99.high is None or seen.p50.low <= 0 else seen.p99.high / seen.p50.low
     return Reading(value=value, low=low, high=high, n=seen.n)
-
-
-def _with_levers(verdict: Verdict, shape: Shape) -> Verdict:
-    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][shape])
-    return replace(verdict, actions=actions)

@@ -13,9 +13,11 @@ from statistics import NormalDist
 
 from rules import backlog, histograms, windows
 from rules.bounds import CONFIDENCE
+from rules.catalogue_latency import Shape
 from rules.histograms import Histogram
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, too_early, why
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, too_early, why, with_levers
 from rules.judging_tails import beyond_chance
+from rules.offered_load import is_it_the_load
 from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.slices import Slice
@@ -82,9 +84,11 @@ def judge_queue(case: Case) -> Answer:
         f"{_who(case, worst.replica, len(grown), len(replicas))}: {worst.text} on average; {worst.finished:,.0f} finished "
         f"in this time, {worst.finished + worst.more:,.0f} arrived"
     )
+    load, shape = is_it_the_load(case)
+    sentence += f"; {load}" if shape is not Shape.EITHER else ""
     observed = Reading(value=worst.waiting, low=worst.waiting, high=worst.waiting, n=worst.finished)
     certainty = Certainty.CERTAIN if worst.surely and lasting else Certainty.LIKELY
-    return case.verdict(Status.WARNING, certainty, observed, expected, sentence)
+    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), shape)
 
 
 def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | None:

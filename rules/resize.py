@@ -259,7 +259,8 @@ def _fewer(
             needed=(text,),
         )
     if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
-        text = f"Keep {_replicas(now)}: the KV cache is {kv_fullest:.0%} full in its fullest hours: memory sets the size, not load"
+        text = f"Keep {_replicas(now)}: the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the "
+        text += "size, not load"
         return _kept(now, text, evidence, False)
     if _fires(answers, EVICTING):
         text = f"Keep {_replicas(now)}: requests are evicted from the KV cache; fewer replicas would evict more"

@@ -76,6 +76,7 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
     warm = max(1, fleet.minimum_warm if fleet and fleet.minimum_warm else 1)
+    kept = "plan" if fleet and fleet.minimum_warm else "none in the plan"
     told = "plan" if fleet and fleet.safety_factor else "none in the plan"
 
     def replicas(rps: float | None) -> int | None:
@@ -88,7 +89,7 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
         Term(name="capacity", value=capacity.rps, unit="per_second", source=capacity.reason),
         Term(name="safety factor", value=safety, unit="", source=told),
         Term(name="target utilisation", value=share, unit="ratio", source="NoHeadroom's limit"),
-        Term(name="minimum warm", value=warm, unit="replicas", source="plan" if warm > 1 else "none in the plan"),
+        Term(name="minimum warm", value=warm, unit="replicas", source=kept),
     )
     formula = "replicas = max(minimum warm, ceil(peak x safety factor / capacity), ceil(peak / (capacity x target utilisation))"
     formula += f"; from {one_lost} replicas on ceil(peak / capacity) + 1)" if one_lost else ")"

@@ -177,7 +177,8 @@ def _colocation(case: LeverCase) -> Lever:
     if not isinstance(used, Reading) or used.value is None:
         return _unknown("Model colocation", "fleet utilisation is not known")
     idle = money.idle(periods.ready(case.seen.plan_hours), used.value, case.target, case.warm)
-    basis = f"{idle.ready:.1f} ready replicas at {used.value:.1%} of {case.target:.0%}, the minimum warm count apart"
+    basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average over the time where "
+    basis += f"{case.target:.0%} is aimed at; the minimum warm count apart"
     return _lever(case, "Model colocation", max(0.0, idle.wasted), Certainty.CERTAIN, basis)
 
 

@@ -56,7 +56,7 @@ def loads_of(seen: Seen, capacity: Capacity, count: ReplicaCount) -> tuple[TierL
     full = _fullest(seen.hours, (KV,), fullest)
     if full is not None:
         ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
-        found.append(TierLoad(name="KV cache in use", amount=full, limit=ceiling, unit="ratio"))
+        found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
     measured = planned_at(seen.view, KV, capacity.rps)
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.

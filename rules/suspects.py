@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rules import arrivals, error_suspects, first_token, histograms, routing, throttling, windows
+from rules import error_suspects, first_token, histograms, routing, throttling, windows
 from rules.catalogue import Way
 from rules.curve import CERTAIN_REQUESTS
 from rules.histograms import Share
+from rules.offered_load import offered_load
 from rules.readings import level, ratio, read, replica_rate, share
 from rules.scene import (
     EITHER,
@@ -206,15 +207,13 @@ def _evictions(scene: Scene) -> Finding:
 
 
 def _more_load(scene: Scene) -> Finding:
-    came, capacity = arrivals.arrived(scene.total.counters), scene.view.capacity
-    if came is None or scene.total.covered_seconds <= 0 or capacity is None:
+    capacity = scene.view.capacity
+    load = offered_load((scene.total,), capacity) if capacity is not None else None
+    if load is None:
         return Finding(supported=None, text="the load that a replica can take is not in the plan")
-    usable = capacity.rps
-    arriving = came / scene.total.covered_seconds
-    text = f"{number(max(arriving, 0.0), 'per_second')} arrive at a replica, {number(usable, 'per_second')} are usable"
-    if arriving > usable:
-        return Finding(supported=True, proven=True, text=f"more load than planned: {text}")
-    return Finding(supported=False, text=f"not more load than planned ({text})")
+    if load.is_above:
+        return Finding(supported=True, proven=True, text=f"more load than planned: {load}")
+    return Finding(supported=False, text=f"not more load than planned ({load})")
 
 
 def _benchmark(scene: Scene) -> Finding:

@@ -21,7 +21,7 @@ def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_in
     found = verdict("UtilizationTrap", view(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
-        "Fleet utilisation 20.0% over 7.0 days and the KV cache is 30.0% full in its fullest hours: "
+        "Fleet utilisation 20.0% over 7.0 days and the hourly mean of the KV cache is 30.0% in its fullest hours: "
         "1.7 of 4.0 replicas are not needed at 60%, 100 USD a day; "
         "the minimum warm count is insurance, 1.0 replicas, 60 USD a day more"
     )
@@ -196,7 +196,7 @@ def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
 def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
     found = verdict("KvCacheUnderused", view(), trap(kv_most=most))
     assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
-    assert f"reaches {most:.1%} in its fullest hours (30.0% on average)" in found.sentence
+    assert f"reaches {most:.1%} at the highest instant of its fullest hours (hourly mean 30.0%)" in found.sentence
 
 
 def test_the_fullest_hours_count_and_single_ones_do_not() -> None:

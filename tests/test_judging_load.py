@@ -30,7 +30,8 @@ def test_three_minutes_beyond_are_certain_two_likely_one_nothing() -> None:
     assert said(beyond(3)) == (Status.WARNING, Certainty.CERTAIN)
     assert beyond(3).sentence == (
         "a carried more than the benchmark measured in 3 minutes: "
-        "7 completed rps is above 6, the highest load the benchmark vouches for"
+        "7 completed rps is above 6, the highest load the benchmark vouches for; "
+        "7 rps arrive at a replica, 6 rps are usable: more load than replicas take"
     )
     assert said(beyond(2)) == (Status.WARNING, Certainty.LIKELY)
     assert said(beyond(1)) == (Status.OK, Certainty.CERTAIN)

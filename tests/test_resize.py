@@ -225,7 +225,7 @@ def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
     assert any("rests on the benchmark" in text for text in proposal.against)
     needs = "the peak needs 6 replicas (30 rps at 7.33 rps a replica at up to 0.9 of it, one may be lost: 6)"
     assert needs in proposal.evidence
-    assert "KV cache in use would be 60.0% of at most 90.0% with one of 6 lost" in proposal.evidence
+    assert "KV cache in use (hourly mean) would be 60.0% of at most 90.0% with one of 6 lost" in proposal.evidence
 
 
 def test_a_day_of_a_higher_peak_proposes_more() -> None:
@@ -270,14 +270,14 @@ def test_fewer_replicas_must_hold_the_kv_cache_with_one_of_them_lost() -> None:
     found = week(tier_view(fleet={"instances": 13, "safety_factor": 1.2}), replicas=13, kv=0.6).proposal
     assert (found.kind, found.now, found.replicas) == (Kind.SHRINK, 13, 10)
     assert (
-        "9 replicas would be too few: KV cache in use would be 97.5% of at most 90.0% with one of 9 lost"
+        "9 replicas would be too few: KV cache in use (hourly mean) would be 97.5% of at most 90.0% with one of 9 lost"
         in found.evidence
     )
     kept = week(kv=0.74).proposal
     assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
     assert (
         kept.sentence
-        == "Keep 10 replicas: with fewer, KV cache in use would be 92.5% of at most 90.0% with one of 9 lost"
+        == "Keep 10 replicas: with fewer, KV cache in use (hourly mean) would be 92.5% of at most 90.0% with one of 9 lost"
     )
 
 

@@ -15,6 +15,7 @@ from exporters.report.numbers import DASH, money, plain, times, trend, words
 from exporters.report.record import Report, TierReport
 from exporters.report.wording import (
     BOUNDS,
+    FLEET_USE,
     PROPOSED,
     SIMULATED,
     blind_line,
@@ -162,7 +163,7 @@ def _cost(tier: TierReport) -> Iterator[str]:
         )
         for one in tier.costs
     ]
-    yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", "utilisation"), rows)
+    yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE), rows)
     for one in tier.costs:
         if one.arithmetic:
             yield ""

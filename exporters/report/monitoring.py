@@ -51,7 +51,10 @@ def watched(past: TierPast) -> tuple[Watched, ...]:
 def _watched(row: Row, past: TierPast) -> Watched:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
-    if seen.total is not None and BY_NAME[row.key].how is How.QUANTILE:
+    if row.key == "fleet_utilization" and seen.total is not None:
+        # Of the hours under the present plan, as everywhere else in the report.
+        observed = past.resize.utilization
+    elif seen.total is not None and BY_NAME[row.key].how is How.QUANTILE:
         observed = pooled(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
@@ -155,10 +158,11 @@ def _failures(view: TierView) -> str:
 
 
 def _usable(view: TierView) -> str:
-    fleet = view.plan.fleet if view.plan else None
-    if view.capacity is None or fleet is None:
+    fleet, capacity = view.plan.fleet if view.plan else None, view.capacity
+    if capacity is None or fleet is None:
         return "not in the plan"
-    return f"up to {number(view.capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas)"
+    text = f"up to {number(capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas at "
+    return f"{text}{number(capacity.rps, 'per_second')})"
 
 
 def _hits(view: TierView) -> str:
@@ -191,7 +195,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "kv_utilization",
-        "KV cache in use",
+        "KV cache in use, on average",
         "ratio",
         _words("75-90 %"),
         "KvCacheCascade",
@@ -201,7 +205,7 @@ ROWS: tuple[Row, ...] = (
     _row("eviction_rate", "KV evictions a request", "ratio", _words("below 5 %"), "KvEviction", "EvictionDivergence"),
     _row(
         "fleet_utilization",
-        "Fleet utilisation",
+        "Fleet utilisation, on average",
         "ratio",
         _above("UtilizationTrap", "target", "{}-80 %"),
         "UtilizationTrap",

@@ -164,11 +164,14 @@ def _useful(asked: _Asked) -> _Answer:
     view = asked.resize.seen.view
     point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
     running = asked.window.gauges.get("requests_running")
-    text = f"{words(used, 'ratio')} of what the ready replicas can take; {words(waiting, '')} requests wait on average"
+    text = (
+        f"fleet utilisation {words(used, 'ratio')} on average over the time: work by what the ready replicas can take; "
+    )
+    text += f"{words(waiting, '')} requests wait on average"
     share = None
     if running is not None and running.seconds > 0 and point is not None and point.c_max:
         share = running.integral / running.seconds / point.c_max
-        text += f"; concurrency is {number(share, 'ratio')} of C_max"
+        text += f"; requests that run at once are {number(share, 'ratio')} of C_max on average"
     return text, (
         *_term("fleet_utilization", used.value, "ratio"),
         *_term("concurrency_by_c_max", share, "ratio"),
@@ -242,9 +245,9 @@ def _memory(asked: _Asked) -> _Answer:
         if per is not None and each
         else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
     )
-    full = asked.resize.kv_fullest
-    text += f"; KV cache {words(kv, 'ratio')} in use"
-    text += f", {number(full, 'ratio')} in its fullest hours" if full is not None else ""
+    full, days = asked.resize.kv_fullest, len(asked.resize.seen.hours) / 24
+    text += f"; KV cache {words(kv, 'ratio')} in use on average"
+    text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.3g} days" if full is not None else ""
     return text, (
         *_term("tokens_per_second_per_gb_hbm", per, "tokens_per_second", source),
         *_term("kv_utilization", kv.value, "ratio"),

@@ -140,11 +140,13 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPart:
-    """Step 11 again. `fewest` and `most` are the replicas at the ends of the usable rate's bounds; null: open."""
+    """Step 11 again. `fewest` and `most` are the replicas at the ends of the usable rate's bounds; null: open. `for_peak` is what
+    the peak needs with the margin, without the plan's safety factor."""
 
     planned: int | None
     ready: float
     needed: int | None
+    for_peak: int | None
     fewest: int | None
     most: int | None
     gpus_per_replica: int | None

@@ -247,6 +247,7 @@ def _fleet(resize: Resize) -> FleetPart:
         planned=plan.fleet.instances if plan and plan.fleet else None,
         ready=resize.seen.ready,
         needed=size.replicas if size else None,
+        for_peak=size.count.replicas if size else None,
         fewest=size.fewest if size else None,
         most=size.most if size else None,
         gpus_per_replica=plan.gpu.per_replica if plan else None,

@@ -5,6 +5,7 @@ Owns words only; whatever is a number comes out of the record.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -18,6 +19,9 @@ from rules.wording import number
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
 
 BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
+
+FLEET_USE = "fleet utilisation, on average"
+"""What a column of shares is: work by capacity over the whole time, not at the peak and not of the GPUs."""
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -97,7 +101,7 @@ def curve_sentence(part: CurvePart) -> str:
     text += "The knee was reached." if part.knee_seen else "The knee was not reached."
     if part.headroom is not None:
         left = f"{part.headroom:.0%} headroom is left" if part.headroom >= 0 else f"{-part.headroom:.0%} is missing"
-        text += f" At the peak {left} with the planned replicas, none of them lost."
+        text += f" At the peak fleet utilisation is {1 - part.headroom:.0%} with the planned replicas, none of them lost: {left}."
     return text
 
 
@@ -122,14 +126,34 @@ def fleet_lines(tier: TierReport) -> list[str]:
     lines = [f"Planned: {planned}. Ready on average: {part.ready:.3g} replicas."]
     if part.needed is None or part.arithmetic is None:
         return [*lines, f"Needed: not known; {part.missing}."]
-    fewest = "open" if part.fewest is None else part.fewest
-    most = "open" if part.most is None else part.most
-    lines.append(
-        f"Needed: {part.needed} replicas, {part.needed * gpus} GPUs ({fewest} to {most} at the bounds of what a replica takes)."
-    )
+    lines.append(f"Needed: {_whole(part.needed)}, {part.needed * gpus} GPUs.")
     lines.append(f"{sum_line(part.arithmetic)}.")
     sources = [f"{term.name}: {term.source}" for term in part.arithmetic.terms if term.name != "capacity"]
-    return [*lines, f"Where from: {'; '.join(sources)}."]
+    return [*lines, f"Where from: {'; '.join(sources)}.", f"Why other counts differ: {'; '.join(_other_counts(tier))}."]
+
+
+def _other_counts(tier: TierReport) -> Iterator[str]:
+    """Every other count of replicas that this tier's plan, proposal or commands name, with what it is for."""
+    part, workload, proposal = tier.fleet, tier.workload, tier.proposal
+    if part.planned is not None and part.planned != part.needed:
+        made = f"the plan has {part.planned}"
+        if workload.planned_peak_rps is not None and tier.curve.planned_usable_rps is not None:
+            made += f", for a peak of {number(workload.planned_peak_rps, 'per_second')} at "
+            made += f"{number(tier.curve.planned_usable_rps, 'per_second')} a replica"
+        yield made
+    if proposal.replicas is not None and proposal.replicas != part.needed:
+        yield f"{proposal.replicas} is proposed: {proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
+    if part.for_peak is not None and part.for_peak != part.needed:
+        yield f"the peak alone needs {part.for_peak}, the rest is the plan's safety factor"
+    if not part.fewest == part.most == part.needed:
+        fewest = "open" if part.fewest is None else part.fewest
+        most = "open" if part.most is None else part.most
+        yield f"{fewest} to {most} at the bounds of what a replica takes"
+    yield "`sizewatch prewarm` counts for the forecast of each time, `sizewatch whatif` for the peak of the days it looks at"
+
+
+def _whole(replicas: int) -> str:
+    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
 
 
 def trap_sentence(part: TrapPart) -> str:
@@ -138,7 +162,7 @@ def trap_sentence(part: TrapPart) -> str:
     used = (
         ""
         if part.sentence.startswith("Fleet utilisation")
-        else f"Fleet utilisation {words(part.utilization, 'ratio')}. "
+        else f"Fleet utilisation {words(part.utilization, 'ratio')} on average over the time. "
     )
     return f"{used}{part.sentence} ({said})."
 

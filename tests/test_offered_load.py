@@ -1,0 +1,173 @@
+"""Is it the load? Both rules that ask must name one action for the same minutes. A replica takes 6 rps (judging_samples).
+
+180 requests a minute unless said; TTFT edges at 0.05, 0.1, 0.15, 0.26, 0.52 and 1 s, so that a tail leaves its median behind.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging_samples import each, gauge, minute, minutes, seen, verdict, view
+
+from rules import slices, watch
+from rules.capacity import Capacity, CapacitySource
+from rules.catalogue import BY_NAME
+from rules.catalogue_benchmark import ADD_REPLICAS, KEEP_REPLICAS
+from rules.offered_load import offered_load
+from rules.slices import TierView
+from rules.verdicts import Certainty, Status, Verdict
+from rules.windows import Window
+from rules.work import UNTOLD, CapacityLengths, MeanTokens
+
+BEYOND, KNEE = "LoadBeyondBenchmark", "PastTheKnee"
+EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
+LENGTHS = {"prompt_tokens": {"mean": 1000, "p50": 1000}, "generation_tokens": {"mean": 100, "p50": 100}}
+
+
+def tailed(number: int, rps: float, in_system: float = 4.0, change: float = 0.0, **more: Any) -> Window:
+    """A minute of which 4 % of the requests took 0.9 s and the others 0.03 s."""
+    n = rps * 60
+    made = minute(number, rps=rps, in_system=in_system, change=change, **more)
+    return replace(made, histograms={"ttft_seconds": seen({0.03: 0.96 * n, 0.9: 0.04 * n}, EDGES)})
+
+
+def both(make: Callable[[int], Window], known: TierView | None = None) -> tuple[Verdict, Verdict]:
+    several = each(10, make)
+    known = known or view()
+    found = verdict(BEYOND, known, several), verdict(KNEE, known, several)
+    assert [one.status for one in found] == [Status.WARNING, Status.WARNING]
+    return found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: tailed(n, 7.0),
+        lambda n: tailed(n, 7.0, in_system=12.0),
+        lambda n: tailed(n, 5.5, in_system=12.0, change=60.0),  # completed requests saturate: 6.5 arrive
+        lambda n: tailed(n, 3.0 if n < 7 else 7.0),  # most of the hold is calm
+    ],
+    ids=["completed", "completed and in the system", "arriving", "in the last quarter"],
+)
+def test_load_above_capacity_is_add_replicas_in_both(make: Callable[[int], Window]) -> None:
+    for found in both(make):
+        actions = [one.text for one in found.actions]
+        assert actions[0] == ADD_REPLICAS, found.sentence
+        assert KEEP_REPLICAS not in actions
+        assert "arrive at a replica, 6 rps are usable" in found.sentence
+
+
+def test_requests_held_up_at_a_small_load_are_not_too_many_in_both() -> None:
+    """0.9 rps of 6 with 9 requests in the system, where the benchmark's highest had 8."""
+    beyond, knee = both(lambda n: tailed(n, 0.9, in_system=9.0))
+    for found in (beyond, knee):
+        actions = [one.text for one in found.actions]
+        assert actions[0] == KEEP_REPLICAS
+        assert not any(text.startswith("Add replicas") or "exceeded" in text for text in actions)
+        assert "0.9 rps arrive at a replica, 6 rps are usable" in found.sentence
+    assert beyond.sentence.startswith("a had more requests in the system than the benchmark measured in 10 minutes")
+    assert "it is not the load" in beyond.sentence
+    assert any("a slow machine" in one.text for one in beyond.actions)
+
+
+def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
+    replicas = {name: each(10, lambda n, rps=rps: tailed(n, rps)) for name, rps in (("a", 7.0), ("b", 2.0))}
+    found = verdict(BEYOND, view(), replicas)
+    assert found.sentence.startswith("a (1 of 2 replicas) carried more than the benchmark measured")
+    assert "4.5 rps arrive at a replica, 6 rps are usable: within what replicas take together" in found.sentence
+    texts = [one.text for one in found.actions]
+    assert texts[0] == KEEP_REPLICAS
+    assert any("spread evenly" in text for text in texts)
+    assert verdict(KNEE, view(), replicas).actions[0].text == KEEP_REPLICAS
+
+
+def test_long_requests_count_as_the_work_they_are() -> None:
+    """3.5 rps, each of twice the tokens, are the work of 7: above 6. At half the load they are not."""
+
+    def long(rps: float) -> Callable[[int], Window]:
+        tokens = {"prompt_tokens": rps * 60 * 2000, "generation_tokens": rps * 60 * 200}
+        return lambda n: tailed(n, rps, in_system=9.0, counters=tokens)
+
+    known = view(workload=LENGTHS)
+    for found in both(long(3.5), known):
+        assert found.actions[0].text == ADD_REPLICAS
+        assert "3.5 rps arrive at a replica (by their tokens the work of 7 rps), 6 rps are usable" in found.sentence
+    assert [found.actions[0].text for found in both(long(1.75), known)] == [KEEP_REPLICAS, KEEP_REPLICAS]
+
+
+def test_where_no_capacity_is_known_neither_action_is_named() -> None:
+    known = view(slo={"ttft_p99_seconds": 0.05})
+    assert known.capacity is None
+    for found in both(lambda n: tailed(n, 7.0), known):
+        assert {ADD_REPLICAS, KEEP_REPLICAS}.isdisjoint(one.text for one in found.actions)
+        assert "what load a replica can take is not known" in found.sentence
+
+
+def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas() -> None:
+    measured = Capacity(
+        rps=9.0, low=8.0, high=10.0, source=CapacitySource.PRODUCTION, certainty=Certainty.CERTAIN, reason="measured"
+    )
+    found = verdict(BEYOND, slices.with_capacity(view(), measured), each(10, lambda n: tailed(n, 7.0)))
+    assert found.actions[0].text == KEEP_REPLICAS
+    assert any("benchmark up to it" in one.text for one in found.actions)
+
+
+def test_what_both_may_say_stands_in_the_catalogue_behind_what_tells_them_apart() -> None:
+    for rule in (BEYOND, KNEE):
+        actions = BY_NAME[rule].actions
+        assert actions[0].startswith("See in the sentence whether it is the load")
+        assert {ADD_REPLICAS, KEEP_REPLICAS} < set(actions)
+
+
+def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
+    capacity = Capacity(
+        rps=6.0,
+        low=6.0,
+        high=6.0,
+        source=CapacitySource.BENCHMARK,
+        certainty=Certainty.LIKELY,
+        reason="",
+        lengths=CapacityLengths(prompt_tokens=MeanTokens(low=1000, high=1000)),
+    )
+    jammed = minute(0, rps=0.0, in_system=30.0, change=30.0)
+    found = offered_load((jammed,), capacity)
+    assert found is not None
+    assert (found.arriving_rps, found.work_rps) == (0.5, 0.5)
+    assert offered_load((replace(jammed, counters={}),), replace(capacity, lengths=UNTOLD)) is None
+
+
+def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
+    """Of a large tier one rule reads every replica's minute and the other the sums by load."""
+    several = {name: each(10, lambda n: tailed(n, 0.9, in_system=9.0)) for name in ("a", "b")}
+    alone = minutes(view(), several)
+    summed = replace(
+        alone,
+        slices=tuple(slices.place(one.window, view().curve, None) for one in alone.slices if one.replica == "a"),
+        each=alone.slices,
+    )
+    now = max(one.window.end for one in alone.slices)
+    found = {one.rule: one for one in watch.tier_answers(summed, view(), now)}
+    for rule in (BEYOND, KNEE):
+        answer = found[rule]
+        assert isinstance(answer, Verdict)
+        assert answer.actions[0].text == KEEP_REPLICAS
+
+
+@pytest.mark.parametrize(("rps", "first"), [(2.0, KEEP_REPLICAS), (5.9, ADD_REPLICAS)])
+def test_a_growing_queue_asks_for_replicas_only_above_capacity_in_both(rps: float, first: str) -> None:
+    """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
+    several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
+    for rule in (BEYOND, "QueueGrowing"):
+        found = verdict(rule, view(), several)
+        assert (found.status, found.actions[0].text) == (Status.WARNING, first), found.sentence
+
+
+def test_queue_that_grows_is_beyond_and_asks_for_replicas_only_above_capacity() -> None:
+    def queue(rps: float) -> Callable[[int], Window]:
+        # Growth too small to show in any one minute.
+        return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
+
+    small = verdict(BEYOND, view(), each(9, queue(3.0)))
+    assert small.actions[0].text == KEEP_REPLICAS
+    assert verdict(BEYOND, view(), each(9, queue(5.995))).actions[0].text == ADD_REPLICAS
