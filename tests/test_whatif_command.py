@@ -117,6 +117,16 @@ def test_the_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureF
     assert found["asked"] == {"instances": 6, "rps": None, "prompt_scale": 1.0}
 
 
+def test_use_names_its_load_and_whose_lengths_it_is_of(week: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """30 rps on 8 replicas at 7.33: 3.75 each are 51 %. Of longer prompts nobody knows what a replica takes."""
+    ask(week, "--instances", "8", "--rps", "30")
+    assert re.search(
+        r"Use +51% at that load: 3\.75 rps a replica, of the 7\.33 rps that one takes", capsys.readouterr().out
+    )
+    ask(week, "--instances", "8", "--rps", "30", "--prompt-scale", "2")
+    assert re.search(r"3\.75 rps a replica, were they as long\s+as now,", capsys.readouterr().out)
+
+
 def test_every_key_of_the_json_is_described(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = asked(capsys, week, "--instances", "6")
     described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
