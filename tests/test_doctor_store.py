@@ -18,7 +18,7 @@ from agent.store.trouble import TroubleKind
 
 
 def said(url: str, tiers: dict[str, Any] | None = None) -> list[Finding]:
-    config = parse_config({"role": "fleet", "store": {"url": url, "timeout": "1s"}, "tiers": tiers or {}})
+    config = parse_config({"role": "fleet", "store": {"url": url, "timeout": "60s"}, "tiers": tiers or {}})
     loaded = Loaded(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
     return list(store(look(loaded, time.time), loaded))
 

@@ -62,7 +62,7 @@ def chunked(page: bytes) -> bytes:
 def test_an_answer_cut_anywhere_is_no_page(framed: object) -> None:
     said = [b""]
     with answering(said) as url:
-        fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=2.0))
+        fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=CEILING_SECONDS))
 
         @settings(max_examples=30, deadline=None)
         @given(st.integers(0, 5), st.floats(0, 1, exclude_max=True))

@@ -10,7 +10,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from report_runs import CANARY, DAY, DUE, HOUR, MINUTE, NAME, configured, remembered, state_of, with_history, written
+from report_runs import (
+    CANARY,
+    DAY,
+    DUE,
+    HOUR,
+    MINUTE,
+    NAME,
+    InThisProcess,
+    configured,
+    remembered,
+    state_of,
+    with_history,
+    written,
+)
 from report_samples import WEEK
 from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
@@ -28,6 +41,11 @@ def looked_after(place: Path, now: float, *, reports: Reports | None = None) -> 
     one = reports or Reports(place / "data")
     one.run(load(place / "sizewatch.yaml"), lambda: now)
     return one
+
+
+def making_here(place: Path) -> Reports:
+    """Reports that are made in this process."""
+    return Reports(place / "data", InThisProcess())
 
 
 def names(place: Path) -> tuple[str, ...]:
@@ -64,13 +82,13 @@ def test_one_that_was_missed_is_made_at_the_next_start_once_and_of_its_own_time(
     configured(tmp_path)
     kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
     late = DUE + 2 * DAY
-    reports = looked_after(tmp_path, late)
+    reports = looked_after(tmp_path, late, reports=making_here(tmp_path))
     # Those of two weeks were missed: only the newest is of any use.
     assert names(tmp_path) == (NAME,)
     assert json.loads((tmp_path / "data" / "reports" / NAME / "report.json").read_text())["until"] == DUE
     before = (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns
     looked_after(tmp_path, late + HOUR, reports=reports)
-    looked_after(tmp_path, late + HOUR)
+    looked_after(tmp_path, late + HOUR, reports=making_here(tmp_path))
     assert (tmp_path / "data" / "reports" / NAME / "report.json").stat().st_mtime_ns == before
 
 
@@ -85,7 +103,7 @@ def test_what_was_due_before_the_first_start_is_nobodys(tmp_path: Path) -> None:
 def test_a_report_that_fails_is_tried_again_ever_more_rarely_and_is_seen(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
     kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
-    reports = looked_after(tmp_path, DUE)
+    reports = looked_after(tmp_path, DUE, reports=making_here(tmp_path))
     health = reports.health(loaded, DUE)
     assert "history" in health.trouble
     assert health.failures == 1
@@ -118,17 +136,17 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
 def test_a_clock_that_is_set_back_makes_nothing_again_and_one_that_was_ahead_is_forgotten(tmp_path: Path) -> None:
     configured(tmp_path, {"a": "json://127.0.0.1:1/"})
     remembered(tmp_path, until=DUE + DAY)
-    looked_after(tmp_path, DUE - DAY)
+    looked_after(tmp_path, DUE - DAY, reports=making_here(tmp_path))
     assert (names(tmp_path), state_of(tmp_path).made_for) == ((), DUE)
     # The machine's clock stood at 2030 when the report was made.
     remembered(tmp_path, "a", made_for=DUE + 200 * WEEK, next_at=DUE + 200 * WEEK, until=DUE + 200 * WEEK)
-    looked_after(tmp_path, DUE + HOUR)
+    looked_after(tmp_path, DUE + HOUR, reports=making_here(tmp_path))
     state = state_of(tmp_path)
     assert (state.made_for, state.begun_at) == (0.0, DUE + HOUR)
     assert state.next_at <= DUE + 2 * HOUR
     assert all(one.until <= DUE + HOUR + DAY for one in state.waiting)
     with_history(tmp_path)
-    looked_after(tmp_path, DUE + WEEK)
+    looked_after(tmp_path, DUE + WEEK, reports=making_here(tmp_path))
     assert names(tmp_path) == ("2026-11-16",)
 
 
