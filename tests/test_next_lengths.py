@@ -88,7 +88,11 @@ def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
 def test_a_length_that_was_measured_says_between_what_it_lies() -> None:
     _, outputs, text = asked(planned(900, 1900, 1990), hours())
     assert outputs is not None
-    assert re.search(rf"p50: {outputs.p50:g}  # was 900; seen between 50 and 100$", text, re.MULTILINE)
+    assert re.search(
+        rf"p50: {outputs.p50:g}  # was 900; seen between 50 and 100, by the mean near the upper end$",
+        text,
+        re.MULTILINE,
+    )
 
 
 def test_a_mean_of_production_takes_the_place_of_the_planned_one_and_the_curve_keeps_its_own() -> None:
@@ -128,4 +132,4 @@ def test_a_tier_without_a_recommendation_says_nothing_of_lengths() -> None:
     found, outputs, text = asked(planned(90, 190, 199), hours(84, outputs=LAST + 1.0))
     assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
     assert found.tiers[0].proposal.left == ()
-    assert "stays" not in text.replace("stays as it is", "")
+    assert "stays" not in text.replace("stays as it is", "").replace("the curve stays", "")

@@ -58,7 +58,7 @@ def test_two_weeks_of_history_report_on_the_second_and_compare_it_with_the_first
     found = tier_of(path, asked(plan()))
     assert found.workload.average_rps == pytest.approx(20.0)
     assert found.workload.peak_rps == pytest.approx(30.0)
-    assert (found.proposal.kind, found.proposal.replicas) == ("shrink", 5)
+    assert (found.proposal.kind, found.proposal.replicas) == ("shrink", 6)
     assert next(row for row in found.monitoring if row.key == "completed_rps").change == pytest.approx(1.0)
     assert found.quality.hours_seen == pytest.approx(168.0)
     assert found.quality.remarks == ()
@@ -109,7 +109,7 @@ def test_a_tier_of_the_plan_without_data_stands_in_the_report(tmp_path: Path) ->
     path = history(tmp_path, hours(168))
     found, proposed = report(told(path, asked(both, since=START, until=START + WEEK)))
     assert [(one.tier, one.proposal.kind) for one in found.tiers] == [("t", "shrink"), ("u", "no_recommendation")]
-    assert found.headline == "Shrink t; no recommendation for u: 600 USD a day less."
+    assert found.headline == "Shrink t; no recommendation for u: 480 USD a day less."
     assert proposed is not None
     assert proposed.tiers["u"] == both.tiers["u"]
 
@@ -143,7 +143,7 @@ def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.
     config, out = configured(tmp_path, recent(168)), tmp_path / "out"
     assert cli.main(["report", "-c", str(config), "--out", str(out)]) == 0
     assert sorted(path.name for path in out.iterdir()) == FILES
-    assert "shrink from 10 to 5 replicas" in capsys.readouterr().out
+    assert "shrink from 10 to 6 replicas" in capsys.readouterr().out
     whole = json.loads((out / "report.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(report_schema()).validate(whole)
     assert whole["until"] - whole["since"] == WEEK

@@ -84,6 +84,6 @@ def test_what_scrolls_sideways_can_be_reached_without_a_mouse() -> None:
 
 def test_the_next_thing_to_do_stands_before_any_table() -> None:
     head = report_html(PAGE).partition("<table")[0]
-    assert "Shrink t: 600 USD a day less." in head
-    assert "shrink from 10 to 5 replicas (likely)" in head
+    assert "Shrink t: 480 USD a day less." in head
+    assert "shrink from 10 to 6 replicas (likely)" in head
     assert "What to do: read plan.next.yaml, then <code>sizewatch plan check plan.next.yaml</code>" in head

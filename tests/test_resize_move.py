@@ -28,7 +28,7 @@ def test_traffic_moves_to_a_cheaper_tier_with_room() -> None:
     assert [f.proposal.kind for f in found] == [Kind.MOVE, Kind.SHRINK]
     assert found[0].proposal.to_tier == "cheap"
     assert "Move this traffic to cheap" in found[0].proposal.sentence
-    assert any("shrink from 10 to 5" in text for text in found[0].proposal.against)
+    assert any("shrink from 10 to 6" in text for text in found[0].proposal.against)
 
 
 def test_not_without_room() -> None:

@@ -7,9 +7,10 @@ pre-warming did comes in from whoever runs the forecast.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.history import days
+from agent.history.capacities import measured_views
 from agent.history.reader import Reader
 from exporters.report.past import Past, Prewarming, TierPast
 from rules.catalogue import BY_NAME as RULES
@@ -61,6 +62,7 @@ class _Judged:
 
 def gather(store: Reader, asked: Asked) -> Past:
     """Everything that the report needs. Raises HistoryTrouble."""
+    asked = replace(asked, views=measured_views(store, asked.views, asked.versions, asked.until))
     names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
     tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
     moved = with_moves([_resized(one) for one in tiers])

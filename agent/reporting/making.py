@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from agent.config import Loaded
 from agent.errors import BadConfig, SizewatchError
-from agent.history.capacities import measured_views
 from agent.history.store import Store
 from agent.reporting import folder
 from agent.reporting.gathering import Asked, gather
@@ -38,7 +37,7 @@ def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     with Store.open_reader(loaded.config.history_path) as store:
         asked = Asked(
-            views=measured_views(store, views_of(loaded), versions_of(loaded), until),
+            views=views_of(loaded),
             versions=versions_of(loaded),
             plan=loaded.plan,
             since=until - span,

@@ -114,6 +114,7 @@ def _rate() -> Panel:
         queries=(
             Query(expr=q.total(W, "requests_finished", EACH), legend=NAME),
             Query(expr=usable, legend="usable", line=Line.LIMIT),
+            Query(expr=q.told_by_tier(q.TIER, names.PLAN_USABLE_RPS), legend="usable by the plan", line=Line.PLAN),
         ),
         width=12,
     )

@@ -6,8 +6,8 @@ none, with the reason. Writing them down is `exporters.report.next_plan`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rules.resize import Kind, Resize
 from rules.resize_workload import Length
@@ -28,7 +28,8 @@ class NextLength:
     """One quantile of prompts or outputs, or their mean: `value` in tokens, None where the plan gets none.
 
     `note` stands beside a value that is not what was planned or not what was seen; `left` says in a sentence why
-    production's is not taken over, "" where it is.
+    production's is not taken over, "" where it is. `upper` is the upper edge of the bucket that `value` was estimated in, None
+    where it was not.
     """
 
     what: str
@@ -36,6 +37,7 @@ class NextLength:
     value: float | None
     note: str = ""
     left: str = ""
+    upper: float | None = None
 
     @property
     def path(self) -> str:
@@ -48,7 +50,25 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
 
     The mean is exact (tokens by requests): production's, where it is another one.
     """
-    return tuple(one for what in KEYS for one in (_mean(resize, what), *_rising(resize, what)))
+    found: list[NextLength] = []
+    for what in KEYS:
+        mean, quantiles = _mean(resize, what), tuple(_rising(resize, what))
+        found += [mean, *(_at_upper_edges(quantiles) if _lie_too_low(mean, quantiles) else quantiles)]
+    return tuple(found)
+
+
+def _lie_too_low(mean: NextLength, quantiles: Sequence[NextLength]) -> bool:
+    """Whether the exact mean is above the estimate of P95: then the estimates lie too low inside their buckets."""
+    p95 = next((one for one in quantiles if one.quantile == "p95" and one.upper is not None), None)
+    return p95 is not None and mean.value is not None and p95.value is not None and mean.value > p95.value
+
+
+def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
+    """The quantiles that were estimated inside a bucket, at its upper edge: production's are at most so long."""
+    return tuple(
+        one if one.upper is None else replace(one, value=one.upper, note=f"{one.note}, by the mean near the upper end")
+        for one in quantiles
+    )
 
 
 def left_as_planned(resize: Resize) -> tuple[str, ...]:
@@ -89,7 +109,8 @@ def _chosen(length: Length, floor: float) -> NextLength:
     value = max(floor, float(max(1, round(seen.value))))
     low, high = seen.low or 0.0, seen.high or value
     note = f"seen between {number(low, '')} and {number(high, '')}" if high > low else ""
-    return NextLength(what=length.what, quantile=length.quantile, value=value, note=note)
+    upper = high if high > low else None
+    return NextLength(what=length.what, quantile=length.quantile, value=value, note=note, upper=upper)
 
 
 def _holds(seen: Reading, given: float | None) -> bool:
