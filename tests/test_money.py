@@ -56,7 +56,7 @@ def test_a_diff_of_plans_and_a_report_tell_the_same_bill() -> None:
     found, _ = reported(plan(cost={"gpu_hour_price": 0.15, "currency": "USD"}), hours())
     assert ": cost: 72 USD a day -> 43.2 USD a day: saves 28.8 USD a day, 10,512 USD a year" in found.plan_changes[-1]
     assert "it costs 72 USD a day, the proposal saves 28.8 USD a day" in found.tiers[0].verdict
-    assert found.headline == "Shrink t: 36 USD a day less."
+    assert found.headline == "Shrink t: 28.8 USD a day less."
 
 
 def test_without_a_price_it_is_told_in_gpu_hours() -> None:
