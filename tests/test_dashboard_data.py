@@ -86,10 +86,15 @@ def queries_asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
         wait_for(all_answer, 2 * CEILING_SECONDS, every=1.0)
         found.silent = waiting
-        found.there = {
-            row["metric"]["__name__"] for row in query(prometheus, 'group by (__name__) ({job="sizewatch"})')
-        }
-        found.values = dict(_values(prometheus))
+
+        def there() -> bool:
+            rows = query(prometheus, 'group by (__name__) ({job="sizewatch"})')
+            found.there = {row["metric"]["__name__"] for row in rows}
+            found.values = dict(_values(prometheus))
+            return len(found.there) > 60 and all(found.values.values())
+
+        # A scrape that a busy machine misses makes everything stale until the next one.
+        wait_for(there, every=0.5)
         page = read_page("the agent", ask(daemon, "metrics"))
         files = sorted((Path(__file__).parent.parent / "grafana" / "dashboards").glob("*.json"))
         found.findings = [f"{one.rule}: {one.text}" for one in lint(files, catalogue([page]), ["cluster"]).findings]
