@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from exporters.prewarm_count import Counted, bounds_words, count_words
 from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_of, parts_sentence
 from exporters.prewarm_worth import Worth, worth_json, worth_lines
 from exporters.text_table import text_table
@@ -44,20 +45,6 @@ BECAUSE: Mapping[Decided, str] = {
     Decided.HOLD: "the hold before scaling down: so many were needed a short while ago",
     Decided.MAXIMUM: "the maximum of the tier; more would be needed",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """How the count was made: the margin, the demand that it is for (requests per second), the counts at the upper and the lower
-    bound of the capacity (None: open), and how full the recommended replicas are at that demand, also with one lost."""
-
-    target_utilization: float
-    survives_loss_from: int
-    demand_rps: float
-    fewest: int | None
-    most: int | None
-    utilization: float | None
-    utilization_one_lost: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +173,16 @@ def _recommended(report: Prewarm) -> list[str]:
     one = report.recommendation
     if one is None:
         return _filled(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
+    bounds = bounds_words(one.usable_rps, one.usable_low, one.usable_high)
     told = [
         ("because of", BECAUSE[one.decided_by]),
         ("demand", _demand(report, one)),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
-        ("usable", f"{number(one.usable_rps, 'per_second')} a replica{_usable_bounds(one)}: {one.usable_source}"),
-        ("count", _count_words(one)),
+        (
+            "usable",
+            f"{number(one.usable_rps, 'per_second')} a replica{bounds_words(one.usable_rps, one.usable_low, one.usable_high)}: {one.usable_source}",
+        ),
+        ("count", count_words(one.replicas, one.count)),
         (
             "never below",
             f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",
@@ -203,33 +194,6 @@ def _recommended(report: Prewarm) -> list[str]:
     for name, text in filter(lambda row: row[1], told):
         lines += _filled(text, f"  {name:11}  ", " " * 15)
     return lines
-
-
-def _usable_bounds(one: Recommendation) -> str:
-    """Between which bounds the capacity lies, in words; "" where they are the number itself."""
-    if one.usable_low == one.usable_high == one.usable_rps:
-        return ""
-    if one.usable_high is None:
-        return "" if one.usable_low is None else f" (at least {number(one.usable_low, 'per_second')})"
-    if one.usable_low is None:
-        return f" (at most {number(one.usable_high, 'per_second')})"
-    return f" ({number(one.usable_low, 'per_second')} to {number(one.usable_high, 'per_second')})"
-
-
-def _count_words(one: Recommendation) -> str:
-    """How full the recommended replicas are, by which margin they were counted, and between which counts the answer lies."""
-    counted = one.count
-    used = "" if counted.utilization is None else f"{counted.utilization:.0%} used"
-    if counted.utilization_one_lost is not None:
-        used += f", {counted.utilization_one_lost:.0%} with one lost"
-    text = f"{used} at {number(counted.demand_rps, 'per_second')}; up to {counted.target_utilization:.0%} may be used"
-    if counted.survives_loss_from:
-        text += f", and from {counted.survives_loss_from} replicas on one may be lost"
-    if (counted.fewest, counted.most) != (one.replicas, one.replicas) and (counted.fewest or counted.most):
-        least = "at least " if counted.most is None else "at most " if counted.fewest is None else ""
-        span = " to ".join(str(count) for count in (counted.fewest, counted.most) if count is not None)
-        text += f"; {least}{span} by the bounds of what a replica takes"
-    return text
 
 
 def _demand(report: Prewarm, one: Recommendation) -> str:

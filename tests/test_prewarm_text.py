@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from exporters.prewarm_count import Counted
 from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import (
     BECAUSE,
     OLD_SECONDS,
-    Counted,
     Decided,
     Prewarm,
     Recommendation,

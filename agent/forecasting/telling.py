@@ -13,8 +13,9 @@ import numpy as np
 from agent.forecasting import worth
 from agent.forecasting.exchange import Answer, Question
 from exporters.forecast_text import Forecast
+from exporters.prewarm_count import Counted
 from exporters.prewarm_demand import Highest
-from exporters.prewarm_text import Counted, Decided, Prewarm, Recommendation, Step, without_old_schedule
+from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step, without_old_schedule
 from exporters.prewarm_worth import Worth
 from exporters.time_words import span
 from forecast.forecaster import Path, Quality
