@@ -114,6 +114,24 @@ def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> No
     assert longer.lengths.prompt_tokens.low == pytest.approx(1600.0)
 
 
+def test_what_production_measured_counts_its_own_requests_and_is_not_converted_twice() -> None:
+    """A report wrote the operating point and the workload's lengths; the curve was measured with shorter requests."""
+    lengths = {"prompt_tokens": {"mean": 1600, "p50": 1500}, "generation_tokens": {"mean": 160, "p50": 150}}
+    short = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
+    view = tier_view(
+        workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths},
+        curve={"points": short},
+        operating_point={"usable_rps": 4.0, "low": 3.0, "high": 5.0, "source": "production"},
+    )
+    assert view.capacity is not None
+    assert view.capacity.lengths.prompt_tokens is not None
+    assert view.capacity.lengths.prompt_tokens.low == 1600
+    found = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
+    assert found is not None
+    assert found.rps == 4.0
+    assert not any("the benchmark had" in one.text for one in tier_findings("t", view.plan))
+
+
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
     view = tier_view()
     found = capacity_now(view, days(view, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
