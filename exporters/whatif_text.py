@@ -47,6 +47,8 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.usable is not None and found.utilization is not None:
         usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
         yield "Use", f"{found.utilization:.0%} of the {usable}"
+    elif found.usable is not None:
+        yield "Use", f"not known: {found.usable.reason}"
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     yield "Lengths", _lengths(found)
