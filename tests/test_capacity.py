@@ -15,6 +15,7 @@ from report_samples import POINTS, USABLE, hour, tier, tier_view
 from agent.config_keys import Forecast
 from agent.forecasting.asking import question
 from rules.capacity import (
+    EVALUATIONS,
     MOST_FALL,
     MOST_RISE,
     Capacity,
@@ -201,6 +202,16 @@ def test_capacity_never_moves_faster_than_it_says_and_ends_where_the_estimates_s
     lasting = damp_capacity([*estimates[:1], *[estimates[0]] * 7])
     assert lasting is not None
     assert lasting.rps == rates[0]
+
+
+def test_a_rise_that_a_week_does_not_complete_ends_in_one_step() -> None:
+    rates = [3.0] * EVALUATIONS + [12.0] * EVALUATIONS
+    estimates = [stated_capacity(rps, "seen") for rps in rates]
+    found = [damp_capacity(estimates[last - EVALUATIONS : last]) for last in range(EVALUATIONS, len(estimates) + 1)]
+    used = [one.rps for one in found if one is not None]
+    slowly = [3.0 * (1 + MOST_RISE) ** day for day in range(EVALUATIONS)]
+    assert used == pytest.approx([*slowly, 12.0])
+    assert slowly[-1] / 3.0 == pytest.approx(1.95, abs=0.01)
 
 
 def test_days_before_anything_was_known_do_not_hold_capacity_back() -> None:
