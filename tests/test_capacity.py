@@ -159,6 +159,24 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
     assert "load is not the cause" in found[-1].reason
 
 
+def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
+    view = tier_view()
+    slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
+    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in slow))
+    assert found is not None
+    assert found.rps == pytest.approx(5.0)
+    assert "does not keep the SLO up to 5 rps a replica, but production kept it there" in found.reason
+
+
+def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> None:
+    """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
+    view = tier_view()
+    week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
+    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in week))
+    assert found is not None
+    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
+
+
 def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_replicas() -> None:
     view = tier_view(curve=None)
     found = capacity_now(view, days(view, {}))
