@@ -106,7 +106,9 @@ def resize(seen: Seen, answers: Answers) -> Resize:
     plan, peak = seen.view.plan, peak_of(seen, workload)
     mixed = plan is not None and plan.pools == ("mixed",)
     counted = usable if usable and not usable.is_lower_bound else None
-    size = size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
+    size = (
+        size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
+    )
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))

@@ -144,7 +144,9 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
         utilization=per_replica / counted.rps if counted else None,
-        needed=replica_count(rps, counted, margin_of(seen.view.limits)) if counted and question.prompt_scale == 1 else None,
+        needed=replica_count(rps, counted, margin_of(seen.view.limits))
+        if counted and question.prompt_scale == 1
+        else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
         **_bills(seen, question, peak, rps),
