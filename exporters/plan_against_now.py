@@ -133,9 +133,11 @@ def _usable(tier: TierStatus) -> Planned | None:
     capacity = tier.view.capacity
     if capacity is None:
         return None
+    text = "usable" if capacity.high is not None else "usable, at least"
     if capacity.source is CapacitySource.PRODUCTION:
-        return Planned(value=capacity.rps, text=f"usable, by production ({capacity.planned_rps or 0:.3g} by the plan)")
-    return Planned(value=capacity.rps, text="usable" if capacity.high is not None else "usable, at least")
+        text += ", by production"
+        text += "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
+    return Planned(value=capacity.rps, text=text)
 
 
 def _slo(name: str) -> Callable[[TierPlan], Planned | None]:

@@ -130,7 +130,8 @@ def _operating_point(shown: _Shown) -> list[str]:
     lines += _row("usable", f"{least}{point.usable_rps:.4g} completed requests per second; {why}")
     lines += _measured_at(shown, point)
     if point.c_max is None:
-        return [*lines, *_row("C_max", "not known: no concurrencies are given")]
+        why = "the operating point names none" if point.given else "no concurrencies are given"
+        return [*lines, *_row("C_max", f"not known: {why}")]
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
     gap = f"{ceiling / point.usable_rps:.3g} x usable (guide 8.3: up to 2)"
     lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")

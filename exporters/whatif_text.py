@@ -50,6 +50,8 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
         long = "" if found.question.prompt_scale == 1 else ", were they as long as now"
         text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica{long}, of the {usable}"
         yield "Use", text
+    elif found.usable is not None:
+        yield "Use", f"not known: {found.usable.reason}"
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     yield "Lengths", _lengths(found)

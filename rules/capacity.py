@@ -95,7 +95,8 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
 def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
     """Return the capacity to use from the estimates of successive days, the newest last.
 
-    It follows each day's estimate, but falls by at most MOST_FALL of its value a day and rises by at most MOST_RISE.
+    It follows each day's estimate, but falls by at most MOST_FALL of its value a day and rises by at most MOST_RISE. It begins
+    with the oldest as it is: what all of them agree on is taken at once, also a rise that the days between did not complete.
     Days before the first estimate count for nothing. None where the newest day has no estimate.
     """
     newest = daily[-1] if daily else None

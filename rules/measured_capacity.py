@@ -119,7 +119,9 @@ def _estimate(
     if kept is None:
         return base
     slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
-    scaled = _scaled(base, view, points, kept) if slower else None
+    # All that broke it lies below a load that kept it: something else than load did, and how slow that was says nothing.
+    sound = [one for one in points if one.kept not in BAD]
+    scaled = _scaled(base, view, sound, kept) if slower and max(slower_than_planned(sound)) > 1 else None
     if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
         confirmed = _confirmed(base, kept)
         return confirmed if confirmed.rps == base.rps else replace(confirmed, lengths=present)
@@ -308,7 +310,19 @@ def _scaled(base: Capacity, view: TierView, points: Sequence[ProductionPoint], k
     best = max(kept.rps, found.usable_rps if found else LEAST_UNPROVEN * base.rps)
     planned = base.planned_rps or base.rps
     text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
-    text += f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"
+    if found is not None and found.usable_rps >= best:
+        text += (
+            f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"
+        )
+    else:
+        why = (
+            "production kept it there"
+            if best == kept.rps
+            else f"no less than {LEAST_UNPROVEN:.0%} of the plan is taken"
+        )
+        text += (
+            f"the benchmark's curve, so much slower, does not keep the SLO up to {best:.3g} rps a replica, but {why}"
+        )
     return replace(base, rps=best, low=kept.rps, high=max(best, planned), source=CapacitySource.PRODUCTION, reason=text)
 
 

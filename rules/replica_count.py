@@ -126,6 +126,8 @@ class ReplicaCount:
         text = f"{number(self.demand_rps, 'per_second')} at {number(self.capacity.rps, 'per_second')} a replica{target}"
         if 0 < self.margin.survives_loss_from <= self.replicas:
             text += ", one may be lost"
+        if self.replicas > count_replicas(self.demand_rps, self.capacity.rps, self.margin):
+            text += f", never fewer than {self.minimum}"
         return f"{text}: {self.replicas}"
 
 

@@ -105,7 +105,10 @@ def resize(seen: Seen, answers: Answers) -> Resize:
     usable = seen.view.capacity
     plan, peak = seen.view.plan, peak_of(seen, workload)
     mixed = plan is not None and plan.pools == ("mixed",)
-    size = size_fleet(plan, *peak, usable, margin_of(seen.view.limits)) if mixed and plan and peak and usable else None
+    counted = usable if usable and not usable.is_lower_bound else None
+    size = (
+        size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
+    )
     utilization = _utilization(seen)
     used = utilization.value if isinstance(utilization, Reading) else None
     full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
@@ -189,6 +192,11 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: C
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
     elif usable is None:
         found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
+    elif usable.is_lower_bound:
+        found.append(
+            f"the plan has no benchmark, and production kept the SLO up to {usable.rps:.3g} rps a replica, its highest load: "
+            "what a replica can take is not known"
+        )
     return tuple(found)
 
 

@@ -74,8 +74,8 @@ class Met:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The answer. `now` is as it was in the busiest hours (None: no replica was seen), `one_lost` with one replica fewer (None: of
-    one). `usable` is what a replica takes now, `utilization` the asked load's share of it, `needed`
-    the replicas for that load (None: other prompts, or what a replica takes is not known)."""
+    one). `usable` is what a replica takes now, `utilization` the asked load's share of it, `needed` the replicas for that load
+    (None: other prompts, or of what a replica takes not more than a lower bound is known)."""
 
     tier: str
     question: Question
@@ -129,6 +129,7 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
     slower = _slower(seen, points)
     ground = _ground(seen, served(slices, seen.view), tuple(hours), work, question, slower)
     usable = seen.view.capacity
+    counted = usable if usable is not None and not usable.is_lower_bound else None
     now = replicas_at(seen, peak.at if peak else None)
     found = limits(ground)
     breaks = first(found)
@@ -142,9 +143,9 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
         now=_at(replace(ground, scale=1.0), now, rps) if now else None,
         one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
         usable=usable,
-        utilization=per_replica / usable.rps if usable and usable.rps > 0 else None,
-        needed=replica_count(rps, usable, margin_of(seen.view.limits))
-        if usable is not None and question.prompt_scale == 1
+        utilization=per_replica / counted.rps if counted else None,
+        needed=replica_count(rps, counted, margin_of(seen.view.limits))
+        if counted and question.prompt_scale == 1
         else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,

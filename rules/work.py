@@ -74,11 +74,15 @@ class Work:
 
 
 def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> CapacityLengths:
-    """Return the lengths that an operating point was measured at: the curve's there, else those of the workload."""
+    """Return the lengths that an operating point was measured at: the curve's there, else those of the workload.
+
+    What production measured counts requests as long as the workload's: one report wrote both. The curve keeps its own.
+    """
     load, limits = plan.workload, plan.guardrails
+    of_production = plan.operating_point is not None and plan.operating_point.source == "production"
 
     def at(metric: str) -> float | None:
-        return curve.at(metric, point) if curve and point else None
+        return curve.at(metric, point) if curve and point and not of_production else None
 
     prompts = _planned(load.prompt_tokens if load else None, limits.max_prompt_tokens if limits else None)
     outputs = _planned(load.generation_tokens if load else None, limits.max_generation_tokens if limits else None)

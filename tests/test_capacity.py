@@ -15,6 +15,7 @@ from report_samples import POINTS, USABLE, hour, tier, tier_view
 from agent.config_keys import Forecast
 from agent.forecasting.asking import question
 from rules.capacity import (
+    EVALUATIONS,
     MOST_FALL,
     MOST_RISE,
     Capacity,
@@ -114,6 +115,24 @@ def test_longer_requests_are_more_work_and_a_replica_takes_fewer_of_them() -> No
     assert longer.lengths.prompt_tokens.low == pytest.approx(1600.0)
 
 
+def test_what_production_measured_counts_its_own_requests_and_is_not_converted_twice() -> None:
+    """A report wrote the operating point and the workload's lengths; the curve was measured with shorter requests."""
+    lengths = {"prompt_tokens": {"mean": 1600, "p50": 1500}, "generation_tokens": {"mean": 160, "p50": 150}}
+    short = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
+    view = tier_view(
+        workload={"requests_per_second": {"average": 30, "peak": 50}, **lengths},
+        curve={"points": short},
+        operating_point={"usable_rps": 4.0, "low": 3.0, "high": 5.0, "source": "production"},
+    )
+    assert view.capacity is not None
+    assert view.capacity.lengths.prompt_tokens is not None
+    assert view.capacity.lengths.prompt_tokens.low == 1600
+    found = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
+    assert found is not None
+    assert found.rps == 4.0
+    assert not any("the benchmark had" in one.text for one in tier_findings("t", view.plan))
+
+
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
     view = tier_view()
     found = capacity_now(view, days(view, {0: 30.0, DAYS - 1: 50.0}, slow_from=DAYS - 1))
@@ -138,6 +157,24 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
     assert [one.rps for one in found] == pytest.approx([5.0, USABLE / 2, USABLE / 2, USABLE])
     assert "no less than 50% of it is taken before a load is seen that does" in found[1].reason
     assert "load is not the cause" in found[-1].reason
+
+
+def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
+    view = tier_view()
+    slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
+    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in slow))
+    assert found is not None
+    assert found.rps == pytest.approx(5.0)
+    assert "does not keep the SLO up to 5 rps a replica, but production kept it there" in found.reason
+
+
+def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> None:
+    """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
+    view = tier_view()
+    week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
+    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in week))
+    assert found is not None
+    assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
 
 def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_replicas() -> None:
@@ -183,6 +220,16 @@ def test_capacity_never_moves_faster_than_it_says_and_ends_where_the_estimates_s
     lasting = damp_capacity([*estimates[:1], *[estimates[0]] * 7])
     assert lasting is not None
     assert lasting.rps == rates[0]
+
+
+def test_a_rise_that_a_week_does_not_complete_ends_in_one_step() -> None:
+    rates = [3.0] * EVALUATIONS + [12.0] * EVALUATIONS
+    estimates = [stated_capacity(rps, "seen") for rps in rates]
+    found = [damp_capacity(estimates[last - EVALUATIONS : last]) for last in range(EVALUATIONS, len(estimates) + 1)]
+    used = [one.rps for one in found if one is not None]
+    slowly = [3.0 * (1 + MOST_RISE) ** day for day in range(EVALUATIONS)]
+    assert used == pytest.approx([*slowly, 12.0])
+    assert slowly[-1] / 3.0 == pytest.approx(1.95, abs=0.01)
 
 
 def test_days_before_anything_was_known_do_not_hold_capacity_back() -> None:

@@ -73,6 +73,15 @@ def test_a_lower_bound_is_called_one() -> None:
     assert "not known: no concurrencies are given" in text
 
 
+def test_a_point_without_concurrency_is_not_said_to_lack_those_of_the_curve() -> None:
+    tiers = yaml.safe_load((PLANS / "guide-h100.yaml").read_text(encoding="utf-8"))["tiers"]
+    (tier,) = tiers.values()
+    tier["operating_point"] = {"usable_rps": 9.0, "source": "production"}
+    text = show(parse_plan({"schema": 1, "tiers": tiers}), NAMES["guide-h100"])
+    assert "C_max        not known: the operating point names none" in text
+    assert "no concurrencies are given" not in text
+
+
 def test_findings_are_listed_with_their_places() -> None:
     lines = shown("cpu-small").splitlines()
     assert "  ! curve.points: every point has fewer than 300 requests (16 to 192):" in lines

@@ -159,6 +159,15 @@ def test_without_a_benchmark_the_highest_load_that_kept_the_slo_is_what_is_known
     assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
 
 
+def test_a_lower_bound_of_capacity_sizes_no_fleet() -> None:
+    """It is the load that the present fleet gives a replica: more replicas lower it, and would ask for more again."""
+    found = week(tier_view(curve=None))
+    assert found.usable is not None
+    assert found.usable.is_lower_bound
+    assert (found.sized, found.proposal.kind, found.proposal.replicas) == (None, Kind.NONE, None)
+    assert "what a replica can take is not known" in found.proposal.sentence
+
+
 def test_step_11_by_hand() -> None:
     found = week().sized
     assert found is not None

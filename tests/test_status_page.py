@@ -33,6 +33,7 @@ from exporters.status_sections import FINDINGS_SHOWN
 from exporters.status_trend import charts
 from exporters.svg_charts import draw_panel
 from rules import slices
+from rules.capacity import CapacitySource, stated_capacity
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import FIRING, Cause, Certainty, Status, Subject, Unknown, Verdict
 
@@ -147,6 +148,19 @@ def test_a_tier_without_a_plan_says_so_at_every_number_and_still_shows_what_is_m
     assert text.count("not in plan ? not judged") >= 4
     assert "TTFT P99 790 ms known within 750 ms to 1 s" in text
     assert "GPU utilisation not exposed" in text
+
+
+def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None:
+    tier = planned_tier()
+    seen = replace(stated_capacity(3.0, "seen"), source=CapacitySource.PRODUCTION, planned_rps=None, high=None)
+    for capacity, text in (
+        (seen, "usable, at least, by production"),
+        (replace(seen, planned_rps=4.0, high=5.0), "usable, by production (4 by the plan)"),
+    ):
+        rows = compare(replace(tier, view=slices.with_capacity(tier.view, capacity)))
+        (tile,) = (one for one in rows if one.row.key == "completed_rps_per_replica")
+        assert tile.planned is not None
+        assert tile.planned.text == text
 
 
 def test_what_cannot_be_judged_is_folded_away_with_its_reason() -> None:

@@ -166,6 +166,9 @@ def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() 
     assert told.gap is Gap.NOT_IN_PLAN
     assert beyond.first is None
     assert beyond.one_lost_rps is None
+    assert held.usable is not None
+    assert held.usable.is_lower_bound
+    assert (held.utilization, held.needed) == (None, None)
 
 
 def test_an_operating_point_given_by_hand_is_a_limit_and_named_the_plan_s() -> None:

@@ -225,7 +225,7 @@ def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.Capt
     ("part", "instances", "code", "said"),
     [
         ("cost", "10", 0, "20 GPU-hours an hour; the plan has no price"),
-        ("curve", "10", 0, "the plan has no benchmark"),
+        ("curve", "10", 0, "Use not known: the plan has no benchmark"),
         ("curve", "5", 3, "at which load something breaks is not known"),
         ("workload", "10", 0, "30 rps: the peak on"),
     ],
