@@ -212,7 +212,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
     The operator's word stands although production kept the SLO above it: there may be reasons that no metric shows.
     """
     best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
-    sure = kept.rps >= NEAR * base.rps
+    sure = kept.rps >= NEAR * base.rps and kept.kept is Kept.KEPT
     whose = "the benchmark's" if base.source is CapacitySource.BENCHMARK else "the planned"
     return replace(
         base,

@@ -65,8 +65,11 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
 
 
 def refutes_plan(capacity: Capacity | None) -> TypeGuard[Capacity]:
-    """Return whether production measured another capacity than the plan has, by more than SAME."""
-    if capacity is None or capacity.source is not CapacitySource.PRODUCTION:
+    """Return whether production measured another capacity than the plan has, by more than SAME.
+
+    Where no load kept the SLO nothing was measured: written into a plan, such a number would be the floor of the next one.
+    """
+    if capacity is None or capacity.source is not CapacitySource.PRODUCTION or capacity.kept_rps is None:
         return False
     return capacity.planned_rps is None or abs(capacity.rps / capacity.planned_rps - 1) > SAME
 
