@@ -30,7 +30,7 @@ from waiting import CEILING_SECONDS, free_port
 
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
-from agent.config_findings import weaknesses
+from agent.config_findings import mistakes, weaknesses
 from agent.doctor import Finding, exit_code, format_text, run_checks
 from agent.doctor_findings import Level
 from agent.errors import ScrapeError
@@ -315,7 +315,7 @@ FAULTS: tuple[tuple[Fault, str, Level, str, str], ...] = (
     (own_certificate(3), "web", WARN, "web.pem, is good for 3 days more (", "see why it was not renewed"),
     (own_certificate(-3), "web", FAIL, "web.pem, ended ", "renew it, then reload (SIGHUP)"),
     (several_behind_one_address, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
-    (one_engine_twice, "config", WARN, "targets[1].url: is that of targets[0]", "correct it"),
+    (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
     (a_proxy, "target cpu-small/r", FAIL, "connection refused", "the proxy of the environment"),
     (slow_stranger_at_our_port, "web", FAIL, "is taken, and not by a sizewatch", "see who holds it"),
     (alertmanager_that_refuses, "alerting", FAIL, "answered 401", "give what it asks for in alerting.alertmanagers"),
@@ -381,7 +381,8 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
 def findings(folder: Path, keys: Keys) -> tuple[Finding, ...]:
     targets = keys.pop("targets", ())
     plain = loaded(folder, *targets, **{"report": {"enabled": False}, **keys})
-    return run_checks(replace(plain, warnings=weaknesses(plain.config, plain.plan)))
+    told = {"mistakes": mistakes(plain.config, plain.plan), "warnings": weaknesses(plain.config, plain.plan)}
+    return run_checks(replace(plain, **told))
 
 
 @pytest.mark.parametrize(("fault", "check", "level", "text", "advice"), FAULTS)
