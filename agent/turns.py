@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agent.history.keeping import Keeping
     from agent.kubernetes.joining import Pods
 
-DAY_SECONDS, HOUR_SECONDS = 86400.0, 3600.0
+DAY_SECONDS = 86400.0
 
 MOST_EVENTS = 1_000
 """Events of the last day in memory; a replica that restarts every minute fills it in a day."""
@@ -85,7 +85,7 @@ class Turns:
         self.defects = 0
         self.memory = threading.Lock()
         self.versions = versions
-        self._measured_hour: float | None = None
+        self._measured_day: float | None = None
         self._scrapers = scrapers
         self._clock = clock
 
@@ -226,14 +226,14 @@ class Turns:
             self.watcher.told(answers)
 
     def measure_capacities(self, views: Mapping[str, TierView], now: float, *, again: bool = False) -> None:
-        """What a replica of each tier can take, once for each whole hour: commands read the same history at the same hour.
-        `again`: the history has another past now."""
-        hour = now // HOUR_SECONDS
-        if self.history is None or (hour == self._measured_hour and not again):
+        """What a replica of each tier can take, once for each day: commands read the same days of the history. `again`: the
+        history has another past now."""
+        day = now // DAY_SECONDS
+        if self.history is None or (day == self._measured_day and not again):
             return
         found = self.history.measured_views(views, self.versions, now)
         if found is not None:
-            self._measured_hour = hour
+            self._measured_day = day
             with self.memory:
                 self.watcher.set_capacities(found)
 
@@ -241,8 +241,8 @@ class Turns:
         """The memory of another configuration's turns: replicas that are still watched go on as if nothing happened."""
         watched = {target.key for target in self.targets}
         self.watcher.take_over(before.watcher, watched)
-        if self._measured_hour is None and self.versions == before.versions:
-            self._measured_hour = before._measured_hour
+        if self._measured_day is None and self.versions == before.versions:
+            self._measured_day = before._measured_day
         workers = {one.key for one in self.pods.workers()} if self.pods is not None else set()
         self.ledger.take_over(before.ledger, watched | workers)
         self.gpus.keep(watched)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rules.replica_count import ReplicaCount
 from rules.wording import number
 
 
@@ -22,6 +23,19 @@ class Counted:
     most: int | None
     utilization: float | None
     utilization_one_lost: float | None
+
+
+def counted_of(one: ReplicaCount) -> Counted:
+    """Return a count as commands and pages tell it."""
+    return Counted(
+        target_utilization=one.margin.target_utilization,
+        survives_loss_from=one.margin.survives_loss_from,
+        demand_rps=one.demand_rps,
+        fewest=one.fewest,
+        most=one.most,
+        utilization=one.utilization,
+        utilization_one_lost=one.utilization_one_lost,
+    )
 
 
 def bounds_words(best: float, low: float | None, high: float | None) -> str:

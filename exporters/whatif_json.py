@@ -5,8 +5,10 @@ Owns the structure (docs/what-if.md describes it key by key). A key that changes
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from exporters.prewarm_count import counted_of
 from exporters.whatif_words import headline
 from rules.replica_count import ReplicaCount
 from rules.signals import Missing, SignalValue
@@ -61,15 +63,7 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
 def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
     if one is None:
         return None
-    return {
-        "replicas": one.replicas,
-        "low": one.fewest,
-        "high": one.most,
-        "target_utilization": one.margin.target_utilization,
-        "survives_loss_from": one.margin.survives_loss_from,
-        "utilization": one.utilization,
-        "utilization_one_lost": one.utilization_one_lost,
-    }
+    return {"replicas": one.replicas, **asdict(counted_of(one))}
 
 
 def _at_load(one: AtLoad | None) -> dict[str, Any] | None:

@@ -28,9 +28,6 @@ from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status, Unknown
 from rules.wording import number
 
-APART = frozenset({"prefill", "decode"})
-"""Pools whose replicas each do a part of a request: usable requests a second of a replica say nothing of them."""
-
 NO_FORECAST = "no forecast is made yet"
 
 Z = NormalDist().inv_cdf(CONFIDENCE)
@@ -91,7 +88,7 @@ def judge_demand(case: Case) -> Answer:
     supply = _supply(case)
     if supply is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    if APART & set(case.view.pools.values()):
+    if not case.view.serves_whole_requests:
         return case.unknown(Gap.NOT_IN_PLAN, "usable rps are those of whole replicas, not of a pool: see PdRatioOff")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")

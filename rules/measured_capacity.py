@@ -17,11 +17,13 @@ from rules.curve import CERTAIN_REQUESTS, OperatingPoint
 from rules.judging import LIKELY_CONFIDENCE, Case, Comparable, comparable
 from rules.judging_tails import beyond_chance, tail_of
 from rules.plan import Point
+from rules.readings import families_of
 from rules.resize_curve import BAD, FINE, Kept, ProductionPoint, production_points
-from rules.signals import Reading, SignalValue
-from rules.slices import Slice, TierView, place
+from rules.signals import BY_NAME, Reading, SignalValue
+from rules.slices import Slice, TierView, sum_by_bin
 from rules.verdicts import Certainty
 from rules.ways import replica_rate
+from rules.windows import Window
 from rules.work import UNTOLD, CapacityLengths, MeanTokens, computed_share, work_of
 
 DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
@@ -33,7 +35,10 @@ SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
 
 SAME_WORK = 1.05
-"""Requests within so many times the planned work are the planned ones: lengths of a week scatter by as much."""
+"""Requests within so many times the planned work are the planned ones: as near as the next plan calls a mean the same."""
+
+WORK_FAMILIES = families_of(BY_NAME["fleet_utilization"])
+"""What `rules.work` reads of a window."""
 
 LEAST_UNPROVEN = 0.5
 """Of the plan's capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
@@ -49,7 +54,7 @@ def capacity_now(view: TierView, days: Iterable[Iterable[Slice]]) -> Capacity | 
 
     Each of the last EVALUATIONS days gets an estimate from the EVIDENCE_DAYS that end with it; `damp_capacity` joins them.
     """
-    if not _serves_whole_requests(view):
+    if not view.serves_whole_requests:
         return planned_capacity(view.plan) if view.plan else None
     sums = [sum_by_bin(day) for day in days]
     estimates = [
@@ -57,26 +62,6 @@ def capacity_now(view: TierView, days: Iterable[Iterable[Slice]]) -> Capacity | 
         for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
     ]
     return damp_capacity(estimates)
-
-
-def _serves_whole_requests(view: TierView) -> bool:
-    """Whether a replica of the tier does all of a request; else no load of whole requests says what one can take."""
-    return not (set(view.pools.values()) & {"prefill", "decode"} or (view.plan and view.plan.pools != ("mixed",)))
-
-
-def sum_by_bin(slices: Iterable[Slice]) -> tuple[Slice, ...]:
-    """Return one slice a load bin, and one for what was beyond the benchmark."""
-    grouped: dict[int | None, list[Slice]] = {}
-    for one in slices:
-        grouped.setdefault(one.bin, []).append(one)
-    return tuple(
-        # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
-        replace(
-            place(windows.add(one.window for one in several), None, None, bin),
-            beyond=next((one.beyond for one in several if one.beyond), ""),
-        )
-        for bin, several in grouped.items()
-    )
 
 
 def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
@@ -87,9 +72,10 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
     equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
     kept it was broken by something else than load: a cascade, a restart.
     """
-    present = present_lengths(bins)
+    whole = windows.add_of((one.window for one in bins), WORK_FAMILIES) if bins else None
+    present = present_lengths(whole) if whole is not None else UNTOLD
     planned = planned_capacity(view.plan) if view.plan else None
-    plan = at_present_lengths(planned, bins, present) if planned else None
+    plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
     found = _estimate(view, bins, plan, present)
     if found is None or planned is None or plan is None or plan.rps == planned.rps:
         return found
@@ -128,11 +114,10 @@ def _estimate(
     return replace(scaled, lengths=present)
 
 
-def present_lengths(bins: Iterable[Slice]) -> CapacityLengths:
-    """Return the mean lengths of the requests in these bins; a part of them that no engine tells is not known."""
-    whole = windows.add(one.window for one in bins) if bins else None
-    finished = whole.counters.get("requests_finished", 0.0) if whole else 0.0
-    if whole is None or finished <= 0:
+def present_lengths(whole: Window) -> CapacityLengths:
+    """Return the mean lengths of the requests of a window; a part of them that no engine tells is not known."""
+    finished = whole.counters.get("requests_finished", 0.0)
+    if finished <= 0:
         return UNTOLD
 
     def mean(family: str) -> MeanTokens | None:
@@ -147,14 +132,12 @@ def present_lengths(bins: Iterable[Slice]) -> CapacityLengths:
     )
 
 
-def at_present_lengths(plan: Capacity, bins: Sequence[Slice], present: CapacityLengths) -> Capacity:
-    """Return the plan's capacity in requests of the present lengths: longer ones are more work (DESIGN 3.12).
+def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) -> Capacity:
+    """Return the plan's capacity in requests of the `present` lengths, those of `whole`: longer ones are more work (DESIGN 3.12).
 
     It stays as it is while the difference is within SAME_WORK, or where the lengths of either are not known.
     """
-    whole = windows.add(one.window for one in bins) if bins else None
-    work = work_of(whole, plan.lengths) if whole is not None else None
-    each = replica_rate(whole, "requests_finished") if whole is not None else None
+    work, each = work_of(whole, plan.lengths), replica_rate(whole, "requests_finished")
     if work is None or not each or not work.total.value:
         return plan
     factor = work.total.value / each

@@ -89,8 +89,7 @@ def covered(several: Sequence[Window]) -> bool:
 
 def not_mixed(case: Case) -> Unknown | None:
     """Why fleet utilisation means nothing for a tier whose pools are served apart: usable rps is a whole replica's."""
-    plan = case.view.plan
-    if plan is None or plan.pools == ("mixed",):
+    if case.view.serves_whole_requests:
         return None
     return case.unknown(
         Gap.NOT_IN_PLAN, "the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart"

@@ -15,7 +15,7 @@ from rules.envelope import metric_value
 from rules.plan import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.plan_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan_mistakes import MISTAKES
-from rules.replica_count import count_fleet, margin_of
+from rules.replica_count import count_fleet_of, margin_of
 from rules.sizing import littles_ceiling_rps
 from rules.work import capacity_lengths
 
@@ -187,7 +187,7 @@ def _short_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     safety = fleet.safety_factor or 1.0
-    needed = count_fleet(rates.peak, case.point.usable_rps, safety, margin_of(), max(1, fleet.minimum_warm or 1))
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
     if carried < rates.peak:
@@ -205,9 +205,7 @@ def _large_fleet(case: Case) -> Found:
     if not (rates and rates.peak and fleet and case.point):
         return
     per_replica = case.tier.gpu.per_replica
-    needed = count_fleet(
-        rates.peak, case.point.usable_rps, fleet.safety_factor or 1.0, margin_of(), max(1, fleet.minimum_warm or 1)
-    )
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
     carried = fleet.instances * case.point.usable_rps
     # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
     if fleet.instances <= needed + 1:

@@ -33,6 +33,10 @@ longest tail of the guide's lengths (P99 / P50 = 5) would have to be its mean.""
 FAR_SHORT = 10.0
 """A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
 
+FAR_ABOVE = 2.0
+"""A replica that takes more than so many times the highest load of its benchmark is not the replica that was measured, or the
+value is the whole fleet's: production's own capacity is taken up to loads that it has seen, and rises by 10 % a day."""
+
 SAME_AS_FLEET = 0.25
 """A factor within this share of the number of replicas is that number."""
 
@@ -145,6 +149,20 @@ def _other_rate(case: Case) -> Found:
     yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
 
 
+def _unmeasured_capacity(case: Case) -> Found:
+    """An operating point far above every load that the benchmark completed."""
+    given = case.tier.operating_point
+    if given is None or case.curve is None or given.usable_rps <= FAR_ABOVE * case.curve.top_rps:
+        return
+    text = f"{given.usable_rps:.6g} rps are {given.usable_rps / case.curve.top_rps:.3g} times the highest load of the curve"
+    instead = _of_the_fleet(case, given.usable_rps / case.curve.top_rps)
+    yield (
+        "operating_point.usable_rps",
+        "mistake",
+        f"{text} ({case.curve.top_rps:.4g} rps); {instead}, or benchmark again",
+    )
+
+
 def _refused_traffic(case: Case) -> Found:
     """A limit of the gateway below the lengths that the tier was sized for."""
     guards, workload = case.tier.guardrails, case.tier.workload
@@ -193,6 +211,7 @@ MISTAKES: tuple[Callable[[Case], Found], ...] = (
     _impossible_load,
     _other_lengths,
     _other_rate,
+    _unmeasured_capacity,
     _refused_traffic,
     _untold_p99,
 )

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
+from rules.plan import TierPlan
 from rules.wording import number
 
 ROUNDING = 1e-9
@@ -84,6 +85,17 @@ def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, marg
         raise ValueError(f"a peak of {peak_rps} rps with a safety factor of {safety_factor} needs no fleet")
     planned = math.ceil(round(peak_rps * safety_factor / capacity_rps, 9))
     return max(minimum, planned, count_replicas(peak_rps, capacity_rps, margin))
+
+
+def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin: Margin) -> int:
+    """Return Step 11 with the safety factor and the minimum warm count of a plan; 1 where it has none.
+
+    Without a safety factor the margin alone counts: the guide's 50 % are for new deployments. Raises ValueError as `count_fleet`.
+    """
+    fleet = plan.fleet
+    safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
+    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 1
+    return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def resize(seen: Seen, answers: Answers) -> Resize:
     workload, points = workload_now(seen), production_points(seen.view, seen.bins)
     usable = seen.view.capacity
     plan, peak = seen.view.plan, peak_of(seen, workload)
-    mixed = plan is not None and plan.pools == ("mixed",)
+    mixed = seen.view.serves_whole_requests
     counted = usable if usable and not usable.is_lower_bound else None
     size = (
         size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
@@ -188,7 +188,7 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: C
         found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
     if plan is None:
         found.append("the tier has no plan")
-    elif plan.pools != ("mixed",):
+    elif not seen.view.serves_whole_requests:
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
     elif usable is None:
         found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")

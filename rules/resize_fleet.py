@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rules.capacity import Capacity
 from rules.money import HOURS_A_DAY
 from rules.plan import TierPlan
-from rules.replica_count import Margin, ReplicaCount, count_fleet, replica_count
+from rules.replica_count import Margin, ReplicaCount, count_fleet_of, replica_count
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow
 from rules.sizing import cost_per_million_tokens
@@ -68,11 +68,7 @@ class Costed:
 
 
 def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> Sized:
-    """Return Step 11 for a peak that was seen: `count_fleet`, never fewer than are kept warm.
-
-    Where the plan has no safety factor the margin alone counts: the peak was measured, and the guide's 50 % are for new
-    deployments.
-    """
+    """Return Step 11 for a peak that was seen, with its arithmetic."""
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
     warm = max(1, fleet.minimum_warm if fleet and fleet.minimum_warm else 1)
@@ -80,9 +76,9 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
     told = "plan" if fleet and fleet.safety_factor else "none in the plan"
 
     def replicas(rps: float | None) -> int | None:
-        return count_fleet(peak_rps, rps, safety, margin, warm) if rps else None
+        return count_fleet_of(plan, peak_rps, rps, margin) if rps else None
 
-    chosen = count_fleet(peak_rps, capacity.rps, safety, margin, warm)
+    chosen = count_fleet_of(plan, peak_rps, capacity.rps, margin)
     share, one_lost = margin.target_utilization, margin.survives_loss_from
     terms = (
         Term(name="peak", value=peak_rps, unit="per_second", source=peak_source),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rules import periods, windows
 from rules.arrivals import Demand
-from rules.slices import Slice, TierView, place
+from rules.slices import Slice, TierView, sum_by_bin
 from rules.watch_long import HOUR_SECONDS
 from rules.windows import MINUTE_SECONDS, Window
 
@@ -101,14 +101,7 @@ class SeenSoFar:
         recent = self.until - RECENT_SECONDS
         self.lately = _added(self.lately, [one for one in slices if _middle(one.window) >= recent])
         for one in (found for found in present if _middle(found.window) >= recent):
-            self.bins[one.bin] = self._together(one)
-
-    def _together(self, one: Slice) -> Slice:
-        before = self.bins.get(one.bin)
-        window = one.window if before is None else windows.add((before.window, one.window))
-        # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
-        placed = place(window, None, None, one.bin)
-        return replace(placed, beyond=one.beyond or (before.beyond if before is not None else ""))
+            (self.bins[one.bin],) = sum_by_bin([*([self.bins[one.bin]] if one.bin in self.bins else []), one])
 
     def _add_demand(self, demand: tuple[Demand, ...]) -> None:
         grouped: dict[float, list[float]] = {}

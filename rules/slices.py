@@ -10,13 +10,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rules import histograms
+from rules import histograms, windows
 from rules.capacity import Capacity, planned_capacity
 from rules.curve import Curve
 from rules.histograms import Histogram
 from rules.plan import TierPlan
 from rules.readings import Basis, replica_rate
 from rules.windows import Window
+
+APART = frozenset({"prefill", "decode"})
+"""Pools whose replicas each do a part of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,15 @@ class TierView:
     itl_comparable: bool = True
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def serves_whole_requests(self) -> bool:
+        """Whether each replica does all of a request: not where prefill and decode are served apart, by the plan or by the targets.
+
+        Of other replicas no load of whole requests says what one can take.
+        """
+        planned = self.plan is None or self.plan.pools == ("mixed",)
+        return planned and not APART & set(self.pools.values())
 
     @property
     def capacity(self) -> Capacity | None:
@@ -154,6 +166,21 @@ class BinSum:
     def sampled(self, family: str) -> bool:
         """Whether any of it comes from a plain poll."""
         return any(family in s.window.sampled for s in self.slices)
+
+
+def sum_by_bin(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """Return one slice a load bin, and one for what was beyond the benchmark, by the bins that each was booked in."""
+    grouped: dict[int | None, list[Slice]] = {}
+    for one in slices:
+        grouped.setdefault(one.bin, []).append(one)
+    return tuple(
+        # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
+        replace(
+            place(windows.add(one.window for one in several), None, None, bin),
+            beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
+        )
+        for bin, several in grouped.items()
+    )
 
 
 def by_bin(slices: Iterable[Slice], curve: Curve) -> dict[int, BinSum]:

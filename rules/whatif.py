@@ -106,7 +106,7 @@ class WhatIf:
 def not_answerable(seen: Seen, question: Question) -> str:
     """Why nothing can be predicted of a tier; "" where something can."""
     plan = seen.view.plan
-    if (plan is not None and plan.pools != ("mixed",)) or set(seen.view.pools.values()) & {"prefill", "decode"}:
+    if not seen.view.serves_whole_requests:
         return (
             "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
             "curve is of a mixed one"

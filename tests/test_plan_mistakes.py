@@ -108,6 +108,11 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             "workload.requests_per_second.peak",
             "46.2 times what the planned 13 replicas carry (156 rps); if they are requests a minute, write 120",
         ),
+        (
+            put("operating_point", {"usable_rps": 500, "source": "production"}),
+            "operating_point.usable_rps",
+            "500 rps are 27.8 times the highest load of the curve (18 rps); write the rates of one replica",
+        ),
         (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3800"),
         (
             requests(16, 16, 16, 16, 16, 16, 16),
@@ -132,6 +137,7 @@ def test_a_grave_mistake_is_told_first_with_its_path_and_what_to_write(edit: Edi
         # Only what the capacity rests on, 10 and 14 rps, must have a P99.
         requests(16, 16, 16, 100, 100, 16, 16),
         put("guardrails.max_prompt_tokens", 3800),
+        put("operating_point", {"usable_rps": 24, "source": "production"}),
         put("workload.requests_per_second", {"average": 600, "peak": 1560}),
     ],
 )

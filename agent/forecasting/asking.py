@@ -17,8 +17,6 @@ from rules.slices import TierView
 from rules.starts import Start
 from rules.windows import MINUTE_SECONDS
 
-APART = frozenset({"prefill", "decode"})
-
 
 def cold_start_of(view: TierView, starts: Iterable[Start]) -> ColdStart | None:
     """The tier's cold start from its starts and its plan."""
@@ -76,7 +74,7 @@ def question(
 
 def _no_replicas(view: TierView) -> str:
     """Why replicas cannot be counted, in words; empty where they can."""
-    if APART & set(view.pools.values()):
+    if not view.serves_whole_requests:
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
     if view.capacity is None or view.capacity.is_lower_bound:
         return "the plan has no curve to derive usable rps from"

@@ -6,14 +6,14 @@ and the day's schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from agent.forecasting import worth
 from agent.forecasting.exchange import Answer, Question
 from exporters.forecast_text import Forecast
-from exporters.prewarm_count import Counted
+from exporters.prewarm_count import Counted, counted_of
 from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step, without_old_schedule
 from exporters.prewarm_worth import Worth
@@ -173,17 +173,7 @@ def _counted(why: Why) -> Counted:
     """The recommended replicas at the demand that they are for, with the counts at the bounds of the capacity."""
     demand = max(why.quantile_rps or 0.0, why.now_rps)
     counted = replica_count(demand, why.capacity, why.margin, minimum=why.minimum)
-    carried = why.replicas * why.capacity.rps
-    one_lost = carried - why.capacity.rps
-    return Counted(
-        target_utilization=why.margin.target_utilization,
-        survives_loss_from=why.margin.survives_loss_from,
-        demand_rps=demand,
-        fewest=counted.fewest,
-        most=counted.most,
-        utilization=demand / carried if carried > 0 else None,
-        utilization_one_lost=demand / one_lost if one_lost > 0 else None,
-    )
+    return counted_of(replace(counted, replicas=why.replicas))
 
 
 def _schedule(asked: Question, projection: Projection | None, found: Found) -> tuple[tuple[Step, ...], float | None]:

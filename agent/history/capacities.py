@@ -1,7 +1,7 @@
 """The capacity of each tier, asked of the history: whoever counts replicas or judges use takes it from here.
 
-Owns which days are read. The estimate is `rules.measured_capacity`'s. The daemon and every command ask in this one way, at
-whole hours, so that they count with the same number.
+Owns which days are read: whole ones of UTC, up to the last midnight. The estimate is `rules.measured_capacity`'s. The daemon and
+every command ask in this one way, so that they count with the same number, and that number stands for a day.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from rules.capacity import Capacity
 from rules.measured_capacity import DAY_SECONDS, DAYS, capacity_now
 from rules.slices import TierView, with_capacity
 
-HOUR_SECONDS = 3600.0
-
 
 def read_capacity(store: Reader, view: TierView, version: str, now: float) -> Capacity | None:
-    """Return the capacity of one replica at the last whole hour before `now` (unix seconds), from the hours under the present plan.
+    """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
 
     None where neither plan nor production tells. Raises HistoryTrouble.
     """
-    until = now // HOUR_SECONDS * HOUR_SECONDS
+    until = now // DAY_SECONDS * DAY_SECONDS
     begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
     return capacity_now(view, (store.bins(view.tier, begin, begin + DAY_SECONDS, version) for begin in begins))
 
