@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Else every process that tests start compiles the whole project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test tools lint sbom audit bench soak clean chaos fuzz
 
 $(STAMP): requirements.lock pyproject.toml

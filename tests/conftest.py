@@ -28,9 +28,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def past_fleet(tmp_path_factory: pytest.TempPathFactory) -> PastFleet:
     """Filled once, as it takes long; what tests do to their copies is theirs."""
+    from building import build_once
     from past_fleet import PastFleet
 
-    return PastFleet(tmp_path_factory.mktemp("past") / "fleet")
+    return build_once(tmp_path_factory, "past-fleet", PastFleet)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""The simulated fleet with two weeks behind it, filled once a process: every test that goes on with it gets a copy."""
+"""The simulated fleet with two weeks behind it, filled once a run: every test that goes on with it gets a copy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class PastFleet:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._past = fill(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
+        # What goes on from here are the engines; the store is closed, and neither can go to another process.
+        del self._past.filling._store, self._past.filling._keeping
 
     def into(self, folder: Path) -> Past:
         """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
         shutil.copytree(self._folder, folder)
         filling = copy.copy(self._past.filling)
-        # What goes on from here are the engines.
         filling._tiers = copy.deepcopy(filling._tiers)
         return replace(self._past, filling=filling)

@@ -172,7 +172,10 @@ def test_closing_does_not_wait_for_a_hanging_library(nvml):
     reader = NvmlReader(deadline_seconds=0.1)
     nvml.set({"hang.nvmlDeviceGetCount_v2": 1})
     reader.read(0.0)
-    reader.close()
+    closing = threading.Thread(target=reader.close, daemon=True)
+    closing.start()
+    closing.join(CEILING_SECONDS)
+    assert not closing.is_alive()
     nvml.set({"hang.nvmlDeviceGetCount_v2": None})
 
 

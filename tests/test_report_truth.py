@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from building import build_once
 
 from agent.config import load as load_config
 from agent.demo.past.demand import DAY, HOUR, Demand, Pattern
@@ -90,8 +91,11 @@ class Told:
 
 @pytest.fixture(scope="module", name="told")
 def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return build_once(tmp_path_factory, "report-truth", told_of)
+
+
+def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
-    folder: Path = tmp_path_factory.mktemp("truth") / "fleet"
     past = fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     targets = [
         {"tier": name, "replica": one.name, "url": nobody(one.name)}

@@ -118,8 +118,11 @@ def test_the_asker_gets_openmetrics_and_gzip_for_the_asking(plain: WebServer) ->
 def test_stopping_is_a_matter_of_moments() -> None:
     with serving(head_seconds=3600.0, timeout_seconds=3600.0) as server, silent(server, 2, b"GET / HT"):
         ask(server)
+        stopping = threading.Thread(target=server.stop, daemon=True)
+        stopping.start()
+        stopping.join(CEILING_SECONDS)
         # Nobody is waited for, not even one that has begun.
-        server.stop()
+        assert not stopping.is_alive()
 
 
 def test_head_tells_the_headers_without_the_page(plain: WebServer) -> None:
