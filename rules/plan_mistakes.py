@@ -150,8 +150,8 @@ def _other_rate(case: Case) -> Found:
 
 
 def _unmeasured_capacity(case: Case) -> Found:
-    """An operating point far above every load that the benchmark completed."""
-    given = case.tier.operating_point
+    """A given operating point that counts, far above every load that the benchmark completed."""
+    given = case.point if case.point and case.point.given else None
     if given is None or case.curve is None or given.usable_rps <= FAR_ABOVE * case.curve.top_rps:
         return
     text = f"{given.usable_rps:.6g} rps are {given.usable_rps / case.curve.top_rps:.3g} times the highest load of the curve"
