@@ -72,9 +72,10 @@ def _grid(edges: Grid) -> Grid:
 
 
 def _number(value: float) -> int | float | str:
-    if not math.isfinite(value):
-        return str(value)
-    return int(value) if abs(value) < EXACT_INTEGER and value == int(value) else value
+    # Every count of every histogram of a history goes through here; of infinities and NaN the remainder is NaN.
+    if value % 1 == 0 and -EXACT_INTEGER < value < EXACT_INTEGER:
+        return int(value)
+    return value if math.isfinite(value) else str(value)
 
 
 def _numbers(values: Mapping[str, float]) -> dict[str, int | float | str]:

@@ -153,9 +153,9 @@ class Marker:
     until: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Engine:
-    """One generation of one engine.
+    """One generation of one engine, which is equal to itself alone: it is looked up for every name of a page.
 
     A page belongs to it when one of `signatures` is on it and that series carries all of `signature_labels` and none of
     `signature_without`. `wrappers` are prefixes that others put before its names (Ray, KServe). `repeats` are labels
