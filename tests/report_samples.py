@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from judging_samples import gauge, seen
@@ -158,7 +159,13 @@ def minutes_of(one: Window) -> tuple[Demand, ...]:
     key = repr(first)
     if key not in _HOURS:
         _HOURS[key] = arrivals.demand(arrivals.by_minute(first))
-    return tuple(replace(minute, start=minute.start + one.start - START) for minute in _HOURS[key])
+    return _moved(key, one.start - START)
+
+
+@lru_cache(maxsize=1024)
+def _moved(key: str, seconds: float) -> tuple[Demand, ...]:
+    """The minutes of such an hour, so many seconds later."""
+    return tuple(replace(minute, start=minute.start + seconds) for minute in _HOURS[key])
 
 
 def seen_of(view: TierView, several: Iterable[Window], since: float = START, until: float = START + WEEK) -> Seen:

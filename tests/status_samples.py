@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,7 @@ def wave(ago: float, size: float = 1.0) -> float:
     return size * (0.12 * math.sin(ago / 7) + 0.05 * math.sin(ago * 2.3))
 
 
+@cache
 def planned_tier() -> TierStatus:
     """`h100-llama70b-fp8`: as planned but for its prefix hits; one of four replicas does not answer."""
     name = "h100-llama70b-fp8"
@@ -271,6 +273,7 @@ def planned_tier() -> TierStatus:
     )
 
 
+@cache
 def cascading_tier() -> TierStatus:
     """`l40s-qwen14b`: its second replica fills its KV cache, evicts, queues, and users wait."""
     name = "l40s-qwen14b"
