@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-def rooms_of(path: Path) -> set[str]:
-    return {module.partition(".")[0] for module in imported(path)}
+@cache
+def rooms_of(path: Path) -> frozenset[str]:
+    return frozenset(module.partition(".")[0] for module in imported(path))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
