@@ -17,7 +17,7 @@ from rules.envelope import metric_value
 from rules.money import amount
 from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.plan_findings import tier_findings
-from rules.replica_count import count_fleet_of, margin_of
+from rules.replica_count import count_fleet_of, fleet_terms, margin_of
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 from rules.work import MeanTokens, capacity_lengths
 
@@ -162,8 +162,7 @@ def _fleet(shown: _Shown) -> list[str]:
     rates = tier.workload.requests_per_second if tier.workload else None
     lines: list[str] = []
     if rates and rates.peak and point:
-        safety = tier.fleet.safety_factor if tier.fleet and tier.fleet.safety_factor else 1.0
-        margin = margin_of()
+        (safety, _), margin = fleet_terms(tier), margin_of()
         needed = count_fleet_of(tier, rates.peak, point.usable_rps, margin)
         full = (
             f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"

@@ -35,7 +35,7 @@ def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> 
         return 0.0
     if k == n:
         return float((1 - confidence) ** (1 / n))
-    return _solve(lambda p: binomial_tail(k, n, p), 1 - confidence, 0.0, k / n)
+    return _solve(lambda p: binomial_tail(k, n, p), 1 - confidence, k / n)
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:
@@ -48,7 +48,7 @@ def poisson_lower_bound(k: float, confidence: float = CONFIDENCE) -> float:
     k = math.floor(k + 1e-9)
     if k <= 0:
         return 0.0
-    return _solve(lambda mean: _lower_gamma(k, mean), 1 - confidence, 0.0, float(k))
+    return _solve(lambda mean: _lower_gamma(k, mean), 1 - confidence, float(k))
 
 
 def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) -> tuple[float, float | None]:
@@ -69,18 +69,18 @@ def mean_bounds(quantiles: Mapping[float, float], maximum: float | None = None) 
     return low, inside + (1 - shares[-1]) * max(maximum, quantiles[shares[-1]])
 
 
-def _solve(tail: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """The argument at which a rising tail probability reaches `target`; the lower end, so that the bound holds.
+def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
+    """The argument in [0, high] at which a rising tail probability reaches `target`; the lower end, so that the bound holds.
 
-    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971), halved now and then: a fifth of the
-    steps of halving alone, which counts where every turn asks for bounds of large counts.
+    False position on logarithms with the Illinois correction (Dowell and Jarratt 1971), halved now and then: 8 to 20 steps for
+    counts from 100 to a million, where halving alone takes 60. Every turn asks for such bounds.
     """
 
     def off(place: float) -> float:
         found = tail(place)
         return math.log(found / target) if found > 0 else _NONE
 
-    below, above, raised = _NONE if low <= 0 else off(low), off(high), None
+    low, below, above, raised = 0.0, _NONE, off(high), None
     for step in range(_STEPS):
         if high - low <= _PRECISION * high:
             break

@@ -24,7 +24,7 @@ from rules.slices import Slice, TierView, sum_by_bin
 from rules.verdicts import Certainty
 from rules.ways import replica_rate
 from rules.windows import Window
-from rules.work import UNTOLD, CapacityLengths, MeanTokens, computed_share, work_of
+from rules.work import SAME, UNTOLD, CapacityLengths, MeanTokens, computed_share, work_of
 
 DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 """Days of history that `capacity_now` reads."""
@@ -33,9 +33,6 @@ DAY_SECONDS = 86_400.0
 
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
-
-SAME_WORK = 1.05
-"""Requests within so many times the planned work are the planned ones: as near as the next plan calls a mean the same."""
 
 WORK_FAMILIES = families_of(BY_NAME["fleet_utilization"])
 """What `rules.work` reads of a window."""
@@ -135,13 +132,13 @@ def present_lengths(whole: Window) -> CapacityLengths:
 def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) -> Capacity:
     """Return the plan's capacity in requests of the `present` lengths, those of `whole`: longer ones are more work (DESIGN 3.12).
 
-    It stays as it is while the difference is within SAME_WORK, or where the lengths of either are not known.
+    It stays as it is while the difference is within SAME, or where the lengths of either are not known.
     """
     work, each = work_of(whole, plan.lengths), replica_rate(whole, "requests_finished")
     if work is None or not each or not work.total.value:
         return plan
     factor = work.total.value / each
-    if 1 / SAME_WORK <= factor <= SAME_WORK:
+    if 1 / (1 + SAME) <= factor <= 1 + SAME:
         return plan
     least = (work.total.low or 0.0) / each
     most = work.total.high / each if work.total.high else factor

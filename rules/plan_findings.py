@@ -15,7 +15,7 @@ from rules.envelope import metric_value
 from rules.plan import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.plan_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan_mistakes import MISTAKES
-from rules.replica_count import count_fleet_of, margin_of
+from rules.replica_count import count_fleet_of, fleet_terms, margin_of
 from rules.sizing import littles_ceiling_rps
 from rules.work import capacity_lengths
 
@@ -186,7 +186,7 @@ def _short_fleet(case: Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
         return
-    safety = fleet.safety_factor or 1.0
+    safety, _ = fleet_terms(case.tier)
     needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"

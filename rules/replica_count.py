@@ -87,14 +87,19 @@ def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, marg
     return max(minimum, planned, count_replicas(peak_rps, capacity_rps, margin))
 
 
-def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin: Margin) -> int:
-    """Return Step 11 with the safety factor and the minimum warm count of a plan; 1 where it has none.
+def fleet_terms(plan: TierPlan) -> tuple[float, int]:
+    """Return the safety factor and the minimum warm count of a plan; 1 where it has none.
 
-    Without a safety factor the margin alone counts: the guide's 50 % are for new deployments. Raises ValueError as `count_fleet`.
+    Without a safety factor the margin alone counts: the guide's 50 % are for new deployments.
     """
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
-    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 1
+    return safety, fleet.minimum_warm if fleet and fleet.minimum_warm else 1
+
+
+def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin: Margin) -> int:
+    """Return Step 11 with the terms of a plan. Raises ValueError as `count_fleet`."""
+    safety, warm = fleet_terms(plan)
     return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
 
 

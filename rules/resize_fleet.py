@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rules.capacity import Capacity
 from rules.money import HOURS_A_DAY
 from rules.plan import TierPlan
-from rules.replica_count import Margin, ReplicaCount, count_fleet_of, replica_count
+from rules.replica_count import Margin, ReplicaCount, count_fleet_of, fleet_terms, replica_count
 from rules.resize_seen import Seen
 from rules.resize_workload import WorkloadNow
 from rules.sizing import cost_per_million_tokens
@@ -70,8 +70,7 @@ class Costed:
 def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> Sized:
     """Return Step 11 for a peak that was seen, with its arithmetic."""
     fleet = plan.fleet
-    safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
-    warm = max(1, fleet.minimum_warm if fleet and fleet.minimum_warm else 1)
+    safety, warm = fleet_terms(plan)
     kept = "plan" if fleet and fleet.minimum_warm else "none in the plan"
     told = "plan" if fleet and fleet.safety_factor else "none in the plan"
 

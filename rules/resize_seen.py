@@ -100,8 +100,8 @@ class SeenSoFar:
         self._add_demand(tuple(demand))
         recent = self.until - RECENT_SECONDS
         self.lately = _added(self.lately, [one for one in slices if _middle(one.window) >= recent])
-        for one in (found for found in present if _middle(found.window) >= recent):
-            (self.bins[one.bin],) = sum_by_bin([*([self.bins[one.bin]] if one.bin in self.bins else []), one])
+        of_bins = [one for one in present if _middle(one.window) >= recent]
+        self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
     def _add_demand(self, demand: tuple[Demand, ...]) -> None:
         grouped: dict[float, list[float]] = {}

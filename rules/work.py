@@ -18,6 +18,9 @@ from rules.ways import replica_rate
 from rules.windows import Window
 from rules.wording import number
 
+SAME = 0.05
+"""Work, a length, a rate or a capacity within this share of the planned one is the planned one."""
+
 APART = 1.1
 """Bounds nearer to each other than this are one number, said twice."""
 

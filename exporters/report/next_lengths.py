@@ -13,12 +13,10 @@ from rules.resize import Kind, Resize
 from rules.resize_workload import Length
 from rules.signals import Reading
 from rules.wording import number
+from rules.work import SAME
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """The words of the report and the plan's keys."""
-
-SAME = 0.05
-"""A mean or a rate within so much of the planned one is the planned one."""
 
 MEASURE = "take it from the requests that a gateway logs, and write it into the plan by hand"
 

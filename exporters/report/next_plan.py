@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from exporters.plan_yaml import Layout, curve_lines, number, scalar
-from exporters.report.next_lengths import KEYS, SAME, left_as_planned, next_lengths
+from exporters.report.next_lengths import KEYS, left_as_planned, next_lengths
 from exporters.report.past import Past, TierPast
 from rules.capacity import Capacity, CapacitySource
 from rules.plan import Plan, TierPlan, parse_plan
@@ -20,6 +20,7 @@ from rules.plan_problems import impossible_means
 from rules.resize import Kind, Proposal, Resize
 from rules.resize_guardrails import fits
 from rules.verdicts import FIRING, Verdict
+from rules.work import SAME
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
