@@ -48,7 +48,7 @@ class ReplicaStatus:
 
     `url` holds no user and no password: it is shown. `last_seen` is the time of the last good page (unix seconds, None
     before any), `misses` the failed scrapes since; `gauges` are the levels of that page. `versions` says the
-    release as far as it is known ("0.32 or newer").
+    release as far as it is known ("after 0.29.0").
     """
 
     tier: str

@@ -136,7 +136,7 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
         "last_seen": NOW - 4,
         "misses": 0,
         "engine": "vllm",
-        "versions": "0.32 or newer",
+        "versions": "after 0.29.0",
         "model": "llama-3.3-70b-instruct",
         "totals": windows.add(window(NOW - 60 * back) for back in range(60)),
         "gauges": {

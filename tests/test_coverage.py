@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,20 +173,94 @@ def test_the_longest_prefix_gives_the_reason() -> None:
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("vllm-0.8.5.prom", "0.8"),
-        ("vllm-0.9.2.prom", "0.9"),
-        ("vllm-0.11.0.prom", "0.11"),
-        ("vllm-0.12.0.prom", "0.12"),
-        ("vllm-0.15.1.prom", "0.15"),
-        ("vllm-0.20.2.prom", "0.20 to 0.29"),
-        ("vllm-0.29.0.prom", "0.20 to 0.29"),
-        ("vllm-0.33.0.prom", "0.32 or newer"),
-        ("vllm-0.33.0.openmetrics.txt", "0.32 or newer"),
-        ("steady_after_load.prom", "0.32 or newer"),
+        ("vllm-0.8.5.prom", "before 0.9.2"),
+        ("vllm-0.9.2.prom", "after 0.8.5 and before 0.10.2"),
+        ("vllm-0.11.0.prom", "after 0.10.2 and before 0.12.0"),
+        ("vllm-0.12.0.prom", "after 0.11.0 and before 0.15.1"),
+        ("vllm-0.15.1.prom", "after 0.12.0 and before 0.18.1"),
+        ("vllm-0.20.2.prom", "after 0.18.1 and before 0.32.0"),
+        ("vllm-0.29.0.prom", "after 0.18.1 and before 0.32.0"),
+        ("vllm-0.33.0.prom", "after 0.29.0"),
+        ("vllm-0.33.0.openmetrics.txt", "after 0.29.0"),
+        ("steady_after_load.prom", "after 0.29.0"),
     ],
 )
-def test_the_names_of_a_page_tell_its_release(page: str, text: str) -> None:
+def test_the_names_of_a_page_tell_a_range_with_metadata_and_without(page: str, text: str) -> None:
+    """The true first release of a name lies between two scans, so the range reaches to the scan before and the scan after."""
+    body = (PAGES / page).read_text()
     assert version_range(VLLM_V1, families(PAGES / page)) == text
+    assert [range_of(without_lines(body, start)) for start in ("# HELP", "#")] == [text, text]
+
+
+def without_lines(body: str, *starts: str) -> str:
+    return "".join(line for line in body.splitlines(keepends=True) if not line.startswith(starts))
+
+
+def range_of(body: str) -> str:
+    return PageReader("vllm").read(body.encode(), START).facts["engine_versions"]
+
+
+WAITING_BY_REASON = ("# HELP vllm:num_requests_waiting_by", "# TYPE vllm:num_requests_waiting_by")
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+def test_a_page_of_0_18_1_is_not_called_0_15(metadata: bool) -> None:
+    """Its wheel prints prompt_tokens_by_source always, and num_requests_waiting_by_reason not yet."""
+    page = (PAGES / "vllm-0.20.2.prom").read_text()
+    page = without_lines(page, *WAITING_BY_REASON, "vllm:num_requests_waiting_by_reason")
+    page = page if metadata else without_lines(page, "#")
+    assert range_of(page) == "after 0.15.1 and before 0.20.2"
+    recomputed = 'vllm:prompt_tokens_recomputed_total{engine="0",model_name="m"} 0\n'
+    assert range_of(page + recomputed) == "after 0.15.1 and before 0.20.2"
+
+
+def test_names_of_between_two_scans_tell_that_gap() -> None:
+    names = {"vllm:prompt_tokens_by_source": "counter", "vllm:prompt_tokens_recomputed": "counter"}
+    between = families(PAGES / "vllm-0.15.1.prom") | {"vllm:num_requests_waiting_by_reason": "gauge"}
+    assert version_range(VLLM_V1, between | names) == "after 0.18.1 and before 0.20.2"
+
+
+def test_every_page_of_a_release_has_the_names_that_every_release_prints() -> None:
+    for page, engine in PAIRS:
+        if page.name.startswith(("vllm-", "sglang-")):
+            plain = {name.replace(":", "_").removesuffix("_total") for name in families(page, engine)}
+            assert {name.removesuffix("_total") for name in engine.always} <= plain, page.name
+
+
+def test_what_an_excerpt_lacks_tells_nothing() -> None:
+    excerpt = {"vllm:num_requests_running": "gauge", "vllm:prompt_tokens": "counter"}
+    assert version_range(VLLM_V1, excerpt) == ""
+    assert version_range(VLLM_V1, excerpt | {"vllm:external_prefix_cache_hits": "counter"}) == "after 0.11.0"
+    assert version_range(VLLM_V1, excerpt | {"vllm:mooncake_xfer_time_seconds": "histogram"}) == "after 0.32.0"
+
+
+def test_what_a_filter_dropped_does_not_make_a_page_older() -> None:
+    page = families(PAGES / "vllm-0.33.0.prom")
+    filtered = {name: type_ for name, type_ in page.items() if name != "vllm:inter_token_latency_seconds"}
+    assert version_range(VLLM_V1, filtered) == "after 0.29.0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lora_requests_info", "nixl_xfer_time_seconds", "kv_block_lifetime_seconds", "spec_decode_num_drafts_total"],
+)
+def test_a_name_of_a_flag_or_a_connector_tells_nothing_by_its_absence(name: str) -> None:
+    page = families(PAGES / "vllm-0.15.1.prom")
+    rest = {printed: type_ for printed, type_ in page.items() if printed != f"vllm:{name}"}
+    assert len(rest) < len(page)
+    assert version_range(VLLM_V1, rest) == "after 0.12.0 and before 0.18.1"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="../shared is absent: no public page of 0.25.1 was read")
+def test_the_range_holds_the_release_that_a_public_page_was_pinned_at() -> None:
+    recordings = sorted((SHARED.parent / "recordings" / "public").rglob("metrics.jsonl.gz"))
+    assert len(recordings) >= 9
+    for path in recordings:
+        with gzip.open(path, "rt") as lines:
+            page = json.loads(next(lines))["text"]
+        ranges = [range_of(without_lines(page, start)) for start in ("# HELP", "#")]
+        assert ranges == ["after 0.18.1 and before 0.32.0"] * 2
+    assert range_of((SHARED / "vllm-v1-specdecode-created-derate.prom").read_text()) == "after 0.11.0"
 
 
 def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> None:
@@ -193,7 +269,7 @@ def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> N
     assert "vllm:time_per_output_token_seconds" in shown
     hidden = {name: type_ for name, type_ in shown.items() if "time_per_output_token_seconds" not in name}
     hidden["vllm:request_time_per_output_token_seconds"] = "histogram"
-    assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "0.12"
+    assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "after 0.11.0 and before 0.15.1"
 
 
 def test_names_that_no_release_prints_together_tell_none() -> None:
@@ -204,11 +280,12 @@ def test_names_that_no_release_prints_together_tell_none() -> None:
 
 def test_two_digits_are_more_than_one() -> None:
     markers = (Marker(source="vllm_a", since="0.9.2", until="0.10.2"),)
-    engine = replace(VLLM_V1, scanned=("0.8.5", "0.9.2", "0.10.2", "0.11.0"), markers=markers)
-    assert version_range(engine, {"vllm:a": "gauge"}) == "0.9 to 0.10"
-    assert version_range(engine, {}) == "0.8 or newer"
+    engine = replace(VLLM_V1, scanned=("0.8.5", "0.9.2", "0.10.2", "0.11.0"), markers=markers, rows=())
+    assert version_range(engine, {"vllm:a": "gauge"}) == "after 0.8.5 and before 0.11.0"
+    assert version_range(engine, {}) == ""
 
 
-def test_every_marker_names_scanned_releases() -> None:
-    for marker in VLLM_V1.markers:
-        assert {marker.since, marker.until} <= {*VLLM_V1.scanned, ""}
+@pytest.mark.parametrize("engine", [one for one in ENGINES if one.scanned], ids=lambda one: one.label)
+def test_every_marker_and_row_names_scanned_releases(engine: Engine) -> None:
+    for one in (*engine.markers, *engine.rows):
+        assert {one.since, one.until} <= {*engine.scanned, ""}, one

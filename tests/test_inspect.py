@@ -99,9 +99,13 @@ def test_what_a_page_does_not_tell_says_why(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("page", "signal", "starts"),
     [
-        ("vllm-0.11.0.prom", "adapter_evictions_per_second", "vLLM 0.11: "),
-        ("vllm-0.11.0.prom", "prefix_reuse_ratio", "vLLM 0.11 does not have it"),
-        ("sglang-0.4.6.prom", "eviction_rate", "SGLang 0.4.6: retractions are counted from 0.5.7 on"),
+        ("vllm-0.11.0.prom", "adapter_evictions_per_second", "vLLM after 0.10.2 and before 0.12.0: "),
+        ("vllm-0.11.0.prom", "prefix_reuse_ratio", "vLLM after 0.10.2 and before 0.12.0 does not have it"),
+        (
+            "sglang-0.4.6.prom",
+            "eviction_rate",
+            "SGLang after 0.4.1 and before 0.5.3: retractions are counted from 0.5.7 on",
+        ),
         ("made-tgi.prom", "eviction_rate", "TGI does not preempt"),
     ],
 )

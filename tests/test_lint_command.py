@@ -84,7 +84,7 @@ def test_a_finding_is_one_line_with_place_rule_and_fix(capsys: pytest.CaptureFix
     dead, unit, summary = out.splitlines()
     assert (code, err) == (1, "")
     assert dead == (
-        f"{path}:8: KvFull: no page prints vllm:gpu_cache_usage_perc: vLLM 0.32 or newer has vllm:kv_cache_usage_perc,"
+        f"{path}:8: KvFull: no page prints vllm:gpu_cache_usage_perc: vLLM after 0.29.0 has vllm:kv_cache_usage_perc,"
         " seen from 0.9.2 on; write: vllm:kv_cache_usage_perc"
     )
     assert unit == (

@@ -92,19 +92,30 @@ def test_a_name_of_two_types_is_explained_by_its_type() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sglang-0.4.6.prom", "0.4.6"),
-        ("sglang-0.5.3.prom", "0.5.3"),
-        ("sglang-0.5.10.prom", "0.5.10"),
-        ("sglang-0.5.10.openmetrics.txt", "0.5.10"),
-        ("sglang-0.5.23.prom", "0.5.23 or newer"),
-        (STARTUP, "0.5.23 or newer"),
-        (REAL, "0.5.23 or newer"),
+        ("sglang-0.4.6.prom", "after 0.4.1 and before 0.5.3"),
+        ("sglang-0.5.3.prom", "after 0.4.6 and before 0.5.4"),
+        ("sglang-0.5.10.prom", "after 0.5.7 and before 0.5.23"),
+        ("sglang-0.5.10.openmetrics.txt", "after 0.5.7 and before 0.5.23"),
+        ("sglang-0.5.23.prom", "after 0.5.10"),
+        (STARTUP, "after 0.5.10"),
+        (REAL, "after 0.5.10"),
     ],
 )
 def test_the_names_of_a_page_tell_its_release(name: str, text: str) -> None:
     assert version_range(SGLANG, families(PAGES / name)) == text
 
 
+def test_a_name_of_another_type_does_not_tell_the_release_of_ours() -> None:
+    """kv_transfer_latency_ms was a gauge up to 0.5.7, and is a histogram from 0.5.10 on."""
+    running, moved = "sglang:num_running_reqs", "sglang:kv_transfer_latency_ms"
+    for printed, text in (("gauge", ""), ("untyped", ""), ("histogram", "after 0.5.7")):
+        assert version_range(SGLANG, {running: "gauge", moved: printed}) == text, printed
+    assert version_range(SGLANG, {f"{moved}_bucket": "untyped"}) == "after 0.5.7"
+
+
 @absent
 def test_so_do_those_of_trimmed_pages() -> None:
-    assert [version_range(SGLANG, families(page)) for page in (DOCS, TRIMMED)] == ["0.4.1", "0.5.10"]
+    assert [version_range(SGLANG, families(page)) for page in (DOCS, TRIMMED)] == [
+        "before 0.4.6",
+        "after 0.5.7 and before 0.5.23",
+    ]

@@ -174,12 +174,12 @@ def test_a_replica_that_is_down_says_only_that() -> None:
     page = read(with_tiers(planned_tier()))
     assert "3 of 4 replicas up , 13 planned" in page.text
     row = page.text[page.text.index("h100-4 connection refused") :]
-    assert row.startswith("h100-4 connection refused ■ down, 9 missed, last page 2 min ago vllm 0.32 or newer – – – –")
+    assert row.startswith("h100-4 connection refused ■ down, 9 missed, last page 2 min ago vllm after 0.29.0 – – – –")
 
 
 def test_replicas_tell_their_load_their_cache_and_their_gpus() -> None:
     text = read(with_tiers(cascading_tier())).text
-    assert "l40s-2 ✓ up vllm 0.32 or newer 60 58 97.0% ■ cascade 4: user-visible 1: busy 70%, memory 89%, 61 °C" in text
+    assert "l40s-2 ✓ up vllm after 0.29.0 60 58 97.0% ■ cascade 4: user-visible 1: busy 70%, memory 89%, 61 °C" in text
 
 
 def test_episodes_of_the_last_day_and_step_13_are_on_the_page() -> None:

@@ -10,7 +10,7 @@ from making import page_text, read
 from table_checks import misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
-from rules.engines.coverage import Use, version_range
+from rules.engines.coverage import Use
 from rules.engines.table import Engine
 from rules.engines.trtllm import TRTLLM
 from rules.engines.trtllm_plain import TRTLLM_PLAIN
@@ -278,10 +278,8 @@ def test_a_row_that_no_page_has_is_seen() -> None:
     assert never_met(longer, *(page_text(name) for name in PREFIXED)) == {("trtllm_nothing_total", more.family)}
 
 
-def test_the_configuration_tells_the_release_which_a_dynamo_worker_does_not() -> None:
-    types = {f"trtllm_{name}": "gauge" for name in ("model_config_info", "num_requests_running")}
-    assert version_range(TRTLLM, types) == page(FIRST).facts["engine_versions"] == "1.3 or newer"
-    assert page(THROUGH_DYNAMO).facts["engine_versions"] == ""
+def test_names_of_a_single_scan_tell_no_release() -> None:
+    assert [page(name).facts["engine_versions"] for name in (FIRST, THROUGH_DYNAMO)] == ["", ""]
 
 
 @pytest.mark.parametrize(("table", "name"), [(TRTLLM, FIRST), (TRTLLM_PLAIN, PLAIN)], ids=["v1.3", "v1.0"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agent.collect.exposition import Series, SeriesReader
-from rules.engines.coverage import version_range
+from rules.engines.coverage import Versions, allowed_versions
 from rules.engines.registry import ENGINES, mapped
 from rules.engines.registry import recognise as recognise_engine
 from rules.engines.table import Engine
@@ -73,7 +73,7 @@ class Page:
     place: str
     title: str
     engine: Engine | None
-    release: str
+    versions: Versions
     series: tuple[Series, ...]
 
 
@@ -83,9 +83,9 @@ def read_page(place: str, body: bytes) -> Page:
     pairs = [(series.name, dict(series.labels)) for series in parsed.series]
     engine = recognise_engine((mapped(name), labels) for name, labels in pairs)
     exporter = recognise_gpus(pairs)
-    release = version_range(engine, parsed.families) if engine else ""
-    title = f"{engine.title} {release}".strip() if engine else exporter.title if exporter else "the page"
-    return Page(place=place, title=title, engine=engine, release=release, series=parsed.series)
+    versions = allowed_versions(engine, parsed.families) if engine else Versions()
+    title = f"{engine.title} {versions}".strip() if engine else exporter.title if exporter else "the page"
+    return Page(place=place, title=title, engine=engine, versions=versions, series=parsed.series)
 
 
 @dataclass(frozen=True, kw_only=True)

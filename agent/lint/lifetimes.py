@@ -97,12 +97,12 @@ def _told(key: str, page: Page, engine: Engine) -> str | None:
         if elsewhere:
             return f"another generation of {engine.title} has"
         return "" if any(key.startswith(row.prefix) for row in engine.ignored) else None
-    first, last = _bounds(page.release)
+    after, before = page.versions.after, page.versions.before
     since = min((since for since, _ in spans), key=number)
     until = "" if any(not until for _, until in spans) else max((until for _, until in spans), key=number)
-    if last and _cut(since, last) > number(last):
+    if before and number(since) >= number(before):
         return f"{NOT_YET}{since} on"
-    if until and first and _cut(until, first) < number(first):
+    if until and after and number(until) <= number(after):
         return f"only up to {until}"
     return ""
 
@@ -110,16 +110,3 @@ def _told(key: str, page: Page, engine: Engine) -> str | None:
 def _is_named(key: str, engine: Engine) -> bool:
     stems = {key, stem_of(key)}
     return any(row.source in stems for row in engine.rows) or any(m.source in stems for m in engine.markers)
-
-
-def _bounds(release: str) -> tuple[str, str]:
-    """First and last release of "0.20 to 0.29", "0.32 or newer" or "0.8"; "" where open or not told."""
-    if release.endswith(" or newer"):
-        return release.removesuffix(" or newer"), ""
-    first, _, last = release.partition(" to ")
-    return first, last or first
-
-
-def _cut(release: str, like: str) -> tuple[int, ...]:
-    """A release to the precision of another: 0.8.5 like 0.8 is 0.8."""
-    return number(release)[: len(number(like))]

@@ -6,14 +6,15 @@ what the names tell of the release. It reads no values and no labels: `rules.lay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import PROCESS_START, mapped, unwrapped, winners
-from rules.engines.table import Engine, Marker, Row
+from rules.engines.table import Engine, Row
 from rules.families import Kind
+from rules.layouts import SUFFIXES
 
 CREATED = "_created"
 SUMMARY = "summary"
@@ -45,7 +46,8 @@ class FamilyUse:
 def explain_families(engine: Engine, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
     """What becomes of each family of a page (printed name and type of its TYPE line), in the page's order.
 
-    Both spellings of a counter are understood: with `_total` (text format) and without (OpenMetrics).
+    Both spellings of a counter are understood: with `_total` (text format) and without (OpenMetrics). So are the parts of
+    a histogram on a page without TYPE lines.
     """
     spelt = {printed: _spellings(engine, printed, type_) for printed, type_ in families.items()}
     on_page = frozenset(name for names in spelt.values() for name in names)
@@ -55,7 +57,9 @@ def explain_families(engine: Engine, families: Mapping[str, str]) -> tuple[Famil
 
 def _spellings(engine: Engine, printed: str, type_: str) -> tuple[str, ...]:
     name = unwrapped(mapped(printed), engine)
-    return (name, f"{name}_total") if type_ == "counter" else (name,)
+    if type_ == "counter":
+        return name, f"{name}_total"
+    return name, *(name.removesuffix(end) for end in SUFFIXES if type_ in _UNTYPED and name.endswith(end))
 
 
 def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: tuple[str, ...]) -> FamilyUse:
@@ -111,33 +115,61 @@ def _reason(engine: Engine, name: str) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Releases that names allow: newer than `after` and older than `before`. Both are scanned, "" is an open end."""
+
+    after: str = ""
+    before: str = ""
+
+    def __str__(self) -> str:
+        ends = (("after", self.after), ("before", self.before))
+        return " and ".join(f"{word} {release}" for word, release in ends if release)
+
+
 def version_range(engine: Engine, families: Mapping[str, str]) -> str:
-    """Which releases print these families, as far as their names tell: "0.20 to 0.29", "0.32 or newer"; "" if none does.
+    """Return `allowed_versions` in words: "after 0.15.1 and before 0.20.2", "after 0.29.0", "" if the names tell none."""
+    return str(allowed_versions(engine, families))
 
-    By scanned releases: one that lies between two of them looks like the one or the other.
+
+def allowed_versions(engine: Engine, families: Mapping[str, str]) -> Versions:
+    """Return the releases that can print a page with these families (printed name and type).
+
+    A name appeared at some release after the scan before its `since`, and went at some release before the scan after its
+    `until`. A name that is absent tells only on a whole page. Absences are dropped where they contradict the names that
+    are present: the page was filtered.
     """
-    on_page = frozenset(name for printed, type_ in families.items() for name in _spellings(engine, printed, type_))
-    fitting = [r for r in engine.scanned if all(_agrees(m, r, m.source in on_page) for m in engine.markers)]
-    if not fitting:
-        return ""
-    first, last = _short(fitting[0], engine), _short(fitting[-1], engine)
-    if fitting[-1] == engine.scanned[-1]:
-        return f"{first} or newer"
-    return first if first == last else f"{first} to {last}"
+    on_page = _types(engine, families)
+    place = {release: number for number, release in enumerate(engine.scanned)}
+    present = [marker for marker in engine.markers if marker.source in on_page]
+    after = max((place[since] - 1 for since in _first_scans(engine, on_page)), default=-1)
+    before = min((place[marker.until] + 1 for marker in present if marker.until), default=len(place))
+    absent = [place[m.since] for m in engine.markers if not m.until and m not in present]
+    is_whole = all(name in on_page for name in engine.always)
+    narrowest = min((before, *absent)) if is_whole else before
+    if narrowest > after:
+        before = narrowest
+    if before <= after:
+        return Versions()
+    ends = ("", *engine.scanned, "")
+    return Versions(ends[after + 1], ends[before + 1])
 
 
-def _agrees(marker: Marker, release: str, present: bool) -> bool:
-    declared = _number(marker.since) <= _number(release) and not (
-        marker.until and _number(release) > _number(marker.until)
-    )
-    return declared if present else bool(marker.until) or not declared
+def _types(engine: Engine, families: Mapping[str, str]) -> dict[str, str]:
+    """Return the type of each spelling of the families. Parts without a type are those of a histogram."""
+    found: dict[str, str] = {}
+    for printed, type_ in families.items():
+        bare, *others = _spellings(engine, printed, type_)
+        found |= {bare: type_} | dict.fromkeys(others, Kind.HISTOGRAM.value if type_ in _UNTYPED else type_)
+    return found
 
 
-def _number(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split("."))
-
-
-def _short(release: str, engine: Engine) -> str:
-    """Without the patch level, unless scanned releases differ in nothing else."""
-    shorter = [".".join(one.split(".")[:2]) for one in engine.scanned]
-    return ".".join(release.split(".")[:2]) if len(set(shorter)) == len(shorter) else release
+def _first_scans(engine: Engine, types: Mapping[str, str]) -> Iterator[str]:
+    """Yield the first scanned release of each known name on the page."""
+    yield from (marker.since for marker in engine.markers if marker.source in types)
+    known: dict[str, list[str]] = {}
+    for row in engine.rows if engine.scanned else ():
+        is_bare = types.get(row.source) in _UNTYPED and _type(row) != Kind.HISTOGRAM
+        if is_bare or types.get(row.source) == _type(row):
+            known.setdefault(row.source, []).append(row.since)
+    yield from (min(releases, key=engine.scanned.index) for releases in known.values())

@@ -325,6 +325,10 @@ SGLANG = Engine(
         Marker(source="sglang_http_requests_active", since="0.5.10", until="0.5.23"),
         Marker(source="sglang_kv_used_tokens", since="0.5.23"),
     ),
+    always=(
+        *("sglang_cache_hit_rate", "sglang_gen_throughput", "sglang_num_queue_reqs"),
+        *("sglang_num_running_reqs", "sglang_num_used_tokens", "sglang_token_usage"),
+    ),
     ignored=IGNORED,
     not_exposed=NOT_EXPOSED,
     itl_is_per_token=True,

@@ -144,8 +144,8 @@ class Ignored:
 class Marker:
     """A family whose presence tells the release: first and last scanned release that declares it.
 
-    Without `until` it stands on every page from `since` on, so its absence tells the release too. One that ends is
-    deprecated and hidden before it goes: its absence tells nothing.
+    Without `until` it has samples on every whole page from `since` on, without a flag or a request, so its absence tells
+    the release too. A marker that ends is deprecated and hidden before it goes: its absence tells nothing.
     """
 
     source: str
@@ -162,6 +162,7 @@ class Engine:
     whose series repeat one number (processes, tensor-parallel ranks): the largest counts. `info` are info series whose
     labels become facts, `fact_gauges` (fact, sample) gauges whose value does. `born` names the `_created` series that
     tell when the engine was ready. `scanned` are the releases whose declarations the table was made from, oldest first.
+    `always` are names that every scanned release prints from its start: a page that lacks any is an excerpt.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Engine:
     model_label: str = ""
     scanned: tuple[str, ...] = ()
     markers: tuple[Marker, ...] = ()
+    always: tuple[str, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     not_exposed: tuple[tuple[str, str], ...] = ()
     itl_is_per_token: bool = False

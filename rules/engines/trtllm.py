@@ -12,7 +12,7 @@ differ. A series appears with its first event. trtllm-serve counts in multiproce
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Marker, Match, Row, answered
+from rules.engines.table import Across, Engine, Ignored, Match, Row, answered
 from rules.families import Kind
 
 C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
@@ -215,7 +215,6 @@ TRTLLM = Engine(
     ),
     model_label="model_name",
     scanned=(SINCE,),
-    markers=(Marker(source=f"trtllm_{CONFIG}", since=SINCE),),
     ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
     not_exposed=NOT_EXPOSED,
 )

@@ -180,7 +180,6 @@ VLLM_V0 = Engine(
         Marker(source="vllm_request_params_best_of", since="0.5.0", until="0.5.0"),
         Marker(source="vllm_avg_prompt_throughput_toks_per_s", since="0.5.0", until="0.6.6"),
         Marker(source="vllm_tokens_total", since="0.6.6", until="0.6.6"),
-        Marker(source="vllm_lora_requests_info", since="0.6.6"),
     ),
     ignored=IGNORED,
     not_exposed=NOT_EXPOSED,

@@ -1,7 +1,8 @@
 """vLLM with the V1 engine, 0.8.5 to 0.33.0: every rename, unit, type and label change is a row.
 
 Facts from the released wheels (vllm/v1/metrics/loggers.py, v1/spec_decode/metrics.py and the KV connectors' metrics),
-scanned at 0.8.5, 0.9.2, 0.10.2, 0.11.0, 0.12.0, 0.15.1, 0.20.2, 0.26.0, 0.29.0 and 0.33.0, and from live 0.32.0 pages.
+scanned at 0.8.5, 0.9.2, 0.10.2, 0.11.0, 0.12.0, 0.15.1, 0.18.1, 0.20.2, 0.25.1, 0.26.0, 0.29.0 and 0.33.0, and from live
+0.32.0 pages. Public pages of 0.25.1 agree (lifenyan/inference-lab, MIT).
 `since` and `until` are scanned releases: the true first release lies between it and the one scanned before. A release
 more is a row where it renames something, a marker where its page can be told, and its number in `scanned`.
 """
@@ -52,7 +53,7 @@ ROWS: tuple[Row, ...] = (
         "vllm_request_success_total",
         "0.8.5",
         matches=(NO_ERROR,),
-        note="stop, length, abort, from 0.20.2 repetition; a disconnect is in none, an error is in requests_failed",
+        note="stop, length, abort, from 0.18.1 repetition; a disconnect is in none, an error is in requests_failed",
     ),
     _finished("requests_aborted", "abort", "0.8.5"),
     _finished("requests_failed", "error", "0.15.1"),
@@ -66,7 +67,7 @@ ROWS: tuple[Row, ...] = (
         C,
         "prompt_tokens_computed",
         "vllm_prompt_tokens_by_source_total",
-        "0.20.2",
+        "0.18.1",
         where=("source", "local_compute"),
     ),
     row(C, "generation_tokens", "vllm_generation_tokens_total", "0.8.5"),
@@ -228,7 +229,9 @@ VLLM_V1 = Engine(
         "0.11.0",
         "0.12.0",
         "0.15.1",
+        "0.18.1",
         "0.20.2",
+        "0.25.1",
         "0.26.0",
         "0.29.0",
         "0.32.0",
@@ -242,8 +245,15 @@ VLLM_V1 = Engine(
         Marker(source="vllm_request_time_per_output_token_seconds", since="0.11.0"),
         Marker(source="vllm_engine_sleep_state", since="0.12.0"),
         Marker(source="vllm_request_prefill_kv_computed_tokens", since="0.15.1"),
+        Marker(source="vllm_prompt_tokens_by_source_total", since="0.18.1"),
+        Marker(source="vllm_prompt_tokens_recomputed_total", since="0.18.1", until="0.18.1"),
         Marker(source="vllm_num_requests_waiting_by_reason", since="0.20.2"),
         Marker(source="vllm_admission_rejections_total", since="0.32.0"),
+    ),
+    always=(
+        *("vllm_prompt_tokens_total", "vllm_request_success_total", "vllm_num_preemptions_total"),
+        *("vllm_iteration_tokens_total", "vllm_request_params_n", "vllm_request_params_max_tokens"),
+        *("vllm_request_prefill_time_seconds", "vllm_request_decode_time_seconds"),
     ),
     ignored=IGNORED,
     not_exposed=(
