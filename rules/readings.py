@@ -13,7 +13,7 @@ from rules.arrivals import UNSERVED
 from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
 from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.signals import SIGNALS, How, Signal, SignalValue
-from rules.token_times import BRACKETS, bracketed
+from rules.token_times import BRACKETS, FROM_WHOLE, PER_TOKEN, bracketed
 from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, share, total_level, total_rate
 from rules.windows import Window
 
@@ -63,7 +63,8 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
 def families_of(signal: Signal) -> frozenset[str]:
     """All families that its reading may look at: the rest of a window does not change it."""
     bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
-    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket))
+    whole = FROM_WHOLE if signal.how is How.QUANTILE and PER_TOKEN in signal.families else ()
+    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket, *whole))
 
 
 def read_all(window: Window, basis: Basis = NOTHING) -> dict[str, SignalValue]:

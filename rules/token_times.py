@@ -1,6 +1,6 @@
 """Times per token and to the first one of engines that do not print them as they are asked for.
 
-Owns the mean time per output token by what is there, and the quantiles that others bracket. What an engine prints as a
+Owns the mean time per output token by what is there, and the quantiles that others bracket or bound. What an engine prints as a
 histogram of its own is read by `rules.ways.quantile`.
 """
 
@@ -10,6 +10,7 @@ import math
 
 from rules import histograms
 from rules.signals import Gap, Missing, Reading, SignalValue
+from rules.tpot_bounds import highest_quantile
 from rules.ways import nothing_seen, quantile, ratio
 from rules.windows import Window
 
@@ -21,12 +22,18 @@ BRACKETS = {
 are their quantiles."""
 
 
+PER_TOKEN = "tpot_seconds"
+
+FROM_WHOLE = ("e2e_seconds", "generation_tokens_per_request")
+"""Families of whole time and of length that bound the time per output token where nothing brackets it."""
+
+
 def bracketed(window: Window, family: str, q: float) -> SignalValue:
     """A quantile (0-1) of a family; where the engine does not expose it, between those of the two that bracket it.
 
     A request waits in the queue before its first token and ends after it; its decode is a part of its inference. Holds
     where the engine observes both of the same requests: TGI does, at a request's end (backends/v3/src; router/src/infer
-    in older releases).
+    in older releases). A time per output token that nothing brackets is bounded by whole time and length.
     """
     found = quantile(window, family, q)
     if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
@@ -34,8 +41,30 @@ def bracketed(window: Window, family: str, q: float) -> SignalValue:
     smaller, larger = BRACKETS[family]
     below, above = quantile(window, smaller, q) if smaller else None, quantile(window, larger, q)
     if isinstance(below, Missing) or isinstance(above, Missing):
-        return found
+        return _by_whole_and_length(window, q, found) if family == PER_TOKEN else found
     return Reading(value=None, low=below.low if below else 0.0, high=above.high, n=above.n)
+
+
+def _by_whole_and_length(window: Window, q: float, without: Missing) -> SignalValue:
+    """The TPOT quantile (0-1) between 0 and `rules.tpot_bounds`; `without` where a family for that is missing.
+
+    Both families are observed as a request ends: SGLang (tokenizer_manager.py, collect_metrics), vLLM (loggers.py,
+    finished requests), Dynamo's frontend (times those that made no token as well). The time to the first token is
+    observed earlier, and so of other requests: equal counts in a window do not make them the same ones. The gaps between
+    tokens are those of requests that go on as well. So neither gives a lower bound.
+    """
+    if any(family not in window.histograms for family in FROM_WHOLE):
+        return without
+    wholes, lengths = (window.histograms[family] for family in FROM_WHOLE)
+    if not any(part.n for part in (*wholes, *lengths)):
+        return nothing_seen(window, FROM_WHOLE[0])
+    found = highest_quantile(wholes, lengths, q)
+    if found is None:
+        return Missing(gap=Gap.NO_TRAFFIC, text=NO_SECOND_TOKEN)
+    return Reading(value=None, low=0.0, high=found.high, n=found.n)
+
+
+NO_SECOND_TOKEN = "no request generated a second token"
 
 
 def tpot_mean(window: Window) -> SignalValue:
@@ -59,7 +88,7 @@ def tpot_mean(window: Window) -> SignalValue:
     if tokens is None:
         return CONTRADICTED
     if tokens <= 1:
-        return Missing(gap=Gap.NO_TRAFFIC, text="no request generated a second token")
+        return Missing(gap=Gap.NO_TRAFFIC, text=NO_SECOND_TOKEN)
     seconds, exact = decode
     value = seconds / (tokens - 1)
     bound = value if exact else None

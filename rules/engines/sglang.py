@@ -242,7 +242,13 @@ HISTOGRAMS: tuple[Row, ...] = (
         "0.5.3",
         note="nothing below 100 tokens by default; before 0.5.23 needs --collect-tokens-histogram",
     ),
-    _row(H, "generation_tokens_per_request", "generation_tokens_histogram", "0.5.3"),
+    _row(
+        H,
+        "generation_tokens_per_request",
+        "generation_tokens_histogram",
+        "0.5.3",
+        note="first edge 100 tokens by default; lower ones (--generation-tokens-buckets) bound TPOT closer",
+    ),
     _row(
         H,
         "kv_transfer_seconds",

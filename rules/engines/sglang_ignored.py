@@ -112,7 +112,10 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("requests_finished", "counted from 0.4.6 on; from then on there is a zero before the first"),
     ("preemptions", "retractions are counted from 0.5.7 on; before there is only a gauge of the last batch"),
     ("ttft_seconds", "appears with the first streamed request"),
-    ("tpot_seconds", "from a release after 0.5.10 on, with the first request; the inter-token latency is per token"),
+    (
+        "tpot_seconds",
+        "from a release after 0.5.10 on, with the first request; before it is bounded where lengths are printed",
+    ),
     ("itl_seconds", "from 0.4.6 on, with the first output of a second token"),
     ("e2e_seconds", "appears with the first request that finished"),
     ("queue_seconds", "from 0.5.3 on, with the first request; before there is only an average of the last batch"),
