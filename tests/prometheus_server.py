@@ -30,14 +30,18 @@ def recorded_lines(
         added = labels.get(recording.targets[scrape.target].replica)
         if scrape.body is None or added is None:
             continue
-        # Without buckets, which are most of a page and feed nothing that is asked of a server.
-        body = "\n".join(line for line in scrape.body.decode().splitlines() if "_bucket{" not in line)
+        body = "\n".join(line for line in scrape.body.decode().splitlines() if _is_asked(line))
         for family in text_string_to_metric_families(f"{body}\n"):
             for sample in family.samples:
                 name = sample.name
                 for part, other in (rename or {}).items():
                     name = name.replace(part, other)
                 yield name, tuple(sorted({**sample.labels, **added}.items())), float(sample.value), scrape.t
+
+
+def _is_asked(line: str) -> bool:
+    """Whether a server is asked for it: of buckets, which are most of a page, those of the TTFT alone are."""
+    return "_bucket{" not in line or "time_to_first_token" in line
 
 
 def _text(lines: Iterable[Line]) -> str:

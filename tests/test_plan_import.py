@@ -434,3 +434,22 @@ def test_telemetry_that_cannot_be_is_left_out_told_first_and_fails(tmp_path: Pat
     assert first.endswith("which cannot be; left out")
     points = yaml.safe_load(plan.read_text())["tiers"]["t"]["curve"]["points"]
     assert ["prefix_hit_ratio" in point for point in points] == [True] * 5 + [False]
+
+
+def test_a_ttft_that_the_engine_does_not_confirm_stands_above_its_point_and_is_told(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    plan = plan_with(tmp_path)
+    assert run(*CACHED, "--into", plan, "--telemetry", CACHED[0].parent) == 0
+    err = capsys.readouterr().err
+    told = [line for line in err.splitlines() if "at the client and" in line]
+    assert [line.split(": ")[1].rpartition("/")[2] for line in told] == [
+        f"bench_{r}.json" for r in ("r3", "r4.5", "r6", "r7")
+    ]
+    assert "# bench_r7.json: TTFT P99 is 188 ms at the client and 40 to 60 ms in the engine" in plan.read_text()
+    # The curve keeps what the client measured.
+    curve = load_plan(plan).tiers["t"].curve
+    assert curve is not None
+    assert curve.points[3].ttft_p99_seconds == 0.1876
+    run(*CACHED, "--into", plan_with(tmp_path))
+    assert "at the client and" not in capsys.readouterr().err

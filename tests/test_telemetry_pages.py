@@ -184,3 +184,34 @@ def test_a_spoilt_page_ends_in_an_answer_or_in_a_bad_benchmark(
     except BadBenchmark as error:
         told = (error.text,)
     assert told
+
+
+def first_token_remarks(sweep: str, tag: str) -> list[str]:
+    """What telemetry says of the TTFT in the file of a run of a real sweep."""
+    (measured,) = read_results(BENCH / sweep / f"bench_{tag}.json", "auto")
+    found = open_telemetry(str(BENCH / sweep)).during(measured)
+    return [text for text in found.remarks if text.startswith("TTFT")]
+
+
+@pytest.mark.parametrize(
+    ("tag", "told"),
+    [
+        ("r3", "TTFT P99 is 92.6 ms at the client and 20 to 40 ms in the engine"),
+        ("r4.5", "TTFT P99 is 96.6 ms at the client and 20 to 40 ms in the engine"),
+        ("r6", "TTFT P99 is 111 ms at the client and 40 to 60 ms in the engine"),
+        ("r7", "TTFT P99 is 188 ms at the client and 40 to 60 ms in the engine"),
+    ],
+)
+def test_a_client_that_waits_longer_than_the_engine_counts_is_told_with_both(tag: str, told: str) -> None:
+    (remark,) = first_token_remarks("vllm-cpu-cached", tag)
+    assert remark.startswith(f"{told}: likely --stream-interval, a reasoning parser, or time in the client")
+    assert (BENCH.parent.parent / remark.split("(")[1].rstrip(")")).is_file()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "tag"),
+    # r8: 57.6 ms of 60 ms; r1.5: 107 ms, and 80 ms + 10 % + 20 ms are 108 ms; c32: 2.1 s in a bucket from 1 to 2.5 s.
+    [("vllm-cpu-cached", "r8"), ("vllm-cpu-open", "r1.5"), ("vllm-cpu-open", "r3"), ("vllm-cpu", "c32")],
+)
+def test_a_client_within_the_engines_bounds_is_not_remarked_on(sweep: str, tag: str) -> None:
+    assert first_token_remarks(sweep, tag) == []

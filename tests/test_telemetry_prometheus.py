@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_server_says_what_the_recording_says(server: str, first: int, last: in
     assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
     for name, value in of_pages.values.items():
         assert of_server.values[name] == pytest.approx(value)
+
+
+@SERVER
+def test_a_server_contradicts_a_clients_ttft_as_the_recording_does(server: str) -> None:
+    measured = span("prefix", 10, 40, requests=310)
+    point = measured.point.model_copy(update={"ttft_p50_seconds": 13.0, "ttft_p99_seconds": 14.0})
+    slow = replace(measured, point=point)
+    of_pages, of_server = (
+        [text for text in open_telemetry(place).during(slow).remarks if text.startswith("TTFT")]
+        for place in (str(recorded.folder("prefix")), server)
+    )
+    assert len(of_server) == 1
+    assert of_server == of_pages
 
 
 @SERVER

@@ -4,6 +4,7 @@ import functools
 import gzip
 import itertools
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -14,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_samples import run
 
+from agent.benchmarks.results import Measured
 from agent.benchmarks.telemetry import Telemetry, open_telemetry
 from agent.errors import BadBenchmark
+from rules.plan import Point
 
 
 @functools.cache
@@ -179,3 +182,24 @@ def test_any_span_ends_in_an_answer(offset: float, length: float, requests: int 
         run(requests=requests, started_at=1795198650 + offset, ended_at=1795198650 + offset + length)
     )
     assert found.values or found.remarks
+
+
+def ttft_run(name: str, later: float = 0.0) -> Measured:
+    """A run over a whole recording with the TTFT that its clients measured, so many seconds later."""
+    pages = pages_of(name)
+    start, end = pages[0][0], pages[-1][0]
+    rows = [row for row in recorded.requests(name) if not row["error"] and row["e2e"]]
+    waited = sorted(
+        float(row["ttft"]) + later for row in rows if start < float(row["t_start"]) + float(row["e2e"]) <= end
+    )
+    p50, p99 = (waited[math.ceil(q * len(waited)) - 1] for q in (0.5, 0.99))
+    point = Point(completed_rps=1.0, requests=len(waited), ttft_p50_seconds=p50, ttft_p99_seconds=p99)  # type: ignore[call-arg]
+    return Measured(source="x.json", tool="test", loop="open", point=point, started_at=start, ended_at=end)
+
+
+@pytest.mark.parametrize("name", ["steady", "prefix", "specdecode", "kv_cascade", "lora", "diurnal", "sglang"])
+def test_recorded_clients_agree_with_their_engines_ttft_and_held_back_chunks_do_not(name: str) -> None:
+    telemetry = open_telemetry(str(recorded.folder(name)))
+    assert [text for text in telemetry.during(ttft_run(name)).remarks if text.startswith("TTFT")] == []
+    (remark,) = [text for text in telemetry.during(ttft_run(name, later=13.0)).remarks if text.startswith("TTFT")]
+    assert remark.startswith("TTFT P50 is 1")

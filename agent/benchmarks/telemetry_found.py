@@ -15,6 +15,7 @@ from typing import Protocol
 
 from agent.benchmarks.remarks import CONTRADICTION
 from agent.benchmarks.results import Measured
+from agent.benchmarks.telemetry_ttft import TTFT, disagreements
 from rules.engines.table import Engine
 from rules.readings import GPU_UTILIZATION_KINDS, gpu_utilization, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
@@ -48,6 +49,7 @@ FAMILIES = frozenset(
         "engine_steps",
         FINISHED,
         GENERATED,
+        TTFT,
     }
 )
 """What a source must bring of an engine's page for these fields and for the checks before them."""
@@ -128,7 +130,7 @@ def found(measured: Measured, seen: Seen) -> TelemetryFound:
     if not usable:
         return TelemetryFound(remarks=remarks)
     values: dict[str, float] = {}
-    told = [*remarks, *_other_tokens(measured, seen)]
+    told = [*remarks, *_other_tokens(measured, seen), *_other_first_tokens(measured, seen)]
     for name in FIELDS:
         answer = _of_the_run(name, seen)
         if isinstance(answer, float):
@@ -159,8 +161,7 @@ def _same_requests(measured: Measured, seen: Seen) -> tuple[bool, tuple[str, ...
     if differs <= SAME_REQUESTS * asked:
         return True, ()
     text = f"the engine finished {finished:.0f} requests in this run, the result file has {asked}"
-    edges = finished * seen.edge_seconds / seen.window.span if seen.window.span > 0 else 0.0
-    if differs > OTHER_TRAFFIC * asked + edges:
+    if differs > OTHER_TRAFFIC * asked + _edge_requests(seen):
         return False, (f"{text}: its telemetry is not of this run alone, and nothing was taken from it",)
     return True, (f"{text} (warm-up requests, or scrapes that do not meet its ends)",)
 
@@ -179,6 +180,20 @@ def _other_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
         return ()
     text = f"the engine generated {generated:.0f} tokens in this run, the result file has {mean * asked:.0f}"
     return (f"{text}: make sure that its telemetry is of this run",)
+
+
+def _other_first_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
+    """Where the client's TTFT is not within the engine's histogram; nothing where that was not seen in the whole run."""
+    window = seen.window
+    if TTFT not in window.histograms or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
+        return ()
+    return disagreements(measured, window.histograms[TTFT], _edge_requests(seen))
+
+
+def _edge_requests(seen: Seen) -> float:
+    """Requests that may have ended between an end of the run and the scrape nearest to it."""
+    finished = seen.window.counters.get(FINISHED, 0.0)
+    return finished * seen.edge_seconds / seen.window.span if seen.window.span > 0 else 0.0
 
 
 def _of_the_run(name: str, seen: Seen) -> float | str:

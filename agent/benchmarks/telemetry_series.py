@@ -6,6 +6,7 @@ target, scrape by scrape, to windows by the one path that pages take. It does no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agent.benchmarks.prometheus_api import RawSeries
@@ -63,7 +64,16 @@ def by_target(series: Iterable[RawSeries]) -> dict[Target, list[RawSeries]]:
         target = tuple((name, text) for name, text in one.labels if name in TARGET_LABELS)
         page = RawSeries(one.name, _as_on_page(dict(one.labels)), one.samples)
         targets.setdefault(target, []).append(page)
-    return targets
+    return {target: sorted(group, key=_edge) for target, group in targets.items()}
+
+
+def _edge(series: RawSeries) -> float:
+    """The upper edge of a bucket: pages have buckets by rising edge, servers by the text of their labels."""
+    try:
+        edge = float(dict(series.labels).get("le", "-inf"))
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(edge) else edge
 
 
 def _as_on_page(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
