@@ -6,7 +6,7 @@ but a name in KV_FACTS where its pages tell the format of the KV cache by anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.collect.scrape_failures import place_of
@@ -15,11 +15,13 @@ from agent.doctor_findings import Finding, fail, ok, warn
 from agent.doctor_machine import NO_GPU
 from agent.doctor_pages import TargetSeen
 from agent.errors import ScrapeFailure
-from rules.catalogue import RULES
+from rules.catalogue import RULES, Rule
 from rules.engines.coverage import Use, explain_families, version_range
 from rules.engines.registry import ENGINES, mapped, unwrapped
 from rules.engines.support import FULL_PLAN, engine_signals
 from rules.engines.table import Engine
+from rules.families import BY_NAME, Kind
+from rules.gauges import IN_SYSTEM
 from rules.gpu_readout import GpuReadout
 from rules.lifetime import since_start
 from rules.plan import TierPlan
@@ -28,7 +30,7 @@ from rules.same_names import same_model
 from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot
 from rules.step13 import ASKED
-from rules.windows import IN_SYSTEM, NET_CHANGE
+from rules.windows import NET_CHANGE
 
 CLOCK_SECONDS = 5.0
 """A clock off by more makes start-up times and the order of events wrong by as much."""
@@ -116,7 +118,7 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     known, missing = _signals(snapshot)
     text = f"{engine.label}{_release(seen, engine)}: {known} of {known + len(missing)} signals"
     yield ok(check, text + (f"; not exposed: {', '.join(missing)}" if missing else ""))
-    mute = [rule.name for rule in RULES if rule.signal in missing and rule.name in MISSED]
+    mute = [rule.name for rule in RULES if _is_mute(rule, snapshot, missing) and rule.name in MISSED]
     if mute:
         advice = "look up the engine's release and flags in docs, or update it; until then these rules judge nothing"
         yield warn(check, f"{', '.join(mute)} will say not_exposed", advice)
@@ -128,6 +130,13 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
     if fresh:
         shown = ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
         yield ok(check, f"{len(fresh)} names that this sizewatch does not know, perhaps of a newer release: {shown}")
+
+
+def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:
+    """Whether the page cannot feed a rule. A quantile may be bounded without the histogram whose requests a rule counts."""
+    family = BY_NAME.get(rule.family)
+    counted = family is not None and family.kind is Kind.HISTOGRAM
+    return rule.signal in missing or (counted and rule.family not in snapshot.histograms)
 
 
 def clock(met: Met, _: Loaded) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from exporters.rule_words import WATCHER_LABELS, alerting_url, common_labels
 from rules.catalogue import Loudness
 from rules.signals import Gap
 
-NOT_SEEING: tuple[Gap, ...] = (Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
+NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
 """Reasons that are a fault when they last. The others say that there is nothing to judge: no traffic, too little of it, no
 plan, a signal the engine does not have, or a load for which LoadBeyondBenchmark speaks.
 """

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.gauges import GaugeSum
 from rules.slices import Slice
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 QUEUE = 1.0
 """Mean waiting requests below which there is no queue to speak of: less than one always waits."""
@@ -53,8 +54,7 @@ def settled(one: Slice, before: Slice | None) -> Slice:
 
 def waiting(window: Window) -> GaugeSum | None:
     """Requests that wait for capacity; held-back ones (adapters, KV loads) are no queue where the engine tells them apart."""
-    gauge = window.gauges.get("requests_waiting_capacity") or window.gauges.get("requests_waiting")
-    return gauge if gauge is not None and gauge.seconds > 0 else None
+    return window.gauge("requests_waiting_capacity") or window.gauge("requests_waiting")
 
 
 def _growing(one: Slice, queue: GaugeSum, before: Slice | None) -> str:
@@ -86,7 +86,7 @@ def grown(slices: Sequence[Slice], now: float) -> str:
     as the first: what comes and goes in a busy queue does not.
     """
     thirds = _thirds(slices, now)
-    first, second, third = (_mean_waiting(group) for group in thirds)
+    first, second, third = (mean_waiting(group) for group in thirds)
     if first is None or second is None or third is None or third < max(QUEUE, 2 * first):
         return ""
     more = [math.fsum(s.window.counters.get("in_system_change", 0.0) for s in group) for group in thirds]
@@ -97,7 +97,7 @@ def grown(slices: Sequence[Slice], now: float) -> str:
 
 def thirds_seen(slices: Sequence[Slice], now: float) -> bool:
     """Whether something is known of the queue in every third of the hold: else nobody can tell that it did not grow."""
-    return all(_mean_waiting(group) is not None for group in _thirds(slices, now))
+    return all(mean_waiting(group) is not None for group in _thirds(slices, now))
 
 
 def _thirds(slices: Sequence[Slice], now: float) -> list[list[Slice]]:
@@ -109,7 +109,10 @@ def _thirds(slices: Sequence[Slice], now: float) -> list[list[Slice]]:
     return thirds
 
 
-def _mean_waiting(slices: Sequence[Slice]) -> float | None:
+def mean_waiting(slices: Sequence[Slice]) -> float | None:
+    """Mean waiting requests of one replica; None where the gauges tell of less than half of what was seen."""
     gauges = [gauge for s in slices if (gauge := waiting(s.window)) is not None]
     seconds = math.fsum(g.seconds for g in gauges)
-    return math.fsum(g.integral for g in gauges) / seconds if seconds > 0 else None
+    if seconds <= 0 or seconds < math.fsum(s.window.covered_seconds for s in slices) / 2:
+        return None
+    return math.fsum(g.integral for g in gauges) / seconds

@@ -147,6 +147,7 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("requests_waiting", "requests_waiting", "Requests queued in the engine"),
     _gauge("requests_waiting_capacity", "requests_waiting_capacity", "Of these, waiting for KV or batch capacity"),
     _gauge("requests_waiting_deferred", "requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
+    _gauge("requests_in_system", "", "Running and waiting requests by Little's law, where the gauges are unknown"),
     _gauge("kv_utilization", "kv_utilization_ratio", "KV cache blocks in use, mean over data-parallel engines"),
     _gauge("kv_utilization_max", "kv_utilization_max_ratio", "The same, the fullest data-parallel engine"),
     _gauge(

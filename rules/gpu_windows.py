@@ -13,9 +13,10 @@ from types import MappingProxyType
 
 from rules import windows
 from rules.families import stem
+from rules.gauges import GAUGE_HOLD_SECONDS, GaugeSum
 from rules.gpu_readout import GpuReadout
 from rules.signals import Gap
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -33,6 +34,14 @@ FAULTS, FAULTS_BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 
 LEVEL_SECONDS = 300.0
 """A gauge says nothing about a longer silence before it; counters do (as `rules.tracks.BRIDGE_SECONDS` for gaps)."""
+
+ACTIVITY = frozenset(
+    {
+        *("gpu_utilization_sampled", "gpu_power_watts", "gpu_gr_engine_active", "gpu_sm_active", "gpu_gfx_active"),
+        *("tensor_active", "dram_active"),
+    }
+)
+"""Gauges that follow the load: they hold no longer than those of the engine. Memory and temperature move slowly."""
 
 
 def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
@@ -52,7 +61,7 @@ def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     gauges = {
         name: GaugeSum(integral=value * dt, seconds=dt, minimum=value, maximum=value, samples=1)
         for name, value in later.gauges.items()
-        if dt <= LEVEL_SECONDS
+        if dt <= (GAUGE_HOLD_SECONDS if name in ACTIVITY else LEVEL_SECONDS)
     }
     unseen = (name for name in later.gauges if name not in gauges)
     fell = (name for name in later.counters if name in earlier.counters and name not in counters)
@@ -65,7 +74,7 @@ def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         gauges=gauges,
         gaps=dict.fromkeys(later.gaps, Gap.NOT_EXPOSED)
         | dict.fromkeys(fell, Gap.RESTARTED)
-        | dict.fromkeys(unseen, Gap.SCRAPE_FAILED),
+        | dict.fromkeys(unseen, Gap.NOT_SCRAPED),
         sampled=later.sampled,
     )
 

@@ -22,7 +22,7 @@ from rules.signals import Gap, SignalValue
 from rules.slices import Slice, TierView
 from rules.starts import Start
 from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
-from rules.watched import part_seen
+from rules.watched import part_seen, scraped_by_the_minute
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
@@ -149,10 +149,13 @@ def too_early(
     """Unknown where a finding is there at the end and too few minutes (hours) were seen for it to have persisted; else None.
 
     `each` is what the periods of `slices` came to, None where they say nothing. Where enough of them were seen and too few
-    show the finding, it does not persist: that is known.
+    show the finding, it is known not to persist. That does not hold where each rests on a scrape or two.
     """
     known = sum(1 for part in each if part is not None)
-    if known >= SEPARATE or last is None or not exceeds(last):
+    of_minutes = case.period_seconds <= windows.MINUTE_SECONDS
+    enough = known >= SEPARATE and not (of_minutes and scraped_by_the_minute(slices))
+    shown = sum(1 for part in each if part is not None and exceeds(part))
+    if enough or shown >= SEPARATE or last is None or not exceeds(last):
         return None
     pairs = zip(case.periods(slices), each, strict=True)
     so = [one for group, part in pairs if part is not None and exceeds(part) for one in group]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import SEPARATE, Case, persists, planned, too_early
+from rules.judging import SEPARATE, Case, persists, planned, too_early, why
 from rules.readings import families_of, read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
@@ -114,6 +114,8 @@ def _cannot(case: Case) -> Unknown | None:
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    if not any(one.window.covered_seconds > 0 for one in case.slices):
+        return case.unknown(why(case.slices, windows.EVERYTHING), "nothing was seen in this time")
     if not _counted(case, case.slices):
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     return None

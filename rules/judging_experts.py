@@ -45,8 +45,8 @@ def judge_experts(case: Case) -> Answer:
 
 
 def _running(one: Slice) -> float:
-    gauge = one.window.gauges.get("requests_running")
-    return gauge.integral / gauge.seconds if gauge is not None and gauge.seconds > 0 else 0.0
+    gauge = one.window.gauge("requests_running")
+    return gauge.integral / gauge.seconds if gauge is not None else 0.0
 
 
 def _badness(verdict: Verdict) -> tuple[int, bool, float]:

@@ -17,7 +17,7 @@ from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
 from rules.slices import Slice
 from rules.verdicts import Answer, Certainty, Status
-from rules.watched import part_seen, watched_seconds
+from rules.watched import part_seen, scraped_by_the_minute, watched_seconds
 from rules.wording import number
 
 LOAD_WORDS: dict[Shape, str] = {
@@ -61,6 +61,8 @@ def judge_beyond(case: Case) -> Answer:
     status, certainty, sentence = _found(case, number(curve.top_rps, "per_second"), number(max(rates), "per_second"))
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
+    if status is Status.OK and scraped_by_the_minute(case.slices) and (early := beyond_so_far(case)):
+        return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     if status is Status.OK:
         return case.verdict(status, certainty, observed, expected, sentence)
     load, shape = is_it_the_load(case)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from rules import histograms
 from rules.curve import Curve
 from rules.envelope import between
+from rules.gauges import IN_SYSTEM
 from rules.judging import Case, Comparable, comparable, persists, too_early
 from rules.plan import Point
 from rules.signals import Gap, Reading
 from rules.slices import BinSum, Slice, by_bin
 from rules.verdicts import Answer, Certainty, Status, Unknown
-from rules.windows import IN_SYSTEM, NET_CHANGE
+from rules.windows import NET_CHANGE
 from rules.wording import number
 
 SIGMA = 3.0

@@ -60,7 +60,7 @@ def judge_queue(case: Case) -> Answer:
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     replicas = _by_replica(case.slices)
-    last = {name: _waiting(case.last_quarter(group)) for name, group in replicas.items()}
+    last = {name: backlog.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
     if all(value is None for value in last.values()):
         return case.unknown(why(case.slices, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)
@@ -95,18 +95,12 @@ def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | Non
     text = backlog.grown(slices, case.now)
     if not text:
         return None
-    waiting = _waiting(_third(case, slices, last=True))
+    waiting = backlog.mean_waiting(_third(case, slices, last=True))
     whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
     return Queue(replica=name, waiting=waiting, more=more, finished=finished, text=text)
-
-
-def _waiting(slices: Sequence[Slice]) -> float | None:
-    gauges = [gauge for one in slices if (gauge := backlog.waiting(one.window)) is not None]
-    seconds = math.fsum(gauge.seconds for gauge in gauges)
-    return math.fsum(gauge.integral for gauge in gauges) / seconds if seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ Owns that view only; it is for looking at a page (`sizewatch inspect`), never fo
 
 from __future__ import annotations
 
+from rules.gauges import GaugeSum
 from rules.histograms import from_cumulative
 from rules.signals import Gap
 from rules.snapshots import Snapshot
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 UNKNOWN_LIFETIME_SECONDS = 1.0
 """Span where the page does not tell when its process started: rates then mean nothing, and must not be shown."""

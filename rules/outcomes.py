@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rules.gauges import IN_SYSTEM
 from rules.signals import Gap, Missing
 from rules.ways import ALL
-from rules.windows import IN_SYSTEM, Window
+from rules.windows import Window
 
 FINISHED, FAILED, ARRIVED = "requests_finished", "requests_failed", "requests_arrived"
 HTTP_OK, HTTP_REFUSED, HTTP_FAILED = "http_requests_ok", "http_requests_refused", "http_requests_failed"

@@ -64,7 +64,7 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
 
 def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
     """Quantile q of the hourly means, and of the hourly maxima, of a gauge; None where no hour has it."""
-    gauges = [w.gauges[family] for w in several if family in w.gauges and w.gauges[family].seconds > 0]
+    gauges = [gauge for w in several if (gauge := w.gauge(family)) is not None]
     if not gauges:
         return None
     return nearest_rank([g.integral / g.seconds for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)

@@ -115,8 +115,11 @@ def _follow_cascade(replica: Replica, now: Snapshot, window: Window, view: TierV
     whole_gap = window.gaps.get(windows.EVERYTHING)
     if whole_gap is not None:
         return replace(replica, cascade=interrupted(replica.cascade), unslopable=whole_gap)
-    if "kv_utilization_max" not in now.gauges or window.gaps.get("kv_utilization") is Gap.STALE:
+    untold = window.gaps.get("kv_utilization_max")
+    if "kv_utilization_max" not in now.gauges or untold is Gap.STALE:
         return replica
+    if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
+        return replace(replica, cascade=interrupted(replica.cascade), unslopable=untold)
     limits = cascade_limits(view)
     return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
 

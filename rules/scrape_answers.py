@@ -10,11 +10,20 @@ from collections.abc import Sequence
 from rules import causes
 from rules.cascade import STAGES, Cascade
 from rules.catalogue import BY_NAME, Rule
+from rules.gauges import STEP_FAMILY
 from rules.replicas import Replica
 from rules.signals import Gap, Missing, Reading
 from rules.slices import Slice, TierView
 from rules.verdicts import Action, Answer, Certainty, Status, Subject, Unknown, Verdict
-from rules.windows import STEP_FAMILY
+from rules.windows import MINUTE_SECONDS
+
+ONE_PAGE = "one page is no slope yet"
+
+NO_SLOPE = {
+    Gap.NOT_SCRAPED: "the two pages are too far apart for a slope of the KV cache",
+    Gap.CONTRADICTORY: "more requests finished than the gauges allow",
+}
+"""Why two pages make no slope, where it is not the want of a second one."""
 
 
 def replica_answers(replica: Replica, view: TierView, now: float, recent: Sequence[Slice] = ()) -> tuple[Answer, ...]:
@@ -63,7 +72,7 @@ def _cascade(replica: Replica, view: TierView, now: float, recent: Sequence[Slic
     if "kv_utilization_max" not in last.gauges:
         return _unknown(rule, replica, now, Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
-        return _unknown(rule, replica, now, replica.unslopable, "one page is no slope yet")
+        return _unknown(rule, replica, now, replica.unslopable, NO_SLOPE.get(replica.unslopable, ONE_PAGE))
     level = state.recent[-1].level
     if state.stage == 0:
         return _verdict(rule, replica, now, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
@@ -86,8 +95,14 @@ def _down(replica: Replica, view: TierView, now: float) -> Answer:
         # Not "ok": after a restart of the agent that would end the episode of a target that is still down.
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
         return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, text)
+    if replica.track.unscraped_seconds and not misses:
+        return _unknown(rule, replica, now, Gap.NOT_SCRAPED, _unasked(replica))
     if misses < rule.limit("misses", view.limits):
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
+        silent = now - last.t if last is not None else 0.0
+        # Failed scrapes are counted where they come at least once a minute.
+        if misses and silent > rule.limit("misses", view.limits) * MINUTE_SECONDS:
+            return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
         return _verdict(rule, replica, now, Status.OK, float(misses), text)
     since = f" ({now - last.t:.0f} s)" if last is not None else ", and none before"
     why = f": {replica.trouble}" if replica.trouble else ""
@@ -101,12 +116,19 @@ def _stale(replica: Replica, view: TierView, now: float) -> Answer:
         return _verdict(rule, replica, now, Status.WARNING, seconds, replica.gpu_problem)
     if last is None or replica.track.misses:
         return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, "no page from the replica")
+    if replica.track.unscraped_seconds:
+        return _unknown(rule, replica, now, Gap.NOT_SCRAPED, _unasked(replica))
     if STEP_FAMILY not in last.counters:
         return _unknown(rule, replica, now, Gap.NOT_EXPOSED, "the page does not count the engine's steps")
     if seconds >= rule.limit("seconds", view.limits):
         text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_claimed(replica)}"
         return _verdict(rule, replica, now, Status.WARNING, seconds, text)
     return _verdict(rule, replica, now, Status.OK, seconds, "The page moves with the engine")
+
+
+def _unasked(replica: Replica) -> str:
+    """After a silence that is not bridged: what the target did in it, nobody knows."""
+    return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
 
 
 def _claimed(replica: Replica) -> str:

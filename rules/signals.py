@@ -21,6 +21,7 @@ class Gap(StrEnum):
     NOT_EXPOSED = "not_exposed"
     STALE = "stale"
     RESTARTED = "restarted"
+    NOT_SCRAPED = "not_scraped"
     CONTRADICTORY = "contradictory"
     SCRAPE_FAILED = "scrape_failed"
 

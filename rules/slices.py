@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from rules import histograms, windows
 from rules.capacity import Capacity, planned_capacity
 from rules.curve import Curve
+from rules.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE
 from rules.histograms import Histogram
 from rules.plan import TierPlan
 from rules.readings import Basis, replica_rate
@@ -121,6 +122,13 @@ def place(window: Window, curve: Curve | None, replica: str | None, bin: int | N
     if curve is None or rps is None or bin is not None:
         return Slice(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
     found = curve.place(rps, in_system)
+    counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
+    if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
+        # The bounds of Little's law leave open where it lies.
+        return Slice(replica=replica, window=window, rps=rps, in_system=in_system)
+    if found.beyond and in_system is not None and _by_few_samples(window):
+        # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
+        found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
     return Slice(
         replica=replica,
         window=window,
@@ -132,11 +140,28 @@ def place(window: Window, curve: Curve | None, replica: str | None, bin: int | N
 
 
 def _in_system(window: Window) -> float | None:
-    """Mean running + waiting requests of one replica; gauges of unequal coverage would not add up, so both must be there."""
-    running, waiting = window.gauges.get("requests_running"), window.gauges.get("requests_waiting")
-    if running is None or waiting is None or running.seconds <= 0 or waiting.seconds <= 0:
-        return None
-    return running.integral / running.seconds + waiting.integral / waiting.seconds
+    """Mean running + waiting requests of one replica, by Little's law for the time of which the gauges do not tell.
+
+    Gauges of unequal coverage would not add up, so both must be there.
+    """
+    gauges = [one for name in IN_SYSTEM if (one := window.gauges.get(name)) is not None and one.seconds > 0]
+    sampled = math.fsum(one.integral / one.seconds for one in gauges) if len(gauges) == len(IN_SYSTEM) else None
+    counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
+    if counted is None:
+        return sampled if all(window.gauge(name) for name in IN_SYSTEM) else None
+    if sampled is None:
+        return counted.integral / counted.seconds
+    return (counted.integral + sampled * gauges[0].seconds) / (counted.seconds + gauges[0].seconds)
+
+
+def _by_few_samples(window: Window) -> bool:
+    """Whether the gauges of requests in the system were looked at seldom, and nothing else tells how many there were."""
+    running = window.gauges.get(IN_SYSTEM[0])
+    return (
+        running is not None
+        and IN_SYSTEM_BY_LITTLE not in window.gauges
+        and running.seconds > BURST_SECONDS * running.samples
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

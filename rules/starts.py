@@ -16,6 +16,7 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from rules import windows
+from rules.gauges import IN_SYSTEM
 from rules.pod_times import PodTimes
 from rules.signals import Reading
 from rules.snapshots import Snapshot
@@ -228,7 +229,7 @@ def _older(told: Start, came: float) -> bool:
 
 
 def _waits(page: Snapshot) -> bool:
-    there = math.fsum(page.gauges.get(name, 0.0) for name in windows.IN_SYSTEM)
+    there = math.fsum(page.gauges.get(name, 0.0) for name in IN_SYSTEM)
     return there > 0 and page.counters.get(FINISHED) == 0
 
 

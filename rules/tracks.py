@@ -21,12 +21,13 @@ BRIDGE_SECONDS = 300.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since, the first of
-    them at `silent_since`."""
+    them at `silent_since`. `unscraped_seconds` lie between the last two good pages, 0 where they are bridged."""
 
     last: Snapshot | None = None
     seen: float | None = None
     misses: int = 0
     silent_since: float | None = None
+    unscraped_seconds: float = 0.0
 
 
 def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
@@ -36,11 +37,13 @@ def good(track: Track, page: Snapshot) -> tuple[Track, Window | None]:
         return after, None
     if track.last is None:
         return after, _first(track, track.seen, page)
+    if track.misses == 0 and page.t - track.seen > BRIDGE_SECONDS:
+        after = replace(after, unscraped_seconds=page.t - track.seen)
     window = windows.between(track.last, page)
     if windows.EVERYTHING in window.gaps:
         return after, replace(window, start=track.seen, expected_seconds=page.t - track.seen)
     if page.t - track.last.t > BRIDGE_SECONDS:
-        return after, windows.gap(track.seen, page.t, Gap.SCRAPE_FAILED)
+        return after, windows.gap(track.seen, page.t, Gap.NOT_SCRAPED if after.unscraped_seconds else Gap.SCRAPE_FAILED)
     return after, window if track.misses == 0 else _late(window, track.seen)
 
 

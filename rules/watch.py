@@ -17,15 +17,15 @@ from rules import backlog, budget, causes, slices, starts, windows
 from rules.budget import Budget
 from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
-from rules.judging import Tier, planned
+from rules.judging import SEPARATE, Tier, planned
 from rules.projections import Projection
 from rules.replicas import Replica, cascade_limits, no_page, page
 from rules.scrape_answers import replica_answers
-from rules.signals import Gap
+from rules.signals import Gap, Reading
 from rules.slices import Slice, TierView
 from rules.starts import Start
-from rules.verdicts import Answer, Subject, Unknown, Verdict
-from rules.watched import too_short
+from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.watched import seldom_scraped, too_short
 from rules.whole_tier import whole_tier_answers
 from rules.windows import Window
 
@@ -301,7 +301,26 @@ def _judged(
     answer = judge(
         rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
     )
-    return causes.explain(answer, view, hold) if isinstance(answer, Verdict) else answer
+    if not isinstance(answer, Verdict):
+        return answer
+    if not seldom_scraped(hold):
+        return causes.explain(answer, view, hold)
+    steps = len({windows.minute_of(one.window) for one in hold if one.window.covered_seconds > 0})
+    if answer.status is Status.OK and steps < SEPARATE:
+        text = f"scrapes are too far apart: {steps} intervals between scrapes were seen, {SEPARATE} are needed"
+        return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)
+    if answer.status is Status.OK and _may_exceed(answer):
+        text = "scrapes are too far apart, and the bounds of what was seen reach beyond what is healthy"
+        return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)
+    return causes.explain(replace(answer, certainty=Certainty.LIKELY), view, hold)
+
+
+def _may_exceed(answer: Verdict) -> bool:
+    """Whether the bounds of what was seen reach beyond what is expected."""
+    seen, expected = answer.observed, answer.expected
+    if not isinstance(seen, Reading) or not isinstance(expected, Reading) or expected.high is None:
+        return False
+    return seen.high is None or seen.high > expected.high
 
 
 def _hold(all_slices: Sequence[Slice], rule: Rule, now: float) -> tuple[Slice, ...]:

@@ -6,17 +6,42 @@ Owns the seconds in which a tier was seen, and their words. A rule that needs mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rules.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS
 from rules.readings import FULL_COVERAGE
-from rules.windows import MINUTE_SECONDS
+from rules.windows import MINUTE_SECONDS, Window
 
 if TYPE_CHECKING:
     from rules.rule import Rule
     from rules.slices import Slice
 
 HOUR_SECONDS = 3600.0
+
+
+def seldom_scraped(slices: Sequence[Slice]) -> bool:
+    """Whether most of what was seen of minutes was seen in steps in which no gauge holds, and bursts come and go."""
+    return _mostly(slices, _is_coarse)
+
+
+def scraped_by_the_minute(slices: Sequence[Slice]) -> bool:
+    """Whether most minutes rest on a scrape or two, or fewer: what began in one is seen whole only in the next."""
+    return _mostly(slices, lambda window: _is_coarse(window) or _has_one_sample(window))
+
+
+def _is_coarse(window: Window) -> bool:
+    return window.span > GAUGE_HOLD_SECONDS
+
+
+def _has_one_sample(window: Window) -> bool:
+    return any(one.seconds > BURST_SECONDS * one.samples for one in window.gauges.values())
+
+
+def _mostly(slices: Sequence[Slice], so: Callable[[Window], bool]) -> bool:
+    seen = [one.window for one in slices if one.window.covered_seconds > 0]
+    part = math.fsum(window.covered_seconds for window in seen if so(window))
+    return part > math.fsum(window.covered_seconds for window in seen) / 2
 
 
 def watched_seconds(slices: Iterable[Slice]) -> float:

@@ -94,8 +94,8 @@ def share(window: Window, part: str, whole: str) -> SignalValue:
 
 def level(window: Window, family: str) -> SignalValue:
     """Mean of a gauge over its covered time; the extremes that were seen are the bounds."""
-    gauge = window.gauges.get(family)
-    if gauge is None or gauge.seconds <= 0:
+    gauge = window.gauge(family)
+    if gauge is None:
         return Missing(gap=window.why_missing(family))
     return Reading(
         value=gauge.integral / gauge.seconds,
@@ -110,7 +110,7 @@ def total_level(window: Window, family: str) -> SignalValue:
 
     Below FULL_COVERAGE only what was seen is told: a lower bound, for no gauge here is negative.
     """
-    mean, gauge = level(window, family), window.gauges.get(family)
+    mean, gauge = level(window, family), window.gauge(family)
     if isinstance(mean, Missing) or gauge is None or window.span <= 0:
         return mean
     share, at_least = gauge.seconds / window.due_seconds, gauge.integral / window.span

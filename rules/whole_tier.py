@@ -14,8 +14,9 @@ from rules.replicas import Replica
 from rules.signals import Gap, Missing, Reading
 from rules.slices import TierView
 from rules.verdicts import Action, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.windows import MINUTE_SECONDS
 
-FAULTS = frozenset({Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
+FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
 """Reasons that somebody can repair; the others are what the plan, the engine or the traffic do not have."""
 
 NAMED = 3
@@ -37,6 +38,14 @@ def tier_down(replicas: Sequence[Replica], view: TierView, now: float) -> Answer
     up = [one for one in replicas if one.track.last is not None and one.track.misses < allowed]
     down = [one for one in replicas if one.track.misses >= allowed]
     seen = Reading(value=len(up), low=len(up), high=len(up), n=len(replicas))
+    unscraped = min((0.0 if one.track.misses else one.track.unscraped_seconds for one in up), default=0.0)
+    if unscraped:
+        text = f"no replica was scraped for {unscraped:.0f} s before the last scrape"
+        return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.NOT_SCRAPED, text=text)
+    silent = min((now - _silent_since(one) for one in up), default=0.0)
+    if silent > allowed * MINUTE_SECONDS and all(one.track.misses for one in up):
+        text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"
+        return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.SCRAPE_FAILED, text=text)
     if up:
         return _verdict(rule, view, now, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
     if len(down) < len(replicas) or not replicas:
@@ -71,7 +80,7 @@ def unknown_too_long(standings: Iterable[Standing], view: TierView, now: float) 
     allowed = rule.limit("seconds", view.limits)
     silent = sorted(
         (
-            (now - one.judged_at, one.answer)
+            (now - _silent_from(one, one.judged_at), one.answer)
             for one in standings
             if isinstance(one.answer, Unknown) and one.answer.reason in FAULTS and one.judged_at is not None
         ),
@@ -87,6 +96,13 @@ def unknown_too_long(standings: Iterable[Standing], view: TierView, now: float) 
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     text = f"{_counted(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
     return _verdict(rule, view, now, Status.WARNING, observed, text)
+
+
+def _silent_from(one: Standing, judged_at: float) -> float:
+    """Since when a rule cannot judge. Nobody asked for an answer in a silence of the agent's own."""
+    if one.unknown is not None and one.unknown.reason is Gap.NOT_SCRAPED:
+        return one.unknown.started_at
+    return judged_at
 
 
 def _reason(answer: Unknown) -> str:

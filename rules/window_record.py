@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.signals import Gap
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 EXACT_INTEGER = 2.0**53
 """Below this every whole float has the integer of the same value; above it `repr` of the float is the shorter text."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rules import histograms
 from rules.families import stem
+from rules.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges
 from rules.histograms import Histogram
 from rules.signals import GAP_ORDER, Gap
 from rules.snapshots import Snapshot
@@ -20,23 +21,11 @@ from rules.snapshots import Snapshot
 EVERYTHING = "*"
 """The family name under which a gap of the whole window stands."""
 
-IN_SYSTEM = ("requests_running", "requests_waiting")
 NET_CHANGE = "in_system_change"
 """Requests in the system now less then: with the finished ones it gives arrivals, and it adds up like a counter."""
 
-STEP_FAMILY = "engine_steps"
-"""The counter that tells whether the engine stepped at all; gauges move only then (vLLM issue 29928)."""
-
-STEP_GAUGES = frozenset(
-    {
-        "requests_running",
-        "requests_waiting",
-        "requests_waiting_capacity",
-        "requests_waiting_deferred",
-        "kv_utilization",
-        "kv_utilization_max",
-    }
-)
+UNKNOWN_BETWEEN_SCRAPES = frozenset({Gap.NOT_SCRAPED, Gap.CONTRADICTORY})
+"""Why a gauge that both pages have is not known between them; the instants next to that are no mean of it."""
 
 STARTS = ("restarts", "cold_starts", "cold_start_seconds")
 """Families that tell of starts; no engine's page has them, a node agent's has."""
@@ -46,17 +35,6 @@ RESTART_TOLERANCE_SECONDS = 1.0
 
 
 MINUTE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaugeSum:
-    """A gauge over a window: time integral (unit x seconds), the seconds it covers, extremes, samples it rests on."""
-
-    integral: float
-    seconds: float
-    minimum: float
-    maximum: float
-    samples: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +74,14 @@ class Window:
         """Replica-seconds in which this counter or histogram family was seen."""
         return self.covered_seconds - self.short_seconds.get(family, 0.0)
 
+    def gauge(self, family: str) -> GaugeSum | None:
+        """A gauge's sum; None where it is not there, or where scrapes too far apart left most of the time unknown."""
+        found = self.gauges.get(family)
+        if found is None or found.seconds <= 0:
+            return None
+        untold = self.gaps.get(family) in UNKNOWN_BETWEEN_SCRAPES and found.seconds < self.covered_seconds / 2
+        return None if untold else found
+
     def why_missing(self, family: str) -> Gap:
         """Of a family that is not in this window. Pages that were read and lack it say more than pages that failed."""
         named = self.gaps.get(family)
@@ -129,8 +115,8 @@ def between(earlier: Snapshot, later: Snapshot) -> Window:
         return _told_restart(earlier, later)
     counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
     parts = _histogram_increases(earlier, later)
-    gauges = _gauge_sums(earlier, later, dt, idle=counters.get(STEP_FAMILY) == 0)
-    gaps = _absences(earlier, later, {*counters, *parts, *gauges})
+    gauges, untold = sum_gauges(earlier, later, counters, parts)
+    gaps = {**_absences(earlier, later, {*counters, *parts, *gauges, *untold}), **untold}
     short = {family: dt for family in gaps if family not in later.gauges and family not in earlier.gauges}
     if all(name in page.gauges for name in IN_SYSTEM for page in (earlier, later)):
         counters[NET_CHANGE] = math.fsum(later.gauges[name] - earlier.gauges[name] for name in IN_SYSTEM)
@@ -194,23 +180,6 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
     return parts
 
 
-def _gauge_sums(earlier: Snapshot, later: Snapshot, dt: float, idle: bool) -> dict[str, GaugeSum]:
-    """Trapezoids between the two scrapes. An engine that did not step keeps its last gauges: only zeros are believed."""
-    sums: dict[str, GaugeSum] = {}
-    for family, value in later.gauges.items():
-        before = earlier.gauges.get(family)
-        if before is None or (idle and family in STEP_GAUGES and value != 0):
-            continue
-        sums[family] = GaugeSum(
-            integral=(before + value) / 2 * dt,
-            seconds=dt,
-            minimum=min(before, value),
-            maximum=max(before, value),
-            samples=1,
-        )
-    return sums
-
-
 def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str, Gap]:
     """Why a family of either page is not in the window between them."""
     before = earlier.counters.keys() | earlier.histograms.keys() | earlier.gauges.keys()
@@ -225,7 +194,7 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
         elif family not in before:
             gaps[family] = Gap.NOT_EXPOSED
         else:
-            gaps[family] = Gap.STALE if family in later.gauges else Gap.RESTARTED
+            gaps[family] = Gap.RESTARTED
     return gaps
 
 

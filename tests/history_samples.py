@@ -10,10 +10,11 @@ from agent.collect.reader import PageReader
 from agent.history.booking import Booking
 from agent.recording import load, scrapes
 from rules import slices, tracks, windows
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.signals import Gap
 from rules.slices import Slice
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 START = 1_700_006_400.0
 """A full hour."""

@@ -12,12 +12,13 @@ from typing import Any
 
 from rules import watch
 from rules.catalogue import BY_NAME
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.plan import TierPlan, parse_plan
 from rules.slices import TierView
 from rules.slices import view as view_of
 from rules.verdicts import Answer, Unknown, Verdict
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 START = 1_800_000_000.0
 """A full hour."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.collect.reader import PageReader
+from rules.gauges import GaugeSum
 from rules.histograms import Cumulative, Histogram
 from rules.snapshots import Snapshot
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 PAGES = Path(__file__).parent / "pages"
 START = 1_800_000_000.0

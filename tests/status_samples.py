@@ -20,6 +20,7 @@ from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, Tier
 from rules import alert_state, episodes, slices, watch, windows
 from rules.cascade import Cascade, Observation
 from rules.episodes import Episode
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.plan import TierPlan, parse_plan
 from rules.readings import read_all
@@ -28,7 +29,7 @@ from rules.slices import TierView
 from rules.snapshots import Snapshot
 from rules.tracks import Track
 from rules.verdicts import FIRING, Answer, Certainty, Status, Verdict
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 NOW = 1_790_000_040.0
 MINUTES = 60

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rules import arrivals, tracks
 from rules.arrivals import ADDED, Demand, MinuteSums, by_minute, demand, of_window
+from rules.gauges import GaugeSum
 from rules.signals import Gap
 from rules.snapshots import Snapshot
-from rules.windows import NET_CHANGE, GaugeSum, Window, gap
+from rules.windows import NET_CHANGE, Window, gap
 
 START = 1_700_006_400.0
 

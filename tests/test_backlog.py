@@ -7,6 +7,7 @@ from agent.collect.reader import PageReader
 from agent.config_files import load_plan
 from agent.cycle import Watcher
 from agent.recording import load, scrapes
+from rules import backlog
 from rules.slices import Slice
 from rules.slices import view as view_of
 from rules.windows import Window
@@ -71,6 +72,14 @@ def test_load_beyond_the_curve_leaves_its_queue_behind_too() -> None:
     over = minute(0, rps=7.0, gauges={"requests_waiting": gauge(2.0, high=5)}, in_system=3)
     after = placed(over, queue(1, 2, 5, -4))[-1]
     assert after.backlog.startswith("5 requests")
+
+
+def test_a_queue_that_is_known_for_seconds_of_minutes_is_no_mean() -> None:
+    known = queue(0, mean=3.0, most=5, change=0.0)
+    unseen = replace(known, gauges={})
+    assert backlog.mean_waiting(placed(known, queue(1, mean=5.0, most=5, change=0.0))) == 4.0
+    assert backlog.mean_waiting((*placed(known), *placed(unseen))) == 3.0
+    assert backlog.mean_waiting((*placed(known), *placed(unseen), *placed(unseen))) is None
 
 
 def test_each_replica_has_its_own_backlog() -> None:

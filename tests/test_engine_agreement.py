@@ -21,10 +21,11 @@ from exporters.engine_rows import Z
 from exporters.engine_series import EDGES
 from rules import watch
 from rules.bounds import poisson_lower_bound
+from rules.gauges import STEP_FAMILY
 from rules.snapshots import Snapshot
 from rules.tracks import Track
 from rules.verdicts import FIRING, Answer, Certainty, Verdict
-from rules.windows import STEP_FAMILY, Window
+from rules.windows import Window
 
 LABELS = 'tier="t",instance="a:8000"'
 FINISHED = f'vllm:request_success_total{{{LABELS},finished_reason="stop"}}'

@@ -22,8 +22,8 @@ PLANS = Path(__file__).parent / "plans"
 DAY = 86_400.0
 END = 1_790_000_000.0 // DAY * DAY
 BEGIN = END - 7 * DAY - 7200.0
-EVERY = 240.0
-"""As far apart as scrapes may stand without being a gap."""
+EVERY = 60.0
+"""As far apart as scrapes may stand for a gauge to hold between them."""
 
 LOADS = {"idle": 2.5, "busy": 5.2}
 """Requests a second of each tier's one replica; at its operating point it takes 7.3."""

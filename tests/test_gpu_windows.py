@@ -9,10 +9,11 @@ import pytest
 from making import START, snapshot
 
 from rules import gpu_windows, windows
+from rules.gauges import GaugeSum
 from rules.gpu_readout import GpuReadout
 from rules.readings import read_all
 from rules.signals import Gap, Missing, Reading
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 
 def readout(seconds: float, **overrides: Any) -> GpuReadout:
@@ -156,8 +157,16 @@ def test_a_level_says_nothing_about_a_long_silence_before_it_but_sums_do() -> No
     assert since(readout(0), readout(300)).gauges["gpu_temperature_celsius"].seconds == 300
     found = since(readout(0), readout(3600))
     assert found.gauges == {}
-    assert found.why_missing("gpu_temperature_celsius") is Gap.SCRAPE_FAILED
+    assert found.why_missing("gpu_temperature_celsius") is Gap.NOT_SCRAPED
     assert found.counters["gpu_energy_joules"] == 400 * 3600
+
+
+def test_what_follows_the_load_holds_no_longer_than_an_engine_s_gauges() -> None:
+    levels = {"gpu_power_watts": 300.0, "gpu_memory_used_bytes": 1e9}
+    assert since(readout(0), readout(75, gauges=levels)).gauges.keys() == levels.keys()
+    found = since(readout(0), readout(76, gauges=levels))
+    assert found.gauges.keys() == {"gpu_memory_used_bytes"}
+    assert found.why_missing("gpu_power_watts") is Gap.NOT_SCRAPED
 
 
 def test_what_was_only_polled_stays_marked() -> None:

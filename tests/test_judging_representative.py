@@ -138,7 +138,7 @@ def test_telemetry_that_contradicts_itself_by_littles_law_is_told_and_not_judged
 
 
 def sampled(in_system: float, samples: int = 12) -> dict[str, Any]:
-    from rules.windows import GaugeSum
+    from rules.gauges import GaugeSum
 
     level = {"seconds": 60.0, "minimum": 0.0, "maximum": in_system, "samples": samples}
     return {

@@ -65,6 +65,34 @@ def test_a_target_is_down_after_three_misses() -> None:
     assert never.sentence == "No usable metrics page in the last 3 scrapes, and none before: timeout: 5 s"
 
 
+def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
+    one = Replica(tier="t", name="a")
+    for t in (0.0, 400.0):
+        one, _, _ = page(one, snapshot(START + t, counters={"engine_steps": t}), VIEW)
+    alone = said("TargetDown", one, now=START + 400)
+    assert isinstance(alone, Unknown)
+    assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
+    for t in (415.0, 430.0, 445.0):
+        one, _, _ = no_page(one, START + t, trouble="timeout: 5 s")
+    assert verdict("TargetDown", one, now=START + 445).status is Status.WARNING
+
+
+def test_few_misses_in_a_long_time_are_not_fine() -> None:
+    """One scrape in five minutes failed: the two more that make it down are still to come."""
+    one = replica()
+    one, _, _ = no_page(one, START + 315)
+    found = said("TargetDown", one, now=START + 315)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 scrapes without a usable page, and none for 300 s")
+
+
+def test_two_pages_too_far_apart_or_refuted_make_no_slope() -> None:
+    for gap, text in ((Gap.NOT_SCRAPED, "too far apart"), (Gap.CONTRADICTORY, "than the gauges allow")):
+        found = said("KvCacheCascade", replica(unslopable=gap, cascade=Cascade()))
+        assert isinstance(found, Unknown)
+        assert (found.reason, text in found.text) == (gap, True)
+
+
 def test_before_the_first_scrape_nothing_is_known() -> None:
     answers = replica_answers(Replica(tier="t", name="a"), VIEW, START)
     assert [(a.reason, a.text) for a in answers if isinstance(a, Unknown)] == [

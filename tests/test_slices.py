@@ -57,6 +57,14 @@ def test_a_load_above_the_benchmark_has_no_bin_and_says_why() -> None:
     assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
 
 
+@pytest.mark.parametrize(("samples", "crowd", "beyond"), [(4.0, 9.0, True), (1.0, 9.0, False), (1.0, 20.0, True)])
+def test_one_sample_a_minute_is_beyond_only_by_more_than_chance(samples: float, crowd: float, beyond: bool) -> None:
+    """The curve ends at 8 in the system: 9 may be 9 - 3 by chance, where a minute has one sample of it."""
+    crowded = minute(0, rps=5.5, in_system=crowd)
+    made = {name: replace(one, samples=samples) for name, one in crowded.gauges.items()}
+    assert bool(place(replace(crowded, gauges=made), view().curve, "a").beyond) is beyond
+
+
 def test_a_sum_of_one_bin_keeps_its_bin() -> None:
     one = place(minute(0, rps=7.0), view().curve, None, bin=2)
     assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)

@@ -14,6 +14,7 @@ import recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_samples import run
+from thinned import thin
 
 from agent.benchmarks.results import Measured
 from agent.benchmarks.telemetry import Telemetry, open_telemetry
@@ -57,6 +58,16 @@ def test_a_run_of_a_recording_is_read_as_its_pages_by_hand() -> None:
     assert found.values["prefix_hit_ratio"] == pytest.approx(hits / asked)
     assert found.values["kv_utilization"] == pytest.approx(area / (end - start))
     assert found.values["eviction_rate"] == 0.0
+
+
+def test_scrapes_too_far_apart_tell_no_mean_of_a_gauge_and_say_so(tmp_path: Path) -> None:
+    folder = thin("prefix", 120.0, tmp_path)
+    with gzip.open(folder / "metrics.jsonl.gz", "rt") as lines:
+        times = [json.loads(line)["t"] for line in lines]
+    found = open_telemetry(str(folder)).during(run(started_at=times[0], ended_at=times[-1]))
+    assert "prefix_hit_ratio" in found.values
+    assert "kv_utilization" not in found.values
+    assert any("kv_utilization: is a gauge of this engine, and scrapes too far" in remark for remark in found.remarks)
 
 
 def test_the_drafts_of_a_speculating_engine_give_its_acceptance() -> None:

@@ -115,10 +115,20 @@ def test_after_too_long_a_silence_its_counters_are_dropped() -> None:
     assert windows.add(found).counters["requests_finished"] == 600
 
 
+def test_after_failed_scrapes_a_page_is_an_answer_however_long_it_took() -> None:
+    """Only a silence between two good pages is one in which nobody asked."""
+    track, _ = walk(page(0), page(301))
+    assert track.unscraped_seconds == 301
+    track, _ = walk(page(0), -15.0, page(400))
+    assert track.unscraped_seconds == 0
+    track, _ = walk(page(0), page(301), page(316))
+    assert track.unscraped_seconds == 0
+
+
 def test_a_silence_without_any_scrape_is_no_better() -> None:
     """The agent itself slept; nobody knows when its counters grew."""
     _, found = walk(page(0), page(301), page(316))
-    assert found[0] == windows.gap(START, START + 301, Gap.SCRAPE_FAILED)
+    assert found[0] == windows.gap(START, START + 301, Gap.NOT_SCRAPED)
     assert found[1].counters["requests_finished"] == 30
     _, found = walk(page(0), page(300))
     assert found[0].counters["requests_finished"] == 600

@@ -66,6 +66,24 @@ def test_one_replica_that_still_answers_keeps_it_up(other: Replica) -> None:
     assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
 
 
+def test_a_tier_whose_only_page_came_after_a_silence_is_not_judged_by_it() -> None:
+    after = replica("a", 0)
+    asked_late = replace(after, track=replace(after.track, unscraped_seconds=400.0))
+    found = tier_down([asked_late], view(), NOW)
+    assert isinstance(found, Unknown)
+    assert found.reason is Gap.NOT_SCRAPED
+    assert isinstance(tier_down([asked_late, after], view(), NOW), Verdict)
+
+
+def test_one_failed_scrape_in_a_long_time_is_not_an_answering_tier() -> None:
+    found = tier_down([replica("a", 1, silent=300.0)], view(), NOW)
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.text) == (
+        Gap.SCRAPE_FAILED,
+        "no replica answered the last scrape; the last page is 300 s old",
+    )
+
+
 def test_a_tier_that_never_answered_is_down_too() -> None:
     found = tier_down([replica("a", 3, page=False)], view(), NOW)
     assert isinstance(found, Verdict)
@@ -126,7 +144,20 @@ def test_a_restart_of_the_only_replica_warns_and_does_not_page() -> None:
 # --- UnknownTooLong
 
 
-@pytest.mark.parametrize("reason", [Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED])
+def test_a_silence_of_the_agents_own_is_not_counted_as_time_without_an_answer() -> None:
+    """After a night in which nobody asked, the first page is unknown, and that since now."""
+    judged = stand("TargetDown", Gap.NOT_SCRAPED, NOW - 9e5, "a")
+    span = UnknownSpan(
+        rule="TargetDown", subject=judged.answer.subject, reason=Gap.NOT_SCRAPED, text="", started_at=NOW, ended_at=None
+    )
+    assert too_long(replace(judged, unknown=span)).status is Status.OK
+    assert too_long(replace(judged, unknown=replace(span, started_at=NOW - 9e5))).status is Status.WARNING
+
+
+FAULTS = (Gap.SCRAPE_FAILED, Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED)
+
+
+@pytest.mark.parametrize("reason", FAULTS)
 @pytest.mark.parametrize(("ago", "status"), [(3600.0, Status.WARNING), (3599.0, Status.OK)])
 def test_a_rule_that_judged_and_cannot_for_an_hour_for_a_fault_is_told(reason: Gap, ago: float, status: Status) -> None:
     found = too_long(stand("KvCacheCascade", reason, NOW - ago, "a"))
@@ -138,7 +169,7 @@ def test_a_rule_that_judged_and_cannot_for_an_hour_for_a_fault_is_told(reason: G
         )
 
 
-@pytest.mark.parametrize("reason", [g for g in Gap if g not in (Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED)])
+@pytest.mark.parametrize("reason", [g for g in Gap if g not in FAULTS])
 def test_what_the_plan_the_engine_or_the_traffic_lack_is_no_fault(reason: Gap) -> None:
     assert too_long(stand("TtftDivergence", reason, NOW - 9e5)).status is Status.OK
 

@@ -14,9 +14,10 @@ from making import EDGES, START, cumulative, gauge, histogram, snapshot, window,
 from rules import windows
 from rules.capacity import stated_capacity
 from rules.families import FAMILIES, Kind
+from rules.gauges import GaugeSum
 from rules.readings import Basis, read_all
 from rules.signals import SIGNALS, Gap, Missing, Reading
-from rules.windows import EVERYTHING, GaugeSum, Window
+from rules.windows import EVERYTHING, Window
 from rules.work import CapacityLengths, MeanTokens
 
 BASIS = Basis(

@@ -17,10 +17,11 @@ from agent.benchmarks.remarks import CONTRADICTION
 from agent.benchmarks.results import Measured
 from agent.benchmarks.telemetry_ttft import TTFT, disagreements
 from rules.engines.table import Engine
+from rules.gauges import STEP_GAUGES
 from rules.readings import GPU_UTILIZATION_KINDS, gpu_utilization, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.ways import FULL_COVERAGE
-from rules.windows import STEP_GAUGES, Window
+from rules.windows import UNKNOWN_BETWEEN_SCRAPES, Window
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
 """Fields of a point that are signals of the same name and meaning; GPUs' utilisation comes from elsewhere."""
@@ -200,11 +201,15 @@ def _of_the_run(name: str, seen: Seen) -> float | str:
     """A field's value, or why there is none."""
     value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
     if isinstance(value, Missing):
+        gauge = GAUGES.get(name, "")
+        untold = seen.window.gaps.get(gauge) in UNKNOWN_BETWEEN_SCRAPES and not value.text
+        if seen.ends_only and (untold or gauge in seen.window.gauges):
+            return "is a gauge of this engine, and a page before and one after tell no mean over the run"
+        if untold:
+            return f"is a gauge of this engine, and {_WHY_UNTOLD[seen.window.gaps[gauge]]}"
         if value.gap is Gap.CONTRADICTORY:
             told = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
             return f"{told}, {CONTRADICTION}; left out"
-        if seen.ends_only and GAUGES.get(name) in seen.window.gauges:
-            return "is a gauge of this engine, and a page before and one after tell no mean over the run"
         return _why(name, value, seen.engine)
     if value.value is None:
         return "only bounds are known"
@@ -219,6 +224,12 @@ def _whole(name: str, value: Reading, window: Window) -> float | str:
     if value.value is None or share < FULL_COVERAGE:
         return f"was seen in {share:.0%} of the run only"
     return value.value
+
+
+_WHY_UNTOLD = {
+    Gap.NOT_SCRAPED: "scrapes too far apart tell no mean over the run",
+    Gap.CONTRADICTORY: "more requests finished in the run than it shows",
+}
 
 
 def _why(name: str, value: Missing, engine: Engine | None) -> str:

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from agent.history.bodies import decompressed
 from agent.history.columns import Column, packed, unpacked
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.signals import Gap
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 FORMAT = 1
 

@@ -17,8 +17,9 @@ from agent.store.sums import COUNTED, LEVEL_NAMES, LEVELS, PART, SUMS
 from exporters import names
 from rules import windows
 from rules.families import BY_NAME, Kind
+from rules.gauges import GaugeSum
 from rules.histograms import Histogram
-from rules.windows import GaugeSum, Window
+from rules.windows import Window
 
 _ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 

@@ -15,12 +15,13 @@ from enum import StrEnum
 from rules.capacity import Capacity, CapacitySource
 from rules.engines.table import Engine
 from rules.families import BY_NAME, Kind
+from rules.gauges import IN_SYSTEM, GaugeSum
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
 from rules.readings import Basis, read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
 from rules.verdicts import Certainty
-from rules.windows import IN_SYSTEM, NET_CHANGE, GaugeSum, Window
+from rules.windows import NET_CHANGE, Window
 from rules.work import CapacityLengths, MeanTokens
 
 SECONDS = 60.0

@@ -162,7 +162,8 @@ class Engine:
     whose series repeat one number (processes, tensor-parallel ranks): the largest counts. `info` are info series whose
     labels become facts, `fact_gauges` (fact, sample) gauges whose value does. `born` names the `_created` series that
     tell when the engine was ready. `scanned` are the releases whose declarations the table was made from, oldest first.
-    `always` are names that every scanned release prints from its start: a page that lacks any is an excerpt.
+    `always` are names that every scanned release prints from its start: a page that lacks any is an excerpt
+    (empty: every page counts as whole).
     """
 
     name: str

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.cycle import Closed
 from agent.demo.past.engine import Engine
 from agent.demo.past.story import CASCADE_SECONDS, QUARTER, Restart, Story, conditions
 from agent.demo.past.truth import Tally
-from rules import backlog, slices, starts, timeline, tracks, windows
+from rules import backlog, gauges, slices, starts, timeline, tracks, windows
 from rules.curve import Curve
 from rules.plan import TierPlan
 from rules.slices import Slice, TierView
@@ -32,6 +32,17 @@ AROUND_SECONDS = 45.0
 
 SCENE_BEFORE, SCENE_AFTER = 1800.0, 1500.0
 """How long before and after a cascade its tier is watched every 15 seconds."""
+
+
+def watched(earlier: Snapshot, later: Snapshot) -> Window:
+    """A window of many minutes as pages close to each other make it: gauges move in a straight line."""
+    found = windows.between(earlier, later)
+    told = {
+        family: gauges.interpolate(earlier.gauges[family], value, later.t - earlier.t)
+        for family, value in later.gauges.items()
+        if family in earlier.gauges
+    }
+    return replace(found, gauges=told, gaps={f: reason for f, reason in found.gaps.items() if f not in told})
 
 
 @dataclass(slots=True)
@@ -52,9 +63,9 @@ class Follower:
         else:
             self.start = starts.begun(self.track, page, self.name) or starts.followed(self.start, page)
             last = self.track.last
-            if last is not None and self.track.misses == 0 and page.t - last.t > tracks.BRIDGE_SECONDS:
+            if last is not None and self.track.misses == 0 and page.t - last.t > gauges.GAUGE_HOLD_SECONDS:
                 # A silence for `tracks`; here every second of it was watched.
-                self.track, window = Track(last=page, seen=page.t), windows.between(last, page)
+                self.track, window = Track(last=page, seen=page.t), watched(last, page)
             else:
                 self.track, window = tracks.good(self.track, page)
         if window is None:

@@ -1,0 +1,162 @@
+"""How long a gauge holds between two scrapes, and what Little's law says of the time in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from judging_samples import view
+from making import START, cumulative, snapshot
+
+from rules import windows
+from rules.gauges import IN_SYSTEM_BY_LITTLE
+from rules.histograms import Cumulative
+from rules.signals import Gap
+from rules.slices import place
+from rules.snapshots import Snapshot
+from rules.windows import Window
+
+EDGES = (1.0, 10.0, 100.0, float("inf"))
+IDLE = {"requests_running": 0.0, "requests_waiting": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
+
+
+def page(t: float, steps: float, seconds: list[float], gauges: Mapping[str, float] | None = None) -> Snapshot:
+    """A page `t` seconds after the first whose finished requests took these seconds."""
+    e2e: Cumulative = cumulative(seconds, EDGES)
+    counters = {"engine_steps": steps, "requests_finished": float(len(seconds))}
+    return snapshot(START + t, counters=counters, histograms={"e2e_seconds": e2e}, gauges=gauges or {})
+
+
+def between(dt: float, seconds: list[float], *ends: Mapping[str, float]) -> Window:
+    before, after = ends or (IDLE, IDLE)
+    return windows.between(page(0, 0, [], before), page(dt, 9, seconds, after))
+
+
+@pytest.mark.parametrize("dt", [15.0, 60.0, 75.0])
+def test_a_gauge_holds_between_scrapes_of_the_usual_distance(dt: float) -> None:
+    window = between(dt, [1.0], {**IDLE, "kv_utilization": 0.2}, {**IDLE, "kv_utilization": 0.4})
+    assert window.gauges["kv_utilization"].integral == pytest.approx(0.3 * dt)
+    assert IN_SYSTEM_BY_LITTLE not in window.gauges
+
+
+def test_after_76_seconds_it_is_a_gap_but_for_what_lasts_as_long_as_the_process() -> None:
+    ends = [{**IDLE, "kv_utilization": 0.2, "engine_startup_seconds": 40.0}] * 2
+    window = between(76.0, [1.0], *ends)
+    assert window.gaps["kv_utilization"] is Gap.NOT_SCRAPED
+    assert window.gauges["engine_startup_seconds"].maximum == 40.0
+
+
+def test_a_request_beyond_the_last_edge_leaves_the_mean_of_an_idle_system_exact() -> None:
+    told = between(400.0, [200.0]).gauges[IN_SYSTEM_BY_LITTLE]
+    assert told.minimum == told.maximum == 0.5
+
+
+def test_without_littles_law_a_gauge_that_is_known_for_seconds_is_no_load() -> None:
+    untimed = [snapshot(START + t, counters={"engine_steps": t}, gauges=IDLE) for t in (0.0, 100.0, 102.0)]
+    both = windows.add((windows.between(*untimed[:2]), windows.between(*untimed[1:])))
+    assert place(both, None, "r").in_system is None
+
+
+def test_beyond_that_it_is_a_gap_and_little_counts_who_was_there() -> None:
+    window = between(100.0, [20.0] * 50)
+    assert window.gauges.keys() == {IN_SYSTEM_BY_LITTLE}
+    assert {window.gaps[family] for family in IDLE} == {Gap.NOT_SCRAPED}
+    told = window.gauges[IN_SYSTEM_BY_LITTLE]
+    assert told.integral / told.seconds == told.minimum == told.maximum == 10.0
+    assert place(window, None, "r").in_system == 10.0
+
+
+def test_a_gauge_holds_for_as_long_as_its_requests_take() -> None:
+    busy = {**IDLE, "requests_running": 4.0, "kv_utilization": 0.5}
+    assert "kv_utilization" in between(100.0, [150.0, 150.0], busy, busy).gauges
+
+
+def test_bounds_are_open_by_those_who_were_there_at_either_end() -> None:
+    """Four were there and may have spent all of their time before; three are there and may have come at once."""
+    told = between(100.0, [20.0] * 50, {"requests_running": 4.0}, {"requests_running": 2.0, "requests_waiting": 1.0})
+    little = told.gauges[IN_SYSTEM_BY_LITTLE]
+    assert (little.minimum, little.integral / 100, little.maximum) == (10.0 - 4 * 100 / 100, 10.0, 13.0)
+
+
+@pytest.mark.parametrize("dt", [15.0, 60.0])
+def test_idle_gauges_of_a_busy_time_are_refuted_at_any_distance(dt: float) -> None:
+    window = between(dt, [9.0] * 400)
+    assert {window.gaps[family] for family in IDLE} == {Gap.CONTRADICTORY}
+    assert window.gauges[IN_SYSTEM_BY_LITTLE].minimum == 9.0 * 400 / dt
+
+
+def test_a_burst_between_two_usual_scrapes_is_left_to_the_mean_over_minutes() -> None:
+    one = {**IDLE, "requests_running": 1.0}
+    assert "requests_running" in between(30.0, [9.0] * 400, one, one).gauges
+    assert between(60.0, [9.0] * 400, one, one).gaps["requests_running"] is Gap.CONTRADICTORY
+
+
+def test_gauges_above_littles_law_are_not_refuted_for_aborted_requests_are_in_no_histogram() -> None:
+    full = {**IDLE, "requests_running": 50.0}
+    assert "requests_running" in between(60.0, [1.0], full, IDLE).gauges
+
+
+def test_requests_that_only_the_front_end_holds_refute_no_gauge() -> None:
+    """75 are there on average by whole times, 40 by the gauges; the front end may hold a fifth."""
+    busy = {**IDLE, "requests_running": 40.0}
+    assert "requests_running" in between(60.0, [9.0] * 500, busy, busy).gauges
+    assert between(60.0, [9.0] * 1500, busy, busy).gaps["requests_running"] is Gap.CONTRADICTORY
+
+
+def test_an_engine_that_took_no_step_is_believed_to_be_empty_for_as_long_as_it_stood() -> None:
+    idle = windows.between(page(0, 5, [], IDLE), page(250, 5, [], IDLE))
+    assert idle.gauges["requests_running"].seconds == 250.0
+    stale = windows.between(page(0, 5, []), page(250, 5, []))
+    assert stale.gaps["requests_running"] is Gap.STALE
+
+
+def test_without_steps_an_engine_that_counts_nothing_at_all_keeps_its_last_gauges() -> None:
+    """SGLang before it counted its passes: 1 running and a KV cache in use after the last request."""
+
+    def sglang(t: float, tokens: int) -> Snapshot:
+        return Snapshot(
+            t=START + t,
+            engine="sglang",
+            generation="",
+            started_at=None,
+            ready_at=None,
+            counters={"requests_finished": 3.0},
+            histograms={"itl_seconds": cumulative([0.01] * tokens)},
+            gauges={"requests_running": 1.0, "requests_waiting": 0.0, "kv_utilization": 0.2},
+            facts={},
+        )
+
+    assert windows.between(sglang(0, 50), sglang(15, 60)).gauges["requests_running"].maximum == 1.0
+    still = windows.between(sglang(0, 60), sglang(15, 60))
+    assert (still.gaps["requests_running"], still.gaps["kv_utilization"]) == (Gap.STALE, Gap.STALE)
+    assert still.gauges["requests_waiting"].maximum == 0.0
+
+
+def test_a_gauge_that_is_known_for_seconds_of_minutes_is_no_mean_of_them() -> None:
+    busy = between(100.0, [20.0] * 50)
+    idle = windows.between(page(100, 9, [20.0] * 50, IDLE), page(102, 9, [20.0] * 50, IDLE))
+    assert idle.gauge("kv_utilization") is not None
+    assert windows.add((busy, idle)).gauge("kv_utilization") is None
+    assert place(windows.add((busy, idle)), None, "r").in_system == pytest.approx(1000 / 102)
+
+
+def test_a_few_long_requests_do_not_make_the_gauges_of_many_short_ones_hold() -> None:
+    busy = {**IDLE, "requests_running": 4.0}
+    assert between(120.0, [1.0] * 10 + [1000.0] * 2, busy, busy).gaps["kv_utilization"] is Gap.NOT_SCRAPED
+
+
+def test_a_window_that_says_less_never_makes_a_gauge_known() -> None:
+    unknown = windows.add((between(100.0, [20.0] * 50), windows.between(page(100, 9, []), page(102, 19, []))))
+    stale = windows.between(page(102, 9, []), page(117, 9, []))
+    assert stale.gaps["kv_utilization"] is Gap.STALE
+    assert unknown.gauge("kv_utilization") is None
+    assert windows.add((unknown, stale)).gauge("kv_utilization") is None
+
+
+def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
+    """200 are there at both pages, and five short ones finished: between none and 200 on average."""
+    crowd = {**IDLE, "requests_running": 200.0}
+    open_ended = place(between(80.0, [10.0] * 5, crowd, crowd), view().curve, "r")
+    assert open_ended.in_system == 50 / 80
+    assert (open_ended.bin, open_ended.beyond) == (None, "")
+    assert place(between(80.0, [10.0] * 5), view().curve, "r").bin == 0

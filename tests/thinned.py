@@ -1,0 +1,64 @@
+"""Recordings with fewer scrapes than were made, and what the rules said of them scrape by scrape."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import recorded
+
+from agent import replay as replaying
+from agent.config_files import load_plan
+from agent.recording import Recording, load
+from rules.plan import Plan
+from rules.verdicts import Answer, Subject
+
+Answers = Mapping[tuple[str, Subject], Answer]
+
+LATE_SECONDS = 0.5
+"""A scrape this much before it is due is the one that is due: the recorder's clock is no metronome."""
+
+
+def thin(name: str, seconds: float, into: Path) -> Path:
+    """A folder with the recording as an agent that scrapes every so many seconds would have made it."""
+    made = into / f"{name}-{seconds:g}"
+    shutil.copytree(recorded.folder(name), made)
+    for path in made.glob("*.jsonl.gz"):
+        kept: list[str] = []
+        due = float("-inf")
+        with gzip.open(path, "rt") as lines:
+            for line in lines:
+                t = json.loads(line)["t"]
+                if t >= due - LATE_SECONDS:
+                    kept.append(line)
+                    due = t + seconds
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            file.writelines(kept)
+    return made
+
+
+def plan_of(recording: Recording) -> Plan | None:
+    """The plan that has all of its tiers; None where there is none."""
+    tiers = {target.tier for target in recording.targets}
+    plans = (load_plan(recorded.PLANS / name) for name in ("cpu-small.yaml", "mixed-tier.yaml"))
+    return next((plan for plan in plans if tiers <= plan.tiers.keys()), None)
+
+
+def judge(folder: Path) -> list[tuple[float, Answers]]:
+    """What stood after each scrape of a recording, with its time."""
+    kept: list[tuple[float, Answers]] = []
+
+    class Keeping(replaying.Walk):
+        def judge(self, t: float, blind: Mapping[str, str] = replaying.NOBODY) -> None:
+            super().judge(t, blind)
+            kept.append((t, {key: standing.answer for key, standing in self.watcher.standings.items()}))
+
+    recording, _ = load(folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(replaying, "Walk", Keeping)
+        replaying.replay(recording, plan_of(recording))
+    return kept
