@@ -6,14 +6,16 @@ take, of transfers, restarts and faults in the same time.
 
 from __future__ import annotations
 
+import math
+
 from rules import windows
 from rules.catalogue import Way
+from rules.gauges import STEP_FAMILY
 from rules.outcomes import READ, Outcomes, outcomes
 from rules.rule import Rule
 from rules.scene import Finding, Scene
 from rules.signals import Missing
 from rules.slices import Slice
-from rules.windows import STEP_FAMILY
 
 MOST = 0.9
 """A replica with at least this share of what failed has the fault; the others share the rest."""
@@ -86,11 +88,29 @@ def restarts(scene: Scene) -> Finding:
 
 
 def faults(scene: Scene) -> Finding:
-    """Whether the driver reported faults of a GPU."""
-    count = sum(scene.total.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
+    """Whether the driver reported faults of a GPU: a cause for certain where most requests failed on such a replica, since then."""
+    first: dict[str | None, float] = {}
+    count = 0.0
+    for one in scene.slices:
+        some = sum(one.window.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
+        if some > 0:
+            count += some
+            first[one.replica] = min(one.window.start, first.get(one.replica, math.inf))
     if count < 1:
         return Finding(supported=False, text="no GPU reported a fault")
-    return Finding(supported=True, proven=True, text=f"{count:,.0f} faults of GPUs in that time")
+    failed = [(one, _failed(one)) for one in scene.slices]
+    after = math.fsum(some for one, some in failed if one.window.end > first.get(one.replica, math.inf))
+    if after <= 0:
+        return Finding(
+            supported=False, text=f"{count:,.0f} faults of GPUs, and no request failed on their replicas since"
+        )
+    proven = after > math.fsum(some for _, some in failed) / 2
+    return Finding(supported=True, proven=proven, text=f"{count:,.0f} faults of GPUs in that time")
+
+
+def _failed(one: Slice) -> float:
+    found = outcomes(one.window)
+    return 0.0 if isinstance(found, Missing) else found.failed
 
 
 def of_clients(scene: Scene) -> Finding:

@@ -6,13 +6,11 @@ it), or not to be excluded for lack of data, and then it says so. A new suspect 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from rules import error_suspects, first_token, histograms, routing, throttling, windows
-from rules.catalogue import Way
+from rules.catalogue import BY_NAME as CATALOGUE
 from rules.curve import CERTAIN_REQUESTS
-from rules.histograms import Share
 from rules.offered_load import offered_load
 from rules.readings import level, ratio, read, replica_rate, share
 from rules.scene import (
@@ -31,8 +29,8 @@ from rules.scene import (
     Scene,
     Suspect,
 )
-from rules.signals import BY_NAME, Missing
-from rules.slices import Slice
+from rules.signals import BY_NAME, Gap, Missing
+from rules.slow_minutes import find_slow_minutes, prove_when_slow
 from rules.windows import Window
 from rules.wording import number
 
@@ -42,8 +40,16 @@ LONGER = 1.2
 NOTICEABLE = 0.05
 """A share of requests or time below which a suspect is taken as excluded (the guide's 5 % for evictions)."""
 
+ENOUGH_REQUESTS = 20.0
+"""Requests of which a mean says something: fewer are chance."""
+
 LOST = 2 * NOTICEABLE
 """Points of prefix hits whose loss is beyond what changes from minute to minute."""
+
+NOTHING_THERE = frozenset({Gap.NOT_EXPOSED, Gap.NO_TRAFFIC})
+"""Reasons for which a family is absent where the engine does not do what it counts; others say nothing of that."""
+
+EVICTIONS = ("preemptions", "requests_finished")
 
 
 def _hits(scene: Scene) -> Finding:
@@ -51,17 +57,16 @@ def _hits(scene: Scene) -> Finding:
     if isinstance(found, Missing):
         return Finding(supported=None, text="the prefix hit rate is not known")
     value = found.value or 0.0
-    slow, other = _hits_when_slow(scene)
-    if slow is not None and other is not None and slow < other - LOST:
-        text = f"prefix hits lost: {slow:.0%} in the slow minutes, {other:.0%} in the others"
-        return Finding(supported=True, proven=True, text=text)
+    lost = _lost_when_slow(scene)
+    if lost:
+        return Finding(supported=True, proven=True, text=lost)
     planned = _planned_hits(scene)
     if planned is None:
         text = f"prefix hits are {value:.0%}, and the plan does not say how many it had"
         return Finding(supported=None, text=text)
     hits, whose = planned
     if value < hits - NOTICEABLE:
-        text = f"prefix hits lost: {value:.0%} where {whose} {hits:.0%}"
+        text = f"fewer prefix hits: {value:.0%} where {whose} {hits:.0%}"
         return Finding(supported=True, proven=value < hits - LOST, text=text)
     return Finding(supported=False, text=f"prefix hits are not lost ({value:.0%}, {whose} {hits:.0%})")
 
@@ -94,37 +99,28 @@ def _measured_hits(scene: Scene) -> float | None:
     return min((p.prefix_hit_ratio for p in points if p.prefix_hit_ratio is not None), default=None)
 
 
-def _hits_when_slow(scene: Scene) -> tuple[float | None, float | None]:
-    """The hit rate in the replica-minutes slower than the hold is on the whole, and in the others: needs no planned hits."""
-    late = first_token.late_after(scene) if scene.rule.way in USERS else None
-    if scene.rule.way is not Way.TAIL and (late is None or scene.rule.family != first_token.FAMILY):
-        return None, None
-    counted = [(one.window, found) for one in scene.slices if (found := _slow(scene, one, late)) is not None]
-    n = math.fsum(found.n for _, found in counted)
-    if n <= 0:
-        return None, None
-    usual = math.fsum(found.best for _, found in counted) / n
-    slow = [window for window, found in counted if found.best > usual * found.n]
-    return _hit_rate(slow), _hit_rate([window for window, found in counted if found.best <= usual * found.n])
+def _lost_when_slow(scene: Scene) -> str:
+    """The sentence on hits that were there before the slow minutes and not in them, "" otherwise: needs no planned hits."""
+    minutes = find_slow_minutes(scene)
+    if minutes is None or not minutes.before or (scene.rule.way in USERS and scene.rule.family != first_token.FAMILY):
+        return ""
+    slow, before = windows.add(one.window for one, _ in minutes.slow), windows.add(minutes.before)
+    now, then = _hit_rate(slow), _hit_rate(before)
+    if now is None or then is None or now >= then - LOST or not _same_prompts(slow, before):
+        return ""
+    return f"prefix hits lost: {now:.0%} in the slow minutes, {then:.0%} before"
 
 
-def _slow(scene: Scene, one: Slice, late: float | None) -> Share | None:
-    """Requests slower than `late` (seconds), or without it than the benchmark allows at this load."""
-    curve, parts = scene.view.curve, one.window.histograms.get(scene.rule.family)
-    if late is not None:
-        return histograms.above(parts, late) if parts else None
-    if curve is None or one.bin is None or not parts:
-        return None
-    expected = curve.expectation(one.bin, scene.rule.metric, one.rps or 0.0, one.in_system)
-    if expected is None:
-        return None
-    return histograms.above(parts, expected.interpolated * scene.rule.limit("factor", scene.view.limits))
+def _same_prompts(now: Window, before: Window) -> bool:
+    """Whether enough requests were seen in both, with prompts of about one length: others have other prefixes."""
+    if min(one.counters.get("requests_finished", 0.0) for one in (now, before)) < ENOUGH_REQUESTS:
+        return False
+    later, earlier = (histograms.mean(one.histograms.get("prompt_tokens_per_request", ())) for one in (now, before))
+    return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
-def _hit_rate(several: list[Window]) -> float | None:
-    if not several:
-        return None
-    found = share(windows.add(several), "prefix_hit_tokens", "prefix_queried_tokens")
+def _hit_rate(window: Window) -> float | None:
+    found = share(window, "prefix_hit_tokens", "prefix_queried_tokens")
     return None if isinstance(found, Missing) else found.value
 
 
@@ -152,7 +148,7 @@ def _held_back(scene: Scene) -> Finding:
     """Held-back requests wait before their first token; by Little's law each as long as mean held / first tokens a second."""
     held, first = level(scene.total, "requests_waiting_deferred"), replica_rate(scene.total, "requests_finished")
     if isinstance(held, Missing) or not first:
-        return Finding(supported=None, text="requests held back (adapter slots, KV loads) are not exposed")
+        return Finding(supported=None, text="whether requests are held back (adapter slots, KV loads) is not known")
     seconds = (held.value or 0.0) / first
     text = f"requests are held back for adapter slots or KV loads: {number(seconds, 'seconds')} each on average"
     if seconds > NOTICEABLE * _expected_seconds(scene):
@@ -171,6 +167,8 @@ def _expected_seconds(scene: Scene) -> float:
 def _adapters(scene: Scene) -> Finding:
     served = level(scene.total, "adapters_running")
     planned = scene.view.plan.lora if scene.view.plan else None
+    if isinstance(served, Missing) and served.gap not in NOTHING_THERE:
+        return Finding(supported=None, text="whether LoRA adapters are served is not known")
     if isinstance(served, Missing) or not served.high:
         return Finding(supported=False, text="no LoRA adapters are served")
     text = f"LoRA adapters are served, {served.value or 0.0:.2g} at a time on average"
@@ -182,6 +180,8 @@ def _adapters(scene: Scene) -> Finding:
 def _speculation(scene: Scene) -> Finding:
     found = read(BY_NAME["speculative_acceptance"], scene.total)
     planned = scene.view.plan.speculation if scene.view.plan else None
+    if isinstance(found, Missing) and found.gap not in NOTHING_THERE:
+        return Finding(supported=None, text="whether the engine speculates is not known")
     if isinstance(found, Missing):
         gone = planned is not None and scene.total.counters.get("spec_drafts", 0.0) <= 0
         text = "speculation does not run, the plan has it" if gone else "no speculation"
@@ -197,13 +197,20 @@ def _speculation(scene: Scene) -> Finding:
 
 
 def _evictions(scene: Scene) -> Finding:
-    found = ratio(scene.total, "preemptions", "requests_finished")
-    if isinstance(found, Missing):
+    """Over all of the time, or over the last of it, as long as KvEviction judges, if there were more then."""
+    last = max(one.window.end for one in scene.slices) - CATALOGUE["KvEviction"].window_seconds
+    recent = windows.add_of((one.window for one in scene.slices if one.window.end > last), EVICTIONS)
+    found = [(seen, ratio(seen, *EVICTIONS)) for seen in (scene.total, recent)]
+    known = [(one.value or 0.0, seen) for seen, one in found if not isinstance(one, Missing)]
+    if not known:
         return Finding(supported=None, text="preemptions are not known")
-    text = f"{number(found.value or 0.0, 'ratio')} preemptions a finished request"
-    if (found.value or 0.0) > NOTICEABLE:
+    most, seen = max(known, key=lambda one: one[0])
+    preempted, finished = (seen.counters[family] for family in EVICTIONS)
+    minutes = f"{max(1.0, seen.span / windows.MINUTE_SECONDS):.0f} min"
+    text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')}) in {minutes}"
+    if most > NOTICEABLE:
         return Finding(supported=True, proven=True, text=f"the KV cache is too small for this traffic: {text}")
-    return Finding(supported=False, text=f"no evictions ({text})")
+    return Finding(supported=False, text=f"{'few' if preempted else 'no'} evictions: {text}")
 
 
 def _more_load(scene: Scene) -> Finding:
@@ -246,7 +253,7 @@ SUSPECTS: tuple[Suspect, ...] = (
         families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
         examine=_repeated,
     ),
-    Suspect(cause="adapters held back", ways=SLOW, families=("ttft_seconds",), examine=_held_back),
+    Suspect(cause="adapters held back", ways=SLOW, families=("ttft_seconds",), examine=prove_when_slow(_held_back)),
     Suspect(
         cause="prompt lengths", ways=EITHER, examine=_longer("prompt_tokens_per_request", "prompt", "prompt_tokens")
     ),
@@ -257,9 +264,9 @@ SUSPECTS: tuple[Suspect, ...] = (
     ),
     Suspect(cause="adapters", ways=SLOW, examine=_adapters),
     Suspect(cause="speculation", ways=SLOW, examine=_speculation),
-    Suspect(cause="throttling", ways=LATENCY, examine=throttling.examine),
+    Suspect(cause="throttling", ways=LATENCY, examine=prove_when_slow(throttling.examine)),
     Suspect(cause="more load", ways=PRESSURE | USERS | TURNED_AWAY, examine=_more_load),
-    Suspect(cause="evictions", ways=SLOW, examine=_evictions),
+    Suspect(cause="evictions", ways=SLOW, examine=prove_when_slow(_evictions)),
     Suspect(cause="queueing", ways=SLOW, families=("ttft_seconds",), examine=first_token.queueing),
     Suspect(cause="prefill", ways=USERS, families=("ttft_seconds",), examine=first_token.prefill),
     Suspect(

@@ -11,6 +11,7 @@ from agent.recording import load
 from agent.replay import replay
 from rules import causes
 from rules.episodes import Episode
+from rules.signals import Gap
 from rules.verdicts import Cause, Certainty, Status, Verdict
 from rules.windows import Window
 
@@ -82,7 +83,7 @@ def test_what_nothing_explains_is_the_machine() -> None:
         "outputs are not longer (P95 0 to 50 tokens, 60 in the plan)",
         "no LoRA adapters are served",
         "no speculation",
-        "no evictions (0.0% preemptions a finished request)",
+        "no evictions: 0 preemptions for 900 finished requests (0.0%) in 5 min",
         "no queue (0 requests waiting a replica on average)",
         "the benchmark has 600 or more requests a point",
     )
@@ -124,13 +125,13 @@ def test_a_closed_loop_benchmark_with_few_requests_is_a_suspect() -> None:
             TTFT,
             {"counters": {"prefix_hit_tokens": 0.49 * 14400}},
             "prefix hits",
-            "prefix hits lost: 49% where the plan has 60%",
+            "fewer prefix hits: 49% where the plan has 60%",
         ),
         (
             TTFT,
             {"counters": {"preemptions": 10.0}},
             "evictions",
-            "the KV cache is too small for this traffic: 5.6% preemptions a finished request",
+            "the KV cache is too small for this traffic: 50 preemptions for 900 finished requests (5.6%) in 5 min",
         ),
         (TTFT, {"counters": {"preemptions": 9.0}}, "slower machine", None),
         (
@@ -201,6 +202,27 @@ def test_what_counters_prove_comes_before_what_is_only_suspected() -> None:
     ]
 
 
+def test_a_gauge_that_was_not_scraped_excludes_nothing() -> None:
+    gone = [replace(one, gaps={"adapters_running": Gap.NOT_SCRAPED}) for one in each(5, slow)]
+    made = verdict(TTFT, view(workload=WORKLOAD), gone)
+    assert "cannot be excluded: whether LoRA adapters are served is not known" in first(made).against
+
+
+def test_what_the_slow_minutes_do_not_show_is_not_proven() -> None:
+    """All preemptions lie in the fast minute: they are many in all, and none where it was slow."""
+
+    def evicting(number: int) -> Window:
+        fast = number == 1
+        return slow(number, {"preemptions": 180.0 if fast else 0.0}, share=0.0 if fast else 0.3)
+
+    def everywhere(number: int) -> Window:
+        return slow(number, {"preemptions": 36.0}, share=0.0 if number == 1 else 0.3)
+
+    for made, certainty in ((evicting, Certainty.LIKELY), (everywhere, Certainty.CERTAIN)):
+        causes_ = {c.cause: c.certainty for c in verdict(TTFT, view(workload=WORKLOAD), each(5, made)).causes}
+        assert causes_["evictions"] is certainty
+
+
 def test_a_mere_suspicion_comes_after_what_is_proven_though_it_stands_before_it_in_the_table() -> None:
     made = found(counters={"prefix_hit_tokens": 0.52 * 14400, "preemptions": 36.0})
     assert [(c.cause, c.certainty.value) for c in made.causes] == [("evictions", "certain"), ("prefix hits", "likely")]
@@ -213,13 +235,29 @@ def test_a_small_loss_of_hits_is_only_likely() -> None:
 
 
 def test_hits_lost_in_the_slow_minutes_need_no_plan_of_hits() -> None:
-    def turned(number: int) -> Window:
+    def turned(number: int, **more: Any) -> Window:
         late = number >= 2
-        return slow(number, {"prefix_hit_tokens": 0.0 if late else 13000.0}, share=0.3 if late else 0.0)
+        return slow(number, {"prefix_hit_tokens": 0.0 if late else 13000.0}, share=0.3 if late else 0.0, **more)
+
+    def recovered(number: int) -> Window:
+        fast = number == 3
+        return slow(number, {"prefix_hit_tokens": 13000.0 if fast else 0.0}, share=0.0 if fast else 0.3)
+
+    def longer(number: int) -> Window:
+        return turned(number, prompts=110.0 if number >= 2 else 80.0)
+
+    def few_before(number: int) -> Window:
+        made = turned(number)
+        return made if number >= 2 else replace(made, counters={**made.counters, "requests_finished": 9.0})
 
     unplanned = view(workload={"prompt_tokens": WORKLOAD["prompt_tokens"]})
     made = verdict(TTFT, unplanned, each(5, turned))
-    assert first(made).evidence == ("prefix hits lost: 0% in the slow minutes, 90% in the others",)
+    assert first(made).evidence == ("prefix hits lost: 0% in the slow minutes, 90% before",)
+    # What was never there before was not lost, nor what other prompts had, nor what nine requests a minute tell.
+    for other in (recovered, longer, few_before):
+        late = verdict(TTFT, unplanned, each(6, other))
+        assert late.causes
+        assert not any("lost" in c.evidence[0] for c in late.causes)
     even = verdict(TTFT, unplanned, each(5, slow))
     assert first(even).cause == "slower machine"
     assert "cannot be excluded: prefix hits are 60%, and the plan does not say how many it had" in first(even).against
@@ -229,7 +267,7 @@ def test_what_cannot_be_known_is_said_beside_the_first_suspect() -> None:
     made = verdict(TTFT, view(), each(5, lambda n: minute(n, slow=18)))
     assert first(made).against == (
         "cannot be excluded: the prefix hit rate is not known",
-        "cannot be excluded: requests held back (adapter slots, KV loads) are not exposed",
+        "cannot be excluded: whether requests are held back (adapter slots, KV loads) is not known",
         "cannot be excluded: prompt lengths are not in the plan or not exposed",
         "cannot be excluded: output lengths are not in the plan or not exposed",
         "cannot be excluded: GPU throttling is not known",
@@ -355,7 +393,7 @@ def test_where_the_plan_expects_the_benchmarks_hits_it_is_not_the_benchmark() ->
 def test_a_latency_that_lost_the_benchmarks_hits_names_both() -> None:
     made = against_cached(TTFT)
     assert [(c.cause, c.certainty.value) for c in made.causes] == [("prefix hits", "certain"), ("benchmark", "likely")]
-    assert first(made).evidence == ("prefix hits lost: 10% where the benchmark had 95%",)
+    assert first(made).evidence == ("fewer prefix hits: 10% where the benchmark had 95%",)
 
 
 @pytest.mark.parametrize("name", ["steady_quiet", "diurnal_quiet"])

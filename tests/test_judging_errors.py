@@ -196,6 +196,24 @@ def test_what_happened_in_that_time_is_a_cause(counters: dict[str, float], cause
     assert cause not in {one.cause for one in verdict(BURN, view(), hour(20, requests_failed=90.0)).causes}
 
 
+def test_faults_that_came_after_the_last_failure_are_no_cause_of_it() -> None:
+    """Requests fail for 55 minutes."""
+
+    def made(faults_from: int) -> list[Window]:
+        return each(
+            60,
+            lambda n: at(
+                n,
+                served=90.0 if n < 55 else 180.0,
+                requests_failed=90.0 if n < 55 else 0.0,
+                gpu_fault_events=1.0 if n >= faults_from else 0.0,
+            ),
+        )
+
+    assert "hardware faults" in {one.cause for one in verdict(BURN, view(), made(50)).causes}
+    assert "hardware faults" not in {one.cause for one in verdict(BURN, view(), made(57)).causes}
+
+
 def test_failed_transfers_explain_late_first_tokens_too() -> None:
     late = each(15, lambda n: minute(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0}))
     promised = view(slo={"ttft_p99_seconds": 0.26})

@@ -57,7 +57,7 @@ def test_hits_that_were_lost_are_the_first_cause_of_the_tail_as_they_are_of_the_
     """The plan names no hits: the slow minutes against the others tell, whatever limit made them slow."""
     worst = episodes("prefix")["TtftTail"].worst
     assert worst.causes[0].cause == "prefix hits"
-    assert worst.causes[0].evidence[0].startswith("prefix hits lost: 9% in the slow minutes, 84% in the others")
+    assert worst.causes[0].evidence[0].startswith("prefix hits lost: 9% in the slow minutes, 94% before")
 
 
 def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
