@@ -22,6 +22,7 @@ from rules.plan import Plan
 from rules.signals import Gap
 from rules.slices import TierView, view
 from rules.snapshots import Snapshot
+from rules.tracks import BRIDGE_SECONDS
 from rules.windows import Window
 
 DEFAULT_STEP_SECONDS = 60.0
@@ -54,6 +55,20 @@ class Replayed:
     engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
     cut_short: str = ""
+
+    def unseen(self) -> str:
+        """Why nothing at all was seen, "" where something was. No silence longer than BRIDGE_SECONDS is bridged."""
+        if any(one.window.covered_seconds > 0 for one in self.windows):
+            return ""
+        reasons = sorted({gap.value for one in self.windows for gap in one.window.gaps.values()})
+        if Gap.NOT_SCRAPED.value not in reasons:
+            return f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
+        silences = (one.window for one in self.windows if one.replica is not None)
+        longest = max(window.span for window in silences if Gap.NOT_SCRAPED in window.gaps.values())
+        return (
+            f"nothing was seen ({Gap.NOT_SCRAPED.value}): scrapes are up to {longest:.0f} s apart, and at most "
+            f"{BRIDGE_SECONDS:.0f} s are bridged"
+        )
 
     def whole(self) -> dict[str, Window]:
         """All that was seen of each tier, as one window."""

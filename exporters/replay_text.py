@@ -27,14 +27,15 @@ def replay_text(
     views: Mapping[str, TierView],
     ended: Iterable[Ended],
     standings: Iterable[Standing],
+    seen: bool = True,
 ) -> str:
-    """The whole text. Times are seconds since the recording's first scrape."""
+    """The whole text. Times are seconds since the recording's first scrape. `seen`: whether there was anything to judge."""
     standing, past = tuple(standings), tuple(ended)
     episodes = [e for e in past if isinstance(e, Episode)] + [s.episode for s in standing if s.episode]
     length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
     if not episodes:
-        lines.append("Nothing was found.")
+        lines.append("Nothing was found." if seen else "Nothing was seen.")
     for episode in sorted(episodes, key=lambda e: e.started_at):
         lines.extend(episode_lines(episode, start))
     told = {(e.rule, e.subject) for e in episodes}

@@ -51,13 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     found = _of_store(options) if options.recording is None else _of_recording(options)
+    unseen = found.unseen()
+    if unseen and (found.windows or not found.problems):
+        found = replace(found, problems=(*found.problems, unseen))
     if options.format == "json":
         shown = [(s.tier, s.replica, s.window) for s in found.windows]
         bases = {tier: view.basis for tier, view in found.views.items()}
         document = replay_json(shown, bases, found.ended, found.standings, found.problems)
         print(json.dumps(document, allow_nan=False))
     elif found.windows or options.recording is not None:
-        print(replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings))
+        print(
+            replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings, seen=not unseen)
+        )
         if missing := not_exposed_text(found.engines, found.whole()):
             print(missing)
     for problem in (*found.problems, *(text for text in (found.cut_short,) if text)):
@@ -91,4 +96,6 @@ def _exit_code(found: Replayed) -> int:
     if not found.windows or found.cut_short:
         return CANNOT_JUDGE
     met = [e for e in found.ended if isinstance(e, Episode)] + [s.episode for s in found.standings if s.episode]
-    return FINDING if any(BY_NAME[e.rule].loudness is not Loudness.REPORT for e in met) else FINE
+    if any(BY_NAME[e.rule].loudness is not Loudness.REPORT for e in met):
+        return FINDING
+    return CANNOT_JUDGE if found.unseen() else FINE
