@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rules.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS
+from rules.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
 from rules.readings import FULL_COVERAGE
 from rules.windows import MINUTE_SECONDS, Window
 
@@ -35,7 +35,8 @@ def _is_coarse(window: Window) -> bool:
 
 
 def _has_one_sample(window: Window) -> bool:
-    return any(one.seconds > BURST_SECONDS * one.samples for one in window.gauges.values())
+    """By the engine's gauges: those of GPUs have an interval of their own."""
+    return any(one.seconds > BURST_SECONDS * one.samples for f, one in window.gauges.items() if f in STEP_GAUGES)
 
 
 def _mostly(slices: Sequence[Slice], so: Callable[[Window], bool]) -> bool:

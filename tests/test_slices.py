@@ -5,6 +5,7 @@ from judging_samples import each, gauge, minute, minutes, view
 
 from rules.slices import by_bin, place
 from rules.slices import view as view_of
+from rules.watched import scraped_by_the_minute, seldom_scraped
 from rules.windows import add
 from rules.work import MeanTokens
 
@@ -63,6 +64,17 @@ def test_one_sample_a_minute_is_beyond_only_by_more_than_chance(samples: float, 
     crowded = minute(0, rps=5.5, in_system=crowd)
     made = {name: replace(one, samples=samples) for name, one in crowded.gauges.items()}
     assert bool(place(replace(crowded, gauges=made), view().curve, "a").beyond) is beyond
+
+
+def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone() -> None:
+    """A GPU exporter that refreshes once a minute does not make of 15 s scrapes one a minute."""
+    usual = minute(0)
+    polled = replace(usual, gauges={**usual.gauges, "gpu_gr_engine_active": replace(gauge(0.5), samples=1)})
+    once = replace(usual, gauges={name: replace(one, samples=1) for name, one in usual.gauges.items()})
+    assert not scraped_by_the_minute([place(polled, None, "a")])
+    assert scraped_by_the_minute([place(once, None, "a")])
+    assert not seldom_scraped([place(once, None, "a")])
+    assert seldom_scraped([place(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")])
 
 
 def test_a_sum_of_one_bin_keeps_its_bin() -> None:
