@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, wave
 
 from forecast import trees
 from forecast.day_ahead import DayAhead
 from forecast.past import Past
 from forecast.profile import QUICK, STEADY, Profiles
 from forecast.series import Array
-from tests.forecast_traffic import past_of, wave
 
 
 class Live:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, wave
 
 from forecast.day_methods import LAST_WEEK, METHODS, USUAL_DAY, Asked, SlowSeason, paths
 from forecast.past import Past
 from forecast.profile import QUICK, STEADY, Profiles
 from forecast.series import Array
 from forecast.short_methods import PROFILE
-from tests.forecast_traffic import past_of, wave
 
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, wave
 
 from forecast.day_spread import DaySpread
 from forecast.past import Past
 from forecast.series import Array
 from forecast.spread import FURTHEST
-from tests.forecast_traffic import past_of, wave
 
 
 def noted(values: Array, said: float, first: int = 24) -> tuple[Past, DaySpread]:

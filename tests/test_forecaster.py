@@ -5,13 +5,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
 from forecast import trees
 from forecast.forecaster import COMBINATION, Forecaster, Path
 from forecast.past import NothingSeen
 from forecast.series import Array
 from forecast.short_methods import SAME_AS_NOW
-from tests.forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
 GAP = float("nan")
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import parts_of, past_of, wave
 
 from forecast import trees
 from forecast.lead_ahead import LeadAhead
@@ -9,7 +10,6 @@ from forecast.past import Past
 from forecast.profile import Profiles
 from forecast.series import Array
 from forecast.smoothing import Smoothed
-from tests.forecast_traffic import parts_of, past_of, wave
 
 
 class Live:

@@ -4,9 +4,9 @@ from datetime import date
 
 import numpy as np
 import pytest
+from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
 from forecast.past import NothingSeen, Past
-from tests.forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
 GAP = np.nan
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, profiles_of, series, wave
 
 from forecast.past import Past
 from forecast.profile import QUICK, STEADY, Profiles, Shape, week_profile
 from forecast.series import Array
-from tests.forecast_traffic import past_of, profiles_of, series, wave
 
 PLAIN = Shape(days=7, shrink=1.0, smooth_seconds=900.0)
 

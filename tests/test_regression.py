@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of
 
 from forecast.past import Past
 from forecast.regression import Regression, Space
 from forecast.series import Array
 from forecast.surroundings import Surroundings
-from tests.forecast_traffic import past_of
 
 DAYS = 12
 N = 24 * DAYS

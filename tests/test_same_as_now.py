@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, wave
 
 from forecast.same_as_now import same_as_now
 from forecast.spread import LEAST_RESIDUALS
-from tests.forecast_traffic import past_of, wave
 
 
 def test_it_needs_twenty_steps_from_bin_to_bin() -> None:

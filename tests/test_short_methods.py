@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, profiles_of, wave
 
 from forecast.past import Past
 from forecast.series import Array
 from forecast.short_methods import HOLT_WINTERS, METHODS, PROFILE, SAME_AS_NOW, SMOOTHED, Asked, columns
 from forecast.smoothing import Smoothed
-from tests.forecast_traffic import past_of, profiles_of, wave
 
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, wave
 
 from forecast.smoothing import LEVELS, SEASONALS, HoltWinters, Seasonal, Smoothed
-from tests.forecast_traffic import past_of, wave
 
 
 def test_holt_winters_follows_its_recursion() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of
 
 from forecast.series import Array
 from forecast.spread import FURTHEST, LEAST_RESIDUALS, Mean, Quantiles, Spread
-from tests.forecast_traffic import past_of
 
 
 def followed(

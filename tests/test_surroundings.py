@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from forecast_traffic import past_of, profiles_of, wave
 
 from forecast.series import Array
 from forecast.surroundings import Surroundings, first_origin, surroundings
-from tests.forecast_traffic import past_of, profiles_of, wave
 
 SIGNALS = 19
 
