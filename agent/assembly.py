@@ -1,8 +1,7 @@
 """Putting the daemon together from a configuration: the one place where parts meet.
 
 Owns which part is made of what, and what goes on when a configuration takes the place of another. It starts nothing;
-what it makes is closed by it. What a role does not need (the history of a node, NVML where GPUs are not read through
-it) is not even loaded: each is imported where it is made.
+what it makes is closed by it. What a role does not need is not even loaded: each is imported where it is made.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.collect.gpus import ExporterPage, Gpus, Source
+from agent.collect.gpus import ExporterPage, GpuCollector, GpuReader
 from agent.collect.pages import PageFetcher
 from agent.collect.scrapers import Scrapers
-from agent.config import Config, Loaded
+from agent.config import Config, LoadedConfig
 from agent.data_dir import DataDir
-from agent.turns import DAY_SECONDS, Turns
+from agent.turns import DAY_SECONDS, EvaluationLoop
 from agent.version import VERSION
-from agent.views import versions_of, views_of
+from agent.views import build_tier_contexts, plan_versions
 from rules import watch_long
 from rules.signals import Gap
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.starts import KEPT_SECONDS
-from rules.timeline import Kind
+from rules.timeline import TimelineKind
 
 if TYPE_CHECKING:
-    from agent.alerting.both_ways import Alerting
-    from agent.fleet.back_fill import BackFill
-    from agent.forecasting.forecasts import Forecasts
-    from agent.history.keeping import Keeping
-    from agent.kubernetes.joining import Pods
-    from agent.reporting.reports import Reports
+    from agent.alerting.both_ways import AlertingService
+    from agent.fleet.back_fill import BackFillService
+    from agent.forecasting.forecasts import ForecastService
+    from agent.history.keeping import HistoryService
+    from agent.kubernetes.joining import PodSource
+    from agent.reporting.reports import ReportService
 
 
 @dataclass(slots=True)
@@ -44,14 +43,14 @@ class Assembly:
     `loaded` holds the pods that were found beside the targets of the file, `given` is it without them.
     """
 
-    loaded: Loaded
-    turns: Turns
+    loaded: LoadedConfig
+    turns: EvaluationLoop
     versions: dict[str, str]
     step13: dict[str, str] = field(default_factory=dict)
-    forecasts: Forecasts | None = None
-    reports: Reports | None = None
-    back_fill: BackFill | None = None
-    given: Loaded | None = None
+    forecasts: ForecastService | None = None
+    reports: ReportService | None = None
+    back_fill: BackFillService | None = None
+    given: LoadedConfig | None = None
 
     def seal(self, now: float, stopping: Callable[[], bool]) -> None:
         """The hourly work that neither a start nor an end waits for."""
@@ -64,9 +63,9 @@ class Assembly:
             found = self.turns.history.upkeep(self.turns.watcher.views, self.versions, now)
             self.step13 = self.step13 if found is None else found
             self.turns.measure_capacities(self._watched(), now)
-            self.turns.told(self.turns.history.long_answers(self._watched(), self.versions, now))
+            self.turns.set_long_term_results(self.turns.history.long_answers(self._watched(), self.versions, now))
 
-    def _watched(self) -> dict[str, TierView]:
+    def _watched(self) -> dict[str, TierContext]:
         return {tier: self.turns.watcher.view(tier) for tier in sorted(self.turns.tiers)}
 
     @property
@@ -81,7 +80,7 @@ class Assembly:
         self.turns.measure_capacities(self._watched(), now)
         if self.forecasts is None:
             return
-        from agent.forecasting.asking import question
+        from agent.forecasting.asking import build_request
 
         config, path = self.loaded.config, self.loaded.config.history_path
         assert path is not None
@@ -89,23 +88,23 @@ class Assembly:
         with self.turns.memory:
             starts = {tier: self.turns.watcher.starts(tier) for tier in self._watched()}
         questions = [
-            question(view, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
+            build_request(view, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
             for tier, view in self._watched().items()
         ]
         told = self.forecasts.run(questions)
         with self.turns.memory:
             for event in told:
                 self.turns.event(event.t, event.kind, event.text, event.tier)
-            self.turns.watcher.projected(self.forecasts.projections())
+            self.turns.watcher.set_projections(self.forecasts.projections())
 
-    def recall(self, tiers: Container[str], now: float) -> None:
+    def load_error_budgets(self, tiers: Container[str], now: float) -> None:
         """Error budgets of three days from the history, in place of what is in memory."""
         for tier, view in self._watched().items():
             known = self.turns.history.budget(view, now) if self.turns.history is not None and tier in tiers else None
             if known is not None:
-                self.turns.watcher.budget_known(tier, known)
+                self.turns.watcher.restore_error_budget(tier, known)
 
-    def back_filled(self, text: str, now: float) -> None:
+    def on_back_fill_done(self, text: str, now: float) -> None:
         """The history before the start is there: what is remembered of days is what it says. From any thread."""
         self.turns.measure_capacities(self._watched(), now, again=True)
         history, watched = self.turns.history, self._watched()
@@ -113,42 +112,46 @@ class Assembly:
         with self.turns.memory:
             for tier, budget in known.items():
                 if budget is not None:
-                    self.turns.watcher.budget_known(tier, budget)
-            self.event(now, Kind.BACK_FILL, text)
+                    self.turns.watcher.restore_error_budget(tier, budget)
+            self.event(now, TimelineKind.BACK_FILL, text)
 
-    def keeps_nothing(self, now: float) -> None:
+    def mark_history_unavailable(self, now: float) -> None:
         """Where no history is kept, rules over days say so, once."""
         if self.turns.history is None:
             for view in self._watched().values():
-                self.turns.told(watch_long.unanswered(view, now, Gap.NOT_EXPOSED, "this agent keeps no history"))
+                self.turns.set_long_term_results(
+                    watch_long.unknown_results(view, now, Gap.NOT_EXPOSED, "this agent keeps no history")
+                )
 
-    def other_pods(self, loaded: Loaded) -> bool:
+    def has_pod_changes(self, loaded: LoadedConfig) -> bool:
         """Whether other pods are to be watched than those that are, beside what the file says."""
         pods = self.turns.pods
-        return pods is not None and pods.joined(loaded).config.targets != self.loaded.config.targets
+        return pods is not None and pods.add_discovered_targets(loaded).config.targets != self.loaded.config.targets
 
-    def take_over(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
+    def inherit_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
         """The memory of the configuration before, of which everything that does not go on here is given back. `pods_only`:
         it is the same configuration, with other pods.
 
         No turn may run in either meanwhile.
         """
-        self.turns.take_over(before.turns)
+        self.turns.inherit_state(before.turns)
         self._remember_tiers(before)
-        self.recall({tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now)
+        self.load_error_budgets(
+            {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now
+        )
         same = {tier for tier, version in self.versions.items() if before.versions.get(tier) == version}
         self.step13 = {tier: text for tier, text in before.step13.items() if tier in same} | self.step13
         if self.forecasts is not None:
             self.forecasts.keep(self._watched())
         else:
-            self.turns.watcher.projected({})
+            self.turns.watcher.set_projections({})
         if before.forecasts is not None and before.forecasts is not self.forecasts:
             before.forecasts.close()
         if before.reports is not None and before.reports is not self.reports:
             before.reports.stop()
         if before.back_fill is not None and before.back_fill is not self.back_fill:
             before.back_fill.stop()
-        before.turns.give_back()
+        before.turns.release_connections()
         if before.turns.gpus is not self.turns.gpus:
             before.turns.gpus.close()
         if before.turns.history is not None and before.turns.history is not self.turns.history:
@@ -168,7 +171,7 @@ class Assembly:
         for tier in self.versions.keys() - self.turns.tiers:
             known = before.turns.watcher.starts(tier)
             if known:
-                self.turns.watcher.starts_known(tier, known)
+                self.turns.watcher.restore_starts(tier, known)
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
         """Something that explains numbers later."""
@@ -190,16 +193,16 @@ class Assembly:
                 self.turns.history.close()
 
 
-Assemble = Callable[[Loaded, Assembly | None], Assembly]
+Assemble = Callable[[LoadedConfig, Assembly | None], Assembly]
 """`assemble`, or what a demo or a test puts in its place."""
 
 
 def assemble(
-    loaded: Loaded,
+    loaded: LoadedConfig,
     before: Assembly | None = None,
     *,
     clock: Callable[[], float] = time.time,
-    gpu_source: Source | None = None,
+    gpu_source: GpuReader | None = None,
 ) -> Assembly:
     """All parts for a configuration. History and GPUs of `before` go on where the configuration of them is the same.
 
@@ -221,21 +224,21 @@ def assemble(
 
 
 def _together(
-    given: Loaded,
+    given: LoadedConfig,
     before: Assembly | None,
-    made: tuple[Keeping | None, Alerting | None, Pods | None],
+    made: tuple[HistoryService | None, AlertingService | None, PodSource | None],
     clock: Callable[[], float],
-    gpu_source: Source | None,
+    gpu_source: GpuReader | None,
 ) -> Assembly:
     keeping, alerting, pods = made
-    loaded = given if pods is None else pods.joined(given)
+    loaded = given if pods is None else pods.add_discovered_targets(given)
     if loaded.config.role == "fleet":
         turns = _fleet_turns(loaded, before, keeping, alerting, clock)
     else:
         turns = _turns(loaded, before, keeping, alerting, clock, gpu_source)
         turns.pods = pods
     assembly = Assembly(
-        loaded=loaded, turns=turns, versions=versions_of(loaded), forecasts=_forecasts(loaded.config, before)
+        loaded=loaded, turns=turns, versions=plan_versions(loaded), forecasts=_forecasts(loaded.config, before)
     )
     assembly.reports = _reports(loaded.config, before)
     if before is None:
@@ -244,27 +247,29 @@ def _together(
     if before is None or before.given is not given:
         # Other pods are no reason to read weeks of history again.
         assembly.upkeep(clock())
-    assembly.keeps_nothing(clock())
+    assembly.mark_history_unavailable(clock())
     assembly.back_fill = _back_fill(assembly, before, clock)
     return assembly
 
 
 def _turns(
-    loaded: Loaded,
+    loaded: LoadedConfig,
     before: Assembly | None,
-    history: Keeping | None,
-    alerting: Alerting | None,
+    history: HistoryService | None,
+    alerting: AlertingService | None,
     clock: Callable[[], float],
-    gpu_source: Source | None,
-) -> Turns:
-    targets = loaded.config.watched()
+    gpu_source: GpuReader | None,
+) -> EvaluationLoop:
+    targets = loaded.config.list_targets()
     same_gpus = before is not None and before.loaded.config.gpus == loaded.config.gpus
-    return Turns(
+    return EvaluationLoop(
         targets=targets,
-        views=views_of(loaded),
-        versions=versions_of(loaded),
+        views=build_tier_contexts(loaded),
+        versions=plan_versions(loaded),
         scrapers=Scrapers(targets, clock=clock),
-        gpus=before.turns.gpus if before is not None and same_gpus else Gpus(gpu_source or _gpu_source(loaded.config)),
+        gpus=before.turns.gpus
+        if before is not None and same_gpus
+        else GpuCollector(gpu_source or _gpu_source(loaded.config)),
         history=history,
         alerting=alerting,
         clock=clock,
@@ -273,26 +278,26 @@ def _turns(
 
 
 def _fleet_turns(
-    loaded: Loaded,
+    loaded: LoadedConfig,
     before: Assembly | None,
-    history: Keeping | None,
-    alerting: Alerting | None,
+    history: HistoryService | None,
+    alerting: AlertingService | None,
     clock: Callable[[], float],
-) -> Turns:
+) -> EvaluationLoop:
     from agent.fleet.parts import fleet_turns
-    from agent.fleet.turns import FleetTurns
+    from agent.fleet.turns import StoreSource
 
-    known = before.turns if before is not None and isinstance(before.turns, FleetTurns) else None
+    known = before.turns if before is not None and isinstance(before.turns, StoreSource) else None
     return fleet_turns(loaded, known, history=history, alerting=alerting, clock=clock)
 
 
-def _pods(loaded: Loaded, before: Assembly | None, clock: Callable[[], float]) -> tuple[Pods | None, bool]:
+def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> tuple[PodSource | None, bool]:
     """What knows about pods, and whether it runs already."""
     if loaded.config.discovery.kubernetes is None:
         return None, False
-    from agent.kubernetes.joining import pods_of, same
+    from agent.kubernetes.joining import has_same_discovery, pods_of
 
-    if before is not None and before.turns.pods is not None and same(before.loaded.config, loaded.config):
+    if before is not None and before.turns.pods is not None and has_same_discovery(before.loaded.config, loaded.config):
         return before.turns.pods, True
     return pods_of(loaded.config, clock), False
 
@@ -301,7 +306,7 @@ def _resume(assembly: Assembly, now: float) -> None:
     """What an earlier run of the agent left in the history."""
     turns = assembly.turns
     if turns.history is not None:
-        earlier = turns.history.earlier(now - DAY_SECONDS, now)
+        earlier = turns.history.load_previous_run(now - DAY_SECONDS, now)
         turns.past, turns.events = list(earlier.past), earlier.events
         if turns.alerting is not None:
             turns.alerting.foreign.resume(earlier.foreign, now)
@@ -309,33 +314,33 @@ def _resume(assembly: Assembly, now: float) -> None:
             # Nobody will hear of their end any more.
             ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
             turns.history.turn((), {}, ended, ())
-        turns.resume_starts(turns.history.earlier(now - KEPT_SECONDS, now).events)
-        assembly.event(now, "start", f"sizewatch {VERSION} began to watch {turns.watched_words}")
-        turns.resume(earlier.unfinished, now, earlier.seen)
-        assembly.recall(turns.tiers, now)
+        turns.restore_starts(turns.history.load_previous_run(now - KEPT_SECONDS, now).events)
+        assembly.event(now, "start", f"sizewatch {VERSION} began to watch {turns.describe_targets}")
+        turns.restore_findings(earlier.unfinished, now, earlier.seen)
+        assembly.load_error_budgets(turns.tiers, now)
 
 
-def _alerting(config: Config, clock: Callable[[], float]) -> Alerting | None:
+def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | None:
     keys = config.alerting
     if keys.path == "rules" and keys.receiver is None:
         return None
-    from agent.alerting.both_ways import Alerting
+    from agent.alerting.both_ways import AlertingService
 
-    return Alerting(keys, clock)
+    return AlertingService(keys, clock)
 
 
-def _forecasts(config: Config, before: Assembly | None) -> Forecasts | None:
+def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
     """Those of the configuration before go on, whatever has changed: each question says what it depends on."""
     if config.history_path is None or not config.forecast.enabled:
         return None
     if before is not None and before.forecasts is not None:
         return before.forecasts
-    from agent.forecasting.forecasts import Forecasts
+    from agent.forecasting.forecasts import ForecastService
 
-    return Forecasts()
+    return ForecastService()
 
 
-def _reports(config: Config, before: Assembly | None) -> Reports | None:
+def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     """Those of the configuration before go on where what they remember stands in the same place."""
     if config.report_folder is None:
         return None
@@ -343,27 +348,27 @@ def _reports(config: Config, before: Assembly | None) -> Reports | None:
     folder = Path(config.data_dir).absolute()
     if before is not None and before.reports is not None and before.reports.data_dir == folder:
         return before.reports
-    from agent.reporting.reports import Reports
+    from agent.reporting.reports import ReportService
 
-    return Reports(folder)
+    return ReportService(folder)
 
 
-def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFill | None:
+def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFillService | None:
     """Role fleet's, begun. That of the configuration before goes on where the same is filled."""
     loaded, history = assembly.loaded, assembly.turns.history
     if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
         return None
-    from agent.fleet.back_fill import BackFill
+    from agent.fleet.back_fill import BackFillService
 
     if before is not None and before.back_fill is not None and before.back_fill.fills(loaded):
-        before.back_fill.done = assembly.back_filled
+        before.back_fill.done = assembly.on_back_fill_done
         return before.back_fill
-    begun = BackFill(loaded, history, clock, assembly.back_filled)
+    begun = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
     begun.start()
     return begun
 
 
-def _gpu_source(config: Config) -> Source | None:
+def _gpu_source(config: Config) -> GpuReader | None:
     kubernetes = config.discovery.kubernetes
     if kubernetes is not None and kubernetes.scope == "pod" and config.gpus.source == "nvml":
         # What a sidecar sees through NVML is the whole node, and it cannot tell whose is whose.
@@ -378,18 +383,18 @@ def _gpu_source(config: Config) -> Source | None:
     return None
 
 
-def _history(loaded: Loaded, before: Assembly | None) -> Keeping | None:
+def _history(loaded: LoadedConfig, before: Assembly | None) -> HistoryService | None:
     if loaded.config.history_path is None:
         return None
     if before is not None and before.loaded.config.data_dir == loaded.config.data_dir:
         return before.turns.history
-    from agent.history.keeping import Keeping
-    from agent.history.store import Store
+    from agent.history.keeping import HistoryService
+    from agent.history.store import HistoryStore
 
     path = Path(loaded.config.history_path)
     ours = DataDir(path.parent, loaded.path)
     try:
-        return Keeping(lambda: Store(path), ours.close)
+        return HistoryService(lambda: HistoryStore(path), ours.close)
     except BaseException:
         ours.close()
         raise

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.commands.arguments import joined
+from agent.commands.arguments import normalize_arguments
 from agent.errors import SizewatchError
 from agent.plain_output import plain_output
 from agent.version import VERSION
@@ -215,7 +215,7 @@ def _guarded(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     named = [word for word in words[:1] if word in {command.name for command in COMMANDS}]
-    options = parser(named).parse_args(joined(words))
+    options = parser(named).parse_args(normalize_arguments(words))
     modules = {command.name: command.module for command in COMMANDS}
     command = importlib.import_module(modules[options.command])
     try:

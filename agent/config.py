@@ -19,17 +19,17 @@ from pydantic import ValidationError
 from agent import config_fleet
 from agent.config_files import load_plan, read_document
 from agent.config_findings import mistakes, weaknesses
-from agent.config_keys import Config, Connection, Gpus, Logging, Role, TargetKeys, Web
+from agent.config_keys import Config, Connection, GpusConfig, Logging, Role, TargetKeys, Web
 from agent.config_problems import cross_problems, problems_of
-from agent.errors import BadConfig, BadPlan
+from agent.errors import ConfigError, PlanError
 from rules.plan import Plan
-from rules.plan_findings import findings
+from rules.plan_findings import check_plan
 
 __all__ = [
     "Config",
     "Connection",
-    "Gpus",
-    "Loaded",
+    "GpusConfig",
+    "LoadedConfig",
     "Logging",
     "Role",
     "TargetKeys",
@@ -48,7 +48,7 @@ DEFAULT_DATA_DIR = "sizewatch-data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedConfig:
     """A configuration that can be used, with its plan. `mistakes` are grave, `warnings` weaken it; each begins with file and
     path.
 
@@ -65,7 +65,7 @@ class Loaded:
     @property
     def grave(self) -> tuple[str, ...]:
         """The mistakes of the configuration and of its plan."""
-        planned = findings(self.plan) if self.plan else ()
+        planned = check_plan(self.plan) if self.plan else ()
         told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
         return (*self.mistakes, *told)
 
@@ -89,9 +89,9 @@ def parse_config(
     try:
         config = Config.model_validate(given, context=context)
     except ValidationError as error:
-        raise BadConfig((*problems_of(error, Config), *contradictions)) from None
+        raise ConfigError((*problems_of(error, Config), *contradictions)) from None
     if contradictions:
-        raise BadConfig(contradictions)
+        raise ConfigError(contradictions)
     return config
 
 
@@ -113,34 +113,34 @@ def find(given: Path | str | None) -> Path:
         if Path(name).is_file():
             seen = os.stat(name)
             if seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
-                raise BadConfig(
+                raise ConfigError(
                     (f"{name}: in this folder is another user's, or everybody may write it: name it with -c",)
                 )
             return Path(name)
-    raise BadConfig((f"no configuration: there is neither {' nor '.join(SEARCHED)}; name one with -c",))
+    raise ConfigError((f"no configuration: there is neither {' nor '.join(SEARCHED)}; name one with -c",))
 
 
-def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str] | None = None) -> Loaded:
+def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:
     """The configuration in a file, and the plan that it names.
 
     Raises BadConfig with every problem of both, each beginning with file, line (where known) and path.
     """
     document = read_document(path)
     if document.data is None and document.problems:
-        raise BadConfig(document.problems)
+        raise ConfigError(document.problems)
     problems = list(document.problems)
     plan, plan_path = None, _plan_path(document.data, path.parent)
     try:
         plan = load_plan(plan_path) if plan_path else None
-    except BadPlan as bad:
+    except PlanError as bad:
         problems += bad.problems
     try:
         config = parse_config(document.data, folder=path.parent, environment=environment, role=role, plan=plan)
-    except BadConfig as bad:
+    except ConfigError as bad:
         problems = [*document.located(bad.problems), *problems]
     if problems:
-        raise BadConfig(tuple(problems))
-    return Loaded(
+        raise ConfigError(tuple(problems))
+    return LoadedConfig(
         path=path,
         given_role=role,
         config=config,

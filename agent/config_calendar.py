@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from agent.config_values import between, wrong
+from agent.config_values import duration_range, validation_error
 from agent.durations import PATTERN, duration_text
 
 COUNTRIES = frozenset(
@@ -67,12 +67,14 @@ _SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
 
 def _zone(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise wrong("must be a time zone such as Europe/Berlin or UTC")
+        raise validation_error("must be a time zone such as Europe/Berlin or UTC")
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
         close = difflib.get_close_matches(value, available_timezones(), n=1)
-        raise wrong(f"is no time zone{f'; did you mean {close[0]}?' if close else ' such as Europe/Berlin'}") from None
+        raise validation_error(
+            f"is no time zone{f'; did you mean {close[0]}?' if close else ' such as Europe/Berlin'}"
+        ) from None
     return value
 
 
@@ -83,9 +85,11 @@ def _country(value: object) -> str:
     found = re.fullmatch(r"([A-Z]{2})(-[\w .'-]+)?", value) if isinstance(value, str) else None
     if found is None:
         hint = "; YAML reads a bare NO as false: write 'NO'" if value is False else ""
-        raise wrong(f"must be a country by ISO 3166 such as DE, or a part of one such as DE-BY{hint}")
+        raise validation_error(f"must be a country by ISO 3166 such as DE, or a part of one such as DE-BY{hint}")
     if found[1] not in COUNTRIES:
-        raise wrong(f"{found[1]} is no country of ISO 3166{'; did you mean GB?' if found[1] == 'UK' else ''}")
+        raise validation_error(
+            f"{found[1]} is no country of ISO 3166{'; did you mean GB?' if found[1] == 'UK' else ''}"
+        )
     return str(value)
 
 
@@ -104,11 +108,11 @@ def _local_time(value: object) -> datetime:
     if isinstance(given, date) and not isinstance(given, datetime):
         given = datetime(given.year, given.month, given.day)
     if not isinstance(given, datetime):
-        raise wrong("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
+        raise validation_error("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
     if given.tzinfo is not None:
-        raise wrong("must have no offset: it is what the clock in forecast.zone shows")
+        raise validation_error("must have no offset: it is what the clock in forecast.zone shows")
     if given.year not in YEARS:
-        raise wrong(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
+        raise validation_error(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
     return given
 
 
@@ -124,27 +128,27 @@ LocalTime = Annotated[
 
 def _recurrence(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise wrong("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
+        raise validation_error("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
     names: list[str] = []
     a_day = 1
     for part in value.upper().removeprefix("RRULE:").split(";"):
         name, equals, text = part.partition("=")
         if name not in _RULE_PARTS or not equals:
             known = difflib.get_close_matches(name, _RULE_PARTS, n=1) or [", ".join(_RULE_PARTS)]
-            raise wrong(f"has a part that no recurrence rule has; it may have {known[0]}")
+            raise validation_error(f"has a part that no recurrence rule has; it may have {known[0]}")
         texts = [text] if name in _SINGLE else text.split(",")
         if not all(re.fullmatch(_RULE_PARTS[name], one, re.ASCII) for one in texts):
-            raise wrong(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")
+            raise validation_error(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")
         names.append(name)
         a_day *= len(set(texts)) if name in _OF_A_DAY else 1
     if "FREQ" not in names:
-        raise wrong("has no FREQ; write one, such as FREQ=WEEKLY;BYDAY=MO")
+        raise validation_error("has no FREQ; write one, such as FREQ=WEEKLY;BYDAY=MO")
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise wrong(f"has {twice} twice")
+        raise validation_error(f"has {twice} twice")
     if {"COUNT", "UNTIL"} <= set(names):
-        raise wrong("has COUNT and UNTIL; only one of them may end it")
+        raise validation_error("has COUNT and UNTIL; only one of them may end it")
     if a_day > MOST_A_DAY:
-        raise wrong(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
+        raise validation_error(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
     return value.upper()
 
 
@@ -159,16 +163,16 @@ Recurrence = Annotated[str, BeforeValidator(_recurrence), _RULE]
 """RFC 5545's RRULE; when it begins says `start`."""
 
 _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
-Length = Annotated[float, BeforeValidator(between(60.0, 92 * DAY_SECONDS)), _DURATION]
+Length = Annotated[float, BeforeValidator(duration_range(60.0, 92 * DAY_SECONDS)), _DURATION]
 """Seconds."""
-Hold = Annotated[float, BeforeValidator(between(0.0, DAY_SECONDS)), _DURATION]
+Hold = Annotated[float, BeforeValidator(duration_range(0.0, DAY_SECONDS)), _DURATION]
 
 
 def _bin(value: object) -> float:
     # Minutes themselves are what replicas are counted by; as bins of a day ahead they would only be many.
-    seconds = between(120.0, 3600.0)(value)
+    seconds = duration_range(120.0, 3600.0)(value)
     if seconds % 60 or 3600 % seconds:
-        raise wrong(
+        raise validation_error(
             f"must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not {duration_text(seconds)}"
         )
     return seconds

@@ -15,18 +15,18 @@ from agent.config_values import EnvironmentFileName
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Part(BaseModel):
+class ConfigSection(BaseModel):
     """A section: nothing unknown, nothing converted, nothing changed later."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class BasicAuth(Part):
+class BasicAuth(ConfigSection):
     username: Text = Field(description="User name of basic authentication.")
     password_file: EnvironmentFileName = Field(description="File that holds the password.")
 
 
-class Tls(Part):
+class TlsConfig(ConfigSection):
     ca_file: EnvironmentFileName | None = Field(
         None, description="CA that signed the target's certificate; default the system's."
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 from agent.config_pod import object_name
-from agent.config_values import EnvironmentFileName, Name, Url, between, wrong
+from agent.config_values import EnvironmentFileName, Name, Url, duration_range, validation_error
 from agent.durations import PATTERN
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -22,7 +22,7 @@ PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api
 """Names and numbers of container ports that engines answer on: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
 
 
-class _Part(BaseModel):
+class _DiscoverySection(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -37,11 +37,13 @@ def _object_name(scope: str) -> Any:
 
 def _ports(value: object) -> object:
     if not isinstance(value, list | tuple) or not value:
-        raise wrong("must be a list of names or numbers of container ports")
+        raise validation_error("must be a list of names or numbers of container ports")
     for place, port in enumerate(value):
         number = type(port) is int and 0 < port <= 65535
         if not number and not (isinstance(port, str) and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?", port)):
-            raise wrong(f"[{place}] is neither the name of a port (at most 15 small letters, digits, -) nor a number")
+            raise validation_error(
+                f"[{place}] is neither the name of a port (at most 15 small letters, digits, -) nor a number"
+            )
     return tuple(value)
 
 
@@ -56,12 +58,12 @@ Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Keep = Annotated[
     float,
-    BeforeValidator(between(30.0, 86_400.0)),
+    BeforeValidator(duration_range(30.0, 86_400.0)),
     WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN}),
 ]
 
 
-class PodTier(_Part):
+class PodTier(_DiscoverySection):
     """Which pods belong to a tier, an entry; all that is given must hold."""
 
     tier: Name = Field(description="Tier of the plan.")
@@ -69,7 +71,7 @@ class PodTier(_Part):
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field((), description="One of these.")
 
 
-class Api(_Part):
+class KubernetesApiConfig(_DiscoverySection):
     """Where the API is, for an agent that runs in no pod."""
 
     url: Url = Field(description="Its address.")
@@ -77,7 +79,7 @@ class Api(_Part):
     ca_file: EnvironmentFileName | None = Field(None, description="CA that signed its certificate.")
 
 
-class Kubernetes(_Part):
+class Kubernetes(_DiscoverySection):
     """Engine pods of this node, found by the API (scope node), or the pod that this agent is a sidecar of (scope pod)."""
 
     scope: Literal["node", "pod"] = Field(
@@ -117,10 +119,12 @@ class Kubernetes(_Part):
     pod_resources: EnvironmentFileName = Field(
         SOCKET, description="Socket of the kubelet that tells which GPU belongs to which pod; used where it is there."
     )
-    api: Api | None = Field(None, description="Default: what a pod finds of itself (its service account).")
+    api: KubernetesApiConfig | None = Field(
+        None, description="Default: what a pod finds of itself (its service account)."
+    )
 
 
-class Discovery(_Part):
+class Discovery(_DiscoverySection):
     """Targets that are found, beside those of the file."""
 
     kubernetes: Kubernetes | None = None

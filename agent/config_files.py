@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from agent import yaml_size
-from agent.errors import BadPlan
+from agent.errors import PlanError
 from exporters.plain_text import STAND_IN
-from rules.plan import Plan, PlanProblems, parse_plan
+from rules.plan import InvalidPlanError, Plan, parse_plan
 from rules.plan_problems import path_text
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -91,13 +91,13 @@ def load_plan(path: Path) -> Plan:
     """The sizing plan in a file. Raises BadPlan with every problem, each with file, line and path."""
     document = read_document(path)
     if document.data is None and document.problems:
-        raise BadPlan(document.problems)
+        raise PlanError(document.problems)
     try:
         plan = parse_plan(document.data)
-    except PlanProblems as found:
-        raise BadPlan((*document.problems, *document.located(found.problems))) from None
+    except InvalidPlanError as found:
+        raise PlanError((*document.problems, *document.located(found.problems))) from None
     if document.problems:
-        raise BadPlan(document.problems)
+        raise PlanError(document.problems)
     return plan
 
 
@@ -124,7 +124,7 @@ def _yaml(name: str, text: str) -> Document:
         if isinstance(error, yaml.composer.ComposerError) and "another document" in reason:
             return _unreadable(name, "holds several documents (---); one is expected", mark.line + 1 if mark else None)
         return _unreadable(name, f"is not YAML: {reason}", mark.line + 1 if mark else None)
-    except yaml_size.TooMuch as error:
+    except yaml_size.YamlSizeError as error:
         return _unreadable(name, str(error))
     except yaml.reader.ReaderError as error:
         return _unreadable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agent.collect.hidden import secret_parameters
 from agent.config_keys import Config
-from agent.config_problems import default_replica, unknown
+from agent.config_problems import default_replica, unknown_key_text
 from rules.plan import Plan
 
 
@@ -50,7 +50,7 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
     named += [(f"tiers.{tier}", tier) for tier in config.tiers]
     for path, tier in named:
         if tier not in plan.tiers:
-            why = unknown(tier, tuple(plan.tiers), "a tier of the plan")
+            why = unknown_key_text(tier, tuple(plan.tiers), "a tier of the plan")
             yield f"{path}: is watched and compared with nothing: {tier} {why}"
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from agent.config_pod import object_name
-from agent.config_values import between, wrong
+from agent.config_values import duration_range, validation_error
 from agent.durations import PATTERN
 from rules.engines.registry import ENGINES
 
@@ -24,14 +24,16 @@ _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 def _matchers(value: object) -> object:
     """Label matchers and nothing else: what stands here goes into every query."""
     if not isinstance(value, str) or not _MATCHERS.fullmatch(value):
-        raise wrong('must be label matchers as they stand between { and }, such as job="vllm",cluster=~"a|b"')
+        raise validation_error(
+            'must be label matchers as they stand between { and }, such as job="vllm",cluster=~"a|b"'
+        )
     return value.strip().rstrip(",").rstrip()
 
 
 def _known_engine(value: object) -> object:
     known = sorted({engine.name for engine in ENGINES})
     if value is not None and value not in known:
-        raise wrong(f"must be one of {', '.join(known)}")
+        raise validation_error(f"must be one of {', '.join(known)}")
     return value
 
 
@@ -39,16 +41,16 @@ _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PA
 Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
 Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
 EngineName = Annotated[str, BeforeValidator(_known_engine), WithJsonSchema({"type": "string", "title": "engine"})]
-Turn = Annotated[float, BeforeValidator(between(5.0, 300.0)), _DURATION]
-Delay = Annotated[float, BeforeValidator(between(0.0, 600.0)), _DURATION]
-BackFill = Annotated[float, BeforeValidator(between(0.0, 91 * 86_400.0)), _DURATION]
+Turn = Annotated[float, BeforeValidator(duration_range(5.0, 300.0)), _DURATION]
+Delay = Annotated[float, BeforeValidator(duration_range(0.0, 600.0)), _DURATION]
+BackFill = Annotated[float, BeforeValidator(duration_range(0.0, 91 * 86_400.0)), _DURATION]
 
 
-class _Part(BaseModel):
+class _FleetSection(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class GpuSource(_Part):
+class GpuSource(_FleetSection):
     """The series of a GPU exporter that the store scrapes."""
 
     exporter: Literal["dcgm", "amd", "nvidia_smi"] = Field(
@@ -61,7 +63,7 @@ class GpuSource(_Part):
     )
 
 
-class TierSource(_Part):
+class TierSource(_FleetSection):
     """Where a tier's series stand in the store. Without an entry: in what node agents export under the tier's name."""
 
     source: Literal["agents", "engines"] = Field(
@@ -94,7 +96,7 @@ OwnName = Annotated[
 ]
 
 
-class Lease(_Part):
+class Lease(_FleetSection):
     """Several agents of one fleet: a Lease of Kubernetes says which of them posts alerts and sends reports."""
 
     name: OwnName = Field("sizewatch-fleet", description="Name of the Lease.")
@@ -102,7 +104,7 @@ class Lease(_Part):
     identity: OwnName = Field("${POD_NAME}", description="What this agent is called in it; its own alone.")
 
 
-class Fleet(_Part):
+class FleetConfig(_FleetSection):
     """How role fleet asks the store."""
 
     turn_seconds: Turn = Field(

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.collect import scrapers
 from agent.collect.target_options import DEFAULT_MAX_BYTES, TargetOptions
 from agent.config_calendar import Bin, Country, Hold, Length, LocalTime, Recurrence, Zone
-from agent.config_connection import BasicAuth, Tls
+from agent.config_connection import BasicAuth, TlsConfig
 from agent.config_discovery import Discovery
-from agent.config_fleet import Fleet, TierSource
+from agent.config_fleet import FleetConfig, TierSource
 from agent.config_problems import default_replica
-from agent.config_report import WRITING_ROLES, Reporting
-from agent.config_store import Store
+from agent.config_report import WRITING_ROLES, ReportConfig
+from agent.config_store import StoreConfig
 from agent.config_values import (
     EnvironmentFileName,
     FileName,
@@ -32,7 +32,7 @@ from agent.config_values import (
     Url,
     split_listen,
 )
-from exporters.alertmanager import RUNBOOKS, Settings
+from exporters.alertmanager import RUNBOOKS, AlertSettings
 from rules.gpu_names.exporter import GpuExporter
 from rules.gpu_names.registry import BY_NAME
 
@@ -46,24 +46,24 @@ Text = Annotated[str, Field(min_length=1)]
 Role = Literal["standalone", "node", "fleet"]
 
 
-class _Part(BaseModel):
+class _ConfigSection(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Connection(_Part):
+class Connection(_ConfigSection):
     """Where a page is and how to ask for it."""
 
     url: Url = Field(description="Address of the metrics page; without user, password or ${...}.")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
-    tls: Tls | None = None
+    tls: TlsConfig | None = None
     max_page_bytes: Annotated[int, Field(ge=1024)] = Field(
         DEFAULT_MAX_BYTES, description="A larger page, after decompression, is refused."
     )
 
     def options(self, timeout_seconds: float) -> TargetOptions:
         """The same for the page fetcher."""
-        tls, login = self.tls or Tls(), self.basic_auth
+        tls, login = self.tls or TlsConfig(), self.basic_auth
         return TargetOptions(
             url=self.url,
             timeout_seconds=timeout_seconds,
@@ -103,7 +103,7 @@ class TargetKeys(Connection):
         return self.replica or default_replica(self.url)
 
 
-class Gpus(_Part):
+class GpusConfig(_ConfigSection):
     source: Literal["nvml", "dcgm", "amd", "nvidia_smi", "none"] = Field(
         "nvml", description="Where GPUs are read; that this machine has none is no error."
     )
@@ -118,7 +118,7 @@ class Gpus(_Part):
         return (BY_NAME[self.source], connection) if connection is not None else None
 
 
-class WebTls(_Part):
+class WebTls(_ConfigSection):
     cert_file: EnvironmentFileName = Field(description="Certificate, with its chain.")
     key_file: EnvironmentFileName = Field(description="Its key.")
     client_ca_file: EnvironmentFileName | None = Field(
@@ -127,7 +127,7 @@ class WebTls(_Part):
     min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest TLS that is spoken.")
 
 
-class Web(_Part):
+class Web(_ConfigSection):
     """Metrics, health and the status page."""
 
     listen: Listen = Field(
@@ -146,7 +146,7 @@ class Web(_Part):
         return split_listen(self.listen)
 
 
-class Alertmanager(_Part):
+class Alertmanager(_ConfigSection):
     """One Alertmanager that alerts are posted to; each of a cluster gets all of them."""
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
@@ -155,11 +155,11 @@ class Alertmanager(_Part):
     )
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
-    tls: Tls | None = None
+    tls: TlsConfig | None = None
 
     def options(self, path: str) -> TargetOptions:
         """How to reach `path` of it."""
-        tls, login = self.tls or Tls(), self.basic_auth
+        tls, login = self.tls or TlsConfig(), self.basic_auth
         return TargetOptions(
             url=self.url.rstrip("/") + path,
             timeout_seconds=self.timeout_seconds,
@@ -174,7 +174,7 @@ class Alertmanager(_Part):
         )
 
 
-class Receiver(_Part):
+class WebhookConfig(_ConfigSection):
     """POST /webhook/alertmanager: an Alertmanager's webhook receiver, for alerts of others."""
 
     bearer_token_file: EnvironmentFileName = Field(
@@ -182,7 +182,7 @@ class Receiver(_Part):
     )
 
 
-class Alerting(_Part):
+class AlertingConfig(_ConfigSection):
     """How alerts reach people, on one path for the installation, and how alerts of others come in."""
 
     path: Literal["rules", "posts"] = Field(
@@ -200,11 +200,11 @@ class Alerting(_Part):
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
     runbook_url: Url = Field(RUNBOOKS, description="The page with the runbooks, linked from alerts.")
-    receiver: Receiver | None = None
+    receiver: WebhookConfig | None = None
 
-    def settings(self) -> Settings:
+    def settings(self) -> AlertSettings:
         """The same for what is posted."""
-        return Settings(
+        return AlertSettings(
             resend_seconds=self.resend_seconds,
             external_labels=self.external_labels,
             external_url=self.external_url,
@@ -212,7 +212,7 @@ class Alerting(_Part):
         )
 
 
-class EventKeys(_Part):
+class EventConfig(_ConfigSection):
     """Something known that brings more traffic than usual, or less, an entry."""
 
     name: Name = Field(description="What it is called.")
@@ -226,7 +226,7 @@ class EventKeys(_Part):
     )
 
 
-class Forecast(_Part):
+class ForecastConfig(_ConfigSection):
     """What is known of the traffic to come, and how sure the capacity for it must be. The lead is the plan's
     cold_start_seconds, until enough cold starts were timed from the request for the replica."""
 
@@ -235,7 +235,7 @@ class Forecast(_Part):
     country: Country | None = Field(
         None, description="Whose public holidays count as Sundays: DE, or DE-BY of a part of a country; default none."
     )
-    events: Annotated[tuple[EventKeys, ...], Field(strict=False)] = Field((), description="Known events.")
+    events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
     bin_seconds: Bin = Field(
         300.0,
         alias="bin",
@@ -259,12 +259,12 @@ class Forecast(_Part):
     )
 
 
-class Logging(_Part):
+class Logging(_ConfigSection):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged.")
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
 
 
-class Config(_Part):
+class Config(_ConfigSection):
     """What to watch, how often, and where to keep and show what was found."""
 
     role: Role = Field(
@@ -292,16 +292,16 @@ class Config(_Part):
         "the replicas of its own.",
     )
     tiers: dict[Name, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
-    fleet: Fleet = Fleet()
-    store: Store | None = None
-    gpus: Gpus = Gpus()
+    fleet: FleetConfig = FleetConfig()
+    store: StoreConfig | None = None
+    gpus: GpusConfig = GpusConfig()
     thresholds: dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]] = Field(
         {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
     )
     web: Web = Web()
-    alerting: Alerting = Alerting()
-    forecast: Forecast = Forecast()
-    report: Reporting = Reporting()
+    alerting: AlertingConfig = AlertingConfig()
+    forecast: ForecastConfig = ForecastConfig()
+    report: ReportConfig = ReportConfig()
     logging: Logging = Logging()
 
     @property
@@ -327,7 +327,7 @@ class Config(_Part):
         late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
         return late + 2 * self.turn_seconds
 
-    def watched(self) -> tuple[scrapers.Target, ...]:
+    def list_targets(self) -> tuple[scrapers.Target, ...]:
         """The targets as the collector takes them."""
         return tuple(
             scrapers.Target(

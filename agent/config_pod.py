@@ -10,10 +10,10 @@ import re
 
 from pydantic import ValidationInfo
 
-from agent.config_values import wrong
+from agent.config_values import validation_error
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_ENVIRONMENT_NAME = re.compile(r"\$\{(\w+)\}")
 
 NOT_SET = {
     "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
@@ -27,11 +27,11 @@ def object_name(value: object, info: ValidationInfo) -> str:
     is not set."""
     environment = (info.context or {}).get("environment", {})
     text = value if isinstance(value, str) else ""
-    for name in _VARIABLE.findall(text):
+    for name in _ENVIRONMENT_NAME.findall(text):
         if not environment.get(name):
             more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
-            raise wrong(f"names the environment variable {name}, which is not set{more}")
-    text = _VARIABLE.sub(lambda found: environment[found[1]], text)
+            raise validation_error(f"names the environment variable {name}, which is not set{more}")
+    text = _ENVIRONMENT_NAME.sub(lambda found: environment[found[1]], text)
     if not _NAME.fullmatch(text):
-        raise wrong("must be the name of an object of Kubernetes (small letters, digits, - and .)")
+        raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")
     return text

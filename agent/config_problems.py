@@ -81,7 +81,7 @@ def default_replica(url: object) -> str:
         return ""
 
 
-def unknown(name: str, known: tuple[str, ...], what: str) -> str:
+def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
     """`name` is none of `known`: which one was meant, or which there are."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"is not {what}; did you mean {close[0]}?" if close else f"is not {what}; known: {', '.join(known)}"
@@ -180,7 +180,7 @@ def _unknown_engine(data: Mapping[str, Any]) -> Found:
     for path, target in _targets(data):
         engine = target.get("engine")
         if engine and isinstance(engine, str) and engine not in known:
-            yield (*path, "engine"), unknown(engine, known, "an engine whose pages can be read")
+            yield (*path, "engine"), unknown_key_text(engine, known, "an engine whose pages can be read")
 
 
 def _alert_path(data: Mapping[str, Any]) -> Found:
@@ -275,7 +275,7 @@ def _unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
     ):
         for tier in named if complete else ():
             if tier not in tiers:
-                yield (*path, str(tier)), unknown(str(tier), tiers, "a tier of targets or plan")
+                yield (*path, str(tier)), unknown_key_text(str(tier), tiers, "a tier of targets or plan")
 
 
 def _thresholds(data: Mapping[str, Any]) -> Found:
@@ -286,11 +286,14 @@ def _thresholds(data: Mapping[str, Any]) -> Found:
 
 def _rule_thresholds(path: Path, name: str, numbers: Mapping[str, Any]) -> Found:
     if name not in BY_NAME:
-        yield path, unknown(name, tuple(BY_NAME), "a rule")
+        yield path, unknown_key_text(name, tuple(BY_NAME), "a rule")
         return
     rule = BY_NAME[name]
     for threshold in numbers:
         if threshold not in rule.thresholds:
-            yield (*path, str(threshold)), unknown(str(threshold), tuple(rule.thresholds), f"a threshold of {name}")
+            yield (
+                (*path, str(threshold)),
+                unknown_key_text(str(threshold), tuple(rule.thresholds), f"a threshold of {name}"),
+            )
     for wrong, why in wrong_thresholds(rule, numbers):
         yield (*path, wrong) if wrong else path, why

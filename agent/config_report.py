@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from agent.config_calendar import Zone
 from agent.config_problems import WORDS
-from agent.config_values import EnvironmentFileName, FileName, between, wrong
+from agent.config_values import EnvironmentFileName, FileName, duration_range, validation_error
 from agent.durations import PATTERN
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -33,20 +33,24 @@ Part = Literal["picture", "report", "markdown", "json", "plan"]
 def _at(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
         # YAML 1.1 reads 07:00 without quotes as a number in sixties.
-        raise wrong('must be a time of the day such as "07:00", in quotes')
+        raise validation_error('must be a time of the day such as "07:00", in quotes')
     return value
 
 
 def _variable(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         # What stands here may be the address itself, by mistake: it is not repeated.
-        raise wrong("must be the name of an environment variable; the address itself stands in that variable")
+        raise validation_error(
+            "must be the name of an environment variable; the address itself stands in that variable"
+        )
     return value
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
-        raise wrong("must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address")
+        raise validation_error(
+            "must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address"
+        )
     return value
 
 
@@ -58,15 +62,15 @@ _DURATION = _text("duration", PATTERN)
 At = Annotated[str, BeforeValidator(_at), _text("time of the day", r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 Variable = Annotated[str, BeforeValidator(_variable), _text("environment variable", r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Name = Annotated[str, BeforeValidator(_name), _text("name", r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
-Since = Annotated[float, BeforeValidator(between(HOUR, LONGEST)), _DURATION]
-RetryFor = Annotated[float, BeforeValidator(between(60.0, 7 * DAY)), _DURATION]
+Since = Annotated[float, BeforeValidator(duration_range(HOUR, LONGEST)), _DURATION]
+RetryFor = Annotated[float, BeforeValidator(duration_range(60.0, 7 * DAY)), _DURATION]
 
 
-class _Part(BaseModel):
+class _ReportSection(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class Destination(_Part):
+class Destination(_ReportSection):
     """Somebody who gets the report, an entry. Its address is a secret: it stands in a file or an environment variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
@@ -89,7 +93,7 @@ class Destination(_Part):
         return self
 
 
-class Reporting(_Part):
+class ReportConfig(_ReportSection):
     """The weekly re-size report of the daemon, where a history is kept."""
 
     enabled: bool = Field(True, description="Write it every week, in a process of its own.")

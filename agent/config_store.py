@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from agent.config_connection import BasicAuth, Part, Tls
-from agent.config_values import EnvironmentFileName, Timeout, Url, wrong
+from agent.config_connection import BasicAuth, ConfigSection, TlsConfig
+from agent.config_values import EnvironmentFileName, Timeout, Url, validation_error
 from agent.store.options import (
     MOST_BYTES,
     MOST_SAMPLES,
@@ -26,21 +26,21 @@ from agent.store.options import (
 
 def _base(value: object) -> object:
     if isinstance(value, str) and re.search(r"[?#]", value):
-        raise wrong("must be the store's base address, without a query")
+        raise validation_error("must be the store's base address, without a query")
     if isinstance(value, str) and re.search(r"/api/v1(/|$)", value):
-        raise wrong("must be the address before /api/v1, which is added")
+        raise validation_error("must be the address before /api/v1, which is added")
     return value
 
 
 def _org_id(value: object) -> object:
     if isinstance(value, str) and not header_text(value):
-        raise wrong("must be printable ASCII without blanks around it, as a header carries")
+        raise validation_error("must be printable ASCII without blanks around it, as a header carries")
     return value
 
 
 def _header_name(value: object) -> object:
     if isinstance(value, str) and (problem := header_problem(value)):
-        raise wrong(problem)
+        raise validation_error(problem)
     return value
 
 
@@ -48,7 +48,7 @@ OrgId = Annotated[str, BeforeValidator(_org_id), WithJsonSchema({"type": "string
 HeaderName = Annotated[str, BeforeValidator(_header_name)]
 
 
-class Store(Part):
+class StoreConfig(ConfigSection):
     """A Prometheus-compatible store: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
     url: Annotated[Url, BeforeValidator(_base)] = Field(
@@ -71,7 +71,7 @@ class Store(Part):
     )
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
-    tls: Tls | None = None
+    tls: TlsConfig | None = None
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")
     header_files: dict[HeaderName, EnvironmentFileName] = Field(
         {}, description="Further headers, by name: files that hold them."
@@ -79,7 +79,7 @@ class Store(Part):
 
     def options(self, turn_seconds: float = TURN_SECONDS) -> StoreOptions:
         """The same for the client; a store that is away is left alone for turns of this length."""
-        tls, login = self.tls or Tls(), self.basic_auth
+        tls, login = self.tls or TlsConfig(), self.basic_auth
         return StoreOptions(
             url=self.url,
             timeout_seconds=self.timeout_seconds,

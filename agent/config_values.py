@@ -24,7 +24,7 @@ from exporters.plain_text import one_line
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def wrong(text: str) -> PydanticCustomError:
+def validation_error(text: str) -> PydanticCustomError:
     """What to raise in a validator: the sentence, which the path of its place is put before."""
     return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
 
@@ -36,7 +36,7 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 def _name(value: str) -> str:
     if value != one_line(value) or value != value.strip():
-        raise wrong("must be one line without control characters and without blanks around it")
+        raise validation_error("must be one line without control characters and without blanks around it")
     return value
 
 
@@ -44,40 +44,40 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)
 """What something is called, wherever it is shown: in a page, a label, a log."""
 
 
-def between(low: float, high: float) -> Callable[[object], float]:
+def duration_range(low: float, high: float) -> Callable[[object], float]:
     """A validator of durations, in seconds, from `low` to `high`."""
 
     def read(value: object) -> float:
         if not isinstance(value, str):
-            raise wrong(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
         try:
             seconds = parse_duration(value)
         except ValueError as error:
-            raise wrong(str(error)) from None
+            raise validation_error(str(error)) from None
         if not low <= seconds <= high:
-            raise wrong(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
         return seconds
 
     return read
 
 
 _DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
-Interval = Annotated[float, BeforeValidator(between(0.5, 60.0)), _DURATION]
+Interval = Annotated[float, BeforeValidator(duration_range(0.5, 60.0)), _DURATION]
 """Seconds. A minute at most: minutes are what is judged and kept."""
-Timeout = Annotated[float, BeforeValidator(between(0.1, 60.0)), _DURATION]
-Resend = Annotated[float, BeforeValidator(between(1.0, 300.0)), _DURATION]
+Timeout = Annotated[float, BeforeValidator(duration_range(0.1, 60.0)), _DURATION]
+Resend = Annotated[float, BeforeValidator(duration_range(1.0, 300.0)), _DURATION]
 """Seconds. An alert ends by itself after four of them: 20 minutes at most."""
 
 
 def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
     if not _is_text(value) or not value:
-        raise wrong("must be the name of a file or folder")
+        raise validation_error("must be the name of a file or folder")
     environment: Mapping[str, str] = context["environment"]
     for name in _VARIABLE.findall(value):
         if not expands:
-            raise wrong("holds ${...}, which is replaced in the keys that end in _file only")
+            raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
         if name not in environment:
-            raise wrong(f"names the environment variable {name}, which is not set")
+            raise validation_error(f"names the environment variable {name}, which is not set")
     folder: Path = context["folder"]
     return str(folder / _VARIABLE.sub(lambda found: environment[found[1]], value))
 
@@ -101,23 +101,25 @@ _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 def _url(value: object) -> str:
     if not _is_text(value):
-        raise wrong("must be an address such as http://127.0.0.1:8000/metrics")
+        raise validation_error("must be an address such as http://127.0.0.1:8000/metrics")
     # What is wrong is said without the address: it may hold a password.
     if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
-        raise wrong("must hold no user or password; put them into basic_auth: {username, password_file}")
+        raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
     if "${" in value:
-        raise wrong("holds ${...}, which is not replaced here; a secret goes into bearer_token_file or basic_auth")
+        raise validation_error(
+            "holds ${...}, which is not replaced here; a secret goes into bearer_token_file or basic_auth"
+        )
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise wrong("cannot be read as an address: is the port a number from 0 to 65535?") from None
+        raise validation_error("cannot be read as an address: is the port a number from 0 to 65535?") from None
     if parts.scheme not in ("http", "https"):
-        raise wrong("must begin with http:// or https://")
+        raise validation_error("must begin with http:// or https://")
     if not host or re.search(r"[\s\x00-\x1f]", value):
-        raise wrong("names no host" if not host else "must hold no blank")
+        raise validation_error("names no host" if not host else "must hold no blank")
     if not _is_host(host):
-        raise wrong("names a host that no host can be called")
+        raise validation_error("names a host that no host can be called")
     return value
 
 
@@ -144,7 +146,7 @@ def _listen(value: object) -> str:
     try:
         split_listen(value if _is_text(value) else "")
     except ValueError as error:
-        raise wrong(str(error)) from None
+        raise validation_error(str(error)) from None
     return str(value)
 
 
@@ -155,13 +157,13 @@ def _gpus(value: object) -> object:
     if value == "auto":
         return value
     if not isinstance(value, list | tuple) or not value:
-        raise wrong("must be auto or a list of GPUs, by UUID or index")
+        raise validation_error("must be auto or a list of GPUs, by UUID or index")
     for place, gpu in enumerate(value):
         is_index = type(gpu) is int and 0 <= gpu < 1024
         if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
-            raise wrong(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
+            raise validation_error(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
         if gpu in value[:place]:
-            raise wrong(f"[{place}] names GPU {gpu} again")
+            raise validation_error(f"[{place}] names GPU {gpu} again")
     return tuple(value)
 
 

@@ -13,19 +13,19 @@ from types import MappingProxyType
 from rules import alert_state, episodes, slices, spans, tracks, watch, watch_long, windows
 from rules.alert_state import AlertKey, AlertState
 from rules.budget import Budget
-from rules.episodes import Ended, Standing
-from rules.judging import Tier
+from rules.episodes import ClosedSpan, RuleState
+from rules.judging import TierWindows
 from rules.projections import Projection
 from rules.signals import Gap
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.snapshots import Snapshot
-from rules.starts import Start
-from rules.verdicts import Answer, Subject, Unknown
-from rules.watch import Minutes, Replica, Watched
+from rules.starts import ReplicaStart
+from rules.verdicts import RuleResult, Subject, Unknown
+from rules.watch import ReplicaState, TierMinutes, TierSize
 from rules.whole_tier import unknown_too_long
 from rules.windows import Window
 
-Key = tuple[str, str]
+ReplicaKey = tuple[str, str]
 """Tier and replica."""
 
 SUM = "*"
@@ -38,70 +38,70 @@ OVER_TIERS = frozenset({"UnknownTooLong"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class ClosedMinute:
     """A minute of a replica that is over. It is not `kept` where most of it was told before the clock went back, nor where
     nobody watched: by the clock hours may have passed in which nothing was."""
 
     tier: str
     replica: str
-    slice: Slice
+    slice: BinnedWindow
     kept: bool = True
 
 
-class Watcher:
+class Evaluator:
     """Judges a fleet from its scrapes. Not safe to call from several threads."""
 
-    def __init__(self, views: Mapping[str, TierView]) -> None:
+    def __init__(self, views: Mapping[str, TierContext]) -> None:
         self.views = dict(views)
-        self.replicas: dict[Key, Replica] = {}
-        self.minutes: dict[str, Minutes] = {}
-        self.standings: dict[tuple[str, Subject], Standing] = {}
+        self.replicas: dict[ReplicaKey, ReplicaState] = {}
+        self.minutes: dict[str, TierMinutes] = {}
+        self.standings: dict[tuple[str, Subject], RuleState] = {}
         self.alerts: dict[AlertKey, AlertState] = {}
         self.projections: dict[str, Projection] = {}
-        self._closed: list[Closed] = []
+        self._closed: list[ClosedMinute] = []
         self._due: set[str] = set()
-        self._judged: dict[str, tuple[Answer, ...]] = {}
-        self._left: dict[tuple[str, Subject], Standing] = {}
-        self._told: dict[tuple[str, Subject], Answer] = {}
-        self._news: tuple[Answer, ...] = ()
+        self._judged: dict[str, tuple[RuleResult, ...]] = {}
+        self._left: dict[tuple[str, Subject], RuleState] = {}
+        self._told: dict[tuple[str, Subject], RuleResult] = {}
+        self._news: tuple[RuleResult, ...] = ()
         self._now: float | None = None
 
-    def view(self, tier: str) -> TierView:
+    def view(self, tier: str) -> TierContext:
         """The tier's view; a tier that no plan names is watched without one."""
         if tier not in self.views:
-            self.views[tier] = slices.view(tier, None)
+            self.views[tier] = slices.build_tier_context(tier, None)
         return self.views[tier]
 
-    def page(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
+    def apply_snapshot(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
         """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
         before = self._replica(tier, name)
-        replica, window, minute = watch.page(before, snapshot, self.view(tier), extra)
+        replica, window, minute = watch.apply_snapshot(before, snapshot, self.view(tier), extra)
         if replica.start is not None and replica.start is not before.start:
-            self.starts_known(tier, (replica.start,))
+            self.restore_starts(tier, (replica.start,))
         return self._remember(replica, window, minute)
 
-    def no_page(
+    def apply_failed_scrape(
         self, tier: str, name: str, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
     ) -> Window | None:
         """A failed scrape of a replica at `t`; `trouble` says in words what went wrong. Returns the gap."""
-        replica, window, minute = watch.no_page(self._replica(tier, name), t, reason, trouble)
+        replica, window, minute = watch.apply_failed_scrape(self._replica(tier, name), t, reason, trouble)
         return self._remember(replica, window, minute)
 
-    def see_as_sums(self, tier: str, sums: bool) -> None:
+    def set_aggregated(self, tier: str, sums: bool) -> None:
         """From now on a tier is seen as sums (`summed`), or replica by replica."""
-        minutes = self.minutes.get(tier, Minutes())
+        minutes = self.minutes.get(tier, TierMinutes())
         if (minutes.each is not None) != sums:
             self.minutes[tier] = replace(minutes, each=() if sums else None)
 
-    def before_it(self, tier: str, now: float) -> dict[str | None, Slice]:
+    def last_minute_by_replica(self, tier: str, now: float) -> dict[str | None, BinnedWindow]:
         """The last minute of each replica of a tier that is seen as sums."""
-        return watch.before_it(self.minutes.get(tier, Minutes()), now)
+        return watch.last_minute_by_replica(self.minutes.get(tier, TierMinutes()), now)
 
-    def summed(self, tier: str, groups: Sequence[Slice], each: Sequence[Slice]) -> None:
-        """A minute of a tier that is seen as sums (`rules.watch.summed_minute`): its replicas' pages close none of theirs."""
-        before, watched = self.minutes.get(tier, Minutes()), self._present(tier)
-        self.minutes[tier] = watch.summed_minute(before, groups, each, self.view(tier), watched)
-        self._closed.extend(Closed(tier=tier, replica=SUM, slice=one) for one in groups)
+    def add_aggregated_minute(self, tier: str, groups: Sequence[BinnedWindow], each: Sequence[BinnedWindow]) -> None:
+        """A minute of a tier that is seen as sums (`rules.watch.add_aggregated_minute`): its replicas' pages close none of theirs."""
+        before, watched = self.minutes.get(tier, TierMinutes()), self._present(tier)
+        self.minutes[tier] = watch.add_aggregated_minute(before, groups, each, self.view(tier), watched)
+        self._closed.extend(ClosedMinute(tier=tier, replica=SUM, slice=one) for one in groups)
         self._due.add(tier)
 
     def gpu_problem(self, tier: str, name: str, text: str) -> None:
@@ -110,66 +110,70 @@ class Watcher:
         if replica.gpu_problem != text:
             self.replicas[tier, name] = replace(replica, gpu_problem=text)
 
-    def budget_known(self, tier: str, budget: Budget) -> None:
+    def restore_error_budget(self, tier: str, budget: Budget) -> None:
         """What an earlier run saw of a tier's error budget, in place of what this one has."""
-        self.minutes[tier] = replace(self.minutes.get(tier, Minutes()), budget=budget)
+        self.minutes[tier] = replace(self.minutes.get(tier, TierMinutes()), budget=budget)
 
-    def starts(self, tier: str) -> tuple[Start, ...]:
+    def starts(self, tier: str) -> tuple[ReplicaStart, ...]:
         """How the tier's replicas started, as far as that was seen or is told, oldest first."""
-        return self.minutes.get(tier, Minutes()).starts
+        return self.minutes.get(tier, TierMinutes()).starts
 
-    def starts_known(self, tier: str, several: Iterable[Start]) -> None:
+    def restore_starts(self, tier: str, several: Iterable[ReplicaStart]) -> None:
         """More starts of a tier, from now or from an earlier run; one that is known already adds nothing."""
         for start in several:
-            self.minutes[tier] = watch.started(self.minutes.get(tier, Minutes()), start)
+            self.minutes[tier] = watch.add_start(self.minutes.get(tier, TierMinutes()), start)
 
-    def told(self, answers: Iterable[Answer]) -> None:
+    def set_long_term_results(self, answers: Iterable[RuleResult]) -> None:
         """What the history says of days (`rules.watch_long`): judged with the next turn, standing until told anew."""
         fresh = tuple(answers)
         self._told |= {(answer.rule, answer.subject): answer for answer in fresh}
-        self._news = (*self._news, *watch_long.alone(fresh))
+        self._news = (*self._news, *watch_long.long_only_results(fresh))
 
-    def set_capacities(self, measured: Mapping[str, TierView]) -> None:
+    def set_capacities(self, measured: Mapping[str, TierContext]) -> None:
         """Judge the tiers of `measured` with the capacity of these views from now on."""
         for tier, one in measured.items():
             self.views[tier] = slices.with_capacity(self.view(tier), one.capacity)
 
-    def projected(self, projections: Mapping[str, Projection]) -> None:
+    def set_projections(self, projections: Mapping[str, Projection]) -> None:
         """The newest forecasts, by tier, in place of those before: judged with the next turn."""
         self.projections = dict(projections)
 
-    def turn(self, now: float, blind: Mapping[str, str] = NOBODY) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+    def step(
+        self, now: float, blind: Mapping[str, str] = NOBODY
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
         """Judges at `now`: what ended with this turn, and the minutes that were closed since the last.
 
         `blind` are tiers of which nothing can be known now, and why: what stood for them is unknown, and nothing is ok.
         """
         self._now = now
-        answers: list[Answer] = []
+        answers: list[RuleResult] = []
         for replica in self.replicas.values():
             if replica.tier not in blind:
                 answers.extend(self._of_scrapes(replica, now))
         answers.extend(self._of_tiers(now, blind))
         answers.extend(self._unseen(now, blind))
-        fleet = {name: Tier(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
+        fleet = {name: TierWindows(view=self.view(name), slices=each.slices) for name, each in self.minutes.items()}
         for tier in sorted(self._due - blind.keys()):
-            kept = watch.still_stand(self.minutes[tier], self._judged.get(tier, ()), now)
-            live = watch.tier_answers(self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier), kept)
+            kept = watch.cached_results(self.minutes[tier], self._judged.get(tier, ()), now)
+            live = watch.evaluate_tier_rules(
+                self.minutes[tier], self.view(tier), now, fleet, self.projections.get(tier), kept
+            )
             self._judged[tier] = tuple(kept.get(answer.rule, answer) for answer in live)
-            answers.extend(watch_long.beside(answer, self._told) for answer in live)
+            answers.extend(watch_long.prefer_firing_result(answer, self._told) for answer in live)
         answers.extend(self._news)
         self._news = ()
         self._due.clear()
-        self.alerts = alert_state.advance(self.alerts, answers, now, self._left)
-        gone = [one for standing in self._left.values() for one in episodes.end(standing, now)]
+        self.alerts = alert_state.step_alerts(self.alerts, answers, now, self._left)
+        gone = [one for standing in self._left.values() for one in episodes.close_rule_state(standing, now)]
         self._left = {}
         closed, self._closed = tuple(self._closed), []
         return (*gone, *(ended for answer in answers for ended in self._stand(answer))), closed
 
-    def forget(self, keys: Container[Key]) -> None:
+    def remove_replicas(self, keys: Container[ReplicaKey]) -> None:
         """Replicas that are no more: what stood for them ends with the next turn, and what was seen of their last minute closes."""
         for key, replica in self.replicas.items():
             if key in keys and replica.open and not self._sums(replica.tier):
-                self._close(replica, windows.add(replica.open))
+                self._close(replica, windows.sum_windows(replica.open))
         self.replicas = {key: replica for key, replica in self.replicas.items() if key not in keys}
         gone = {
             key: each
@@ -179,15 +183,15 @@ class Watcher:
         self.standings = {key: each for key, each in self.standings.items() if key not in gone}
         self._left |= gone
 
-    def flush(self) -> tuple[Closed, ...]:
+    def flush(self) -> tuple[ClosedMinute, ...]:
         """The open minutes as they are, for an orderly stop."""
         for replica in list(self.replicas.values()):
             if replica.open and not self._sums(replica.tier):
-                self._close(replica, windows.add(replica.open))
+                self._close(replica, windows.sum_windows(replica.open))
         closed, self._closed = tuple(self._closed), []
         return closed
 
-    def take_over(self, before: Watcher, keys: Collection[Key]) -> None:
+    def inherit_state(self, before: Evaluator, keys: Collection[ReplicaKey]) -> None:
         """The memory of another watcher, for the replicas and tiers of `keys`; tiers are judged by the new views. A tier goes on
         where every replica of it is another one now.
 
@@ -203,7 +207,7 @@ class Watcher:
         self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
         tiers = {tier for tier, _ in keys}
         for tier in tiers & set(before.minutes):
-            self.minutes[tier] = watch.placed_anew(before.minutes[tier], self.view(tier))
+            self.minutes[tier] = watch.rebin_minutes(before.minutes[tier], self.view(tier))
         self.standings = {k: v for k, v in before.standings.items() if _watched(k[1], keys, tiers)}
         self._told = {k: v for k, v in before._told.items() if k[1].tier in tiers} | self._told
         self._news = (*(answer for answer in before._news if answer.subject.tier in tiers), *self._news)
@@ -211,26 +215,26 @@ class Watcher:
         self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
         self._left = before._left | {k: v for k, v in before.standings.items() if k not in self.standings}
 
-    def _of_scrapes(self, replica: Replica, now: float) -> tuple[Answer, ...]:
+    def _of_scrapes(self, replica: ReplicaState, now: float) -> tuple[RuleResult, ...]:
         view = self.view(replica.tier)
-        recent: tuple[Slice, ...] = ()
+        recent: tuple[BinnedWindow, ...] = ()
         if replica.cascade.stage > 0:
-            minutes = self.minutes.get(replica.tier, Minutes())
-            recent = watch.recent(minutes, replica, view, now)
-        return watch.replica_answers(replica, view, now, recent)
+            minutes = self.minutes.get(replica.tier, TierMinutes())
+            recent = watch.recent_windows(minutes, replica, view, now)
+        return watch.evaluate_replica_rules(replica, view, now, recent)
 
-    def _unseen(self, now: float, blind: Mapping[str, str]) -> Iterator[Answer]:
+    def _unseen(self, now: float, blind: Mapping[str, str]) -> Iterator[RuleResult]:
         for rule, subject in self.standings:
             if subject.tier in blind and rule not in OVER_TIERS:
                 text = blind[subject.tier]
                 yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
 
-    def _of_tiers(self, now: float, blind: Mapping[str, str]) -> Iterator[Answer]:
+    def _of_tiers(self, now: float, blind: Mapping[str, str]) -> Iterator[RuleResult]:
         """Of each tier as a whole; what no longer can be judged is seen with the turn after it."""
-        tiers: dict[str, list[Replica]] = {}
+        tiers: dict[str, list[ReplicaState]] = {}
         for replica in self.replicas.values():
             tiers.setdefault(replica.tier, []).append(replica)
-        of_tiers: dict[str, list[Standing]] = {}
+        of_tiers: dict[str, list[RuleState]] = {}
         for (_, subject), each in self.standings.items():
             of_tiers.setdefault(subject.tier, []).append(each)
         for tier, replicas in sorted(tiers.items()):
@@ -238,12 +242,12 @@ class Watcher:
             if tier in blind:
                 yield unknown_too_long(standings, self.view(tier), now)
                 continue
-            yield from watch.whole_tier_answers(replicas, standings, self.view(tier), now)
+            yield from watch.evaluate_tier_availability(replicas, standings, self.view(tier), now)
 
-    def _replica(self, tier: str, name: str) -> Replica:
-        return self.replicas.get((tier, name)) or Replica(tier=tier, name=name)
+    def _replica(self, tier: str, name: str) -> ReplicaState:
+        return self.replicas.get((tier, name)) or ReplicaState(tier=tier, name=name)
 
-    def _remember(self, replica: Replica, window: Window | None, minute: Window | None) -> Window | None:
+    def _remember(self, replica: ReplicaState, window: Window | None, minute: Window | None) -> Window | None:
         before = self.replicas.get((replica.tier, replica.name))
         self.replicas[replica.tier, replica.name] = replica
         if minute is not None and not self._sums(replica.tier):
@@ -253,25 +257,25 @@ class Watcher:
     def _sums(self, tier: str) -> bool:
         return tier in self.minutes and self.minutes[tier].each is not None
 
-    def _present(self, tier: str) -> Watched | None:
+    def _present(self, tier: str) -> TierSize | None:
         if self._now is None:
             return None
-        return Watched(now=self._now, replicas=sum(1 for name, _ in self.replicas if name == tier))
+        return TierSize(now=self._now, replicas=sum(1 for name, _ in self.replicas if name == tier))
 
-    def _close(self, replica: Replica, minute: Window) -> None:
-        view, before = self.view(replica.tier), self.minutes.get(replica.tier, Minutes())
+    def _close(self, replica: ReplicaState, minute: Window) -> None:
+        view, before = self.view(replica.tier), self.minutes.get(replica.tier, TierMinutes())
         watched = self._present(replica.tier)
-        self.minutes[replica.tier] = watch.closed_minute(before, minute, replica.name, view, watched)
+        self.minutes[replica.tier] = watch.add_minute(before, minute, replica.name, view, watched)
         newest = self.minutes[replica.tier].slices[-1]
-        kept = not (tracks.unwatched(minute) or spans.mostly_in(replica.told, minute.start, minute.end))
-        self._closed.append(Closed(tier=replica.tier, replica=replica.name, slice=newest, kept=kept))
+        kept = not (tracks.is_unwatched(minute) or spans.is_mostly_covered(replica.told, minute.start, minute.end))
+        self._closed.append(ClosedMinute(tier=replica.tier, replica=replica.name, slice=newest, kept=kept))
         self._due.add(replica.tier)
 
-    def _stand(self, answer: Answer) -> tuple[Ended, ...]:
+    def _stand(self, answer: RuleResult) -> tuple[ClosedSpan, ...]:
         key = (answer.rule, answer.subject)
-        self.standings[key], ended = episodes.advance(self.standings.get(key), answer)
+        self.standings[key], ended = episodes.step_rule_state(self.standings.get(key), answer)
         return ended
 
 
-def _watched(subject: Subject, keys: Container[Key], tiers: Container[str]) -> bool:
+def _watched(subject: Subject, keys: Container[ReplicaKey], tiers: Container[str]) -> bool:
     return subject.tier in tiers if subject.replica is None else (subject.tier, subject.replica) in keys

@@ -18,17 +18,17 @@ from pathlib import Path
 
 from agent import publishing
 from agent.assembly import Assemble, Assembly, assemble
-from agent.config import Loaded, load
+from agent.config import LoadedConfig, load
 from agent.errors import SizewatchError
 from agent.logs import set_up
 from agent.mounted_files import MountedFiles
-from agent.publishing import Facts
+from agent.publishing import StatusInputs
 from agent.schedule import UPKEEP_SECONDS, Schedule
-from agent.turns import Turns
+from agent.turns import EvaluationLoop
 from agent.version import VERSION
 from agent.web import WebServer
 from agent.web_config import WebOptions, options_of
-from exporters.status import AgentStatus, Health
+from exporters.status import AgentHealth, AgentStatus
 
 CLOCK_SECONDS = 5.0
 """How often the machine's clock is looked at."""
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Counts:
+class DaemonCounters:
     """The daemon's own health, counted since its start."""
 
     turns: int = 0
@@ -50,7 +50,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class DaemonOptions:
     """What a demo or a test replaces: how parts are put together, the clock, the speed of time, where pages are served
     (None: nowhere), the banner. `on_start` is called when the port is open, `on_turn` after each turn.
 
@@ -61,7 +61,7 @@ class Surroundings:
     clock: Callable[[], float] = time.time
     speed: float = 1.0
     simulated: str = ""
-    web: Callable[[Loaded], WebOptions | None] = lambda loaded: options_of(loaded.config.web)
+    web: Callable[[LoadedConfig], WebOptions | None] = lambda loaded: options_of(loaded.config.web)
     reloads: bool = True
     on_start: Callable[[Daemon], None] = field(default=lambda daemon: None)
     on_turn: Callable[[Daemon], None] = field(default=lambda daemon: None)
@@ -73,9 +73,9 @@ class Daemon:
     The port is taken before the history is touched: a second daemon by mistake is told so and has changed nothing.
     """
 
-    def __init__(self, loaded: Loaded, surroundings: Surroundings | None = None) -> None:
-        self.surroundings = surroundings or Surroundings()
-        self.counts = Counts()
+    def __init__(self, loaded: LoadedConfig, surroundings: DaemonOptions | None = None) -> None:
+        self.surroundings = surroundings or DaemonOptions()
+        self.counts = DaemonCounters()
         self.loaded = loaded
         listen = self.surroundings.web(loaded)
         self.web = WebServer(listen, self.status) if listen is not None else None
@@ -93,7 +93,7 @@ class Daemon:
         self._files = MountedFiles(_files(loaded))
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> EvaluationLoop:
         """The turns of the configuration in use, from `start` on."""
         return self._parts.turns
 
@@ -121,7 +121,7 @@ class Daemon:
         try:
             self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
-            self._schedule.mind_the_clock()
+            self._schedule.check_clock_jump()
             self._look_around()
         if self._reloading and not self._stopping:
             self._reloading = False
@@ -134,7 +134,7 @@ class Daemon:
             self._reloading = True
             return
         try:
-            if self._parts.other_pods(self.loaded):
+            if self._parts.has_pod_changes(self.loaded):
                 self._change_pods()
         except Exception:  # noqa: BLE001 - a defect costs this look, not the daemon
             self.counts.errors += 1
@@ -144,7 +144,7 @@ class Daemon:
         with self._keeping:
             assembly = self.surroundings.assemble(self.loaded, self._assembly)
         with self._keeping, self._turning:
-            assembly.take_over(self._parts, self._clock(), pods_only=True)
+            assembly.inherit_state(self._parts, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
         _log.info("other engine pods were found: %d targets", len(assembly.turns.targets))
@@ -161,7 +161,7 @@ class Daemon:
         _log.info(
             "sizewatch %s watches %s every %g s as %s%s",
             VERSION,
-            self._parts.turns.watched_words,
+            self._parts.turns.describe_targets,
             self.loaded.config.turn_seconds,
             self.loaded.config.role,
             f"; status page: {self.web.url}" if self.web is not None else "",
@@ -207,7 +207,7 @@ class Daemon:
         start = time.monotonic()
         with self._turning:
             try:
-                self.turns.turn()
+                self.turns.run_cycle()
             except Exception:  # noqa: BLE001 - a defect costs one turn, not the daemon; it is logged and counted
                 self.counts.errors += 1
                 _log.exception("a turn failed; the next one runs as planned")
@@ -235,7 +235,7 @@ class Daemon:
     def _report(self) -> None:
         parts = self._parts
         try:
-            if parts.reports is not None and parts.turns.leads:
+            if parts.reports is not None and parts.turns.is_leader:
                 parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
@@ -265,10 +265,10 @@ class Daemon:
         self._files.follow(_files(fresh))
         self._change_to(fresh, assembly)
 
-    def _change_to(self, fresh: Loaded, assembly: Assembly) -> None:
+    def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
         before = self.loaded
         with self._keeping, self._turning:
-            assembly.take_over(self._parts, self._clock())
+            assembly.inherit_state(self._parts, self._clock())
             self._assembly, self.loaded = assembly, fresh
             self._receive()
         self.counts.reloads += 1
@@ -282,7 +282,7 @@ class Daemon:
             _log.warning("%s", warning)
         if fresh.config.web != before.config.web:
             _log.warning("%s: web: another address, port or file takes effect at the next start", fresh.path)
-        _log.info("configuration read again: %s", self._parts.turns.watched_words)
+        _log.info("configuration read again: %s", self._parts.turns.describe_targets)
 
     def status(self) -> AgentStatus | None:
         """What the pages show; None before the first turn has ended."""
@@ -292,11 +292,11 @@ class Daemon:
         with parts.turns.memory:
             return publishing.status(parts.turns, self._facts(parts), self._clock())
 
-    def _facts(self, parts: Assembly) -> Facts:
+    def _facts(self, parts: Assembly) -> StatusInputs:
         turns, counts = parts.turns, self.counts
         history = turns.history
         posting, webhook = turns.alerting.health() if turns.alerting is not None else ((), None)
-        health = Health(
+        health = AgentHealth(
             turns=counts.turns,
             overruns=counts.overruns,
             last_turn_seconds=counts.last_turn_seconds,
@@ -316,7 +316,7 @@ class Daemon:
             store=turns.store_health(),
             discovery=turns.pods.health() if turns.pods is not None else None,
         )
-        return Facts(
+        return StatusInputs(
             role=parts.loaded.config.role,
             started_at=self._started_at,
             health=health,
@@ -328,7 +328,7 @@ class Daemon:
         )
 
 
-def _files(loaded: Loaded) -> tuple[Path, ...]:
+def _files(loaded: LoadedConfig) -> tuple[Path, ...]:
     return (loaded.path, *((Path(loaded.config.plan),) if loaded.config.plan else ()))
 
 

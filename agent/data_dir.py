@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.new_files import NO_LINK, OWNER_ONLY
 
 LOCK_FILE = "daemon.lock"
@@ -58,8 +58,8 @@ class DataDir:
         except OSError as error:
             _log.warning("%s: %s does not say who holds it", self._folder / LOCK_FILE, error.strerror)
 
-    def _problem(self, text: str) -> BadConfig:
-        return BadConfig((f"{self._named}: data_dir: {self._folder} {text}",))
+    def _problem(self, text: str) -> ConfigError:
+        return ConfigError((f"{self._named}: data_dir: {self._folder} {text}",))
 
     def close(self) -> None:
         """Lets another daemon have it."""

@@ -29,113 +29,117 @@ from agent import (
     doctor_targets,
 )
 from agent.collect.gpus import owners
-from agent.config import Loaded
-from agent.doctor_alerting import AlertingSeen
-from agent.doctor_certificates import CertificateSeen
-from agent.doctor_findings import Finding, count, exit_code, fail, format_text, ok, warn
-from agent.doctor_forecast import ForecastSeen
-from agent.doctor_history_file import FileSeen
-from agent.doctor_pages import TargetSeen
-from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen
-from agent.doctor_report import ReportSeen
-from agent.doctor_rights import RightsSeen
-from agent.doctor_store import StoreSeen
-from agent.doctor_targets import Met
+from agent.config import LoadedConfig
+from agent.doctor_alerting import AlertingProbe
+from agent.doctor_certificates import CertificateProbe
+from agent.doctor_findings import CheckResult, count, exit_code, fail, format_text, ok, warn
+from agent.doctor_forecast import ForecastProbe
+from agent.doctor_history_file import HistoryFileProbe
+from agent.doctor_pages import TargetProbe
+from agent.doctor_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe
+from agent.doctor_report import ReportProbe
+from agent.doctor_rights import PermissionsProbe
+from agent.doctor_store import StoreProbe
+from agent.doctor_targets import TargetContext
 from agent.durations import duration_text
-from agent.errors import BadConfig
-from agent.views import views_of
+from agent.errors import ConfigError
+from agent.views import build_tier_contexts
 from rules.plan_case import Severity
-from rules.plan_findings import Finding as PlanFinding
-from rules.plan_findings import findings
+from rules.plan_findings import PlanWarning as PlanFinding
+from rules.plan_findings import check_plan
 
 if TYPE_CHECKING:
-    from agent.doctor_discovery import DiscoverySeen
+    from agent.doctor_discovery import DiscoveryProbe
 
-__all__ = ["Finding", "exit_code", "format_text", "run_checks"]
+__all__ = ["CheckResult", "exit_code", "format_text", "run_checks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProbeResults:
     """All that was looked at, and when: `t` is unix seconds."""
 
     t: float
-    rights: RightsSeen
-    file: FileSeen | None
-    certificates: tuple[CertificateSeen, ...]
-    targets: tuple[TargetSeen, ...]
-    pods: DiscoverySeen | None
-    gpus: GpusSeen
-    folder: FolderSeen | None
-    history: HistorySeen | None
-    port: PortSeen
-    alerting: AlertingSeen
-    forecast: ForecastSeen | None
-    report: ReportSeen | None
-    store: StoreSeen | None
+    rights: PermissionsProbe
+    file: HistoryFileProbe | None
+    certificates: tuple[CertificateProbe, ...]
+    targets: tuple[TargetProbe, ...]
+    pods: DiscoveryProbe | None
+    gpus: GpusProbe
+    folder: DataFolderProbe | None
+    history: HistoryProbe | None
+    port: PortProbe
+    alerting: AlertingProbe
+    forecast: ForecastProbe | None
+    report: ReportProbe | None
+    store: StoreProbe | None
 
 
-def run_checks(loaded: Loaded | BadConfig, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
+def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = time.time) -> tuple[CheckResult, ...]:
     """Every finding, in the order of the tables. `clock` gives unix seconds.
 
     Takes the slowest target's timeout, four times at most, for each MOST_THREADS of them; without a usable configuration only the
     process is looked at.
     """
-    process, limits = doctor_probes.process(), doctor_limits.look()
-    if isinstance(loaded, BadConfig):
+    process, limits = doctor_probes.probe_process(), doctor_limits.probe_limits()
+    if isinstance(loaded, ConfigError):
         problems = (
             fail("config", problem, "correct it; docs/configuration.md has every key") for problem in loaded.problems
         )
-        return (*doctor_machine.process(process, None), *problems)
-    found = [*_mistakes(loaded), *doctor_machine.process(process, loaded), *doctor_limits.limits(limits, loaded)]
-    odd = doctor_rights.not_files(loaded)
+        return (*doctor_machine.check_process(process, None), *problems)
+    found = [
+        *_mistakes(loaded),
+        *doctor_machine.check_process(process, loaded),
+        *doctor_limits.check_limits(limits, loaded),
+    ]
+    odd = doctor_rights.check_special_files(loaded)
     if limits.thread_trouble or odd:
         # Nothing else can be looked at: targets, GPUs and addresses are asked from threads, and who reads a pipe waits.
         return (*found, *odd)
-    seen = look(loaded, clock)
+    seen = run_probes(loaded, clock)
     return (*found, *(finding for _, check in CHECKS for finding in check(seen, loaded)))
 
 
-def look(loaded: Loaded, clock: Callable[[], float]) -> Seen:
+def run_probes(loaded: LoadedConfig, clock: Callable[[], float]) -> ProbeResults:
     """All input and output of the doctor but for the process itself."""
     config = loaded.config
     pods = _pods(loaded, clock)
-    watched = (pods.loaded if pods is not None else loaded).config.watched()
-    history = doctor_probes.history(config.history_path, clock()) if config.history_path else None
-    return Seen(
+    watched = (pods.loaded if pods is not None else loaded).config.list_targets()
+    history = doctor_probes.probe_history(config.history_path, clock()) if config.history_path else None
+    return ProbeResults(
         t=clock(),
-        rights=doctor_rights.look(loaded),
-        file=doctor_history_file.look(config.history_path, history),
-        certificates=doctor_certificates.look(config, watched),
-        targets=doctor_pages.targets(watched, clock),
+        rights=doctor_rights.probe_permissions(loaded),
+        file=doctor_history_file.probe_history_file(config.history_path, history),
+        certificates=doctor_certificates.probe_certificates(config, watched),
+        targets=doctor_pages.probe_targets(watched, clock),
         pods=pods,
-        gpus=doctor_probes.gpus(config, clock),
-        folder=doctor_probes.folder(Path(config.data_dir)) if config.data_dir else None,
+        gpus=doctor_probes.probe_gpus(config, clock),
+        folder=doctor_probes.probe_data_folder(Path(config.data_dir)) if config.data_dir else None,
         history=history,
-        port=doctor_probes.port(config),
-        alerting=doctor_alerting.look(config),
-        forecast=doctor_forecast.look(config),
-        report=doctor_report.look(config),
-        store=doctor_store.look(loaded, clock),
+        port=doctor_probes.probe_port(config),
+        alerting=doctor_alerting.probe_alerting(config),
+        forecast=doctor_forecast.probe_forecast(config),
+        report=doctor_report.probe_report(config),
+        store=doctor_store.probe_store(loaded, clock),
     )
 
 
-def _pods(loaded: Loaded, clock: Callable[[], float]) -> DiscoverySeen | None:
+def _pods(loaded: LoadedConfig, clock: Callable[[], float]) -> DiscoveryProbe | None:
     if loaded.config.discovery.kubernetes is None:
         return None
     from agent import doctor_discovery
 
-    return doctor_discovery.look(loaded, clock)
+    return doctor_discovery.probe_discovery(loaded, clock)
 
 
-def _discovery(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
+def _discovery(seen: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     if seen.pods is None:
         return
     from agent import doctor_discovery
 
-    yield from doctor_discovery.discovery(seen.pods, loaded)
+    yield from doctor_discovery.check_discovery(seen.pods, loaded)
 
 
-def _mistakes(loaded: Loaded) -> Iterator[Finding]:
+def _mistakes(loaded: LoadedConfig) -> Iterator[CheckResult]:
     """What must be corrected before anything else is worth reading."""
     for mistake in loaded.mistakes:
         yield fail("config", mistake, "correct it; docs/configuration.md has every key")
@@ -143,15 +147,15 @@ def _mistakes(loaded: Loaded) -> Iterator[Finding]:
         yield fail("plan", f"{finding.path}: {finding.text}", "correct the plan; what follows from this value is wrong")
 
 
-def _told_of(loaded: Loaded, severity: Severity) -> list[PlanFinding]:
-    return [one for one in findings(loaded.plan) if one.severity == severity] if loaded.plan else []
+def _told_of(loaded: LoadedConfig, severity: Severity) -> list[PlanFinding]:
+    return [one for one in check_plan(loaded.plan) if one.severity == severity] if loaded.plan else []
 
 
-def _config(_: Seen, loaded: Loaded) -> Iterator[Finding]:
+def _config(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     config = loaded.config
     every = duration_text(config.turn_seconds)
     if config.role == "fleet":
-        watched = f"{count(len(views_of(loaded)), 'tier')} of a store, which is asked every {every}"
+        watched = f"{count(len(build_tier_contexts(loaded)), 'tier')} of a store, which is asked every {every}"
     else:
         tiers = len({target.tier for target in config.targets})
         watched = f"{count(len(config.targets), 'target')} in {count(tiers, 'tier')}, scraped every {every}"
@@ -160,7 +164,7 @@ def _config(_: Seen, loaded: Loaded) -> Iterator[Finding]:
         yield warn("config", warning, "correct it, or leave it knowingly")
 
 
-def _plan(_: Seen, loaded: Loaded) -> Iterator[Finding]:
+def _plan(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     if loaded.plan is None:
         text = "none: targets are watched, and compared with nothing"
         yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
@@ -175,13 +179,13 @@ def _plan(_: Seen, loaded: Loaded) -> Iterator[Finding]:
         )
 
 
-def _targets(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
+def _targets(seen: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
     readouts = {readout.gpu: readout for readout in seen.gpus.readouts}
     whose = owners if seen.pods is None else seen.pods.owners
     owned = whose([target.target for target in seen.targets], readouts)
     tiers = loaded.plan.tiers if loaded.plan else {}
     for target in seen.targets:
-        met = Met(
+        met = TargetContext(
             seen=target,
             tier=tiers.get(target.target.tier),
             owned=tuple(readouts[gpu] for gpu in owned[target.target.key]),
@@ -191,29 +195,29 @@ def _targets(seen: Seen, loaded: Loaded) -> Iterator[Finding]:
             yield from check(met, loaded)
 
 
-TARGET_CHECKS: tuple[tuple[str, Callable[[Met, Loaded], Iterator[Finding]]], ...] = (
-    ("reachable, whole and in time", doctor_targets.page),
-    ("engine and names known", doctor_targets.names),
-    ("clocks agree", doctor_targets.clock),
-    ("runs what was planned", doctor_targets.plan),
+TARGET_CHECKS: tuple[tuple[str, Callable[[TargetContext, LoadedConfig], Iterator[CheckResult]]], ...] = (
+    ("reachable, whole and in time", doctor_targets.check_page),
+    ("engine and names known", doctor_targets.check_names),
+    ("clocks agree", doctor_targets.check_clock),
+    ("runs what was planned", doctor_targets.check_plan_match),
 )
 
-CHECKS: tuple[tuple[str, Callable[[Seen, Loaded], Iterator[Finding]]], ...] = (
+CHECKS: tuple[tuple[str, Callable[[ProbeResults, LoadedConfig], Iterator[CheckResult]]], ...] = (
     ("configuration", _config),
     ("sizing plan", _plan),
-    ("rights of files", lambda seen, loaded: doctor_rights.rights(seen.rights, loaded)),
+    ("rights of files", lambda seen, loaded: doctor_rights.check_permissions(seen.rights, loaded)),
     ("pods", _discovery),
     ("targets", _targets),
-    ("store", lambda seen, loaded: doctor_store.store(seen.store, loaded)),
-    ("GPUs", lambda seen, loaded: doctor_machine.gpus(seen.gpus, loaded)),
-    ("folder of the history", lambda seen, loaded: doctor_machine.folder(seen.folder, loaded)),
+    ("store", lambda seen, loaded: doctor_store.check_store(seen.store, loaded)),
+    ("GPUs", lambda seen, loaded: doctor_machine.check_gpus(seen.gpus, loaded)),
+    ("folder of the history", lambda seen, loaded: doctor_machine.check_data_folder(seen.folder, loaded)),
     ("one daemon for a folder", lambda seen, _: doctor_machine.owner(seen.folder, seen.port)),
-    ("history", lambda seen, loaded: doctor_machine.history(seen.history, loaded)),
-    ("its file", lambda seen, _: doctor_history_file.file(seen.file)),
-    ("web address", lambda seen, loaded: doctor_machine.port(seen.port, loaded)),
-    ("the daemon's own page", lambda seen, loaded: doctor_daemon.daemon(seen.port, loaded, seen.t)),
-    ("forecast", lambda seen, loaded: doctor_forecast.forecast(seen.forecast, loaded)),
-    ("weekly report", lambda seen, loaded: doctor_report.report(seen.report, loaded)),
-    ("alerts", lambda seen, loaded: doctor_alerting.alerting(seen.alerting, loaded)),
-    ("certificates", lambda seen, _: doctor_certificates.certificates(seen.certificates, seen.t)),
+    ("history", lambda seen, loaded: doctor_machine.check_history(seen.history, loaded)),
+    ("its file", lambda seen, _: doctor_history_file.check_history_file(seen.file)),
+    ("web address", lambda seen, loaded: doctor_machine.check_port(seen.port, loaded)),
+    ("the daemon's own page", lambda seen, loaded: doctor_daemon.check_daemon(seen.port, loaded, seen.t)),
+    ("forecast", lambda seen, loaded: doctor_forecast.check_forecast(seen.forecast, loaded)),
+    ("weekly report", lambda seen, loaded: doctor_report.check_report(seen.report, loaded)),
+    ("alerts", lambda seen, loaded: doctor_alerting.check_alerting(seen.alerting, loaded)),
+    ("certificates", lambda seen, _: doctor_certificates.check_certificates(seen.certificates, seen.t)),
 )

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from agent.collect.pages import JSON, PageFetcher
 from agent.collect.scrape_failures import place_of
 from agent.collect.target_options import TargetOptions
-from agent.config import Config, Loaded
-from agent.doctor_findings import Finding, fail, ok
-from agent.errors import BadConfig, ScrapeError, ScrapeFailure
+from agent.config import Config, LoadedConfig
+from agent.doctor_findings import CheckResult, fail, ok
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.web_config import WEBHOOK
 from agent.web_credentials import token_gate
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 STATUS = "/api/v2/status"
 
 ADDRESS = "mend its url in alerting.alertmanagers: it is what /api/v2 stands under"
 
-ADVICE: Mapping[ScrapeFailure, str] = {
+ALERTING_ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.CONNECT: "start it, or mend its url in alerting.alertmanagers",
     ScrapeFailure.TIMEOUT: "see what it is busy with, or raise its timeout in alerting.alertmanagers",
     ScrapeFailure.AUTH: "give what it asks for in alerting.alertmanagers: bearer_token_file or basic_auth",
@@ -35,7 +35,7 @@ ADVICE: Mapping[ScrapeFailure, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertmanagerSeen:
+class AlertmanagerProbe:
     """One Alertmanager: its version, or why it gave none."""
 
     place: str
@@ -45,48 +45,48 @@ class AlertmanagerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertingSeen:
+class AlertingProbe:
     """All that was looked at; `receives` says whether there is a webhook."""
 
-    alertmanagers: tuple[AlertmanagerSeen, ...] = ()
+    alertmanagers: tuple[AlertmanagerProbe, ...] = ()
     receives: bool = False
     token_troubles: tuple[str, ...] = ()
 
 
-def look(config: Config) -> AlertingSeen:
+def probe_alerting(config: Config) -> AlertingProbe:
     """Asks each Alertmanager for its status, one after the other, and reads the webhook's token."""
     alerting = config.alerting
     troubles: tuple[str, ...] = ()
     if alerting.receiver is not None:
         try:
             token_gate("alerting.receiver.bearer_token_file", alerting.receiver.bearer_token_file)
-        except BadConfig as bad:
+        except ConfigError as bad:
             troubles = bad.problems
-    return AlertingSeen(
+    return AlertingProbe(
         alertmanagers=tuple(_alertmanager(one.options(STATUS)) for one in alerting.alertmanagers),
         receives=alerting.receiver is not None,
         token_troubles=troubles,
     )
 
 
-def _alertmanager(options: TargetOptions) -> AlertmanagerSeen:
+def _alertmanager(options: TargetOptions) -> AlertmanagerProbe:
     place, fetcher = place_of(options.url).removesuffix(STATUS), PageFetcher(options, JSON)
     try:
         version = json.loads(fetcher.fetch())["versionInfo"]["version"]
     except ScrapeError as error:
-        return AlertmanagerSeen(place=place, trouble=error.text, failure=error.kind)
+        return AlertmanagerProbe(place=place, trouble=error.text, failure=error.kind)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return AlertmanagerSeen(place=place, trouble=f"{place} does not answer as Alertmanager's API v2 does")
+        return AlertmanagerProbe(place=place, trouble=f"{place} does not answer as Alertmanager's API v2 does")
     finally:
         fetcher.close()
-    return AlertmanagerSeen(place=place, version=told(str(version), 40))
+    return AlertmanagerProbe(place=place, version=quote_external_text(str(version), 40))
 
 
-def alerting(seen: AlertingSeen, _: Loaded) -> Iterator[Finding]:
+def check_alerting(seen: AlertingProbe, _: LoadedConfig) -> Iterator[CheckResult]:
     """A line for each Alertmanager, and one for the webhook."""
     for one in seen.alertmanagers:
         if one.trouble:
-            advice = ADVICE.get(one.failure, ADDRESS) if one.failure else ADDRESS
+            advice = ALERTING_ADVICE.get(one.failure, ADDRESS) if one.failure else ADDRESS
             yield fail("alerting", one.trouble, f"{advice}; alerts reach nobody by it")
         else:
             yield ok("alerting", f"{one.place}: Alertmanager {one.version}")

@@ -20,7 +20,7 @@ from agent.collect.deadline import DeadlineThread, NotAnsweringError
 from agent.collect.scrapers import MOST_THREADS, Target
 from agent.collect.target_options import TargetOptions, tls_of
 from agent.config import Config
-from agent.doctor_findings import Finding, count, fail, warn
+from agent.doctor_findings import CheckResult, count, fail, warn
 from agent.errors import ScrapeError
 
 SOON_DAYS = 14.0
@@ -34,7 +34,7 @@ NO_CERTIFICATE = (ValueError, x509.InvalidVersion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateSeen:
+class CertificateProbe:
     """`ends` is until when it is good, in unix seconds; `ours` says whether it is in a file of ours."""
 
     check: str
@@ -43,13 +43,13 @@ class CertificateSeen:
     ours: bool
 
 
-def look(config: Config, watched: tuple[Target, ...]) -> tuple[CertificateSeen, ...]:
+def probe_certificates(config: Config, watched: tuple[Target, ...]) -> tuple[CertificateProbe, ...]:
     """Every certificate that can be seen. Takes at most as long as the slowest place's timeout."""
     places = dict.fromkeys((*_asked(config), *((f"target {t.tier}/{t.replica}", t.options) for t in watched)))
     tls = [(check, options) for check, options in places if urlsplit(options.url).scheme == "https"]
     held = [(check, key, path) for check, key, path in dict.fromkeys(_held(config, list(places))) if path]
     found = [
-        CertificateSeen(check=check, what=f"the certificate of {key}, {path},", ends=end, ours=True)
+        CertificateProbe(check=check, what=f"the certificate of {key}, {path},", ends=end, ours=True)
         for check, key, path in held
         if (end := _of_file(path))
     ]
@@ -60,11 +60,14 @@ def look(config: Config, watched: tuple[Target, ...]) -> tuple[CertificateSeen, 
         shown = [(check, options.url, end) for (check, options), end in zip(tls, ends, strict=True) if end]
     return (
         *found,
-        *(CertificateSeen(check=c, what=f"the certificate of {_host(url)}", ends=e, ours=False) for c, url, e in shown),
+        *(
+            CertificateProbe(check=c, what=f"the certificate of {_host(url)}", ends=e, ours=False)
+            for c, url, e in shown
+        ),
     )
 
 
-def certificates(seen: tuple[CertificateSeen, ...], now: float) -> Iterator[Finding]:
+def check_certificates(seen: tuple[CertificateProbe, ...], now: float) -> Iterator[CheckResult]:
     """A line for each that is over or will soon be; one that is over and not ours has failed its connection already."""
     for one in seen:
         left = one.ends - now

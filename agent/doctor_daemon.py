@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from agent.config import Loaded
-from agent.doctor_findings import Finding, Level, fail, ok, warn
-from agent.doctor_probes import PortSeen
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckLevel, CheckResult, fail, ok, warn
+from agent.doctor_probes import PortProbe
 from agent.version import VERSION
 from exporters import names
 
@@ -29,12 +29,12 @@ OLD_TURN_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
+class MetricCheck:
     """Where `is_wrong` says so of a sample, `text` with its labels and its value."""
 
-    metric: names.Metric
+    metric: names.ExportedMetric
     is_wrong: Callable[[float], bool]
-    level: Level
+    level: CheckLevel
     text: str
     advice: str
 
@@ -47,88 +47,88 @@ def _above_0(value: float) -> bool:
     return value > 0
 
 
-WRONG: tuple[Wrong, ...] = (
-    Wrong(
+WRONG: tuple[MetricCheck, ...] = (
+    MetricCheck(
         metric=names.CONFIG_OK,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="goes on with an older configuration: the file could not be used when it was read again",
         advice="correct what stands under config here, then reload (SIGHUP)",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.HISTORY_UP,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="cannot write its history now",
         advice="see data_dir and history here; its log and its status page say why",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.HISTORY_DROPPED,
         is_wrong=_above_0,
-        level=Level.WARN,
+        level=CheckLevel.WARN,
         text="lost {value:.0f} minutes of replicas that it could not write, since it was started",
         advice="see data_dir and history here; what is lost stays lost",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.TURN_ERRORS,
         is_wrong=_above_0,
-        level=Level.WARN,
+        level=CheckLevel.WARN,
         text="met {value:.0f} unexpected errors in its turns since it was started",
         advice="report what its log says of them: they are defects in sizewatch",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.GPU_PROBLEMS,
         is_wrong=_above_0,
-        level=Level.WARN,
+        level=CheckLevel.WARN,
         text="has {value:.0f} troubles with reading GPUs",
         advice="see gpus here; its status page says which",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.DISCOVERY_UP,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="is not told of this node's pods",
         advice="see pods here",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.ALERTMANAGER_UP,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="cannot post alerts to {alertmanager}",
         advice="see alerting here; its status page says why",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.ALERTS_REFUSED,
         is_wrong=_above_0,
-        level=Level.WARN,
+        level=CheckLevel.WARN,
         text="has {value:.0f} alerts that {alertmanager} does not take",
         advice="its status page says why",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.REPORT_UP,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="cannot write its weekly report",
         advice="see report here; `sizewatch report --out DIR` writes one by hand",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.REPORT_DELIVERY_UP,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="does not get its report to {destination}",
         advice="see report here; its status page says why",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.TIER_IN_SIGHT,
         is_wrong=_is_0,
-        level=Level.FAIL,
+        level=CheckLevel.FAIL,
         text="is told nothing of {tier} by the store",
         advice="see store here",
     ),
-    Wrong(
+    MetricCheck(
         metric=names.TARGET_UP,
         is_wrong=_is_0,
-        level=Level.WARN,
+        level=CheckLevel.WARN,
         text="has no page of {tier}/{replica} that it could use",
         advice="see that target here; where it is well now, it was not at the last scrape",
     ),
@@ -139,7 +139,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of each metric its series: labels and value."""
 
 
-def daemon(seen: PortSeen, loaded: Loaded, now: float) -> Iterator[Finding]:
+def check_daemon(seen: PortProbe, loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
     """A line for each thing that its page tells, or one that there is none; nothing where its page was not seen."""
     if not seen.page:
         return
@@ -150,11 +150,11 @@ def daemon(seen: PortSeen, loaded: Loaded, now: float) -> Iterator[Finding]:
         found += lines[:MOST_SHOWN]
         if len(lines) > MOST_SHOWN:
             text = f"and {len(lines) - MOST_SHOWN} more of these"
-            found.append(Finding(check=CHECK, level=wrong.level, text=text, advice=wrong.advice))
+            found.append(CheckResult(check=CHECK, level=wrong.level, text=text, advice=wrong.advice))
     yield from found or [ok(CHECK, f"{loaded.config.web.listen}: tells of no trouble of its own")]
 
 
-def _age(samples: Samples, loaded: Loaded, now: float) -> Iterator[Finding]:
+def _age(samples: Samples, loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
     allowed = OLD_TURN_SECONDS + 3 * loaded.config.turn_seconds
     for _, ended in samples.get(names.LAST_TURN.name, ()):
         if (age := now - ended) > allowed:
@@ -162,7 +162,7 @@ def _age(samples: Samples, loaded: Loaded, now: float) -> Iterator[Finding]:
             yield fail(CHECK, text, "look at its log; restart it if the turns do not come back")
 
 
-def _version(samples: Samples) -> Iterator[Finding]:
+def _version(samples: Samples) -> Iterator[CheckResult]:
     for labels, _ in samples.get(names.BUILD_INFO.name, ()):
         if labels.get("version", VERSION) != VERSION:
             text = f"is sizewatch {labels['version']}, {VERSION} is installed here"
@@ -182,6 +182,8 @@ def _samples(page: str) -> Samples:
     return found
 
 
-def _finding(wrong: Wrong, labels: dict[str, str], value: float) -> Finding:
+def _finding(wrong: MetricCheck, labels: dict[str, str], value: float) -> CheckResult:
     shown = {name: labels.get(name, "?") for name in wrong.metric.labels}
-    return Finding(check=CHECK, level=wrong.level, text=wrong.text.format(value=value, **shown), advice=wrong.advice)
+    return CheckResult(
+        check=CHECK, level=wrong.level, text=wrong.text.format(value=value, **shown), advice=wrong.advice
+    )

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.collect.gpu_owners import Owned
+from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.scrapers import Target
-from agent.config import Loaded
-from agent.doctor_findings import Finding, count, fail, ok, warn
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckResult, count, fail, ok, warn
 from agent.errors import SizewatchError
 from agent.kubernetes import pod_resources
-from agent.kubernetes.joining import Pods, pods_of
+from agent.kubernetes.joining import PodSource, pods_of
 from exporters.status import DiscoveryHealth
 from rules.gpu_readout import GpuReadout
 
@@ -26,11 +26,11 @@ LOOK_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoverySeen:
+class DiscoveryProbe:
     """What was found; `loaded` is the configuration with the pods. `trouble` says why nothing could be asked."""
 
-    loaded: Loaded
-    pods: Pods | None = None
+    loaded: LoadedConfig
+    pods: PodSource | None = None
     health: DiscoveryHealth | None = None
     trouble: str = ""
     socket: bool = False
@@ -39,11 +39,13 @@ class DiscoverySeen:
         self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
     ) -> dict[tuple[str, str], tuple[str, ...]]:
         """The GPUs of each target."""
-        owned: Mapping[tuple[str, str], Owned] = self.pods.assigned(targets, readouts) if self.pods is not None else {}
+        owned: Mapping[tuple[str, str], GpuAssignment] = (
+            self.pods.assign_gpus(targets, readouts) if self.pods is not None else {}
+        )
         return {target.key: owned[target.key].gpus if target.key in owned else () for target in targets}
 
 
-def look(loaded: Loaded, clock: Callable[[], float] = time.time) -> DiscoverySeen | None:
+def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time) -> DiscoveryProbe | None:
     """One look at the node's pods; None where the configuration asks for none."""
     keys = loaded.config.discovery.kubernetes
     if keys is None:
@@ -53,20 +55,20 @@ def look(loaded: Loaded, clock: Callable[[], float] = time.time) -> DiscoverySee
         assert pods is not None
         pods.start()
     except SizewatchError as error:
-        return DiscoverySeen(loaded=loaded, trouble=str(error))
+        return DiscoveryProbe(loaded=loaded, trouble=str(error))
     try:
-        joined = pods.joined(loaded)
+        joined = pods.add_discovered_targets(loaded)
         until = time.monotonic() + LOOK_SECONDS
         while (health := pods.health()) is not None and health.later and time.monotonic() < until:
             time.sleep(0.1)
-            joined = pods.joined(loaded)
-        socket = pod_resources.there(keys.pod_resources)
-        return DiscoverySeen(loaded=joined, pods=pods, health=health, socket=socket)
+            joined = pods.add_discovered_targets(loaded)
+        socket = pod_resources.socket_exists(keys.pod_resources)
+        return DiscoveryProbe(loaded=joined, pods=pods, health=health, socket=socket)
     finally:
         pods.stop()
 
 
-def discovery(seen: DiscoverySeen | None, loaded: Loaded) -> Iterator[Finding]:
+def check_discovery(seen: DiscoveryProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Whether pods are told of, which are watched and which are left out, and whether their GPUs can be known."""
     if seen is None:
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     OK = "ok"
     WARN = "warn"
     """It runs, but something is lost or risky."""
@@ -19,33 +19,33 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One line. `check` says what was looked at, `advice` what to do; no advice where all is well."""
 
     check: str
-    level: Level
+    level: CheckLevel
     text: str
     advice: str = ""
 
 
-def ok(check: str, text: str) -> Finding:
-    return Finding(check=check, level=Level.OK, text=text)
+def ok(check: str, text: str) -> CheckResult:
+    return CheckResult(check=check, level=CheckLevel.OK, text=text)
 
 
-def warn(check: str, text: str, advice: str) -> Finding:
-    return Finding(check=check, level=Level.WARN, text=text, advice=advice)
+def warn(check: str, text: str, advice: str) -> CheckResult:
+    return CheckResult(check=check, level=CheckLevel.WARN, text=text, advice=advice)
 
 
-def fail(check: str, text: str, advice: str) -> Finding:
-    return Finding(check=check, level=Level.FAIL, text=text, advice=advice)
+def fail(check: str, text: str, advice: str) -> CheckResult:
+    return CheckResult(check=check, level=CheckLevel.FAIL, text=text, advice=advice)
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[CheckResult]) -> int:
     """0 where nothing fails, else 1."""
-    return int(any(finding.level is Level.FAIL for finding in findings))
+    return int(any(finding.level is CheckLevel.FAIL for finding in findings))
 
 
-def format_text(findings: Sequence[Finding]) -> str:
+def format_text(findings: Sequence[CheckResult]) -> str:
     """A line a finding, its advice below it, and one line for the whole; without a final line end."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
@@ -53,8 +53,8 @@ def format_text(findings: Sequence[Finding]) -> str:
         lines.append(f"{finding.level:<4}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
             lines.append(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
-    failing = sum(finding.level is Level.FAIL for finding in findings)
-    warnings = sum(finding.level is Level.WARN for finding in findings)
+    failing = sum(finding.level is CheckLevel.FAIL for finding in findings)
+    warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
     verdict = f"not sound: {count(failing, 'failing line')}" if failing else "sound"
     lines.append(f"{verdict}, {count(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)

@@ -11,18 +11,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.config import Config, Loaded
-from agent.doctor_findings import Finding, fail, ok, warn
-from agent.forecasting.child import MEMORY_BYTES, MIB, environment
+from agent.config import Config, LoadedConfig
+from agent.doctor_findings import CheckResult, fail, ok, warn
+from agent.forecasting.child import FORECAST_MEMORY_BYTES, MIB, environment
 
 START_SECONDS = 30.0
 """Its libraries load within a second or two from a disk that is not busy."""
 
-CHECK = "forecast"
+FORECAST_CHECK = "forecast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastSeen:
+class ForecastProbe:
     """What the process said of itself, or why it did not; `no_trees` is why a method is missing, `no_holidays` why the
     configured country's are not known."""
 
@@ -32,11 +32,11 @@ class ForecastSeen:
     trouble: str = ""
 
 
-def look(config: Config) -> ForecastSeen | None:
+def probe_forecast(config: Config) -> ForecastProbe | None:
     """Begins the process, where this installation has one; takes a second or two."""
     if config.history_path is None or not config.forecast.enabled:
         return None
-    words = [sys.executable, "-P", "-m", "agent.forecasting.probe", str(MEMORY_BYTES)]
+    words = [sys.executable, "-P", "-m", "agent.forecasting.probe", str(FORECAST_MEMORY_BYTES)]
     if config.forecast.country is not None:
         words.append(config.forecast.country)
     try:
@@ -50,36 +50,42 @@ def look(config: Config) -> ForecastSeen | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return ForecastSeen(trouble=f"did not start within {START_SECONDS:.0f} s")
+        return ForecastProbe(trouble=f"did not start within {START_SECONDS:.0f} s")
     except OSError as error:
-        return ForecastSeen(trouble=f"cannot be begun: {error}")
+        return ForecastProbe(trouble=f"cannot be begun: {error}")
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return ForecastSeen(trouble=f"does not start: {last[0]}")
+        return ForecastProbe(trouble=f"does not start: {last[0]}")
     said = json.loads(done.stdout)
-    return ForecastSeen(
+    return ForecastProbe(
         memory_bytes=said["memory_bytes"], no_trees=said["no_trees"] or "", no_holidays=said["no_holidays"] or ""
     )
 
 
-def forecast(seen: ForecastSeen | None, loaded: Loaded) -> Iterator[Finding]:
+def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
     """One line, and one more where a method is left out or the country has no holidays that are known."""
     if seen is None:
         off = "off (forecast.enabled: false)" if loaded.config.history_path else "none: this agent keeps no history"
-        yield ok(CHECK, off)
+        yield ok(FORECAST_CHECK, off)
         return
     if seen.trouble:
         advice = (
             "lift limits of memory (ulimit -v, -d), reinstall with requirements.lock, or set forecast.enabled: false"
         )
-        yield fail(CHECK, f"its process {seen.trouble}", advice)
+        yield fail(FORECAST_CHECK, f"its process {seen.trouble}", advice)
         return
     if seen.no_holidays:
         yield fail(
-            CHECK, f"forecast.country: {seen.no_holidays}", "correct it or leave it out; until then nothing is forecast"
+            FORECAST_CHECK,
+            f"forecast.country: {seen.no_holidays}",
+            "correct it or leave it out; until then nothing is forecast",
         )
-    held, limit = seen.memory_bytes // MIB, MEMORY_BYTES // MIB
-    yield ok(CHECK, f"its process starts: its libraries take {held} MiB, it may take {limit} MiB for a tier")
+    held, limit = seen.memory_bytes // MIB, FORECAST_MEMORY_BYTES // MIB
+    yield ok(FORECAST_CHECK, f"its process starts: its libraries take {held} MiB, it may take {limit} MiB for a tier")
     if seen.no_trees:
         text = f"boosted trees are left out ({seen.no_trees.splitlines()[0]})"
-        yield warn(CHECK, text, "install libgomp1 (the system's OpenMP library); until then the other methods forecast")
+        yield warn(
+            FORECAST_CHECK,
+            text,
+            "install libgomp1 (the system's OpenMP library); until then the other methods forecast",
+        )

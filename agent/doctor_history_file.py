@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.data_dir import LOCKS, holder
-from agent.doctor_findings import Finding, fail, warn
+from agent.doctor_findings import CheckResult, fail, warn
 from agent.history.backup import missing_bytes
 from agent.history.schema import VERSION
 
 if TYPE_CHECKING:
-    from agent.doctor_probes import HistorySeen
+    from agent.doctor_probes import HistoryProbe
 
 CHECK = "history"
 
@@ -38,7 +38,7 @@ DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSeen:
+class HistoryFileProbe:
     """`damage` is what SQLite says first, `held_by` the process that keeps the file from being written, as digits."""
 
     path: str
@@ -48,7 +48,7 @@ class FileSeen:
     """Of the room for the copy that is made before an older format becomes the present one."""
 
 
-def still(path: Path) -> bool:
+def is_idle_file(path: Path) -> bool:
     """Whether nobody has the file open and no log of it waits: it can then be read without leaving anything beside it."""
     log = path.with_name(f"{path.name}-wal")
     try:
@@ -57,12 +57,12 @@ def still(path: Path) -> bool:
         return False
 
 
-def look(path: Path | None, seen: HistorySeen | None) -> FileSeen | None:
+def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryFileProbe | None:
     """Looks through the file, where it can be read at all; None where there is none. `seen` is what opening it showed."""
     if path is None or seen is None or not os.path.isfile(path):
         return None
     readable = not seen.trouble
-    return FileSeen(
+    return HistoryFileProbe(
         path=str(path),
         damage=_damage(path) if readable else "",
         held_by=_held_by(path),
@@ -70,7 +70,7 @@ def look(path: Path | None, seen: HistorySeen | None) -> FileSeen | None:
     )
 
 
-def file(seen: FileSeen | None) -> Iterator[Finding]:
+def check_history_file(seen: HistoryFileProbe | None) -> Iterator[CheckResult]:
     """A line for each thing that is wrong; none where nothing is."""
     if seen is None:
         return
@@ -89,7 +89,7 @@ def file(seen: FileSeen | None) -> Iterator[Finding]:
 
 def _damage(path: Path) -> str:
     until = time.monotonic() + LOOK_SECONDS
-    mode = "ro&immutable=1" if still(path) else "ro"
+    mode = "ro&immutable=1" if is_idle_file(path) else "ro"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as connection:
             connection.set_progress_handler(lambda: time.monotonic() > until, STEPS_BETWEEN)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config import Loaded
-from agent.doctor_findings import Finding, fail, ok, warn
-from agent.forecasting.child import MEMORY_BYTES, MIB
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckResult, fail, ok, warn
+from agent.forecasting.child import FORECAST_MEMORY_BYTES, MIB
 
 OWN_BYTES = 100 * MIB
 """What the daemon itself takes: 62 to 91 MiB were measured (docs/performance.md, docs/reliability.md)."""
@@ -34,7 +34,7 @@ TIMEX_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSeen:
+class LimitsProbe:
     """None where there is no limit, or where this system does not say."""
 
     memory_bytes: int | None = None
@@ -43,27 +43,27 @@ class LimitsSeen:
     clock_kept: bool | None = None
 
 
-def look() -> LimitsSeen:
+def probe_limits() -> LimitsProbe:
     """Reads limits, begins one thread and ends it."""
     file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return LimitsSeen(
+    return LimitsProbe(
         memory_bytes=memory_limit(),
         file_bytes=None if file_bytes == resource.RLIM_INFINITY else file_bytes,
         thread_trouble=_thread_trouble(),
-        clock_kept=clock_kept(),
+        clock_kept=is_clock_synchronized(),
     )
 
 
-def limits(seen: LimitsSeen, loaded: Loaded) -> Iterator[Finding]:
+def check_limits(seen: LimitsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     """A line for each limit that is too tight, and one for the clock."""
     for judge in JUDGES:
         yield from judge(seen, loaded)
 
 
-def _memory(seen: LimitsSeen, loaded: Loaded) -> Iterator[Finding]:
+def _memory(seen: LimitsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     config = loaded.config
     forecasts = bool(config.history_path and config.forecast.enabled)
-    wanted = OWN_BYTES + (MEMORY_BYTES if forecasts else 0)
+    wanted = OWN_BYTES + (FORECAST_MEMORY_BYTES if forecasts else 0)
     if seen.memory_bytes is None or seen.memory_bytes >= wanted:
         return
     text = f"its control group may use {seen.memory_bytes // MIB} MiB of memory, {wanted // MIB} MiB may be needed"
@@ -71,19 +71,19 @@ def _memory(seen: LimitsSeen, loaded: Loaded) -> Iterator[Finding]:
     yield warn("process", text, f"{advice}, or set forecast.enabled: false" if forecasts else advice)
 
 
-def _files(seen: LimitsSeen, loaded: Loaded) -> Iterator[Finding]:
+def _files(seen: LimitsProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     if seen.file_bytes is not None and loaded.config.data_dir:
         text = f"no file may grow beyond {seen.file_bytes} bytes: the history will not be written once it is so long"
         yield fail("process", text, "lift the limit: ulimit -f unlimited, or LimitFSIZE=infinity in the systemd unit")
 
 
-def _threads(seen: LimitsSeen, _: Loaded) -> Iterator[Finding]:
+def _threads(seen: LimitsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
     if seen.thread_trouble:
         text = f"it may begin no thread ({seen.thread_trouble})"
         yield fail("process", text, "raise the limit: ulimit -u, TasksMax in the systemd unit, pids.max of a container")
 
 
-def _clock(seen: LimitsSeen, _: Loaded) -> Iterator[Finding]:
+def _clock(seen: LimitsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
     if seen.clock_kept:
         yield ok("clock", "this machine's is synchronised")
     elif seen.clock_kept is not None:
@@ -91,7 +91,7 @@ def _clock(seen: LimitsSeen, _: Loaded) -> Iterator[Finding]:
         yield warn("clock", text, "run a time service here (systemd-timesyncd, chrony with rtcsync)")
 
 
-JUDGES: tuple[Callable[[LimitsSeen, Loaded], Iterator[Finding]], ...] = (_memory, _files, _threads, _clock)
+JUDGES: tuple[Callable[[LimitsProbe, LoadedConfig], Iterator[CheckResult]], ...] = (_memory, _files, _threads, _clock)
 
 
 def memory_limit(base: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
@@ -132,7 +132,7 @@ def _thread_trouble() -> str:
     return ""
 
 
-def clock_kept() -> bool | None:
+def is_clock_synchronized() -> bool | None:
     """Whether the kernel holds its clock for synchronised; None where it does not say."""
     asked = ctypes.create_string_buffer(TIMEX_BYTES)
     try:

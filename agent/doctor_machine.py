@@ -10,9 +10,9 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.config import Loaded
-from agent.doctor_findings import Finding, fail, ok, warn
-from agent.doctor_probes import FolderSeen, GpusSeen, HistorySeen, PortSeen, ProcessSeen
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckResult, fail, ok, warn
+from agent.doctor_probes import DataFolderProbe, GpusProbe, HistoryProbe, PortProbe, ProcessProbe
 from agent.history.backup import name_of
 from agent.history.schema import VERSION
 from rules.gpu_readout import GpuReadout
@@ -50,7 +50,7 @@ NO_GPU = ("cpu", "none")
 """What a plan names as product where there is no GPU."""
 
 
-def process(seen: ProcessSeen, loaded: Loaded | None) -> Iterator[Finding]:
+def check_process(seen: ProcessProbe, loaded: LoadedConfig | None) -> Iterator[CheckResult]:
     check = "process"
     version = seen.packages.get("sizewatch")
     yield ok(check, f"Python {seen.python}, sizewatch {version or 'run from its source'}")
@@ -63,7 +63,7 @@ def process(seen: ProcessSeen, loaded: Loaded | None) -> Iterator[Finding]:
         yield fail(check, text, f"raise the limit: ulimit -n {wanted}, or LimitNOFILE={wanted} in the systemd unit")
 
 
-def gpus(seen: GpusSeen, loaded: Loaded) -> Iterator[Finding]:
+def check_gpus(seen: GpusProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     check, config = "gpus", loaded.config
     if seen.source == "none":
         yield ok(check, "not read (gpus.source: none)")
@@ -82,7 +82,7 @@ ALWAYS_POLLED = frozenset({"gpu_throttled_hardware_seconds"})
 """What no driver sums up: that it is polled is not this machine's fault."""
 
 
-def _gpu_problem(problem: str, seen: GpusSeen, loaded: Loaded) -> Finding:
+def _gpu_problem(problem: str, seen: GpusProbe, loaded: LoadedConfig) -> CheckResult:
     asked_for = "source" in loaded.config.gpus.model_fields_set
     planned = loaded.plan is not None and any(
         loaded.plan.tiers[target.tier].gpu.product.casefold() not in NO_GPU
@@ -100,7 +100,7 @@ def _gpu_problem(problem: str, seen: GpusSeen, loaded: Loaded) -> Finding:
     return ok("gpus", f"{problem} (no target is planned to have one)")
 
 
-def _gpu(readout: GpuReadout, wants_processes: bool) -> Iterator[Finding]:
+def _gpu(readout: GpuReadout, wants_processes: bool) -> Iterator[CheckResult]:
     check = f"gpu {readout.gpu if readout.index is None else readout.index}"
     gaps = [name for name in readout.gaps if name != "pids"]
     text = f"{readout.product or 'product not told'}, {readout.gpu}, {len(readout.pids)} processes seen"
@@ -114,7 +114,7 @@ def _gpu(readout: GpuReadout, wants_processes: bool) -> Iterator[Finding]:
         yield warn(check, text, "nothing to do; the driver or product gives no sums")
 
 
-def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
+def check_data_folder(seen: DataFolderProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
     check = "data_dir"
     if seen is None:
         yield ok(check, "no history is kept (role node)")
@@ -144,7 +144,7 @@ def folder(seen: FolderSeen | None, _: Loaded) -> Iterator[Finding]:
         yield warn(check, text, f"chmod o-w {seen.path}")
 
 
-def owner(seen: FolderSeen | None, web: PortSeen) -> Iterator[Finding]:
+def owner(seen: DataFolderProbe | None, web: PortProbe) -> Iterator[CheckResult]:
     """Whether the folder is another daemon's: one that answers where this configuration's would is it itself."""
     if seen is None or not seen.holder:
         return
@@ -155,7 +155,7 @@ def owner(seen: FolderSeen | None, web: PortSeen) -> Iterator[Finding]:
     yield fail("data_dir", text, "stop that one, or name another data_dir: a second daemon does not start there")
 
 
-def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
+def check_history(seen: HistoryProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
     if seen is None:
         return
     if seen.trouble:
@@ -181,7 +181,7 @@ def history(seen: HistorySeen | None, _: Loaded) -> Iterator[Finding]:
         )
 
 
-def _history_words(seen: HistorySeen) -> str:
+def _history_words(seen: HistoryProbe) -> str:
     if not seen.exists:
         return "begins with the first run"
     if seen.format < VERSION:
@@ -190,7 +190,7 @@ def _history_words(seen: HistorySeen) -> str:
     return "can be read"
 
 
-def port(seen: PortSeen, loaded: Loaded) -> Iterator[Finding]:
+def check_port(seen: PortProbe, loaded: LoadedConfig) -> Iterator[CheckResult]:
     check, listen = "web", loaded.config.web.listen
     for trouble in seen.file_troubles:
         yield fail(check, trouble, "correct the file or its name, and let this user read it")

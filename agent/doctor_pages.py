@@ -20,7 +20,7 @@ import requests
 
 from agent.collect.connection import KeptConnection
 from agent.collect.pages import PageFetcher
-from agent.collect.processes import PROC, NoPid, read_pid
+from agent.collect.processes import PROC, PidFileError, read_pid
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import MOST_THREADS, Target
 from agent.collect.target_options import TargetOptions
@@ -34,7 +34,7 @@ AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSeen:
+class TargetProbe:
     """One target's page, or why there is none. `t` is unix seconds when it was complete.
 
     `unknown_host` is the resolver's reason where the host has no address. `clock_ahead_seconds` is by how much the
@@ -58,7 +58,7 @@ class TargetSeen:
     """By what it shows that other processes answer there, too; empty where all answers were of one."""
 
 
-def targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetSeen, ...]:
+def probe_targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetProbe, ...]:
     """Every target, all at once; each takes at most its own timeout, four times."""
     if not watched:
         return ()
@@ -66,7 +66,7 @@ def targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[Targ
         return tuple(pool.map(lambda target: _target(target, clock), watched))
 
 
-def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
+def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
     pid, pid_trouble = _process_id(target.pid_file)
     parts = urlsplit(target.options.url)
     try:
@@ -74,7 +74,7 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
         socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         reason = str(getattr(error, "strerror", "") or "it is no host name")
-        return TargetSeen(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
+        return TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
     fetcher, reader = PageFetcher(target.options), PageReader(target.engine)
     start = time.monotonic()
     body, snapshot, failure = b"", None, None
@@ -86,7 +86,7 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetSeen:
     finally:
         fetcher.close()
     seconds, families = time.monotonic() - start, dict(reader.families)
-    return TargetSeen(
+    return TargetProbe(
         target=target,
         t=clock(),
         error=failure,
@@ -157,7 +157,7 @@ def _process_id(path: str | None) -> tuple[int | None, str]:
         return None, ""
     try:
         pid = read_pid(path)
-    except NoPid as none:
+    except PidFileError as none:
         return None, str(none)
     if not PROC.joinpath("self").exists():
         return pid, f"{path}: there is no /proc here that tells of processes"

@@ -23,19 +23,19 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
-from agent.collect.gpus import ExporterPage, Source
+from agent.collect.gpus import ExporterPage, GpuReader
 from agent.collect.nvml import NvmlReader
 from agent.collect.nvml_errors import NvmlRefusedError, ask
 from agent.collect.pages import PageFetcher
 from agent.config_keys import Config
 from agent.data_dir import holder
-from agent.doctor_history_file import still
-from agent.errors import BadConfig
-from agent.history.backup import left_over
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem, HistoryTrouble
+from agent.doctor_history_file import is_idle_file
+from agent.errors import ConfigError
+from agent.history.backup import list_copies
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryOpenError
 from agent.web_config import WebOptions, options_of
-from agent.web_connections import Tls
+from agent.web_connections import TlsAdapter
 from agent.web_credentials import read_gate
 from rules.gpu_readout import GpuReadout
 
@@ -46,7 +46,7 @@ MOST_PAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSeen:
+class ProcessProbe:
     python: str
     open_files: int
     """How many files and sockets the process may have open."""
@@ -55,7 +55,7 @@ class ProcessSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpusSeen:
+class GpusProbe:
     source: str
     readouts: tuple[GpuReadout, ...] = ()
     problems: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class GpusSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSeen:
+class DataFolderProbe:
     """The folder of the history, or the nearest one above it that exists. `trouble` says why it cannot be written."""
 
     path: str
@@ -80,7 +80,7 @@ class FolderSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistorySeen:
+class HistoryProbe:
     """The file of the history; `trouble` says why it cannot be read."""
 
     path: str
@@ -94,7 +94,7 @@ class HistorySeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortSeen:
+class PortProbe:
     """`trouble` says why the port cannot be listened on; `ours` that a sizewatch answers there already."""
 
     trouble: str = ""
@@ -105,7 +105,7 @@ class PortSeen:
     file_troubles: tuple[str, ...] = ()
 
 
-def process() -> ProcessSeen:
+def probe_process() -> ProcessProbe:
     packages = {}
     for name in ("sizewatch", "nvidia-ml-py", "pynvml"):
         try:
@@ -113,15 +113,15 @@ def process() -> ProcessSeen:
         except importlib.metadata.PackageNotFoundError:
             continue
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ProcessSeen(python=platform.python_version(), open_files=soft, packages=packages)
+    return ProcessProbe(python=platform.python_version(), open_files=soft, packages=packages)
 
 
-def gpus(config: Config, clock: Callable[[], float]) -> GpusSeen:
+def probe_gpus(config: Config, clock: Callable[[], float]) -> GpusProbe:
     """Every GPU that the configured source shows."""
     keys = config.gpus
-    source: Source
+    source: GpuReader
     if keys.source == "none":
-        return GpusSeen(source=keys.source)
+        return GpusProbe(source=keys.source)
     if keys.exporter is not None:
         exporter, connection = keys.exporter
         source = ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
@@ -132,7 +132,7 @@ def gpus(config: Config, clock: Callable[[], float]) -> GpusSeen:
         driver = _driver() if readouts and keys.source == "nvml" else ""
     finally:
         source.close()
-    return GpusSeen(source=keys.source, readouts=readouts, problems=problems, driver=driver)
+    return GpusProbe(source=keys.source, readouts=readouts, problems=problems, driver=driver)
 
 
 def _driver() -> str:
@@ -142,7 +142,7 @@ def _driver() -> str:
         return f"of unknown version: {refused}"
 
 
-def folder(path: Path) -> FolderSeen:
+def probe_data_folder(path: Path) -> DataFolderProbe:
     """Whether a folder, or the one it will be made in, can be written. Leaves nothing behind."""
     existing = next((place for place in (path, *path.absolute().parents) if os.path.exists(place)), Path("/"))
     try:
@@ -154,8 +154,10 @@ def folder(path: Path) -> FolderSeen:
         room = os.statvfs(existing)
     except OSError as error:
         trouble, number = error.strerror or str(error), error.errno or 0
-        return FolderSeen(path=str(path), existing=str(existing), trouble=trouble, errno=number, holder=holder(path))
-    return FolderSeen(
+        return DataFolderProbe(
+            path=str(path), existing=str(existing), trouble=trouble, errno=number, holder=holder(path)
+        )
+    return DataFolderProbe(
         path=str(path),
         existing=str(existing),
         free_bytes=free_bytes,
@@ -178,25 +180,25 @@ def _filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     return max(enumerate(holding), key=lambda entry: (len(entry[1][0]), entry[0]))[1][1] if holding else ""
 
 
-def history(path: Path, now: float) -> HistorySeen:
+def probe_history(path: Path, now: float) -> HistoryProbe:
     """Whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
-    copies = tuple((one.name, one.lstat().st_size) for one in left_over(path))
+    copies = tuple((one.name, one.lstat().st_size) for one in list_copies(path))
     try:
         path.lstat()
     except FileNotFoundError:
-        return HistorySeen(path=str(path), exists=False, copies=copies)
+        return HistoryProbe(path=str(path), exists=False, copies=copies)
     except OSError as error:
         # Of a folder that may not be entered, or is a file, the line of the folder speaks.
-        return HistorySeen(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", copies=copies)
+        return HistoryProbe(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", copies=copies)
     try:
-        with Store.open_reader(path, alone=still(path)) as reader:
-            ahead = (reader.newest or now) - now
-            return HistorySeen(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
-    except (HistoryProblem, HistoryTrouble) as error:
-        return HistorySeen(path=str(path), exists=True, trouble=str(error), copies=copies)
+        with HistoryStore.open_reader(path, alone=is_idle_file(path)) as reader:
+            ahead = (reader.newest_minute_end or now) - now
+            return HistoryProbe(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
+    except (HistoryOpenError, HistoryError) as error:
+        return HistoryProbe(path=str(path), exists=True, trouble=str(error), copies=copies)
 
 
-def port(config: Config) -> PortSeen:
+def probe_port(config: Config) -> PortProbe:
     """Whether the web address can be listened on, and whether the files it needs can be read."""
     options = options_of(config.web)
     files = _web_file_troubles(options)
@@ -211,8 +213,8 @@ def port(config: Config) -> PortSeen:
         in_use = error.errno == errno.EADDRINUSE
         ours, page = _asked_page(options) if in_use else (False, "")
         trouble = error.strerror or str(error)
-        return PortSeen(trouble=trouble, in_use=in_use, ours=ours, page=page, file_troubles=files)
-    return PortSeen(file_troubles=files)
+        return PortProbe(trouble=trouble, in_use=in_use, ours=ours, page=page, file_troubles=files)
+    return PortProbe(file_troubles=files)
 
 
 def _asked_page(options: WebOptions) -> tuple[bool, str]:
@@ -221,7 +223,7 @@ def _asked_page(options: WebOptions) -> tuple[bool, str]:
     thread = DeadlineThread("doctor", WEB_SECONDS)
     try:
         return thread.run(lambda: _ask_page(options))
-    except (OSError, http.client.HTTPException, BadConfig, NotAnsweringError):
+    except (OSError, http.client.HTTPException, ConfigError, NotAnsweringError):
         return False, ""
     finally:
         thread.stop()
@@ -263,11 +265,11 @@ def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
     troubles: list[str] = []
     try:
         read_gate(options)
-    except BadConfig as bad:
+    except ConfigError as bad:
         troubles += bad.problems
     try:
         if options.cert_file and options.key_file:
-            Tls(options.cert_file, options.key_file, options.client_ca_file, options.min_version)
-    except BadConfig as bad:
+            TlsAdapter(options.cert_file, options.key_file, options.client_ca_file, options.min_version)
+    except ConfigError as bad:
         troubles += bad.problems
     return tuple(troubles)

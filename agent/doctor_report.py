@@ -12,35 +12,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config import Config, Loaded
+from agent.config import Config, LoadedConfig
 from agent.config_report import Destination
-from agent.doctor_findings import Finding, fail, ok, warn
+from agent.doctor_findings import CheckResult, fail, ok, warn
 from agent.durations import duration_text
-from agent.reporting.jobs import Check, Checked
-from agent.reporting.process import Runner
+from agent.reporting.jobs import AddressCheckJob, AddressCheckResult
+from agent.reporting.process import JobRunner
 
-CHECK = "report"
+REPORT_CHECK = "report"
 
 FREE_BYTES = 10 * 1024**2
 """A report with its pages, tables and plan takes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSeen:
+class ReportProbe:
     """Of each destination what its address is; `unwritable` is why no report can be written, "" where one can."""
 
     unwritable: str = ""
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[AddressCheckResult, ...] = ()
     trouble: str = ""
 
 
-def look(config: Config) -> ReportSeen | None:
+def probe_report(config: Config) -> ReportProbe | None:
     """Reads the addresses; takes a second where there are any. None where no report is written."""
     if config.report_folder is None:
         return None
     several = config.report.deliver
-    done = Runner().run(Check(destinations=several)) if several else None
-    return ReportSeen(
+    done = JobRunner().run(AddressCheckJob(destinations=several)) if several else None
+    return ReportProbe(
         unwritable=_unwritable(config.report_folder.absolute()),
         checked=done.checked if done is not None else (),
         trouble=done.trouble if done is not None else "",
@@ -57,33 +57,37 @@ def _unwritable(folder: Path) -> str:
     return ""
 
 
-def report(seen: ReportSeen | None, loaded: Loaded) -> Iterator[Finding]:
+def check_report(seen: ReportProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
     """A line for the report, and one for each destination."""
     keys = loaded.config.report
     if seen is None:
         off = "off (report.enabled: false)" if not keys.enabled else f"none: role {loaded.config.role} writes none"
-        yield ok(CHECK, off)
+        yield ok(REPORT_CHECK, off)
         return
     if seen.unwritable:
-        yield fail(CHECK, seen.unwritable, "make it writable or free space there, or name another report.directory")
+        yield fail(
+            REPORT_CHECK, seen.unwritable, "make it writable or free space there, or name another report.directory"
+        )
     when = f"{keys.weekday.capitalize()} {keys.at} {keys.zone or loaded.config.forecast.zone}"
     where = f"into {loaded.config.report_folder}, the newest {keys.keep} are kept"
-    yield ok(CHECK, f"every {when}, of the last {duration_text(keys.since_seconds)}, {where}")
+    yield ok(REPORT_CHECK, f"every {when}, of the last {duration_text(keys.since_seconds)}, {where}")
     if seen.trouble:
         text = f"its addresses were not looked at: {seen.trouble}"
-        yield fail(CHECK, text, "reinstall with the libraries of requirements.lock")
+        yield fail(REPORT_CHECK, text, "reinstall with the libraries of requirements.lock")
     for one, checked in zip(keys.deliver, seen.checked, strict=False):
         yield from _destination(one, checked)
 
 
-def _destination(one: Destination, checked: Checked) -> Iterator[Finding]:
+def _destination(one: Destination, checked: AddressCheckResult) -> Iterator[CheckResult]:
     if checked.trouble:
         advice = "put one address there, as Apprise writes them (github.com/caronc/apprise/wiki)"
-        yield fail(CHECK, f"deliver to {one.name}: {checked.trouble}", advice)
+        yield fail(REPORT_CHECK, f"deliver to {one.name}: {checked.trouble}", advice)
         return
     along = f"with {', '.join(one.attached)}" if one.attached else "without files"
     if one.attached and not checked.takes_files:
         along = "the sentences alone: it takes no files"
-    yield ok(CHECK, f"deliver to {one.name}: {checked.service}, {along}")
+    yield ok(REPORT_CHECK, f"deliver to {one.name}: {checked.service}, {along}")
     if checked.readable_by_all:
-        yield warn(CHECK, f"{one.url_file} can be read by everybody on this machine", f"chmod 600 {one.url_file}")
+        yield warn(
+            REPORT_CHECK, f"{one.url_file} can be read by everybody on this machine", f"chmod 600 {one.url_file}"
+        )

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from agent.data_dir import LOCK_FILE
-from agent.doctor_findings import Finding, fail, warn
+from agent.doctor_findings import CheckResult, fail, warn
 
 OF_NOBODY = frozenset({"pid_file"})
 """Read by what does not wait, and told by its own line."""
@@ -29,7 +29,7 @@ OF_HISTORY = ("", "-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RightsSeen:
+class PermissionsProbe:
     """`secrets` that others may read and `steering` files that others may write, each with the key that names it; files of the
     history that this user may not write, that others may read, that belong to another than their folder, or are links."""
 
@@ -43,19 +43,19 @@ class RightsSeen:
     """Of the folder of the history."""
 
 
-def look(loaded: Loaded) -> RightsSeen:
+def probe_permissions(loaded: LoadedConfig) -> PermissionsProbe:
     """Asks for the rights of every file that the configuration names, and of the history's."""
     config = loaded.config
     named = dict.fromkeys(_named(config, "", PUBLIC))
     steering = [("the configuration", str(loaded.path)), *([("plan", config.plan)] if config.plan else [])]
-    seen = RightsSeen(
+    seen = PermissionsProbe(
         secrets=tuple((key, path) for key, path in named if _mode(path) & 0o004),
         steering=tuple((key, path) for key, path in steering if _mode(path) & 0o002),
     )
     return _with_history(config.history_path, seen) if config.history_path else seen
 
 
-def _with_history(path: Path, seen: RightsSeen) -> RightsSeen:
+def _with_history(path: Path, seen: PermissionsProbe) -> PermissionsProbe:
     lock, files = path.parent / LOCK_FILE, [path.with_name(path.name + end) for end in OF_HISTORY]
     there = [one for one in (*files, lock) if _mode(one) and stat.S_ISREG(_mode(one))]
     owner, open_to_us = _owner(path.parent), os.access(path.parent, os.W_OK | os.X_OK)
@@ -71,7 +71,7 @@ def _with_history(path: Path, seen: RightsSeen) -> RightsSeen:
     )
 
 
-def rights(seen: RightsSeen, _: Loaded) -> Iterator[Finding]:
+def check_permissions(seen: PermissionsProbe, _: LoadedConfig) -> Iterator[CheckResult]:
     """A line for each file whose rights are wrong; none where all are right."""
     for key, path in seen.secrets:
         yield warn("secrets", f"{key}: {path} can be read by everybody on this machine", f"chmod o-rwx {path}")
@@ -95,7 +95,7 @@ def rights(seen: RightsSeen, _: Loaded) -> Iterator[Finding]:
         yield fail("data_dir", f"{path} is a link, and no daemon starts with it", advice)
 
 
-def not_files(loaded: Loaded) -> tuple[Finding, ...]:
+def check_special_files(loaded: LoadedConfig) -> tuple[CheckResult, ...]:
     """A line for each file that is a pipe, a folder or a device: whoever reads it may wait for ever, the doctor included."""
     named = dict.fromkeys(_named(loaded.config, "", OF_NOBODY))
     odd = [(key, path) for key, path in named if _mode(path) and not stat.S_ISREG(_mode(path))]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from agent.config import Loaded
-from agent.doctor_findings import Finding, count, fail, ok, warn
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckResult, count, fail, ok, warn
 from agent.store.api import StoreApi
-from agent.store.trouble import StoreTrouble, TroubleKind
-from agent.views import views_of
+from agent.store.trouble import StoreError, StoreErrorKind
+from agent.views import build_tier_contexts
 
 BY_AGENTS = (
     "let the store scrape the agents of role node that watch it, or say where its engines' own series are "
@@ -28,68 +28,68 @@ ANYTHING = "vector(1)"
 SLOW_SHARE = 0.5
 """Of its timeout: a query that reads nothing and takes longer leaves too little for those that do."""
 
-ADVICE: Mapping[TroubleKind, str] = {
-    TroubleKind.AWAY: "start it, or mend store.url; until it answers every tier is unknown",
-    TroubleKind.SLOW: "look what it is busy with, or raise store.timeout",
-    TroubleKind.CREDENTIALS: "give what it asks for: store.bearer_token_file, basic_auth, tls or org_id",
-    TroubleKind.REFUSED: "mend store.url: is it what PromQL is served under? Mimir: /prometheus, vmselect: /select/0/prometheus",
-    TroubleKind.TOO_MUCH: "raise the limit: the store's own where it refuses, else store.max_answer_bytes or store.most_samples",
-    TroubleKind.PARTIAL: "mend the part of the store that is away; until then every tier is unknown",
-    TroubleKind.WRONG_ANSWER: "mend store.url: it is what /api/v1/query stands under",
+STORE_ADVICE: Mapping[StoreErrorKind, str] = {
+    StoreErrorKind.AWAY: "start it, or mend store.url; until it answers every tier is unknown",
+    StoreErrorKind.SLOW: "look what it is busy with, or raise store.timeout",
+    StoreErrorKind.CREDENTIALS: "give what it asks for: store.bearer_token_file, basic_auth, tls or org_id",
+    StoreErrorKind.REFUSED: "mend store.url: is it what PromQL is served under? Mimir: /prometheus, vmselect: /select/0/prometheus",
+    StoreErrorKind.TOO_MUCH: "raise the limit: the store's own where it refuses, else store.max_answer_bytes or store.most_samples",
+    StoreErrorKind.PARTIAL: "mend the part of the store that is away; until then every tier is unknown",
+    StoreErrorKind.WRONG_ANSWER: "mend store.url: it is what /api/v1/query stands under",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSeen:
+class StoreProbe:
     """How long it took to answer, or why it did not; by tier how many replicas it tells of, and which tiers agents tell of."""
 
     place: str
     seconds: float = 0.0
     timeout_seconds: float
-    trouble: StoreTrouble | None = None
+    trouble: StoreError | None = None
     replicas: Mapping[str, float] = field(default_factory=dict)
     by_agents: frozenset[str] = frozenset()
 
 
-def look(loaded: Loaded, clock: Callable[[], float]) -> StoreSeen | None:
+def probe_store(loaded: LoadedConfig, clock: Callable[[], float]) -> StoreProbe | None:
     """Asks it one thing, and then about each tier; None where there is no store. `clock` gives unix seconds."""
     config = loaded.config
     if config.store is None:
         return None
-    from agent.fleet.parts import counted_of, told_by_agents
+    from agent.fleet.parts import replica_count_query_for, uses_agent_series
 
     options, trouble = config.store.options(), None
-    tiers = tuple(views_of(loaded)) if config.role == "fleet" else ()
+    tiers = tuple(build_tier_contexts(loaded)) if config.role == "fleet" else ()
     replicas: dict[str, float] = {}
     with closing(StoreApi(options)) as api:
         began = time.monotonic()
         try:
-            api.instant(ANYTHING, clock())
+            api.query(ANYTHING, clock())
             seconds = time.monotonic() - began
             for tier in tiers:
-                found = api.instant(counted_of(config, tier), clock() - config.fleet.delay_seconds)
+                found = api.query(replica_count_query_for(config, tier), clock() - config.fleet.delay_seconds)
                 replicas[tier] = sum(one.value for one in found)
-        except StoreTrouble as met:
+        except StoreError as met:
             trouble, seconds = met, time.monotonic() - began
-    return StoreSeen(
+    return StoreProbe(
         place=api.place,
         seconds=seconds,
         timeout_seconds=options.timeout_seconds,
         trouble=trouble,
         replicas=replicas,
-        by_agents=frozenset(tier for tier in tiers if told_by_agents(config, tier)),
+        by_agents=frozenset(tier for tier in tiers if uses_agent_series(config, tier)),
     )
 
 
-def store(seen: StoreSeen | None, _: Loaded) -> Iterator[Finding]:
+def check_store(seen: StoreProbe | None, _: LoadedConfig) -> Iterator[CheckResult]:
     """One line."""
     if seen is None:
         return
     if seen.trouble is not None:
-        yield fail("store", str(seen.trouble), ADVICE[seen.trouble.kind])
+        yield fail("store", str(seen.trouble), STORE_ADVICE[seen.trouble.kind])
     elif seen.seconds > SLOW_SHARE * seen.timeout_seconds:
         text = f"{seen.place}: took {seen.seconds:.1f} s to answer a query that reads nothing"
-        yield warn("store", text, ADVICE[TroubleKind.SLOW])
+        yield warn("store", text, STORE_ADVICE[StoreErrorKind.SLOW])
     else:
         yield ok("store", f"{seen.place}: answered in {seen.seconds * 1000:.0f} ms")
     for tier, number in seen.replicas.items():

@@ -10,20 +10,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.collect.scrape_failures import place_of
-from agent.config import Loaded
-from agent.doctor_findings import Finding, fail, ok, warn
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckResult, fail, ok, warn
 from agent.doctor_machine import NO_GPU
-from agent.doctor_pages import TargetSeen
+from agent.doctor_pages import TargetProbe
 from agent.errors import ScrapeFailure
 from rules.catalogue import RULES, Rule
 from rules.engines.coverage import Use, explain_families, version_range
-from rules.engines.registry import ENGINES, mapped, unwrapped
+from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.support import FULL_PLAN, engine_signals
-from rules.engines.table import Engine
-from rules.families import BY_NAME, Kind
+from rules.engines.table import EngineTable
+from rules.families import BY_NAME, FamilyKind
 from rules.gauges import IN_SYSTEM
 from rules.gpu_readout import GpuReadout
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.plan import TierPlan
 from rules.readings import read
 from rules.same_names import same_model
@@ -70,10 +70,10 @@ FORMATS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class TargetContext:
     """One target as it was seen, with the plan of its tier and the GPUs that are known to be its own."""
 
-    seen: TargetSeen
+    seen: TargetProbe
     tier: TierPlan | None
     owned: tuple[GpuReadout, ...] = ()
     readable: Sequence[GpuReadout] = ()
@@ -83,7 +83,7 @@ class Met:
         return f"{self.seen.target.tier}/{self.seen.target.replica}"
 
 
-def page(met: Met, _: Loaded) -> Iterator[Finding]:
+def check_page(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     """Reachable, whole, in time and of a fair size."""
     seen, check = met.seen, f"target {met.name}"
     options = seen.target.options
@@ -109,7 +109,7 @@ def page(met: Met, _: Loaded) -> Iterator[Finding]:
             yield fail(check, text, advice)
 
 
-def names(met: Met, _: Loaded) -> Iterator[Finding]:
+def check_names(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     """Which engine it is, and which signals and rules its page can feed."""
     seen, check, snapshot = met.seen, f"engine {met.name}", met.seen.snapshot
     engine = _engine(snapshot)
@@ -135,11 +135,11 @@ def names(met: Met, _: Loaded) -> Iterator[Finding]:
 def _is_mute(rule: Rule, snapshot: Snapshot, missing: Collection[str]) -> bool:
     """Whether the page cannot feed a rule. A quantile may be bounded without the histogram whose requests a rule counts."""
     family = BY_NAME.get(rule.family)
-    counted = family is not None and family.kind is Kind.HISTOGRAM
+    counted = family is not None and family.kind is FamilyKind.HISTOGRAM
     return rule.signal in missing or (counted and rule.family not in snapshot.histograms)
 
 
-def clock(met: Met, _: Loaded) -> Iterator[Finding]:
+def check_clock(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     """Whether this machine and the target's agree on the time."""
     check, snapshot, ahead = f"clock {met.name}", met.seen.snapshot, met.seen.clock_ahead_seconds
     if snapshot is None:
@@ -156,7 +156,7 @@ def clock(met: Met, _: Loaded) -> Iterator[Finding]:
         yield ok(check, told)
 
 
-def plan(met: Met, _: Loaded) -> Iterator[Finding]:
+def check_plan_match(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
     """Whether what runs is what was planned: model, engine, KV cache, GPUs."""
     check, snapshot, tier = f"plan {met.name}", met.seen.snapshot, met.tier
     if snapshot is None or tier is None:
@@ -170,7 +170,7 @@ def plan(met: Met, _: Loaded) -> Iterator[Finding]:
     yield from found
 
 
-def _engine(snapshot: Snapshot | None) -> Engine | None:
+def _engine(snapshot: Snapshot | None) -> EngineTable | None:
     if snapshot is None:
         return None
     return next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
@@ -183,7 +183,7 @@ def _contradicts(problem: str, snapshot: Snapshot) -> bool:
 def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
     """How many of the signals that an engine can give the page gives, and which not. One page tells no change: a signal
     that only waits for traffic, or for a second page, is there."""
-    window = since_start(snapshot)
+    window = window_since_start(snapshot)
     if all(name in snapshot.gauges for name in IN_SYSTEM):
         window = replace(window, counters={**window.counters, NET_CHANGE: 0.0})
     found = {signal.name: read(signal, window, FULL_PLAN) for signal in engine_signals()}
@@ -191,7 +191,7 @@ def _signals(snapshot: Snapshot) -> tuple[int, list[str]]:
     return len(found) - len(missing), missing
 
 
-def _release(seen: TargetSeen, engine: Engine) -> str:
+def _release(seen: TargetProbe, engine: EngineTable) -> str:
     """What the page's names tell of the release, beside what the configuration says."""
     told, given = version_range(engine, seen.families), seen.target.engine_version
     said = [f"{given} by the configuration"] if given else []
@@ -199,14 +199,18 @@ def _release(seen: TargetSeen, engine: Engine) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _unknown_names(seen: TargetSeen, engine: Engine) -> list[str]:
+def _unknown_names(seen: TargetProbe, engine: EngineTable) -> list[str]:
     """Families with the engine's own prefix that its table does not know."""
     own = engine.signatures[0].partition("_")[0] + "_"
     unknown = [use.name for use in explain_families(engine, seen.families) if use.use is Use.UNKNOWN]
-    return sorted(name for name in (unwrapped(mapped(name), engine) for name in unknown) if name.startswith(own))
+    return sorted(
+        name
+        for name in (strip_wrapper_prefix(normalize_name(name), engine) for name in unknown)
+        if name.startswith(own)
+    )
 
 
-def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:
+def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
     if snapshot.engine != tier.engine:
         text = (
             f"{snapshot.engine} runs, the plan was measured with {tier.engine}: their latencies mean different things"
@@ -220,7 +224,7 @@ def _engine_and_model(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterato
         )
 
 
-def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Finding]:
+def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
     told = _kv_told(snapshot)
     planned = tier.precision.kv if tier.precision else None
     if not told or not planned:
@@ -245,7 +249,7 @@ def _format(text: str) -> str:
     return "fp8" if lowered.startswith("fp8") else FORMATS.get(lowered, lowered)
 
 
-def _gpus(check: str, met: Met, tier: TierPlan) -> Iterator[Finding]:
+def _gpus(check: str, met: TargetContext, tier: TierPlan) -> Iterator[CheckResult]:
     planned = f"{tier.gpu.per_replica} x {tier.gpu.product}"
     configured = met.seen.target.gpus
     if met.seen.pid_trouble:

@@ -50,15 +50,15 @@ class _ProblemsError(SizewatchError):
         self.problems = problems
 
 
-class BadConfig(_ProblemsError):
+class ConfigError(_ProblemsError):
     """The configuration cannot be used."""
 
 
-class BadPlan(_ProblemsError):
+class PlanError(_ProblemsError):
     """The sizing plan cannot be used."""
 
 
-class BadRecording(SizewatchError):
+class RecordingError(SizewatchError):
     """A recorded folder or file cannot be read."""
 
     def __init__(self, path: Path | str, text: str) -> None:
@@ -67,7 +67,7 @@ class BadRecording(SizewatchError):
         self.text = text
 
 
-class BadBenchmark(SizewatchError):
+class BenchmarkError(SizewatchError):
     """A benchmark's result file, or the telemetry of its run, cannot be used."""
 
     def __init__(self, path: Path | str, text: str) -> None:

@@ -22,9 +22,9 @@ import urllib3
 from requests.auth import AuthBase
 from requests.models import PreparedRequest, Response
 
-from agent.collect.hidden import hidden
+from agent.collect.hidden import redact
 from agent.errors import SizewatchError
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 TIMEOUT_SECONDS = (5.0, 30.0)
 """To connect, and between two bytes of the answer."""
@@ -48,12 +48,12 @@ HINTS: Mapping[int, str] = {
 """What to do about a status, where one can tell."""
 
 
-class GrafanaProblem(SizewatchError):
+class GrafanaError(SizewatchError):
     """A Grafana that cannot be reached, or that did not do what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayIn:
+class GrafanaCredentials:
     """How Grafana lets us in and what is believed of it; secrets as the files that hold them. A token, or a user and a
     password; the client's certificate is for a proxy before Grafana that wants one, `key_file` where it is not in it."""
 
@@ -66,11 +66,11 @@ class WayIn:
 
     def __post_init__(self) -> None:
         if (self.username is None) != (self.password_file is None):
-            raise GrafanaProblem("--username: needs --password-file, and that needs it")
+            raise GrafanaError("--username: needs --password-file, and that needs it")
         if (self.token_file is None) == (self.username is None):
-            raise GrafanaProblem("--token-file: give it, or --username and --password-file instead")
+            raise GrafanaError("--token-file: give it, or --username and --password-file instead")
         if self.key_file is not None and self.cert_file is None:
-            raise GrafanaProblem("--client-key-file: needs --client-cert-file")
+            raise GrafanaError("--client-key-file: needs --client-cert-file")
         named = (
             ("--ca-file", self.ca_file),
             ("--client-cert-file", self.cert_file),
@@ -78,7 +78,7 @@ class WayIn:
         )
         for option, path in named:
             if path is not None and not path.is_file():
-                raise GrafanaProblem(f"{option}: {path}: is no file")
+                raise GrafanaError(f"{option}: {path}: is no file")
 
     def authorization(self) -> str:
         """The header; its files are read now. Raises GrafanaProblem, whose text holds no part of them."""
@@ -101,13 +101,13 @@ def _read(option: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         # Without its cause: a decoding error holds the bytes of the secret.
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise GrafanaProblem(f"{option}: {path}: cannot be read: {reason}") from None
+        raise GrafanaError(f"{option}: {path}: cannot be read: {reason}") from None
 
 
 def _token(path: Path) -> str:
     token = _read("--token-file", path).strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise GrafanaProblem(f"--token-file: {path}: holds no token: one line, as Grafana shows it once")
+        raise GrafanaError(f"--token-file: {path}: holds no token: one line, as Grafana shows it once")
     return token
 
 
@@ -122,16 +122,16 @@ class _Authorization(AuthBase):
         return request
 
 
-class Grafana:
+class GrafanaClient:
     """One server. Every method raises GrafanaProblem, whose text begins with the address that was asked."""
 
-    def __init__(self, url: str, way_in: WayIn) -> None:
+    def __init__(self, url: str, way_in: GrafanaCredentials) -> None:
         """`url` is Grafana's own address, with a path where it is served under one."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise GrafanaProblem(f"--url: {url}: give an address such as https://grafana.example.com")
+            raise GrafanaError(f"--url: {url}: give an address such as https://grafana.example.com")
         if parts.username or parts.password:
-            raise GrafanaProblem("--url: holds a user; give a service account's token with --token-file instead")
+            raise GrafanaError("--url: holds a user; give a service account's token with --token-file instead")
         self._url = url.rstrip("/")
         self._secret = way_in.authorization()
         self._auth = _Authorization(self._secret)
@@ -155,8 +155,8 @@ class Grafana:
         }
         answer = self._asked("POST", "/api/dashboards/db", body)
         path = answer.get("url") if isinstance(answer, dict) else None
-        if not isinstance(path, str) or told(path, MOST_QUOTED) != path:
-            raise GrafanaProblem(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
+        if not isinstance(path, str) or quote_external_text(path, MOST_QUOTED) != path:
+            raise GrafanaError(f"{self._url}/api/dashboards/db: answered without the dashboard's url: is it Grafana?")
         # Grafana's own path, where it is served under one, is part of the answer.
         base = urlsplit(self._url)
         return f"{base.scheme}://{base.netloc}{path}"
@@ -164,7 +164,7 @@ class Grafana:
     def _uid(self, answer: Any, path: str) -> str:
         uid = answer.get("uid") if isinstance(answer, dict) else None
         if not isinstance(uid, str) or not uid:
-            raise GrafanaProblem(f"{self._url}{path}: answered without a uid: is it Grafana?")
+            raise GrafanaError(f"{self._url}{path}: answered without a uid: is it Grafana?")
         return uid
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -173,15 +173,15 @@ class Grafana:
             with requests.Session() as session, closing(self._sent(session, method, path, body)) as answer:
                 said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.exceptions.SSLError as error:
-            raise GrafanaProblem(f"{where}: {_tls_reason(error)}") from error
+            raise GrafanaError(f"{where}: {_tls_reason(error)}") from error
         except requests.Timeout as error:
-            raise GrafanaProblem(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
+            raise GrafanaError(f"{where}: did not answer within {TIMEOUT_SECONDS[1]:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise GrafanaProblem(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
+            raise GrafanaError(f"{where}: cannot be reached: is the address right, does Grafana run?") from error
         try:
             return _content(where, answer, said, self._secret)
-        except GrafanaProblem as problem:
-            raise GrafanaProblem(hidden(str(problem), (self._secret,))) from None
+        except GrafanaError as problem:
+            raise GrafanaError(redact(str(problem), (self._secret,))) from None
 
     def _sent(self, session: requests.Session, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
         """By the adapter itself: `Session.send` reads the body of a redirect without limit, and raises whatever its address
@@ -201,7 +201,7 @@ def _tls_reason(error: requests.exceptions.SSLError) -> str:
 
 def _folders(answer: Any, url: str) -> list[dict[str, Any]]:
     if not isinstance(answer, list) or not all(isinstance(one, dict) and "uid" in one for one in answer):
-        raise GrafanaProblem(f"{url}/api/folders: answered no list of folders: is it Grafana?")
+        raise GrafanaError(f"{url}/api/folders: answered no list of folders: is it Grafana?")
     return answer
 
 
@@ -210,17 +210,17 @@ def _content(where: str, answer: Response, said: bytes, secret: str) -> Any:
         target = answer.headers.get("Location", "nowhere")
         plain = len(target) <= MOST_QUOTED and re.fullmatch(r"(https?://[\w.:\[\]-]+)?[\w./~-]*", target, re.ASCII)
         shown = target if plain else "another address"
-        raise GrafanaProblem(f"{where}: leads to {shown}: give the address that Grafana is served at")
+        raise GrafanaError(f"{where}: leads to {shown}: give the address that Grafana is served at")
     try:
         content = json.loads(said)
     except (ValueError, RecursionError) as error:
         if answer.ok:
-            raise GrafanaProblem(f"{where}: answered no JSON: is it Grafana?") from error
+            raise GrafanaError(f"{where}: answered no JSON: is it Grafana?") from error
         content = None
     if not answer.ok:
         message = content.get("message") if isinstance(content, dict) else None
         # Hidden before it is cut: half a secret is one.
-        words = f" ({told(hidden(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
+        words = f" ({quote_external_text(redact(message, (secret,)), MOST_QUOTED)})" if isinstance(message, str) else ""
         hint = HINTS.get(answer.status_code, "look into Grafana's log")
-        raise GrafanaProblem(f"{where}: answered {answer.status_code}{words}: {hint}")
+        raise GrafanaError(f"{where}: answered {answer.status_code}{words}: {hint}")
     return content

@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from agent.collect.scrapers import Scraped
-from agent.cycle import Closed, Key
+from agent.collect.scrapers import ScrapeResult
+from agent.cycle import ClosedMinute, ReplicaKey
 from agent.running_sums import RunningSums
 from exporters.status import TrendPoint
 from rules import readings, windows
 from rules.signals import BY_NAME
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.watch import AHEAD_SECONDS
 from rules.windows import Window
 
@@ -42,26 +42,26 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class ReplicaLedger:
+class ReplicaRuntime:
     """`sums` are running sums of accepted increases; `outcome` the last scrape; `seen` the time of the last good page."""
 
     sums: RunningSums = field(default_factory=RunningSums)
-    outcome: Scraped | None = None
+    outcome: ScrapeResult | None = None
     seen: float | None = None
     trouble: str = ""
     gpu_totals: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-class Ledger:
+class RuntimeState:
     """One daemon's books."""
 
     def __init__(self) -> None:
-        self.replicas: dict[Key, ReplicaLedger] = {}
+        self.replicas: dict[ReplicaKey, ReplicaRuntime] = {}
         self.failures: Counter[tuple[str, str, str]] = Counter()
         self._trend: dict[str, dict[float, TrendPoint]] = {}
         self._minutes: dict[str, dict[float, Window]] = {}
 
-    def take_over(self, before: Ledger, keys: Container[Key]) -> None:
+    def take_over(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
         """The books of another configuration, for the replicas that are still watched and their tiers."""
         self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
         self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
@@ -69,12 +69,12 @@ class Ledger:
         self._trend = {tier: points for tier, points in before._trend.items() if tier in tiers}
         self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
 
-    def forget(self, keys: Container[Key]) -> None:
+    def forget(self, keys: Container[ReplicaKey]) -> None:
         """Replicas that are no more."""
         self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
         self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in keys})
 
-    def trouble(self, key: Key) -> str:
+    def trouble(self, key: ReplicaKey) -> str:
         """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
         entry = self.replicas.get(key)
         return entry.trouble if entry is not None else ""
@@ -83,9 +83,9 @@ class Ledger:
         """The last hour of a tier, a point a closed minute, oldest first."""
         return tuple(self._trend.get(tier, {}).values())
 
-    def scraped(self, key: Key, outcome: Scraped) -> None:
+    def record_scrape(self, key: ReplicaKey, outcome: ScrapeResult) -> None:
         """The outcome of a target's scrape."""
-        entry = self.replicas.setdefault(key, ReplicaLedger())
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
         entry.outcome = outcome
         if outcome.snapshot is not None:
             entry.seen, entry.trouble = outcome.t, ""
@@ -93,22 +93,24 @@ class Ledger:
             entry.trouble = str(outcome.error)
             self.failures[(*key, outcome.error.kind.value)] += 1
 
-    def booked(self, key: Key, window: Window, gpus: Mapping[str, Window]) -> None:
+    def add_window(self, key: ReplicaKey, window: Window, gpus: Mapping[str, Window]) -> None:
         """An accepted window of a replica and of its GPUs."""
-        entry = self.replicas.setdefault(key, ReplicaLedger())
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
         of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
         entry.sums.add(window, leave_out=of_gpus)
-        self.gpus_booked(key, gpus)
+        self.add_gpu_windows(key, gpus)
 
-    def gpus_booked(self, key: Key, gpus: Mapping[str, Window]) -> None:
+    def add_gpu_windows(self, key: ReplicaKey, gpus: Mapping[str, Window]) -> None:
         """Windows of GPUs of a replica, also of one that is scraped elsewhere."""
-        entry = self.replicas.setdefault(key, ReplicaLedger())
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
         for gpu, extra in gpus.items():
             sums = entry.gpu_totals.setdefault(gpu, {})
             for name, value in extra.counters.items():
                 sums[name] = sums.get(name, 0.0) + value
 
-    def closed(self, minutes: tuple[Closed, ...], views: Mapping[str, TierView], now: float = math.inf) -> None:
+    def record_minutes(
+        self, minutes: tuple[ClosedMinute, ...], views: Mapping[str, TierContext], now: float = math.inf
+    ) -> None:
         """Minutes that are over. Replicas may close one in different turns: its point is that of all so far. What is far ahead
         of `now` is of a clock that has gone back since."""
         grouped: dict[tuple[str, float], list[Window]] = {}
@@ -117,7 +119,7 @@ class Ledger:
         for (tier, minute), group in grouped.items():
             sums = _not_ahead(self._minutes.get(tier, {}), now)
             points = _not_ahead(self._trend.get(tier, {}), now)
-            whole = windows.add([*([sums[minute]] if minute in sums else []), *group])
+            whole = windows.sum_windows([*([sums[minute]] if minute in sums else []), *group])
             values = {name: readings.read(BY_NAME[name], whole, views[tier].basis) for name in TREND_SIGNALS}
             sums[minute] = whole
             points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)

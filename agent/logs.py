@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from agent.config import Logging
-from exporters.plain_text import one_line, plain
+from exporters.plain_text import one_line, strip_control_characters
 
 
 class _Lines(logging.Formatter):
@@ -19,7 +19,7 @@ class _Lines(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
-        return plain(super().formatException(ei)).replace("\n", "\n    ")
+        return strip_control_characters(super().formatException(ei)).replace("\n", "\n    ")
 
 
 class _JsonLines(logging.Formatter):

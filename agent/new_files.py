@@ -16,7 +16,7 @@ EVERYBODY_READS = 0o644
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def created(path: Path, mode: int) -> BinaryIO:
+def open_new_file(path: Path, mode: int) -> BinaryIO:
     """The file, made or emptied, with at most these rights. Raises OSError, ELOOP among it where a link stands there: somebody
     else who may write in the folder has put it there."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | NO_LINK, mode), "wb")

@@ -8,17 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from agent.cycle import Key
-from rules.catalogue import BY_NAME, Loudness
-from rules.episodes import Ended, Episode, Standing
+from agent.cycle import ReplicaKey
+from rules.catalogue import BY_NAME, Severity
+from rules.episodes import ClosedSpan, Finding, RuleState
 from rules.verdicts import Subject
 
 _log = logging.getLogger("agent.news")
 
-Open = Mapping[tuple[str, Subject], Episode]
+Open = Mapping[tuple[str, Subject], Finding]
 
 
-def of_target(key: Key, before: str, now: str) -> None:
+def log_target_change(key: ReplicaKey, before: str, now: str) -> None:
     """A target that stopped or began to give pages."""
     # What a page lacks may be worded with a number that changes every time: only the kind of trouble is compared.
     if now and now.partition(":")[0] != before.partition(":")[0]:
@@ -27,7 +27,7 @@ def of_target(key: Key, before: str, now: str) -> None:
         _log.info("%s/%s gives pages again", *key)
 
 
-def of_gpus(before: tuple[str, ...], now: tuple[str, ...]) -> None:
+def log_gpu_change(before: tuple[str, ...], now: tuple[str, ...]) -> None:
     """Troubles with reading GPUs."""
     if bool(now) and not before:
         _log.warning("GPUs: %s", "; ".join(now))
@@ -35,7 +35,7 @@ def of_gpus(before: tuple[str, ...], now: tuple[str, ...]) -> None:
         _log.info("GPUs are read again")
 
 
-def of_history(before: str | None, now: str | None) -> None:
+def log_history_change(before: str | None, now: str | None) -> None:
     """The history, when it cannot be written and when it can again."""
     if now is not None and before is None:
         _log.error("the history cannot be written, minutes wait in memory: %s", now)
@@ -43,22 +43,22 @@ def of_history(before: str | None, now: str | None) -> None:
         _log.info("the history is written again")
 
 
-def of_episodes(before: Open, standings: Iterable[Standing], ended: Iterable[Ended]) -> None:
+def log_finding_changes(before: Open, standings: Iterable[RuleState], ended: Iterable[ClosedSpan]) -> None:
     """Episodes that began, became worse, or ended."""
     for standing in standings:
         if standing.episode is not None:
             _tell(before.get((standing.episode.rule, standing.episode.subject)), standing.episode)
     for episode in ended:
-        if isinstance(episode, Episode):
+        if isinstance(episode, Finding):
             _log.info("%s of %s is over", episode.rule, episode.subject)
 
 
-def _tell(before: Episode | None, now: Episode) -> None:
+def _tell(before: Finding | None, now: Finding) -> None:
     worst = now.worst
     same = before is not None and before.started_at == now.started_at
     if same and before is not None and before.worst.status is worst.status and before.worst.stage == worst.stage:
         return
     said = (now.rule, now.subject, worst.status.value, worst.certainty.value, worst.sentence)
     rule = BY_NAME.get(now.rule)
-    loud = rule is None or rule.loudness is not Loudness.REPORT
+    loud = rule is None or rule.loudness is not Severity.REPORT
     _log.log(logging.WARNING if loud else logging.INFO, "%s of %s is %s (%s): %s", *said)

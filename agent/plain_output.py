@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from exporters.plain_text import plain
+from exporters.plain_text import strip_control_characters
 
 _OURS = re.compile(r"(\x1b\[(?:0|1;\d\d)m)")
 """What `agent.demo.narrator` marks a word with."""
 
 
-def shown(text: str) -> str:
+def escape_text(text: str) -> str:
     """What is written of this text."""
     start = "\r" if text.startswith("\r") else ""
     if "\x1b" not in text:
-        return start + plain(text[len(start) :])
+        return start + strip_control_characters(text[len(start) :])
     parts = _OURS.split(text[len(start) :])
-    return start + "".join(part if number % 2 else plain(part) for number, part in enumerate(parts))
+    return start + "".join(part if number % 2 else strip_control_characters(part) for number, part in enumerate(parts))
 
 
 class _Plain:
@@ -34,7 +34,7 @@ class _Plain:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(shown(text))
+        self._stream.write(escape_text(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

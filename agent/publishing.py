@@ -9,45 +9,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.collect.gpu_owners import Owned
+from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.gpus import UNREAD_SECONDS
 from agent.collect.scrape_failures import place_of
 from agent.collect.scrapers import Target
-from agent.cycle import Key, Watcher
-from agent.ledger import ReplicaLedger
-from agent.turns import Turns
+from agent.cycle import Evaluator, ReplicaKey
+from agent.ledger import ReplicaRuntime
+from agent.turns import EvaluationLoop
 from agent.version import VERSION
-from exporters.status import AgentStatus, ForecastStatus, GpuStatus, Health, ReplicaStatus, TierStatus
+from exporters.status import AgentHealth, AgentStatus, ForecastStatus, GpuStatus, ReplicaStatus, TierStatus
 from forecast.cold_start import cold_start
 from rules import timeline, windows
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.gpu_readout import GpuReadout
-from rules.timeline import Entry
+from rules.timeline import TimelineEntry
 from rules.windows import Window
 
 if TYPE_CHECKING:
-    from agent.forecasting.forecasts import Forecasts
+    from agent.forecasting.forecasts import ForecastService
 
 RECENT_SECONDS = 300.0
 DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StatusInputs:
     """What the daemon knows beside its turns: its own life, what the history told, and the forecasts, or in words why there
     are none."""
 
     role: str
     started_at: float
-    health: Health
+    health: AgentHealth
     simulated: str
-    past: tuple[Episode, ...]
+    past: tuple[Finding, ...]
     step13: Mapping[str, str]
-    forecasts: Forecasts | None = None
+    forecasts: ForecastService | None = None
     no_forecasts: str = ""
 
 
-def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
+def status(turns: EvaluationLoop, facts: StatusInputs, now: float) -> AgentStatus:
     """Everything that is known at `now` (unix seconds)."""
     watcher = turns.watcher
     workers = {worker.tier for worker in turns.pods.workers()} if turns.pods is not None else set()
@@ -66,13 +66,13 @@ def status(turns: Turns, facts: Facts, now: float) -> AgentStatus:
     )
 
 
-def _timeline(turns: Turns, facts: Facts, now: float) -> tuple[Entry, ...]:
+def _timeline(turns: EvaluationLoop, facts: StatusInputs, now: float) -> tuple[TimelineEntry, ...]:
     opened = [s.episode for s in turns.watcher.standings.values() if s.episode is not None]
     foreign = turns.alerting.foreign.alerts if turns.alerting is not None else ()
-    return timeline.entries((*opened, *facts.past), foreign, turns.events, now - DAY_SECONDS)
+    return timeline.list_entries((*opened, *facts.past), foreign, turns.events, now - DAY_SECONDS)
 
 
-def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
+def _tier(name: str, turns: EvaluationLoop, facts: StatusInputs, now: float) -> TierStatus:
     watcher = turns.watcher
     standings = [s for (_, subject), s in list(watcher.standings.items()) if subject.tier == name]
     opened = [s.episode for s in standings if s.episode is not None]
@@ -85,13 +85,13 @@ def _tier(name: str, turns: Turns, facts: Facts, now: float) -> TierStatus:
         trend=turns.ledger.trend(name),
         replicas=tuple(_replica(target, turns, now) for target in turns.targets if target.tier == name),
         parts=_parts(name, turns, now),
-        tells=turns.tells(name),
+        tells=turns.export_scope(name),
         step13=facts.step13.get(name),
         forecast=_forecast(name, turns, facts, now),
     )
 
 
-def _forecast(tier: str, turns: Turns, facts: Facts, now: float) -> ForecastStatus:
+def _forecast(tier: str, turns: EvaluationLoop, facts: StatusInputs, now: float) -> ForecastStatus:
     plan = turns.watcher.view(tier).plan
     found = cold_start(turns.watcher.starts(tier), plan.cold_start_seconds if plan else None)
     ready = sum(_replica_up(target, turns) for target in turns.targets if target.tier == tier)
@@ -100,25 +100,25 @@ def _forecast(tier: str, turns: Turns, facts: Facts, now: float) -> ForecastStat
     return facts.forecasts.status(tier, found, ready, now)
 
 
-def _replica_up(target: Target, turns: Turns) -> bool:
-    outcome = turns.ledger.replicas.get(target.key, ReplicaLedger()).outcome
+def _replica_up(target: Target, turns: EvaluationLoop) -> bool:
+    outcome = turns.ledger.replicas.get(target.key, ReplicaRuntime()).outcome
     return bool(outcome and outcome.snapshot is not None)
 
 
-def _recent(watcher: Watcher, tier: str, now: float) -> Window | None:
+def _recent(watcher: Evaluator, tier: str, now: float) -> Window | None:
     """The windows of the last five minutes, the open minute included."""
     closed = [s.window for s in watcher.minutes[tier].slices] if tier in watcher.minutes else []
     still_open = [w for (t, _), replica in list(watcher.replicas.items()) if t == tier for w in replica.open]
     several = [w for w in (*closed, *still_open) if w.end > now - RECENT_SECONDS]
-    return windows.add(several) if several else None
+    return windows.sum_windows(several) if several else None
 
 
-def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
+def _replica(target: Target, turns: EvaluationLoop, now: float) -> ReplicaStatus:
     key = target.key
-    entry = turns.ledger.replicas.get(key, ReplicaLedger())
+    entry = turns.ledger.replicas.get(key, ReplicaRuntime())
     state = turns.watcher.replicas.get(key)
     page = state.track.last if state else None
-    outcome, owned = entry.outcome, turns.owned.get(key, Owned(gpus=()))
+    outcome, owned = entry.outcome, turns.owned.get(key, GpuAssignment(gpus=()))
     return ReplicaStatus(
         tier=target.tier,
         pool=target.pool,
@@ -139,14 +139,14 @@ def _replica(target: Target, turns: Turns, now: float) -> ReplicaStatus:
     )
 
 
-def _parts(tier: str, turns: Turns, now: float) -> tuple[ReplicaStatus, ...]:
+def _parts(tier: str, turns: EvaluationLoop, now: float) -> tuple[ReplicaStatus, ...]:
     """Replicas that are scraped on another machine and have GPUs here."""
     workers = turns.pods.workers() if turns.pods is not None else ()
     return tuple(_part(worker.key, worker.pool, turns, now) for worker in workers if worker.tier == tier)
 
 
-def _part(key: Key, pool: str, turns: Turns, now: float) -> ReplicaStatus:
-    entry, owned = turns.ledger.replicas.get(key, ReplicaLedger()), turns.owned.get(key, Owned(gpus=()))
+def _part(key: ReplicaKey, pool: str, turns: EvaluationLoop, now: float) -> ReplicaStatus:
+    entry, owned = turns.ledger.replicas.get(key, ReplicaRuntime()), turns.owned.get(key, GpuAssignment(gpus=()))
     return ReplicaStatus(
         tier=key[0],
         pool=pool,
@@ -158,14 +158,14 @@ def _part(key: Key, pool: str, turns: Turns, now: float) -> ReplicaStatus:
         engine="",
         versions="",
         model="",
-        totals=ReplicaLedger().sums.window(),
+        totals=ReplicaRuntime().sums.window(),
         gauges={},
         problems=tuple(filter(None, (owned.missing,))),
         gpus=tuple(_gpu(turns.gpus.latest[gpu], entry, now) for gpu in owned.gpus),
     )
 
 
-def _gpu(readout: GpuReadout, entry: ReplicaLedger, now: float) -> GpuStatus:
+def _gpu(readout: GpuReadout, entry: ReplicaRuntime, now: float) -> GpuStatus:
     """A GPU that is not read any more keeps its sums; its last levels would be told as if they stood now."""
     age = now - readout.t
     late = dict.fromkeys(readout.gauges, f"not read for {age:.0f} s") if age > UNREAD_SECONDS else {}

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from agent import yaml_size
-from agent.errors import BadRecording
+from agent.errors import RecordingError
 from exporters.plain_text import one_line
 
 MOST_INDEX_BYTES = 4 * 1024 * 1024
@@ -71,14 +71,14 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     try:
         data = yaml_size.loaded(_index(index))
     except FileNotFoundError:
-        raise BadRecording(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
+        raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
     except RecursionError:
-        raise BadRecording(str(index), "is nested too deeply") from None
+        raise RecordingError(str(index), "is nested too deeply") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRecording(str(index), f"cannot be read: {_short(error)}") from error
+        raise RecordingError(str(index), f"cannot be read: {_short(error)}") from error
     entries = data.get("targets") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise BadRecording(str(index), "has no list `targets`")
+        raise RecordingError(str(index), "has no list `targets`")
     targets: list[RecordedTarget] = []
     problems: list[str] = []
     for place, entry in enumerate(entries):
@@ -88,7 +88,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
         else:
             targets.append(target)
     if not targets:
-        raise BadRecording(str(folder), "; ".join(problems))
+        raise RecordingError(str(folder), "; ".join(problems))
     return Recording(folder=folder, name=str(data.get("name") or folder.name), targets=tuple(targets)), tuple(problems)
 
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.collect.reader import PageReader
-from agent.cycle import NOBODY, Watcher
+from agent.cycle import NOBODY, Evaluator
 from agent.errors import ScrapeError
 from agent.recording import Recording, Scrape, scrapes, tell
 from rules import watch_long, windows
 from rules.engines.registry import itl_comparable
-from rules.episodes import Ended, Standing
+from rules.episodes import ClosedSpan, RuleState
 from rules.plan import Plan
 from rules.signals import Gap
-from rules.slices import TierView, view
+from rules.slices import TierContext, build_tier_context
 from rules.snapshots import Snapshot
 from rules.tracks import BRIDGE_SECONDS
 from rules.windows import Window
@@ -40,7 +40,7 @@ class ShownWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What a replay found. `standings` are as they stood at the end, `ended` what ended before; `engines` are the engines of
     each tier as people call them. `cut_short` says why it ends before the time that was asked for, empty where it does not.
     """
@@ -49,9 +49,9 @@ class Replayed:
     start: float
     end: float
     windows: tuple[ShownWindow, ...]
-    ended: tuple[Ended, ...]
-    standings: tuple[Standing, ...]
-    views: Mapping[str, TierView]
+    ended: tuple[ClosedSpan, ...]
+    standings: tuple[RuleState, ...]
+    views: Mapping[str, TierContext]
     engines: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...]
     cut_short: str = ""
@@ -70,17 +70,17 @@ class Replayed:
             f"{BRIDGE_SECONDS:.0f} s are bridged"
         )
 
-    def whole(self) -> dict[str, Window]:
+    def total_by_tier(self) -> dict[str, Window]:
         """All that was seen of each tier, as one window."""
         tiers: dict[str, list[Window]] = {}
         for shown in self.windows:
             if shown.replica is None:
                 tiers.setdefault(shown.tier, []).append(shown.window)
-        return {tier: windows.add(group) for tier, group in tiers.items()}
+        return {tier: windows.sum_windows(group) for tier, group in tiers.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ReplayScrape:
     """One scrape of a replica: its page, or (None) in words why there is none. `gpus` is what its GPUs did meanwhile."""
 
     t: float
@@ -91,40 +91,42 @@ class Seen:
     gpus: Window | None = None
 
 
-class Walk:
+class ReplayRun:
     """The judgement of the daemon, scrape by scrape, whose windows are kept on a step grid: of recordings and of stores."""
 
-    def __init__(self, views: Mapping[str, TierView], step_seconds: float) -> None:
-        self.watcher = Watcher(views)
+    def __init__(self, views: Mapping[str, TierContext], step_seconds: float) -> None:
+        self.watcher = Evaluator(views)
         self._grid = _Grid(step_seconds)
-        self._ended: list[Ended] = []
+        self._ended: list[ClosedSpan] = []
         self._start = self._end = math.nan
 
-    def take(self, one: Seen) -> None:
+    def take(self, one: ReplayScrape) -> None:
         """A scrape, in order of time."""
         self._start = one.t if math.isnan(self._start) else self._start
         self._end = one.t
         if one.page is None:
-            window = self.watcher.no_page(one.tier, one.replica, one.t, trouble=one.trouble)
+            window = self.watcher.apply_failed_scrape(one.tier, one.replica, one.t, trouble=one.trouble)
         else:
-            window = self.watcher.page(one.tier, one.replica, one.page, one.gpus)
+            window = self.watcher.apply_snapshot(one.tier, one.replica, one.page, one.gpus)
         if window is not None:
             self._grid.book(one.tier, one.replica, window, self._start)
 
     def judge(self, t: float, blind: Mapping[str, str] = NOBODY) -> None:
         """What the scrapes that were taken say at `t`; of tiers that are `blind`, for the reason given, nothing."""
-        self._ended.extend(self.watcher.turn(t, blind)[0])
+        self._ended.extend(self.watcher.step(t, blind)[0])
 
     def replayed(
         self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
-    ) -> Replayed:
+    ) -> ReplayResult:
         """What was found; the end of the walk."""
         self.watcher.flush()
         if not math.isnan(self._end):
             for tier in self.watcher.views.values():
-                self.watcher.told(watch_long.unanswered(tier, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED))
+                self.watcher.set_long_term_results(
+                    watch_long.unknown_results(tier, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
+                )
             self.judge(self._end)
-        return Replayed(
+        return ReplayResult(
             name=name,
             start=self._start,
             end=self._end,
@@ -140,10 +142,10 @@ class Walk:
 
 def replay(
     recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
-) -> Replayed:
+) -> ReplayResult:
     """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
     met = [*problems, *_unplanned(recording, plan)]
-    walk = Walk(_views(recording, plan), step_seconds)
+    walk = ReplayRun(_views(recording, plan), step_seconds)
     readers = [PageReader(target.engine) for target in recording.targets]
     for scrape in scrapes(recording, met):
         walk.take(_seen(recording, readers, scrape, met))
@@ -151,13 +153,13 @@ def replay(
     return walk.replayed(recording.name, _engines(recording, readers), met)
 
 
-def _views(recording: Recording, plan: Plan | None) -> dict[str, TierView]:
+def _views(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
     views = {}
     for target in recording.targets:
         tier = plan.tiers.get(target.tier) if plan else None
         comparable = itl_comparable(target.engine or (tier.engine if tier else None))
         pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
-        views[target.tier] = view(target.tier, tier, comparable, pools=pools)
+        views[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
     return views
 
 
@@ -179,7 +181,7 @@ def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
     ]
 
 
-def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> Seen:
+def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> ReplayScrape:
     target = recording.targets[scrape.target]
     page, trouble = None, scrape.error
     if scrape.body is not None:
@@ -188,7 +190,7 @@ def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, probl
         except ScrapeError as error:
             tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
             trouble = str(error)
-    return Seen(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
+    return ReplayScrape(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
 
 
 class _Grid:
@@ -203,10 +205,12 @@ class _Grid:
         self._cells.setdefault((tier, replica, cell), []).append(window)
 
     def shown(self) -> tuple[ShownWindow, ...]:
-        replicas = {key: windows.add(group) for key, group in self._cells.items()}
+        replicas = {key: windows.sum_windows(group) for key, group in self._cells.items()}
         tiers: dict[tuple[str, int], list[Window]] = {}
         for (tier, _, cell), window in replicas.items():
             tiers.setdefault((tier, cell), []).append(window)
         shown = [ShownWindow(tier=t, replica=r, window=w) for (t, r, _), w in replicas.items()]
-        shown.extend(ShownWindow(tier=t, replica=None, window=windows.add(group)) for (t, _), group in tiers.items())
+        shown.extend(
+            ShownWindow(tier=t, replica=None, window=windows.sum_windows(group)) for (t, _), group in tiers.items()
+        )
         return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))

@@ -19,7 +19,7 @@ from agent.collect.reader import PageReader
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters import plain_text
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.gpu_readout import GpuReadout
 from rules.snapshots import Snapshot
 
@@ -34,18 +34,18 @@ LONGEST_CONTEXT = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class EngineProbe:
     """One engine instance as it told of itself. `context_tokens` is None where neither page nor model card tells it."""
 
     url: str
-    engine: Engine
+    engine: EngineTable
     page: Snapshot
     model: str
     context_tokens: int | None
     remarks: tuple[str, ...] = ()
 
 
-def ask(options: TargetOptions, engine: str | None = None) -> Running:
+def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
     """One endpoint. Raises ScrapeError where it gives no page of an engine."""
     reader = PageReader(engine)
     page = reader.read(_fetched(options), time.time())
@@ -53,11 +53,11 @@ def ask(options: TargetOptions, engine: str | None = None) -> Running:
     card = _card(options, remarks)
     told = page.facts.get("max_model_len", "")
     context = _tokens(card.get("max_model_len")) or (_tokens(int(told)) if told.isdecimal() else None)
-    return Running(
+    return EngineProbe(
         url=options.url,
         engine=reader.engine,
         page=page,
-        model=plain_text.told(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
+        model=plain_text.quote_external_text(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
         context_tokens=context,
         remarks=tuple(remarks),
     )
@@ -91,7 +91,7 @@ def _tokens(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT else None
 
 
-def gpus_here() -> tuple[GpuReadout, ...]:
+def list_local_gpus() -> tuple[GpuReadout, ...]:
     """The GPUs of this machine by NVML; none where there is no driver."""
     reader = NvmlReader()
     try:
@@ -104,7 +104,7 @@ FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization"
 """Facts of a page that are part of a tier's configuration."""
 
 
-def differences(running: tuple[Running, ...]) -> Iterator[str]:
+def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
     """What the replicas of one tier do not agree on: a tier is one configuration, measured once."""
     told = [
         {

@@ -112,7 +112,7 @@ class Schedule:
         settled = 2 * interval_seconds
         return (time.time() - settled) // self._minute * self._minute + self._minute + settled
 
-    def mind_the_clock(self) -> None:
+    def check_clock_jump(self) -> None:
         """To be called now and then: turns are due at times of the machine's clock, and one that was set back an hour
         would stop them for as long."""
         jump = clock_offset() - self._clock_offset

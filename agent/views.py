@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from rules.engines.registry import itl_comparable
 from rules.plan import plan_version
-from rules.slices import TierView, view
+from rules.slices import TierContext, build_tier_context
 
 
-def views_of(loaded: Loaded) -> dict[str, TierView]:
+def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
     """A view of every tier that the plan, a target or a source in a store names."""
     planned = dict(loaded.plan.tiers) if loaded.plan else {}
     engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
@@ -18,10 +18,10 @@ def views_of(loaded: Loaded) -> dict[str, TierView]:
         tier = planned.get(name)
         engine = engines.get(name) or (tier.engine if tier else None)
         pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
-        views[name] = view(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools)
+        views[name] = build_tier_context(name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools)
     return views
 
 
-def versions_of(loaded: Loaded) -> dict[str, str]:
+def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
     """The plan version of every planned tier, by which the history keeps its sums apart."""
     return {name: plan_version(tier) for name, tier in loaded.plan.tiers.items()} if loaded.plan else {}

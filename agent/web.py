@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.web_config import HEALTH, WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.web_connections import CLIENT_VERIFIED, HURRY, Server, Tls
+from agent.web_connections import CLIENT_VERIFIED, HURRY, HttpServer, TlsAdapter
 from agent.web_credentials import read_gate
 from agent.web_head import MOST_BODY_BYTES
-from agent.web_hosts import misdirected
+from agent.web_hosts import is_wrong_host
 from agent.web_replies import Reply
 from agent.web_replies import text_reply as _text
 from agent.web_reports import is_report, report_reply
@@ -32,7 +32,7 @@ from exporters.status_json import status_json
 
 if TYPE_CHECKING:
     # An agent that receives nothing loads none of it.
-    from agent.alerting.receiver import Receiver, Refusal
+    from agent.alerting.receiver import WebhookReceiver, WebhookRejection
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Request:
     stuck_after_seconds: float
 
 
-def _refused(receiver: Receiver, refusal: Refusal) -> Reply:
+def _refused(receiver: WebhookReceiver, refusal: WebhookRejection) -> Reply:
     """What a sender of alerts is told."""
     reply = _text(refusal.status, refusal.text)
     if refusal.reason != "credentials":
@@ -73,7 +73,7 @@ def _refused(receiver: Receiver, refusal: Refusal) -> Reply:
     return replace(reply, headers=tuple(("WWW-Authenticate", challenge) for challenge in receiver.challenges))
 
 
-class Busy(Exception):
+class StatusUnavailableError(Exception):
     """The agent does not say how it is: the turn that must end first takes too long. `seconds`: how long already."""
 
     def __init__(self, seconds: float) -> None:
@@ -148,13 +148,13 @@ class WebServer:
         self._tls = None
         if options.cert_file:
             key_file = options.key_file or options.cert_file
-            self._tls = Tls(options.cert_file, key_file, options.client_ca_file, options.min_version)
-        self._server = Server(options, self._application, self._tls)
+            self._tls = TlsAdapter(options.cert_file, key_file, options.client_ca_file, options.min_version)
+        self._server = HttpServer(options, self._application, self._tls)
         self._thread: threading.Thread | None = None
         self._counting, self._asking = threading.Lock(), threading.Lock()
         self._errors = self._refusals = 0
         self._asked_at = 0.0
-        self._receiver: Receiver | None = None
+        self._receiver: WebhookReceiver | None = None
         self._reports: Path | None = None
 
     @property
@@ -174,7 +174,7 @@ class WebServer:
             where = f"{self._options.host}:{self._options.port}"
             # cheroot wraps the system's words: "No socket could be created -- (... [Errno 98] Address already in use)".
             reason = str(error).rpartition("] ")[2].rstrip(")").lower()
-            raise BadConfig((f"web.listen: cannot listen on {where}: {reason}",)) from error
+            raise ConfigError((f"web.listen: cannot listen on {where}: {reason}",)) from error
         self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
         self._thread.start()
 
@@ -191,7 +191,7 @@ class WebServer:
             self._tls.renew()
         self._gate = gate
 
-    def receive(self, receiver: Receiver | None) -> None:
+    def receive(self, receiver: WebhookReceiver | None) -> None:
         """Takes alerts for this receiver from now on; None takes none."""
         self._receiver = receiver
         self._server.max_request_body_size = WEBHOOK_BYTES if receiver is not None else self._options.max_body_bytes
@@ -218,7 +218,7 @@ class WebServer:
     def _reply(self, environ: dict[str, Any]) -> Reply:
         try:
             return self._routed(environ)
-        except Busy as error:
+        except StatusUnavailableError as error:
             return _text("503 Service Unavailable", str(error))
         except Exception:  # noqa: BLE001 - a page that fails is told in the log and counted; the server goes on
             self._count(errors=1)
@@ -242,7 +242,7 @@ class WebServer:
             self._drain(environ)
             return replace(_text("405 Method Not Allowed", "only GET and HEAD"), headers=(("Allow", "GET, HEAD"),))
         known = is_report(path) or path in ROUTES
-        if known and closed and self._gate.open and misdirected(self._options, environ.get("HTTP_HOST", "")):
+        if known and closed and self._gate.open and is_wrong_host(self._options, environ.get("HTTP_HOST", "")):
             self._count(refusals=1)
             return MISDIRECTED
         if is_report(path):
@@ -257,7 +257,7 @@ class WebServer:
         )
         return route(self._status(path), request)
 
-    def _webhook(self, receiver: Receiver, environ: dict[str, Any]) -> Reply:
+    def _webhook(self, receiver: WebhookReceiver, environ: dict[str, Any]) -> Reply:
         """Alerts of others; the receiver's own credentials count here, and nowhere else."""
         if environ["REQUEST_METHOD"] != "POST":
             self._drain(environ)
@@ -303,7 +303,7 @@ class WebServer:
             seconds = time.monotonic() - self._asked_at
             if path == HEALTH and seconds <= self._options.stuck_after_seconds:
                 return None
-            raise Busy(seconds)
+            raise StatusUnavailableError(seconds)
         try:
             self._asked_at = time.monotonic()
             status = self._source()

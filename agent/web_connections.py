@@ -25,10 +25,10 @@ from cheroot.makefile import MakeFile
 from cheroot.server import HeaderReader, HTTPConnection, HTTPRequest
 from cheroot.ssl import Adapter
 
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.web_config import WebOptions
-from agent.web_head import head_is_there, missing
-from agent.web_room import NOTHING, READ, WRITE, Room
+from agent.web_head import is_head_complete, missing
+from agent.web_room import NOTHING, READ, WRITE, ConnectionPool
 
 WAKE_SECONDS = 0.02
 """After which a server that was asked to stop has asked its own loop to."""
@@ -63,11 +63,11 @@ class _TimedSocket:
         """What has come and was not read yet."""
         self.unsent = bytearray()
 
-    def at_least(self, seconds: float) -> None:
+    def extend_deadline(self, seconds: float) -> None:
         """Moves the deadline where less time than this is left."""
         self._deadline = max(self._deadline, time.monotonic() + seconds)
 
-    def at_most(self, seconds: float) -> None:
+    def shorten_deadline(self, seconds: float) -> None:
         """Moves the deadline where more time than this is left."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
@@ -93,14 +93,14 @@ class _TimedSocket:
 
     def flush(self) -> None:
         """Sends what goes out at once. Raises one of _NOT_NOW where that is not all."""
-        sock, sent = self.now(), 0
+        sock, sent = self.nonblocking_socket(), 0
         try:
             while sent < len(self.unsent):
                 sent += sock.send(self.unsent[sent : sent + SENT_AT_ONCE])
         finally:
             del self.unsent[:sent]
 
-    def now(self) -> socket.socket:
+    def nonblocking_socket(self) -> socket.socket:
         """The socket itself, that waits for nothing."""
         self._sock.setblocking(False)
         return self._sock
@@ -160,7 +160,7 @@ class _Connection(HTTPConnection):
             return WRITE if self._leaving else READ
 
     def _receive(self) -> int:
-        sock, held = self._timed.now(), self._timed.held
+        sock, held = self._timed.nonblocking_socket(), self._timed.held
         if self._shaking and isinstance(sock, ssl.SSLSocket):
             sock.do_handshake()
             self._shaking = False
@@ -172,14 +172,14 @@ class _Connection(HTTPConnection):
             if not data:
                 break
             held += data
-            self._asked = self._asked or head_is_there(held)
+            self._asked = self._asked or is_head_complete(held)
         return NOTHING
 
     def _send(self) -> int:
         self._timed.flush()
         return NOTHING
 
-    def served(self) -> None:
+    def finish_served(self) -> None:
         if self._leaving or not self.server.hand_over(self):
             self._shut()
 
@@ -188,8 +188,8 @@ class _Connection(HTTPConnection):
 
     def communicate(self) -> bool:
         """Answers the one request."""
-        self._timed.at_least(min(GRACE_SECONDS, self.server.timeout))
-        self.ssl_env = {**(self.ssl_env or {}), HURRY: self._timed.at_most}
+        self._timed.extend_deadline(min(GRACE_SECONDS, self.server.timeout))
+        self.ssl_env = {**(self.ssl_env or {}), HURRY: self._timed.shorten_deadline}
         return bool(super().communicate())  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -211,10 +211,10 @@ class _Connection(HTTPConnection):
             _log.debug("closing the connection of %s: %s", self.remote_addr, error)
         finally:
             self._timed.close()
-            self.server.gone(self)
+            self.server.on_connection_closed(self)
 
 
-class Tls(Adapter):
+class TlsAdapter(Adapter):
     """The server's side of TLS: 1.2 or newer, by Python's own defaults (forward secrecy, authenticated ciphers). `renew` takes
     up new files.
 
@@ -251,9 +251,9 @@ class Tls(Adapter):
         return context
 
     @staticmethod
-    def _unusable(files: str, error: OSError) -> BadConfig:
+    def _unusable(files: str, error: OSError) -> ConfigError:
         why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-        return BadConfig((f"web.tls: {files} cannot be used: {why or error}",))
+        return ConfigError((f"web.tls: {files} cannot be used: {why or error}",))
 
     def bind(self, sock: socket.socket) -> socket.socket:
         return sock
@@ -285,7 +285,7 @@ def origin(address: str) -> str:
     return str(found.ipv4_mapped or ip_network((int(found) >> 64 << 64, 64)))
 
 
-class Server(wsgi.Server):
+class HttpServer(wsgi.Server):
     """cheroot's server with our connections, limits and log."""
 
     ConnectionClass = _Connection
@@ -294,7 +294,7 @@ class Server(wsgi.Server):
     # CPU of an agent on a GPU node.
     expiration_interval = 5.0
 
-    def __init__(self, options: WebOptions, application: Any, tls: Tls | None) -> None:
+    def __init__(self, options: WebOptions, application: Any, tls: TlsAdapter | None) -> None:
         super().__init__(
             (options.bind_host, options.port),
             application,
@@ -325,7 +325,7 @@ class Server(wsgi.Server):
         # cheroot would take whatever stands at file descriptor 3 for its socket, in place of the address that was asked for.
         os.environ.pop("LISTEN_PID", None)
         super().prepare()
-        self.room = Room(self._most_guests, self._most_bytes)
+        self.room = ConnectionPool(self._most_guests, self._most_bytes)
         self.room.start()
 
     def process_conn(self, conn: _Connection) -> None:
@@ -348,7 +348,7 @@ class Server(wsgi.Server):
         super().process_conn(conn)
         return True
 
-    def gone(self, conn: _Connection) -> None:
+    def on_connection_closed(self, conn: _Connection) -> None:
         """A connection is closed; told twice, it counts once."""
         with self._counting:
             address = self._counted.pop(conn, None)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.web_config import WebOptions
 
 LN, R, P = 13, 8, 10
@@ -79,7 +79,7 @@ class PasswordHash:
         return hmac.compare_digest(found, self.hash)
 
 
-def hashed(password: bytes, salt: bytes) -> PasswordHash:
+def hash_password(password: bytes, salt: bytes) -> PasswordHash:
     """The hash that new passwords get."""
     memory = 128 * R * (2**LN + P) + 2**20
     found = hashlib.scrypt(password, salt=salt, n=2**LN, r=R, p=P, maxmem=memory, dklen=32)
@@ -90,11 +90,11 @@ def users_line(name: str, password: bytes) -> str:
     """A line of the users file. Raises ValueError for a name that it could not hold."""
     if not name or ":" in name or not name.isprintable() or name.startswith("#") or name.strip() != name:
         raise ValueError("a user's name is printable, holds no colon, and neither begins nor ends with a space or #")
-    made = hashed(password, secrets.token_bytes(16))
+    made = hash_password(password, secrets.token_bytes(16))
     return f"{name}:$scrypt$ln={made.ln},r={made.r},p={made.p}${_text(made.salt)}${_text(made.hash)}"
 
 
-class Gate:
+class Authenticator:
     """Who is let in. Without tokens and users, everybody."""
 
     def __init__(self, tokens: tuple[str, ...] = (), users: Mapping[str, PasswordHash] | None = None) -> None:
@@ -169,23 +169,23 @@ class Gate:
         return several[int.from_bytes(hmac.digest(self._key, name.encode(), "sha256")) % len(several)]
 
 
-def read_gate(options: WebOptions) -> Gate:
+def read_gate(options: WebOptions) -> Authenticator:
     """The gate that the files make. Raises BadConfig with every problem, naming key, file and line."""
     problems: list[str] = []
     tokens = tuple(_tokens("web.bearer_token_file", options.bearer_token_file, problems))
     users = dict(_users("web.basic_auth_users_file", options.basic_auth_users_file, problems))
     if problems:
-        raise BadConfig(tuple(problems))
-    return Gate(tokens, users)
+        raise ConfigError(tuple(problems))
+    return Authenticator(tokens, users)
 
 
-def token_gate(key: str, path: str) -> Gate:
+def token_gate(key: str, path: str) -> Authenticator:
     """A gate for the tokens in one file, which the configuration names under `key`. Raises BadConfig as `read_gate`."""
     problems: list[str] = []
     tokens = tuple(_tokens(key, path, problems))
     if problems:
-        raise BadConfig(tuple(problems))
-    return Gate(tokens)
+        raise ConfigError(tuple(problems))
+    return Authenticator(tokens)
 
 
 def _tokens(key: str, path: str | None, problems: list[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ _LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*([0-9]{1,12})[ \t]*(?=\r?\n
 _EXPECTS = re.compile(rb"\nexpect[ \t]*:", re.IGNORECASE)
 
 
-def head_is_there(held: bytes | bytearray) -> bool:
+def is_head_complete(held: bytes | bytearray) -> bool:
     """Whether the line is there that ends a request's head."""
     return _END.search(held) is not None
 

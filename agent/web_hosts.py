@@ -15,7 +15,7 @@ from agent.config_findings import is_loopback
 from agent.web_config import WebOptions
 
 
-def misdirected(options: WebOptions, host: str) -> bool:
+def is_wrong_host(options: WebOptions, host: str) -> bool:
     """Whether a request with this Host header, "" where it has none, is for somebody else."""
     if not host or options.tls or not is_loopback(options.host):
         return False

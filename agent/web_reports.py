@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.reporting import folder
 from agent.web_replies import Reply, text_reply
-from exporters.report_pages import Listed, list_page, list_policy, report_policy
+from exporters.report_pages import ReportListing, list_page, list_policy, report_policy
 
 REPORTS = "/reports"
 
@@ -63,7 +63,7 @@ def _reply(place: Path, parts: list[str]) -> Reply:
     file = rest[0]
     if not file:
         return _moved("report.html") if name in folder.names(place) else NOT_THERE
-    body_or_none = folder.read(place, name, file)
+    body_or_none = folder.read_report_file(place, name, file)
     if body_or_none is None:
         return NOT_THERE
     policy = report_policy(body_or_none) if file == "report.html" else "default-src 'none'; frame-ancestors 'none'"
@@ -71,17 +71,17 @@ def _reply(place: Path, parts: list[str]) -> Reply:
     return Reply(status="200 OK", content_type=folder.FILES[file], body=body_or_none, headers=headers)
 
 
-def _listed(place: Path) -> Iterator[Listed]:
+def _listed(place: Path) -> Iterator[ReportListing]:
     for name in folder.names(place)[:MOST_LISTED]:
         headline, simulated = _told(place, name, folder.stamp(place, name))
-        yield Listed(name=name, headline=headline, simulated=simulated, files=folder.files(place, name))
+        yield ReportListing(name=name, headline=headline, simulated=simulated, files=folder.files(place, name))
 
 
 @lru_cache(maxsize=2 * MOST_LISTED)
 def _told(place: Path, name: str, stamp: int) -> tuple[str, bool]:
     """The headline of report.json and whether it was made up, "" where that is none; read once for each report and `stamp`."""
     try:
-        found = json.loads(folder.read(place, name, "report.json") or b"{}")
+        found = json.loads(folder.read_report_file(place, name, "report.json") or b"{}")
         return str(found.get("headline", "")), bool(found.get("simulated", False))
     except (ValueError, AttributeError, RecursionError):
         return "", False

@@ -19,7 +19,7 @@ READ, WRITE, NOTHING = selectors.EVENT_READ, selectors.EVENT_WRITE, 0
 _log = logging.getLogger(__name__)
 
 
-class Guest(Protocol):
+class PendingConnection(Protocol):
     """Who waits. Every method is called by the room's thread alone."""
 
     def fileno(self) -> int: ...
@@ -39,7 +39,7 @@ class Guest(Protocol):
         there is nothing more to be had of the client."""
         ...
 
-    def served(self) -> None:
+    def finish_served(self) -> None:
         """It has left, done."""
         ...
 
@@ -48,15 +48,15 @@ class Guest(Protocol):
         ...
 
 
-class Room:
+class ConnectionPool:
     """Holds `most` guests and `most_bytes` of theirs; with more, those that have waited longest have to leave. `start` and `stop`
     may be called once each."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._guests: dict[Guest, int] = {}
-        self._newcomers: list[Guest] = []
+        self._guests: dict[PendingConnection, int] = {}
+        self._newcomers: list[PendingConnection] = []
         self._lock = threading.Lock()
         self._open = True
         self._selector = selectors.DefaultSelector()
@@ -67,7 +67,7 @@ class Room:
     def start(self) -> None:
         self._thread.start()
 
-    def enter(self, guest: Guest) -> None:
+    def enter(self, guest: PendingConnection) -> None:
         """From any thread. After the end it is dismissed at once."""
         with self._lock:
             if self._open:
@@ -130,7 +130,7 @@ class Room:
         for guest in [one for one in self._guests if one.ends_at <= now]:
             self._leave(guest).dismissed()
 
-    def _step(self, guest: Guest) -> None:
+    def _step(self, guest: PendingConnection) -> None:
         try:
             wanted = guest.step()
             if wanted != NOTHING:
@@ -143,16 +143,16 @@ class Room:
             _log.exception("defect with one connection, which is ended")
             self._leave(guest).dismissed()
         else:
-            self._leave(guest).served()
+            self._leave(guest).finish_served()
 
-    def _watch(self, guest: Guest, wanted: int) -> None:
+    def _watch(self, guest: PendingConnection, wanted: int) -> None:
         before, self._guests[guest] = self._guests[guest], wanted
         if before == NOTHING:
             self._selector.register(guest.fileno(), wanted, guest)
         elif before != wanted:
             self._selector.modify(guest.fileno(), wanted, guest)
 
-    def _leave(self, guest: Guest) -> Guest:
+    def _leave(self, guest: PendingConnection) -> PendingConnection:
         if self._guests.pop(guest) != NOTHING:
             self._selector.unregister(guest.fileno())
         return guest

@@ -18,7 +18,7 @@ MOST_VALUES = 1_000_000
 TOO_MUCH = f"says more than {MOST_VALUES} values once its aliases (*name) are written out"
 
 
-class TooMuch(yaml.YAMLError):
+class YamlSizeError(yaml.YAMLError):
     """A document of more than MOST_VALUES values."""
 
 
@@ -38,7 +38,7 @@ def check_text(text: str) -> None:
 def check(root: yaml.Node | None) -> None:
     """Raises TooMuch; a part that refers to itself counts once where it does."""
     if root is not None and _values(root, {}) > MOST_VALUES:
-        raise TooMuch(TOO_MUCH)
+        raise YamlSizeError(TOO_MUCH)
 
 
 def loaded(text: str) -> Any:

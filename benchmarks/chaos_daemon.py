@@ -22,10 +22,10 @@ sys.path[:0] = [str(ROOT)]
 import agent.daemon as daemon_module  # noqa: E402 - after the checkout's own place
 from agent import schedule  # noqa: E402
 from agent.alerting import both_ways, delivery  # noqa: E402
-from agent.alerting.posting import Poster  # noqa: E402
+from agent.alerting.posting import AlertmanagerClient  # noqa: E402
 from agent.assembly import assemble  # noqa: E402
 from agent.config import load  # noqa: E402
-from agent.daemon import Daemon, Surroundings  # noqa: E402
+from agent.daemon import Daemon, DaemonOptions  # noqa: E402
 from agent.fleet import parts  # noqa: E402
 from agent.logs import set_up  # noqa: E402
 from agent.store.api import StoreApi, StoreOptions  # noqa: E402
@@ -53,12 +53,12 @@ def made(path: Path, clock: Clock, speed: float) -> Daemon:
     _speed_up(speed)
     loaded = load(path)
     set_up(loaded.config.logging)
-    return Daemon(loaded, Surroundings(assemble=partial(assemble, clock=clock), clock=clock, speed=speed))
+    return Daemon(loaded, DaemonOptions(assemble=partial(assemble, clock=clock), clock=clock, speed=speed))
 
 
 def _speed_up(speed: float) -> None:
-    class SpedDelivery(delivery.Delivery):
-        def __init__(self, poster: Poster, resend_seconds: float, clock: Callable[[], float]) -> None:
+    class SpedDelivery(delivery.AlertDelivery):
+        def __init__(self, poster: AlertmanagerClient, resend_seconds: float, clock: Callable[[], float]) -> None:
             super().__init__(poster, resend_seconds / speed, clock)
 
     class SpedStoreApi(StoreApi):

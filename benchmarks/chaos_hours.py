@@ -13,7 +13,7 @@ from chaos_fault import FLEET, POSTING, RESEND_TURNS, TIER_DOWN, Fault, is_at
 from chaos_store_faults import IN_SIGHT, blind, door_behaves, door_dies, has_fleet
 from chaos_world import AGENTS_TIER, FLEET_TIERS, FLEET_TURN_SECONDS, TIER, DaemonProcess, World, wait_for
 
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 HOUR_SECONDS = 3600.0
 MINUTE_SECONDS = 60.0
@@ -77,7 +77,7 @@ class StoresHour:
         return [text for tier in FLEET_TIERS for text in self._differs(world, world.fleet, tier, first, last)]
 
     def _differs(self, world: World, fleet: DaemonProcess, tier: str, first: float, last: float) -> list[str]:
-        with Store.open_reader(fleet.history) as reader:
+        with HistoryStore.open_reader(fleet.history) as reader:
             slices = reader.minutes(tier, first, last)
         covered = sum(one.window.covered_seconds for one in slices) / (len(world.engines) * (last - first))
         booked = sum(one.window.counters.get("requests_finished", 0.0) for one in slices)
@@ -94,8 +94,8 @@ class StoresHour:
 
 def _booked(fleet: DaemonProcess | None, minute: float) -> bool:
     assert fleet is not None
-    with Store.open_reader(fleet.history) as reader:
-        return all(reader.booked_since(tier, minute) for tier in FLEET_TIERS)
+    with HistoryStore.open_reader(fleet.history) as reader:
+        return all(reader.has_rows_since(tier, minute) for tier in FLEET_TIERS)
 
 
 class AlertmanagersHour:

@@ -95,25 +95,25 @@ def read(lines: Iterable[str]) -> Life:
 def _tell(end: int) -> None:
     """From now on bookings and sealings of this process are told before and after."""
     from agent.history import sealing
-    from agent.history.store import Store
+    from agent.history.store import HistoryStore
 
-    book, exchange = Store.book, sealing.exchange
+    book, exchange = HistoryStore.book, sealing.replace_rows_by_chunk
 
-    def told_book(self: Store, minutes: Iterable[object]) -> None:
+    def told_book(self: HistoryStore, minutes: Iterable[object]) -> None:
         bookings = tuple(minutes)
         amount = sum(one.slice.window.counters.get(FINISHED, 0.0) for one in bookings)  # type: ignore[attr-defined]
         os.write(end, f"begin {amount!r}\n".encode())
         book(self, bookings)  # type: ignore[arg-type]
         os.write(end, b"done\n")
 
-    def told_exchange(connection: sqlite3.Connection, piece: sealing.Piece) -> int:
+    def told_exchange(connection: sqlite3.Connection, piece: sealing.CompactionUnit) -> int:
         os.write(end, b"seal\n")
         found = exchange(connection, piece)
         os.write(end, b"sealed\n")
         return found
 
-    Store.book = told_book  # type: ignore[method-assign,assignment]
-    sealing.exchange = told_exchange
+    HistoryStore.book = told_book  # type: ignore[method-assign,assignment]
+    sealing.replace_rows_by_chunk = told_exchange
     # The present hour too, so that there is always something to seal.
     sealing.SETTLED_SECONDS = -86_400.0
 
@@ -135,11 +135,11 @@ def _live(config: Path, begin: float, end: int, log: Path) -> None:
 
 def held(path: Path) -> dict[str, float]:
     """Finished requests by every sum."""
-    from agent.history.store import Store
+    from agent.history.store import HistoryStore
 
     if not path.exists() or not path.stat().st_size:
         return dict.fromkeys(("minutes", "quarters", "hours", "demand"), 0.0)
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         several = {
             "minutes": reader.minutes(TIER, *EVER),
             "quarters": reader.replica_bins(TIER, *EVER),

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from chaos_world import FLEET_TIERS, TIER, DaemonProcess, Metrics, World, total
 
-from agent.history.store import Store
-from rules.slices import Slice
+from agent.history.store import HistoryStore
+from rules.slices import BinnedWindow
 
 MOST_GROWTH = (12.0, 6, 6)
 """MiB, open files and threads beyond those of a daemon that has seen WARM_FAULTS: it has loaded everything, and met most."""
@@ -134,7 +134,7 @@ class Booked:
         counted = total(last, "sizewatch_requests_finished_total")
         dropped = total(last, "sizewatch_history_dropped_windows_total")
         wrong = [f"standalone ended with {code}"] if (code := daemon.stop()) else []
-        with Store.open_reader(daemon.history) as reader:
+        with HistoryStore.open_reader(daemon.history) as reader:
             held = {
                 "minutes": _requests(reader.minutes(TIER, 0.0, 1e11)),
                 "hours": _requests(reader.bins(TIER, 0.0, 1e11)),
@@ -151,5 +151,5 @@ class Booked:
         return wrong
 
 
-def _requests(slices: Iterable[Slice]) -> float:
+def _requests(slices: Iterable[BinnedWindow]) -> float:
     return sum(one.window.counters.get("requests_finished", 0.0) for one in slices)

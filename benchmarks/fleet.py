@@ -38,15 +38,15 @@ from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store  # no
 from agent.config import load as load_config  # noqa: E402
 from agent.config_files import load_plan  # noqa: E402
 from agent.fleet.parts import fleet_turns  # noqa: E402
-from agent.fleet.turns import FleetTurns  # noqa: E402
-from agent.history.keeping import Keeping  # noqa: E402
-from agent.history.store import Store  # noqa: E402
-from agent.publishing import Facts, status  # noqa: E402
+from agent.fleet.turns import StoreSource  # noqa: E402
+from agent.history.keeping import HistoryService  # noqa: E402
+from agent.history.store import HistoryStore  # noqa: E402
+from agent.publishing import StatusInputs, status  # noqa: E402
 from agent.recording import load as load_recording  # noqa: E402
 from agent.recording import scrapes  # noqa: E402
 from exporters import prometheus  # noqa: E402
-from exporters.status import Health  # noqa: E402
-from rules.slices import view  # noqa: E402
+from exporters.status import AgentHealth  # noqa: E402
+from rules.slices import build_tier_context  # noqa: E402
 
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 RECORDING = ROOT / "tests" / "recordings" / "steady"
@@ -92,7 +92,7 @@ def main() -> int:
         (folder / "store").mkdir()
         server = ends.enter_context(store(options.store, folder / "store"))
         clock = Clock(BEGIN)
-        history = Keeping(lambda: Store(folder / "history.db"))
+        history = HistoryService(lambda: HistoryStore(folder / "history.db"))
         turns = turns_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
         told = _run(options, server, turns, clock)
         met = _told(options, told, server)
@@ -117,8 +117,8 @@ def _options() -> argparse.Namespace:
 
 
 def turns_of(
-    folder: Path, url: str, tiers: int, clock: Clock, history: Keeping | None, each_up_to: int = 0
-) -> FleetTurns:
+    folder: Path, url: str, tiers: int, clock: Clock, history: HistoryService | None, each_up_to: int = 0
+) -> StoreSource:
     """Role fleet's turns over so many equal tiers, `tier-0` and so on, configured as a user would."""
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
     (one,) = plan["tiers"].values()
@@ -146,7 +146,7 @@ def series_of_a_replica(gpus: int) -> tuple[Series, ...]:
     """What the node agent of a recorded vLLM exports about it and its GPUs."""
     plan = load_plan(PLAN)
     (name,) = plan.tiers
-    return replica_series(recorded_pages(), view(name, plan.tiers[name]), "replica", gpus)
+    return replica_series(recorded_pages(), build_tier_context(name, plan.tiers[name]), "replica", gpus)
 
 
 def _writer(options: argparse.Namespace, url: str) -> Writer:
@@ -160,7 +160,7 @@ def _writer(options: argparse.Namespace, url: str) -> Writer:
     return Writer(url, tiers, series, options.interval)
 
 
-def _run(options: argparse.Namespace, server: StoreProcess, turns: FleetTurns, clock: Clock) -> list[Turn]:
+def _run(options: argparse.Namespace, server: StoreProcess, turns: StoreSource, clock: Clock) -> list[Turn]:
     writer = _writer(options, server.url)
     api = turns.api
     told: list[Turn] = []
@@ -172,9 +172,9 @@ def _run(options: argparse.Namespace, server: StoreProcess, turns: FleetTurns, c
         profile = cProfile.Profile() if options.profile and number == options.turns - 1 else None
         wall, cpu = time.perf_counter(), time.process_time()
         if profile is not None:
-            profile.runcall(turns.turn)
+            profile.runcall(turns.run_cycle)
         else:
-            turns.turn()
+            turns.run_cycle()
         told.append(
             Turn(
                 cpu=time.process_time() - cpu,
@@ -230,9 +230,9 @@ def _goal(what: str, value: float, most: float, form: str) -> bool:
     return value <= most
 
 
-def _page(turns: FleetTurns, clock: Clock) -> None:
+def _page(turns: StoreSource, clock: Clock) -> None:
     """What a scrape of the fleet role's own page takes beside the turns."""
-    facts = Facts(role="fleet", started_at=BEGIN, health=Health(), simulated="", past=(), step13={})
+    facts = StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={})
     gc.collect()
     cpu = time.process_time()
     page, _ = prometheus.render(status(turns, facts, clock.now), "")

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.collect.gpus import Gpus
+from agent.collect.gpus import GpuCollector
 from agent.collect.reader import PageReader
-from agent.collect.scrapers import Scraped, Scrapers, Target
+from agent.collect.scrapers import ScrapeResult, Scrapers, Target
 from agent.collect.target_options import TargetOptions
-from agent.cycle import Key
-from agent.publishing import Facts, status
-from agent.turns import Turns
+from agent.cycle import ReplicaKey
+from agent.publishing import StatusInputs, status
+from agent.turns import EvaluationLoop
 from exporters import prometheus
-from exporters.status import Health
+from exporters.status import AgentHealth
 from rules.gpu_readout import GpuReadout
-from rules.slices import TierView
+from rules.slices import TierContext
 
 Page = tuple[float, bytes]
 """Unix seconds, and the engine's page."""
@@ -83,7 +83,7 @@ def _readout(now: float, index: int, name: str, counters: dict[str, float]) -> G
 class _Pages(Scrapers):
     """Scrapers that answer with one page after the other."""
 
-    def __init__(self, pages: Iterable[Page], key: Key, engine: str | None) -> None:
+    def __init__(self, pages: Iterable[Page], key: ReplicaKey, engine: str | None) -> None:
         super().__init__(())
         self._pages = iter(pages)
         self._key = key
@@ -95,17 +95,17 @@ class _Pages(Scrapers):
         self.now = self._page[0] if self._page is not None else self.now
         return self._page is not None
 
-    def ask(self) -> dict[Key, object]:  # type: ignore[override]
+    def start_scrapes(self) -> dict[ReplicaKey, object]:  # type: ignore[override]
         return {}
 
-    def answers(self, asked: object) -> dict[Key, Scraped]:
+    def collect_results(self, asked: object) -> dict[ReplicaKey, ScrapeResult]:
         assert self._page is not None
         page = self._reader.read(self._page[1], self.now)
-        return {self._key: Scraped(t=self.now, seconds=0.1, snapshot=page, error=None)}
+        return {self._key: ScrapeResult(t=self.now, seconds=0.1, snapshot=page, error=None)}
 
 
 def exported(
-    pages: Iterable[Page], view: TierView, replica: str, gpus: Gpus | None = None, engine: str | None = None
+    pages: Iterable[Page], view: TierContext, replica: str, gpus: GpuCollector | None = None, engine: str | None = None
 ) -> Iterator[tuple[float, bytes]]:
     """The agent's own page after each of the engine's, with its time; `gpus` all belong to the replica."""
     key = (view.tier, replica)
@@ -113,18 +113,18 @@ def exported(
     target = Target(
         tier=view.tier, replica=replica, pool="mixed", options=TargetOptions(url="http://127.0.0.1:1"), gpus=("auto",)
     )
-    turns = Turns(
+    turns = EvaluationLoop(
         targets=[target],
         views={view.tier: view},
         versions={},
         scrapers=scrapers,
-        gpus=gpus or Gpus(None),
+        gpus=gpus or GpuCollector(None),
         history=None,
         clock=lambda: scrapers.now,
     )
-    facts = Facts(role="node", started_at=0.0, health=Health(), simulated="", past=(), step13={})
+    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
     while scrapers.turn_page():
-        turns.turn()
+        turns.run_cycle()
         yield scrapers.now, prometheus.render(status(turns, facts, scrapers.now), "")[0]
 
 
@@ -155,10 +155,10 @@ def samples(page: bytes) -> dict[Labels, tuple[float, str]]:
     }
 
 
-def replica_series(pages: Sequence[Page], view: TierView, replica: str, gpus: int) -> tuple[Series, ...]:
+def replica_series(pages: Sequence[Page], view: TierContext, replica: str, gpus: int) -> tuple[Series, ...]:
     """Everything that the agent of one replica exports about it, as it begins and what a minute adds."""
     begin = pages[0][0]
-    told = list(exported(pages, view, replica, Gpus(StandInGpus(gpus, begin - 15.0)) if gpus else None))
+    told = list(exported(pages, view, replica, GpuCollector(StandInGpus(gpus, begin - 15.0)) if gpus else None))
     (start, early), (end, late) = told[2], told[-1]
     first, last = samples(early), samples(late)
     found = []

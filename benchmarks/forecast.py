@@ -33,11 +33,11 @@ from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.output import write_forecasts
 from exporters.text_table import text_table
-from exporters.time_words import span
-from forecast.backtest import NAMES, Walk, walk
-from forecast.backtest_scores import Scored, scored
+from exporters.time_words import format_duration
+from forecast.backtest import NAMES, BacktestRun, walk
+from forecast.backtest_scores import Scored, score_walk
 from forecast.backtest_window import CannotTest
-from forecast.binning import until
+from forecast.binning import truncate_at
 from forecast.forecaster import COMBINATION
 from forecast.scores import geometric, interval
 from forecast.series import Array
@@ -87,7 +87,7 @@ class Tried:
     """One trace."""
 
     name: str
-    walk: Walk
+    walk: BacktestRun
     scores: tuple[Scored, ...]
 
     def ours(self, horizon: float) -> Scored | None:
@@ -199,7 +199,7 @@ def _tried(file: Path, given: argparse.Namespace) -> Tried | None:
         trace = read_trace(file, bin_seconds=given.bin)
         series = trace.requests
         for only, end in given.end:
-            series = until(series, end) if only in (None, name) else series
+            series = truncate_at(series, end) if only in (None, name) else series
         walked = walk(series, given.horizons, methods=given.methods, test_days=given.test_days)
         if given.emit is not None:
             given.emit.mkdir(parents=True, exist_ok=True)
@@ -208,9 +208,9 @@ def _tried(file: Path, given: argparse.Namespace) -> Tried | None:
         print(f"skipped {name}: {wrong}", file=sys.stderr)
         return None
     notes = "".join(f"; {note}" for note in walked.notes)
-    bins = f"{len(walked.window.series)} bins of {span(series.bin_seconds)}"
+    bins = f"{len(walked.window.series)} bins of {format_duration(series.bin_seconds)}"
     print(f"done {name}: {bins}, {time.monotonic() - begun:.0f} s{notes}", file=sys.stderr, flush=True)
-    return Tried(name=name, walk=walked, scores=scored(walked))
+    return Tried(name=name, walk=walked, scores=score_walk(walked))
 
 
 HEAD = (
@@ -232,7 +232,7 @@ def _print_traces(horizon: float, tried: Sequence[Tried]) -> None:
     rows = [row for one in tried for row in _trace_rows(one, horizon)]
     if rows:
         print(
-            f"\n{span(horizon)} ahead; pinball loss of the 95 % quantile in % of the mean; intervals: block bootstrap"
+            f"\n{format_duration(horizon)} ahead; pinball loss of the 95 % quantile in % of the mean; intervals: block bootstrap"
         )
         print("\n".join(text_table(HEAD, rows, words=2)))
 

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from history_filling import DAY, HOUR, SHARES, WEEK, Filling, Tier, fleet
 
-from agent.history.keeping import Keeping
-from agent.history.store import Store
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
 
 REPORT_SECONDS, REPORT_MIB = 20.0, 300.0
 REPLICA_DAY_BYTES, TIER_DAY_BYTES = 75_000, 220_000
@@ -41,7 +41,7 @@ MINUTES_BOOKED = 10
 MIB = 1024 * 1024
 
 
-class Timed(Store):
+class Timed(HistoryStore):
     """A store that remembers how long it held the file at most."""
 
     longest = 0.0
@@ -87,7 +87,7 @@ def _measure(folder: Path, replicas: int, weeks: float, only_size: bool) -> int:
     if not path.exists():
         began = time.monotonic()
         tiers = fleet(folder, replicas)
-        with Store(path) as store:
+        with HistoryStore(path) as store:
             Filling(store, tiers, now, weeks).run()
         print(f"filled within {time.monotonic() - began:.0f} s", flush=True)
     met = [_size(path, replicas, weeks)]
@@ -123,7 +123,7 @@ def _size(path: Path, replicas: int, weeks: float) -> bool:
 def _readers(path: Path, tiers: tuple[Tier, ...], now: float, weeks: float) -> None:
     tier = tiers[0].name
     today = now // DAY * DAY
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         questions: tuple[tuple[str, Callable[[], object]], ...] = (
             ("hours of a tier, a day", lambda: reader.bins(tier, today - DAY, today)),
             (
@@ -198,7 +198,7 @@ def _daemon(folder: Path, replicas: int, now: float, weeks: float) -> dict[str, 
         found["retention of an hour"] = (
             f"{gone} rows, {time.monotonic() - began:.2f} s, held at most {store.longest * 1e3:.0f} ms"
         )
-        keeping = Keeping(lambda: store)
+        keeping = HistoryService(lambda: store)
         began = time.monotonic()
         keeping.long_answers({one.name: one.view for one in tiers}, {one.name: one.version for one in tiers}, now)
         found["rules over days"] = f"{time.monotonic() - began:.2f} s"

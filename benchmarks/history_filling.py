@@ -19,19 +19,19 @@ import yaml
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
 from agent.demo.past.folder import PLAN
-from agent.history.bodies import NO_BIN, bin_code, pack
-from agent.history.booking import Booking
-from agent.history.chunks import ChunkRow, seal, unseal
+from agent.history.bodies import NO_BIN, bin_code, encode_window
+from agent.history.booking import MinuteRecord
+from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
 from agent.history.demand_rows import DEMAND_UPSERT, demand_values
 from agent.history.rows import RowKey
-from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum
-from agent.history.store import Store
+from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
+from agent.history.store import HistoryStore
 from agent.recording import load, scrapes
 from rules import arrivals, slices, tracks, windows
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.plan import Plan, plan_version
 from rules.signals import Reading
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Subject, Verdict
 from rules.windows import Window
 
@@ -54,7 +54,7 @@ class Tier:
     """A tier of the fleet: how many replicas, its plan's view and version."""
 
     name: str
-    view: TierView
+    view: TierContext
     version: str
     replicas: tuple[str, ...]
 
@@ -64,7 +64,7 @@ class Traffic:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._base = windows.add(_recorded())
+        self._base = windows.sum_windows(_recorded())
 
     def chance(self) -> float:
         """Between 0 and 1."""
@@ -132,10 +132,10 @@ class Traffic:
 
 def _recorded() -> Iterator[Window]:
     recording, _ = load(RECORDING)
-    reader, track = PageReader(recording.targets[0].engine), tracks.Track()
+    reader, track = PageReader(recording.targets[0].engine), tracks.ScrapeTrack()
     for scrape in scrapes(recording, []):
         if scrape.body is not None:
-            track, one = tracks.good(track, reader.read(scrape.body, scrape.t))
+            track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
             if one is not None and one.covered_seconds > 0:
                 yield one
 
@@ -165,13 +165,13 @@ def fleet(folder: Path, replicas: int) -> tuple[Tier, ...]:
 def _tier(plan: Plan, name: str, count: int) -> Tier:
     one = plan.tiers[name]
     replicas = tuple(f"{name}-{number}" for number in range(count))
-    return Tier(name=name, view=slices.view(name, one), version=plan_version(one), replicas=replicas)
+    return Tier(name=name, view=slices.build_tier_context(name, one), version=plan_version(one), replicas=replicas)
 
 
 class Filling:
     """Weeks up to the minute before `now` (unix seconds) of these tiers into a new store."""
 
-    def __init__(self, store: Store, tiers: tuple[Tier, ...], now: float, weeks: float, seed: int = 1) -> None:
+    def __init__(self, store: HistoryStore, tiers: tuple[Tier, ...], now: float, weeks: float, seed: int = 1) -> None:
         self._store, self._tiers, self._traffic = store, tiers, Traffic(seed)
         self._now = int(now // 60 * 60)
         self._today = self._now // DAY * DAY
@@ -188,15 +188,17 @@ class Filling:
                 self._demand(tier)
             self._store.save_episode(*self._episodes(tier))
 
-    def minute(self, t: float) -> list[Booking]:
+    def minute(self, t: float) -> list[MinuteRecord]:
         """A minute of the whole fleet."""
         return [self._booking(tier, replica, t) for tier in self._tiers for replica in tier.replicas]
 
-    def _booking(self, tier: Tier, replica: str, t: float) -> Booking:
+    def _booking(self, tier: Tier, replica: str, t: float) -> MinuteRecord:
         assert tier.view.curve is not None
         rps = self._traffic.load(t) * tier.view.curve.points[-1].completed_rps
         window = self._traffic.window(t, 60.0, 1, rps)
-        return Booking(tier=tier.name, plan_version=tier.version, slice=slices.place(window, tier.view.curve, replica))
+        return MinuteRecord(
+            tier=tier.name, plan_version=tier.version, slice=slices.bin_window(window, tier.view.curve, replica)
+        )
 
     def _book_a_day(self, tier: Tier) -> None:
         """Yesterday of a few replicas, as a daemon books and seals it."""
@@ -207,7 +209,7 @@ class Filling:
     def _series(self, tier: Tier, replica: str) -> int:
         return self._store._series(RowKey(self._now, tier.name, tier.version, replica, NO_BIN))
 
-    def _spread(self, tier: Tier, kind: Sum) -> None:
+    def _spread(self, tier: Tier, kind: SumTable) -> None:
         """Chunks for the times that are over, rows for the one that is not."""
         made = {}
         for number in range(MADE_REPLICAS):
@@ -232,21 +234,21 @@ class Filling:
                 else:
                     # As if it were of this time: bodies tell times from their beginning.
                     self._insert_rows(
-                        kind, series, [r for r in unseal(start, body) if r.start + kind.seconds <= self._now]
+                        kind, series, [r for r in decode_chunk(start, body) if r.start + kind.seconds <= self._now]
                     )
 
     def _insert_chunk(
-        self, kind: Sum, start: int, series: int, oldest: int, newest: int, rows: int, body: bytes
+        self, kind: SumTable, start: int, series: int, oldest: int, newest: int, rows: int, body: bytes
     ) -> None:
         self._store._connection.execute(
             "INSERT INTO chunks (sum, start, series, oldest, newest, rows, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (kind.table, start, series, oldest, newest, rows, body),
         )
 
-    def _insert_rows(self, kind: Sum, series: int, rows: list[ChunkRow]) -> None:
+    def _insert_rows(self, kind: SumTable, series: int, rows: list[ChunkRow]) -> None:
         self._store._connection.executemany(
             f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)",
-            [(row.start, series, row.bin, row.beyond, pack(row.window)) for row in rows],
+            [(row.start, series, row.bin, row.beyond, encode_window(row.window)) for row in rows],
         )
 
     def _hours(self, tier: Tier) -> None:
@@ -257,7 +259,9 @@ class Filling:
         for start in range(self._begin // DAY * DAY, self._now, DAY):
             rows = [row for t in range(start, start + DAY, HOUR) if t < self._now for row in self._hour(tier, t)]
             if start < self._today:
-                self._insert_chunk(HOURS, start, series, rows[0].start, rows[-1].start, len(rows), seal(start, rows))
+                self._insert_chunk(
+                    HOURS, start, series, rows[0].start, rows[-1].start, len(rows), encode_chunk(start, rows)
+                )
             else:
                 self._insert_rows(HOURS, series, rows)
 
@@ -271,7 +275,7 @@ class Filling:
             rps = self._traffic.load(t + HOUR * self._traffic.chance(), 1, SPREAD) * top
             place = curve.place(rps, None)
             code = bin_code(
-                slices.Slice(
+                slices.BinnedWindow(
                     replica=None,
                     window=EMPTY,
                     rps=rps,
@@ -298,7 +302,7 @@ class Filling:
         # One window an hour tells what a minute holds; each minute has its own load.
         for hour in range(first, self._now, HOUR):
             window = self._traffic.window(float(hour), 60.0, count, curve.points[-1].completed_rps)
-            parts = arrivals.of_window(replace(window, start=float(hour), end=hour + 60.0))
+            parts = arrivals.minute_from_window(replace(window, start=float(hour), end=hour + 60.0))
             for t in range(hour, min(hour + HOUR, self._now), 60):
                 share = self._traffic.load(t, count)
                 scaled = {
@@ -308,7 +312,7 @@ class Filling:
                 one = replace(parts, start=float(t), first=float(t), last=t + 60.0, **scaled)
                 connection.execute(DEMAND_UPSERT, (t, series, *demand_values(one)))
 
-    def _episodes(self, tier: Tier) -> Iterator[Episode]:
+    def _episodes(self, tier: Tier) -> Iterator[Finding]:
         for number, start in enumerate(range(self._begin, self._now, DAY // EPISODES_A_DAY)):
             subject = Subject(tier=tier.name, replica=tier.replicas[number % len(tier.replicas)])
             worst = Verdict(
@@ -322,7 +326,7 @@ class Filling:
                 unit="seconds",
                 sentence="TTFT P99 is 1.4 s where the benchmark measured 0.9 s at this load.",
             )
-            yield Episode(
+            yield Finding(
                 rule=worst.rule,
                 subject=subject,
                 started_at=start + 0.0,

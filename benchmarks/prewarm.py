@@ -22,12 +22,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agent.durations import duration_text, parse_duration
-from agent.forecasting.csv_series import BadTrace, read_trace
-from forecast.binning import until
+from agent.forecasting.csv_series import TraceError, read_trace
+from forecast.binning import truncate_at
 from forecast.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
-from forecast.simulation_history import TooShort, Tried, trial, tried
-from forecast.simulation_minutes import Between, bin_minutes
-from forecast.simulation_verdict import Choice, Worth
+from forecast.simulation_history import ShortHistoryError, TrialResult, prepare_trial, run_trial
+from forecast.simulation_minutes import Interpolation, bin_minutes
+from forecast.simulation_verdict import Choice, PolicyComparison
 from rules.replica_count import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
@@ -42,11 +42,11 @@ class Row:
     """One trace, one way between its bins, one cold start."""
 
     trace: str
-    between: Between
-    tried: Tried
+    between: Interpolation
+    tried: TrialResult
 
 
-def _reacting(worth: Worth) -> str:
+def _reacting(worth: PolicyComparison) -> str:
     by = dict(worth.reacting)
     shown = (by[utilisation] for utilisation in SHOWN_UTILISATIONS)
     return " ".join(
@@ -54,12 +54,12 @@ def _reacting(worth: Worth) -> str:
     )
 
 
-def _chosen(worth: Worth) -> str:
+def _chosen(worth: PolicyComparison) -> str:
     one = worth.reacted
     return f"{worth.chosen:g}: {100 * one.violated:.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}"
 
 
-def _equal(worth: Worth) -> str:
+def _equal(worth: PolicyComparison) -> str:
     return "/".join(f"{hours / worth.foresight.replica_hours:.3f}" for hours in worth.equal_hours)
 
 
@@ -118,18 +118,18 @@ def _rows(file: Path, lead: int, late_to_warm: float, ends: Mapping[str, float])
     name = file.name.removesuffix(".gz").removesuffix(".csv")
     try:
         whole = read_trace(file).requests
-        series = until(whole, ends[name]) if name in ends else whole
-        ways = (Between.NATIVE,) if bin_minutes(series) == 1 else (Between.LINEAR, Between.STEP)
-        trials = [trial(series, way) for way in ways]
+        series = truncate_at(whole, ends[name]) if name in ends else whole
+        ways = (Interpolation.NATIVE,) if bin_minutes(series) == 1 else (Interpolation.LINEAR, Interpolation.STEP)
+        trials = [prepare_trial(series, way) for way in ways]
         found = [
             Row(
                 trace=name,
                 between=one.between,
-                tried=tried(one, lead, late_to_warm=late_to_warm, margin=MARGIN),
+                tried=run_trial(one, lead, late_to_warm=late_to_warm, margin=MARGIN),
             )
             for one in trials
         ]
-    except (BadTrace, TooShort, ValueError) as wrong:
+    except (TraceError, ShortHistoryError, ValueError) as wrong:
         print(f"skipped {name}: {wrong}", file=sys.stderr)
         return []
     print(f"done {name}, start {lead} min", file=sys.stderr)
@@ -156,8 +156,8 @@ def _print_table(lead: int, rows: list[Row], late_to_warm: float) -> None:
     print("  ".join(_cell(title, width, place) for place, (title, width, _) in enumerate(COLUMNS)))
     for row in rows:
         print("  ".join(_cell(cell(row), width, place) for place, (_, width, cell) in enumerate(COLUMNS)))
-    for way in (Between.LINEAR, Between.STEP):
-        _print_mean(way, [row for row in rows if row.between in (way, Between.NATIVE)])
+    for way in (Interpolation.LINEAR, Interpolation.STEP):
+        _print_mean(way, [row for row in rows if row.between in (way, Interpolation.NATIVE)])
     for row in rows:
         worth = row.tried.worth
         if worth.choice is Choice.REACT or worth.prewarmed.replica_hours >= worth.static.replica_hours:
@@ -168,7 +168,7 @@ def _cell(text: str, width: int, place: int) -> str:
     return text.rjust(width) if place else text.ljust(width)
 
 
-def _print_mean(way: Between, rows: list[Row]) -> None:
+def _print_mean(way: Interpolation, rows: list[Row]) -> None:
     if not rows:
         return
     worths = [row.tried.worth for row in rows]

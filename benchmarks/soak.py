@@ -43,7 +43,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import soak_memory  # noqa: E402
 from soak_bounds import Finding, Sample, drift, judged, printed  # noqa: E402
 
-from agent.demo.player import Track, track  # noqa: E402
+from agent.demo.player import RecordedTrack, track  # noqa: E402
 from agent.demo.stage import CAST  # noqa: E402
 from agent.demo.stage import HERE as DEMO  # noqa: E402
 from agent.recording import load  # noqa: E402
@@ -66,7 +66,7 @@ TOKEN = "no-secret-at-all-of-the-soak"
 class World:
     """The engines, the Alertmanager and the count of turns, all behind one server on loopback."""
 
-    tracks: tuple[Track, ...]
+    tracks: tuple[RecordedTrack, ...]
     asked: dict[str, int] = field(default_factory=dict)
     posts: int = 0
     generation: int = 0
@@ -76,7 +76,7 @@ class World:
         number = self.asked[pod] = self.asked.get(pod, 0) + 1
         which = int(pod.rpartition("-")[2])
         one = self.tracks[which % len(self.tracks)]
-        body = one.at(number * TURN_SECONDS)[0].body
+        body = one.scrape_at(number * TURN_SECONDS)[0].body
         return DROPPED_EDGES.sub(b"", body) if body is not None and self.generation % 2 else body
 
 

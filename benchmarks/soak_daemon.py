@@ -23,7 +23,7 @@ from soak import TURN_SECONDS, WEEK_TURNS  # noqa: E402
 from agent import schedule, turns  # noqa: E402
 from agent.assembly import assemble  # noqa: E402
 from agent.config import load  # noqa: E402
-from agent.daemon import Daemon, Surroundings  # noqa: E402
+from agent.daemon import Daemon, DaemonOptions  # noqa: E402
 from agent.logs import set_up  # noqa: E402
 
 SPEED = 5_000.0
@@ -70,7 +70,7 @@ def main() -> int:
     # Turns are due sooner than they can be over, on purpose, and each that is left out would be a line.
     logging.getLogger("agent.daemon").addFilter(lambda record: "left out" not in record.getMessage())
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    surroundings = Surroundings(
+    surroundings = DaemonOptions(
         assemble=lambda loaded, before: assemble(loaded, before, clock=clock),
         clock=clock,
         speed=SPEED,

@@ -26,15 +26,15 @@ from stored_recordings import MemoryStore, agent_samples  # noqa: E402
 
 from agent import turns as turns_module  # noqa: E402
 from agent.config_files import load_plan  # noqa: E402
-from agent.fleet.each import EachReplica  # noqa: E402
-from agent.fleet.turns import FleetTurns  # noqa: E402
-from agent.publishing import Facts, status  # noqa: E402
-from agent.store.answers import RawSeries  # noqa: E402
-from agent.store.api import Counts  # noqa: E402
-from agent.store.own_pages import OwnPages, selector  # noqa: E402
+from agent.fleet.each import ReplicaReader  # noqa: E402
+from agent.fleet.turns import StoreSource  # noqa: E402
+from agent.publishing import StatusInputs, status  # noqa: E402
+from agent.store.answers import MatrixSeries  # noqa: E402
+from agent.store.api import QueryCounters  # noqa: E402
+from agent.store.own_pages import AgentPages, selector  # noqa: E402
 from exporters import names, prometheus  # noqa: E402
-from exporters.status import Health  # noqa: E402
-from rules.slices import view  # noqa: E402
+from exporters.status import AgentHealth  # noqa: E402
+from rules.slices import build_tier_context  # noqa: E402
 
 TIER = "cpu-small"
 TURN_SECONDS = 60.0
@@ -54,29 +54,31 @@ class Churning:
     place = "http://memory"
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self.counts = QueryCounters()
         samples = list(agent_samples("steady"))
         self._whole = MemoryStore.of(samples)
         times = [t for _, _, t, _ in samples]
         self._first, self._length = min(times), max(times) - min(times)
 
-    def raw(self, expr: str, start: float, end: float) -> tuple[RawSeries, ...]:
-        found: list[RawSeries] = []
+    def query_samples(self, expr: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        found: list[MatrixSeries] = []
         step = ALIVE_TURNS * TURN_SECONDS / AT_ONCE
         newest = int((end - BEGIN) // step)
         for pod in range(max(0, newest - AT_ONCE), newest + 1):
             begun = BEGIN + pod * step
             moved = begun - self._first
-            inside = self._whole.raw(expr, start - moved, min(end, begun + ALIVE_TURNS * TURN_SECONDS) - moved)
+            inside = self._whole.query_samples(
+                expr, start - moved, min(end, begun + ALIVE_TURNS * TURN_SECONDS) - moved
+            )
             found += (_moved(one, pod, moved) for one in inside)
         return tuple(found)
 
 
-def _moved(one: RawSeries, pod: int, by: float) -> RawSeries:
+def _moved(one: MatrixSeries, pod: int, by: float) -> MatrixSeries:
     """The series as one of another pod, so much later."""
     labels: Mapping[str, str] = {**one.labels, "replica": f"pod-{pod}-{one.labels['replica']}"}
     values = tuple(value + by for value in one.values) if one.labels["__name__"] in TIMES else one.values
-    return RawSeries(labels, tuple(t + by for t in one.times), values)
+    return MatrixSeries(labels, tuple(t + by for t in one.times), values)
 
 
 def soak_fleet(minutes: float, turns: int) -> list[Sample]:
@@ -86,12 +88,12 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     now = BEGIN
     api = Churning()
     plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")
-    fleet = FleetTurns(
-        asking={("soak", TIER): EachReplica(TIER, selector(TIER), OwnPages(), api)},
+    fleet = StoreSource(
+        asking={("soak", TIER): ReplicaReader(TIER, selector(TIER), AgentPages(), api)},
         api=api,
         told_by_agents=frozenset(),
         delay_seconds=0.0,
-        views={TIER: view(TIER, plan.tiers[TIER])},
+        views={TIER: build_tier_context(TIER, plan.tiers[TIER])},
         versions={},
         history=None,
         alerting=None,
@@ -101,7 +103,7 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     began = time.monotonic()
     for number in itertools.count(1):
         now += TURN_SECONDS
-        fleet.turn()
+        fleet.run_cycle()
         if number % 20 == 0:
             samples.append(_sample(fleet, number, now, time.monotonic() - began))
         if number >= turns or time.monotonic() - began > minutes * 60.0:
@@ -109,9 +111,14 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     raise AssertionError("counting ends")
 
 
-def _sample(fleet: FleetTurns, turns: int, now: float, seconds: float) -> Sample:
+def _sample(fleet: StoreSource, turns: int, now: float, seconds: float) -> Sample:
     page, _ = prometheus.render(
-        status(fleet, Facts(role="fleet", started_at=BEGIN, health=Health(), simulated="", past=(), step13={}), now), ""
+        status(
+            fleet,
+            StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={}),
+            now,
+        ),
+        "",
     )
     text = page.decode()
     gc.collect()

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertState, Phase
-from rules.catalogue import BY_NAME, Loudness
-from rules.foreign_alerts import OURS, ForeignAlert
+from rules.catalogue import BY_NAME, Severity
+from rules.foreign_alerts import OURS, ExternalAlert
 from rules.verdicts import Cause, Subject, Verdict
 from rules.wording import quantity
 
-SEVERITIES: Mapping[str, str] = {Loudness.PAGE.value: "critical", Loudness.TICKET.value: "warning"}
+SEVERITIES: Mapping[str, str] = {Severity.PAGE.value: "critical", Severity.TICKET.value: "warning"}
 """By loudness. What is for the report only is no alert."""
 
 VALID_RESENDS = 4
@@ -35,7 +35,7 @@ TICKET_AFTER_SECONDS = 300.0
 DIAGNOSIS = "ForeignAlertDiagnosis"
 """The alertname under which the explanation of another system's alert goes out, for information."""
 
-INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Loudness.REPORT.value}
+INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Severity.REPORT.value}
 
 OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", "foreign_alertname", OURS[0]})
 """Labels that a configuration's own may not replace."""
@@ -44,7 +44,7 @@ RUNBOOKS = "https://sizewatch.dev/runbooks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AlertSettings:
     """How alerts are addressed: labels that every one carries, the page they link to, where the runbooks stand."""
 
     resend_seconds: float = 60.0
@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posted:
+class AlertPayload:
     """One alert ready to be posted. `title` names it for people and is its identity among ours."""
 
     title: str
@@ -63,10 +63,10 @@ class Posted:
 
 
 def present(
-    states: Iterable[AlertState], foreign: Iterable[ForeignAlert], now: float, settings: Settings
-) -> tuple[Posted, ...]:
+    states: Iterable[AlertState], foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings
+) -> tuple[AlertPayload, ...]:
     """The present state, whole: what fires at `now` (unix seconds), and what was resolved in the last 15 minutes."""
-    posted: dict[str, Posted] = {}
+    posted: dict[str, AlertPayload] = {}
     for one in (*_of_states(states, now, settings), *_of_foreign(foreign, now, settings)):
         # Two alerts of others may have the same explanation: one that fires stands for both.
         if one.title not in posted or one.firing:
@@ -74,7 +74,7 @@ def present(
     return tuple(posted.values())
 
 
-def _of_states(states: Iterable[AlertState], now: float, settings: Settings) -> Iterator[Posted]:
+def _of_states(states: Iterable[AlertState], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
     for state in states:
         for loudness, began in _parts(state, now):
             yield _posted(state, loudness, began, now, settings)
@@ -84,24 +84,24 @@ def _parts(state: AlertState, now: float) -> Iterator[tuple[str, float]]:
     if state.loudness not in SEVERITIES:
         return
     rule = BY_NAME[state.key.rule]
-    if rule.loudness is not Loudness.PAGE:
+    if rule.loudness is not Severity.PAGE:
         yield state.loudness, state.since
         return
-    as_page = state.loudness == Loudness.PAGE.value
+    as_page = state.loudness == Severity.PAGE.value
     if not as_page or state.louder_since is not None:
         until = state.louder_since or (now if state.resolved_at is None else state.resolved_at)
         if until - state.since >= TICKET_AFTER_SECONDS:
-            yield Loudness.TICKET.value, state.since
+            yield Severity.TICKET.value, state.since
     if as_page:
-        yield Loudness.PAGE.value, state.louder_since or state.since
+        yield Severity.PAGE.value, state.louder_since or state.since
 
 
-def _posted(state: AlertState, loudness: str, began: float, now: float, settings: Settings) -> Posted:
+def _posted(state: AlertState, loudness: str, began: float, now: float, settings: AlertSettings) -> AlertPayload:
     key, severity = state.key, SEVERITIES[loudness]
     labels = {"alertname": key.rule, **_where(key.subject), "severity": severity, "loudness": loudness}
     ended = state.resolved_at if state.phase is Phase.RESOLVED else None
     body = _body(labels, _annotations(state.verdict, settings), began, ended, now, settings)
-    return Posted(title=f"{key.rule} of {key.subject} ({severity})", firing=ended is None, body=body)
+    return AlertPayload(title=f"{key.rule} of {key.subject} ({severity})", firing=ended is None, body=body)
 
 
 def _where(subject: Subject) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _body(
     began: float,
     ended: float | None,
     now: float,
-    settings: Settings,
+    settings: AlertSettings,
 ) -> dict[str, Any]:
     ends = max(began, ended) if ended is not None else now + VALID_RESENDS * settings.resend_seconds
     everything = {**settings.external_labels, **labels, OURS[0]: OURS[1]}
@@ -126,7 +126,7 @@ def _body(
     } | ({"generatorURL": settings.external_url} if settings.external_url else {})
 
 
-def _annotations(verdict: Verdict, settings: Settings) -> dict[str, str]:
+def _annotations(verdict: Verdict, settings: AlertSettings) -> dict[str, str]:
     rule = BY_NAME[verdict.rule]
     observed, expected = quantity(verdict.observed, verdict.unit), quantity(verdict.expected, verdict.unit)
     return {
@@ -152,7 +152,7 @@ def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
     return f"{runbooks}#{rule.lower()}"
 
 
-def _of_foreign(foreign: Iterable[ForeignAlert], now: float, settings: Settings) -> Iterator[Posted]:
+def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:
     """What explains alerts of others, where that is certain."""
     for alert in foreign:
         diagnosis = alert.diagnosis
@@ -171,7 +171,7 @@ def _of_foreign(foreign: Iterable[ForeignAlert], now: float, settings: Settings)
         # Another's clock may be ahead, or ours has gone back: an alert that lapses before it begins is refused.
         began, ended = min(alert.started_at, now), alert.ended_at
         body = _body(labels, annotations, began, ended if ended is None else min(ended, now), now, settings)
-        yield Posted(title=f"{DIAGNOSIS} of {alert.name} in {subject}", firing=alert.ended_at is None, body=body)
+        yield AlertPayload(title=f"{DIAGNOSIS} of {alert.name} in {subject}", firing=alert.ended_at is None, body=body)
 
 
 def timestamp(t: float) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters import names
-from exporters.rule_files import commented, dumped
+from exporters.rule_files import comment_lines, dump_yaml
 from rules.catalogue import RULES, Rule, Scope
 
 TIER_DOWN, CASCADE, STALE, TARGET_DOWN, WATCHDOG = (
@@ -57,7 +57,7 @@ class Inhibition:
     why: str
 
 
-def one_of(label: str, values: tuple[str, ...]) -> str:
+def any_value_matcher(label: str, values: tuple[str, ...]) -> str:
     """A matcher for any of these values."""
     return f'{label}="{values[0]}"' if len(values) == 1 else f'{label}=~"{"|".join(values)}"'
 
@@ -76,20 +76,20 @@ def inhibitions(rules: tuple[Rule, ...] = RULES) -> tuple[Inhibition, ...]:
             why="A page silences the ticket of the same rule about the same thing.",
         ),
         Inhibition(
-            source=(one_of("alertname", (TIER_DOWN,)),),
-            target=(one_of("alertname", tuple(dict.fromkeys((*of_replicas, *slow)))),),
+            source=(any_value_matcher("alertname", (TIER_DOWN,)),),
+            target=(any_value_matcher("alertname", tuple(dict.fromkeys((*of_replicas, *slow)))),),
             equal=(CLUSTER, names.TIER),
             why="A tier that is down has replicas that are down; its latencies and failures mean nothing more.",
         ),
         Inhibition(
-            source=(one_of("alertname", (CASCADE,)), 'severity="critical"'),
-            target=(one_of("alertname", cascaded), 'severity=~"warning|info"'),
+            source=(any_value_matcher("alertname", (CASCADE,)), 'severity="critical"'),
+            target=(any_value_matcher("alertname", cascaded), 'severity=~"warning|info"'),
             equal=(CLUSTER, names.TIER),
             why="A cascade that users feel is the cause of these: one trouble, one page.",
         ),
         Inhibition(
-            source=(one_of("alertname", (TARGET_DOWN,)),),
-            target=(one_of("alertname", tuple(n for n in of_replicas if n not in (TARGET_DOWN, CASCADE))),),
+            source=(any_value_matcher("alertname", (TARGET_DOWN,)),),
+            target=(any_value_matcher("alertname", tuple(n for n in of_replicas if n not in (TARGET_DOWN, CASCADE))),),
             equal=(CLUSTER, names.TIER, names.REPLICA),
             why="Of a replica that does not answer nothing else is known.",
         ),
@@ -106,7 +106,7 @@ def alertmanager_text() -> str:
     """The file alertmanager.sample.yaml."""
     parts: tuple[dict[str, Any], ...] = ({"route": _route()}, {"receivers": _receivers()})
     rules = "".join(_inhibition(row) for row in inhibitions())
-    return "\n".join((commented(HEAD), *(dumped(part) for part in parts), f"inhibit_rules:\n{rules.lstrip()}"))
+    return "\n".join((comment_lines(HEAD), *(dump_yaml(part) for part in parts), f"inhibit_rules:\n{rules.lstrip()}"))
 
 
 def _route() -> dict[str, Any]:
@@ -155,5 +155,5 @@ def _inhibition(row: Inhibition) -> str:
         "target_matchers": list(row.target),
         "equal": list(row.equal),
     }
-    lines = dumped({"rules": [rule]}).splitlines()[1:]
+    lines = dump_yaml({"rules": [rule]}).splitlines()[1:]
     return "\n".join(("", f"  # {row.why}", *lines, ""))

@@ -23,20 +23,20 @@ from exporters.manifests.kustomize_files import FILES as KUSTOMIZE
 from exporters.prometheus_rules import alerts_text, objects_text
 from exporters.recording_rules import recording_text
 from exporters.report.record import report_schema
-from exporters.runbook_blocks import filled
+from exporters.runbook_blocks import fill_runbooks
 from exporters.signals_page import signals_page
 from rules.plan import plan_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class RenderInputs:
     """What is not ours to know: the JSON Schema of the configuration, and the whole command line."""
 
     config_schema: Mapping[str, Any]
     parser: argparse.ArgumentParser
 
 
-Render = Callable[[Sources, str], str]
+Render = Callable[[RenderInputs, str], str]
 """From the sources and the file's present text ("" where there is none) to the text that it should hold.
 
 Only a page that is written by hand between its generated blocks depends on the present text.
@@ -50,7 +50,7 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/commands.md": lambda sources, _: commands_page(sources.parser),
     "docs/engines.md": lambda sources, _: engines_page(),
     "docs/signals.md": lambda sources, _: signals_page(),
-    "docs/runbooks.md": lambda sources, present: filled(present),
+    "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
     "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
     "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
     "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),

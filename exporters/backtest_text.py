@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 from exporters.forecast_picture import Picture, Seen, picture_svg
 from exporters.text_table import text_table
-from exporters.time_words import span
-from rules.projections import Demand
+from exporters.time_words import format_duration
+from rules.projections import ForecastPoint
 
 OURS = "sizewatch"
 """The method that pre-warming uses."""
@@ -26,7 +26,7 @@ TARGET = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class MethodScore:
     """One method at one horizon over `targets` forecasts. The ratios are by the naive method of the horizon.
 
     `coverage` is the share of targets at or below their 95 % quantile, within [coverage_low, coverage_high] by a block
@@ -46,12 +46,12 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class BacktestTrace:
     """Forecasts of one horizon over what then came, for the picture, in requests per second."""
 
     horizon_minutes: float
     seen: tuple[Seen, ...]
-    forecast: tuple[Demand, ...]
+    forecast: tuple[ForecastPoint, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +63,16 @@ class Backtest:
     bin_seconds: float
     start: float
     end: float
-    scores: tuple[Score, ...]
+    scores: tuple[MethodScore, ...]
     naive: tuple[tuple[float, str], ...]
-    traced: tuple[Traced, ...] = ()
+    traced: tuple[BacktestTrace, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def backtest_text(backtest: Backtest) -> str:
     """A table a horizon; ours is marked, and where it did not beat the naive method that is said below."""
     head = f"{backtest.name}: rolling origin, {_time(backtest, backtest.start)} to {_time(backtest, backtest.end)}"
-    lines = [f"{head}, bins of {span(backtest.bin_seconds)}", *(f"  {note}" for note in backtest.notes)]
+    lines = [f"{head}, bins of {format_duration(backtest.bin_seconds)}", *(f"  {note}" for note in backtest.notes)]
     for horizon in _horizons(backtest.scores):
         lines += ["", *_horizon(backtest, horizon)]
     return "\n".join(lines)
@@ -86,11 +86,11 @@ def _horizon(backtest: Backtest, horizon: float) -> list[str]:
     naive = dict(backtest.naive).get(horizon, "")
     rows = [_row(score, naive) for score in scores]
     beside = f" (naive: {naive})" if naive else ""
-    lines = [f"{span(horizon * 60)} ahead{beside}", *(f"  {line}" for line in text_table(HEAD, rows))]
+    lines = [f"{format_duration(horizon * 60)} ahead{beside}", *(f"  {line}" for line in text_table(HEAD, rows))]
     return [*lines, *(f"  {said}" for score in scores if score.method == OURS for said in verdicts(score, naive))]
 
 
-def _row(score: Score, naive: str) -> tuple[str, ...]:
+def _row(score: MethodScore, naive: str) -> tuple[str, ...]:
     mark = " *" if score.method == OURS else " (naive)" if score.method == naive else ""
     numbers = (score.wape, score.pinball, score.wape_ratio, score.pinball_ratio)
     return (f"{score.method}{mark}", *(_three(value) for value in numbers), _coverage(score), str(score.targets))
@@ -100,7 +100,7 @@ def _three(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _coverage(score: Score) -> str:
+def _coverage(score: MethodScore) -> str:
     if score.coverage is None:
         return "-"
     if score.coverage_low is None or score.coverage_high is None:
@@ -108,7 +108,7 @@ def _coverage(score: Score) -> str:
     return f"{score.coverage:.1%} ({score.coverage_low:.1%} to {score.coverage_high:.1%})"
 
 
-def verdicts(score: Score, naive: str) -> list[str]:
+def verdicts(score: MethodScore, naive: str) -> list[str]:
     """What must not be overlooked in our own row; empty where there is nothing."""
     said = []
     for what, ratio in (("WAPE", score.wape_ratio), ("P95 pinball loss", score.pinball_ratio)):
@@ -122,7 +122,7 @@ def verdicts(score: Score, naive: str) -> list[str]:
     return said
 
 
-def _horizons(scores: Iterable[Score]) -> list[float]:
+def _horizons(scores: Iterable[MethodScore]) -> list[float]:
     return sorted({score.horizon_minutes for score in scores})
 
 
@@ -153,7 +153,7 @@ def backtest_svg(backtest: Backtest, horizon_minutes: float) -> str:
         raise ValueError(f"{horizon_minutes:g} minutes ahead were not traced; there are: {known}")
     return picture_svg(
         Picture(
-            title=f"{backtest.name}: requests per second, and what was expected {span(horizon_minutes * 60)} before",
+            title=f"{backtest.name}: requests per second, and what was expected {format_duration(horizon_minutes * 60)} before",
             zone=backtest.zone,
             bin_seconds=backtest.bin_seconds,
             seen=traced.seen,

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporters.replay_json import cause_json, reading_json
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.capacity import CapacitySource
 from rules.readings import FULL_COVERAGE
 from rules.step13 import Step13
-from rules.verdicts import FIRING, Answer, Status, Unknown
+from rules.verdicts import FIRING, RuleResult, Status, Unknown
 from rules.wording import number
 
 WIDTH = 100
@@ -38,7 +38,7 @@ def headline(one: Step13) -> str:
 
 def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
     short = one.seen_seconds < FULL_COVERAGE * asked_seconds
-    seen = f"{span(one.seen_seconds)} seen of {since_words}" if short else since_words
+    seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
     lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
     for answer in sorted(one.answers, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines.append(textwrap.fill(_line(answer), WIDTH, initial_indent="  ", subsequent_indent=" " * 12))
@@ -65,11 +65,11 @@ def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
     return lines
 
 
-def _fires(answer: Answer) -> bool:
+def _fires(answer: RuleResult) -> bool:
     return not isinstance(answer, Unknown) and answer.status in FIRING
 
 
-def _line(answer: Answer) -> str:
+def _line(answer: RuleResult) -> str:
     if isinstance(answer, Unknown):
         why = answer.reason.value.replace("_", " ")
         return f"unknown   {answer.rule}: {why}{f' ({answer.text})' if answer.text else ''}"
@@ -110,7 +110,7 @@ def _tier_json(one: Step13) -> dict[str, Any]:
     }
 
 
-def _answer_json(answer: Answer) -> dict[str, Any]:
+def _answer_json(answer: RuleResult) -> dict[str, Any]:
     if isinstance(answer, Unknown):
         return {"rule": answer.rule, "status": Status.UNKNOWN.value, "reason": answer.reason.value, "text": answer.text}
     return {

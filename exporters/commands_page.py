@@ -84,13 +84,13 @@ def _table(parser: argparse.ArgumentParser) -> str:
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     names = [_spelt(action, option) for option in action.option_strings] or [_value(action)]
-    default = "required" if action.required else _default(action)
+    default = "required" if action.required else _argument_default(action)
     meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
     cells = (", ".join(f"`{name}`" for name in names), default, meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _default(action: argparse.Action) -> str:
+def _argument_default(action: argparse.Action) -> str:
     """Empty where there is none. A duration stands in seconds here, and as it is written in its metavar ("7d")."""
     value, metavar = action.default, action.metavar
     if isinstance(value, float) and isinstance(metavar, str) and metavar[:1].isdigit():

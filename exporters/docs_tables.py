@@ -40,11 +40,11 @@ def _rows(schema: Schema, record: Schema, prefix: str) -> Iterator[Row]:
             inner, suffix = _record(schema, part)
             yield from _rows(schema, inner, f"{prefix}{key}{suffix}.")
             continue
-        default = "required" if key in required else _default(part.get("default"))
+        default = "required" if key in required else _schema_default(part.get("default"))
         yield f"`{prefix}{key}`", _kind(schema, part), default, part.get("description", "")
 
 
-def _default(value: object) -> str:
+def _schema_default(value: object) -> str:
     if value is None or value in ([], {}):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from exporters.engine_rows import Of, Rendered, alert, last_minutes
-from exporters.engine_series import Unable
+from exporters.engine_rows import RenderedRule, TierScope, alert, last_minutes
+from exporters.engine_series import UnsupportedSeriesError
 from exporters.rule_files import duration
 from rules.judging import SEPARATE
 from rules.rule import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class BandQuery:
     """How a signal reads over a window, how much stands behind it ("" where that is not asked), and its series."""
 
     over: Callable[[str], str]
@@ -26,10 +26,10 @@ class Signal:
     needs: tuple[str, ...]
 
 
-def _mean(family: str) -> Callable[[Of], Signal]:
-    def of_tier(of: Of) -> Signal:
+def _mean(family: str) -> Callable[[TierScope], BandQuery]:
+    def of_tier(of: TierScope) -> BandQuery:
         one = of.series(family)
-        return Signal(
+        return BandQuery(
             over=lambda window: (
                 f"avg(max without ({', '.join(one.repeats)}) (avg_over_time({one.selector()}[{window}])))"
             ),
@@ -40,10 +40,10 @@ def _mean(family: str) -> Callable[[Of], Signal]:
     return of_tier
 
 
-def _ratio(above: str, below: str) -> Callable[[Of], Signal]:
-    def of_tier(of: Of) -> Signal:
+def _ratio(above: str, below: str) -> Callable[[TierScope], BandQuery]:
+    def of_tier(of: TierScope) -> BandQuery:
         some, whole = of.series(above), of.series(below)
-        return Signal(
+        return BandQuery(
             over=lambda window: f"{some.increase(window)} / ({whole.increase(window)} > 0)",
             weight=whole.increase,
             needs=(some.selector(), whole.selector()),
@@ -52,7 +52,7 @@ def _ratio(above: str, below: str) -> Callable[[Of], Signal]:
     return of_tier
 
 
-SIGNALS: Mapping[str, Callable[[Of], Signal]] = {
+SIGNALS: Mapping[str, Callable[[TierScope], BandQuery]] = {
     "kv_utilization": _mean("kv_utilization"),
     "prefix_hit_ratio": _ratio("prefix_hit_tokens", "prefix_queried_tokens"),
 }
@@ -61,25 +61,25 @@ SIGNALS: Mapping[str, Callable[[Of], Signal]] = {
 SIDES: tuple[tuple[str, str], ...] = (("below", "<"), ("above", ">"))
 
 
-def band(rule: Rule, of: Of) -> Rendered:
+def band(rule: Rule, of: TierScope) -> RenderedRule:
     """The rule's outer limit stays unsaid: a ticket is a ticket. Raises Unable for other signals, and without its plan."""
     make = SIGNALS.get(rule.signal)
     if make is None:
-        raise Unable(f"{rule.signal} is no plain gauge and no ratio of two counters of the engine")
+        raise UnsupportedSeriesError(f"{rule.signal} is no plain gauge and no ratio of two counters of the engine")
     part: object = of.plan
     for name in rule.needs.split(".") if rule.needs else ():
         part = getattr(part, name, None)
     if part is None:
-        raise Unable(f"the plan has no {rule.needs}")
+        raise UnsupportedSeriesError(f"the plan has no {rule.needs}")
     signal = make(of)
     sides = [(sign, rule.thresholds[name].value) for name, sign in SIDES if name in rule.thresholds]
     expr = "\nor\n".join(_outside(rule, signal, sign, limit) for sign, limit in sides)
     healthy = " and ".join(f"{'at least' if sign == '<' else 'at most'} {limit:.0%}" for sign, limit in sides)
     observed = f"{rule.about} {{{{ $value | humanizePercentage }}}}; expected {healthy}"
-    return Rendered(alerts=(alert(rule, of, expr, observed, rule.loudness),), needs=signal.needs)
+    return RenderedRule(alerts=(alert(rule, of, expr, observed, rule.loudness),), needs=signal.needs)
 
 
-def _outside(rule: Rule, signal: Signal, sign: str, limit: float) -> str:
+def _outside(rule: Rule, signal: BandQuery, sign: str, limit: float) -> str:
     hold, last = duration(rule.window_seconds), duration(60 * last_minutes(rule))
     minutes = duration(rule.window_seconds - 60)
     lines = [

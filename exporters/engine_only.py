@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporters.engine_bands import band
-from exporters.engine_rows import ROWS, WHY_NOT, Of, Rendered
-from exporters.engine_series import Unable, engine_named
+from exporters.engine_rows import ROWS, WHY_NOT, RenderedRule, TierScope
+from exporters.engine_series import UnsupportedSeriesError, engine_named
 from exporters.engine_slo import slo_burn
 from exporters.rule_files import Alert, Group, Record, rule_file
 from exporters.rule_words import alerting_url, common_labels
-from rules.catalogue import BY_NAME, RULES, Loudness, Rule, Way
+from rules.catalogue import BY_NAME, RULES, Rule, Severity, Way
 from rules.plan import Plan
 
-BY_WAY: Mapping[Way, Callable[[Rule, Of], Rendered]] = {Way.BURN: slo_burn, Way.BAND: band}
+BY_WAY: Mapping[Way, Callable[[Rule, TierScope], RenderedRule]] = {Way.BURN: slo_burn, Way.BAND: band}
 """Ways of judging that read the same for every rule; single rules are `exporters.engine_rows.ROWS`."""
 
 MATCHERS = re.compile(
@@ -43,7 +43,7 @@ MISSING_SERIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EngineRulesOptions:
     """What the file is for: the plan and where it came from, and, where given, one engine and a selector.
 
     `selector` holds label matchers, in which {tier} and {model} stand for the tier's name and its model.
@@ -55,7 +55,7 @@ class Asked:
     selector: str = ""
 
 
-def engine_only_text(asked: Asked) -> str:
+def engine_only_text(asked: EngineRulesOptions) -> str:
     """The file. Raises Unable where no tier can be written, or tiers could not be told apart."""
     tiers = dict(_tiers(asked))
     _told_apart(tiers)
@@ -72,7 +72,7 @@ def engine_only_text(asked: Asked) -> str:
     return rule_file("\n".join((head, "", MISSING_HEAD, *_missing_lines(missing))), groups)
 
 
-def _tiers(asked: Asked) -> Iterator[tuple[str, Of]]:
+def _tiers(asked: EngineRulesOptions) -> Iterator[tuple[str, TierScope]]:
     if asked.engine:
         engine_named(asked.engine)
     for name, plan in asked.plan.tiers.items():
@@ -80,23 +80,27 @@ def _tiers(asked: Asked) -> Iterator[tuple[str, Of]]:
             continue
         engine = engine_named(plan.engine)
         if not asked.selector and not engine.model_label:
-            raise Unable(f"{engine.title} puts no model on its metrics: give a --selector that finds tier {name}")
+            raise UnsupportedSeriesError(
+                f"{engine.title} puts no model on its metrics: give a --selector that finds tier {name}"
+            )
         pattern = asked.selector or f'{engine.model_label}="{{model}}"'
         selector = pattern.replace("{tier}", _quoted(name)).replace("{model}", _quoted(plan.model))
         if not MATCHERS.fullmatch(selector):
-            raise Unable(f'--selector: {selector} is no list of label matchers, such as tier="{{tier}}"')
+            raise UnsupportedSeriesError(
+                f'--selector: {selector} is no list of label matchers, such as tier="{{tier}}"'
+            )
         on_up = bool(asked.selector) and not (engine.model_label and engine.model_label in selector)
-        yield name, Of(tier=name, plan=plan, engine=engine, selector=selector, on_up=on_up)
+        yield name, TierScope(tier=name, plan=plan, engine=engine, selector=selector, on_up=on_up)
 
 
-def _told_apart(tiers: Mapping[str, Of]) -> None:
+def _told_apart(tiers: Mapping[str, TierScope]) -> None:
     if not tiers:
-        raise Unable("no tier of the plan runs that engine")
+        raise UnsupportedSeriesError("no tier of the plan runs that engine")
     first: dict[str, str] = {}
     for name, of in tiers.items():
         other = first.setdefault(of.selector, name)
         if other != name:
-            raise Unable(
+            raise UnsupportedSeriesError(
                 f"tiers {other} and {name} are both found by {of.selector}: give a --selector with {{tier}} in it"
             )
 
@@ -105,24 +109,26 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _rendered(rule: Rule, of: Of) -> Rendered:
+def _rendered(rule: Rule, of: TierScope) -> RenderedRule:
     write = ROWS.get(rule.name) or BY_WAY.get(rule.way)
     if write is None:
-        raise Unable(WHY_NOT.get(rule.way, f"no PromQL is written for this way of judging ({rule.way.value})"))
+        raise UnsupportedSeriesError(
+            WHY_NOT.get(rule.way, f"no PromQL is written for this way of judging ({rule.way.value})")
+        )
     return write(rule, of)
 
 
-def _of_tier(of: Of) -> tuple[dict[str, Rendered], dict[str, str]]:
+def _of_tier(of: TierScope) -> tuple[dict[str, RenderedRule], dict[str, str]]:
     found, reasons = {}, {}
     for rule in RULES:
         try:
             found[rule.name] = _rendered(rule, of)
-        except Unable as why:
+        except UnsupportedSeriesError as why:
             reasons[rule.name] = str(why)
     return found, reasons
 
 
-def _groups(tier: str, found: Mapping[str, Rendered]) -> Iterator[Group]:
+def _groups(tier: str, found: Mapping[str, RenderedRule]) -> Iterator[Group]:
     """What must be quick, and the objectives apart: their windows are long, and asking for them every 15 s would be dear."""
     quick = [one for name, one in found.items() if BY_NAME[name].way is not Way.BURN]
     burning = [one for name, one in found.items() if BY_NAME[name].way is Way.BURN]
@@ -134,7 +140,7 @@ def _groups(tier: str, found: Mapping[str, Rendered]) -> Iterator[Group]:
         yield Group(name=f"sizewatch-engine-{tier}-objectives", interval_seconds=60.0, rows=_rows(burning))
 
 
-def _rows(several: Sequence[Rendered]) -> tuple[Record | Alert, ...]:
+def _rows(several: Sequence[RenderedRule]) -> tuple[Record | Alert, ...]:
     records = (record for one in several for record in one.records)
     return (*records, *(alert for one in several for alert in one.alerts))
 
@@ -145,7 +151,7 @@ def _absent(tier: str, needs: tuple[str, ...]) -> Alert:
         expr="\nor\n".join(f"absent({need})" for need in needs),
         hold_seconds=600.0,
         keep_seconds=300.0,
-        labels=(("tier", tier), *common_labels(Loudness.TICKET)),
+        labels=(("tier", tier), *common_labels(Severity.TICKET)),
         annotations=(
             ("summary", f"{tier}: series that the rules read are not there"),
             (

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from exporters.alertmanager import runbook_url
-from exporters.engine_series import Series, Unable, series
+from exporters.engine_series import EngineSelector, UnsupportedSeriesError, series
 from exporters.prometheus_rules import hold_seconds
 from exporters.rule_files import Alert, Pairs, Record, duration
 from exporters.rule_words import common_labels, first_step
 from rules.bounds import CONFIDENCE
-from rules.catalogue import Loudness, Rule, Way
+from rules.catalogue import Rule, Severity, Way
 from rules.curve import RPS_TOLERANCE, Curve
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.judging import SEPARATE
 from rules.plan import TierPlan
 
@@ -65,7 +65,7 @@ WHY_NOT: Mapping[Way, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Of:
+class TierScope:
     """What a row is written for: a tier, its plan, its engine, and the selector of its series.
 
     `on_up` says whether the selector's labels are a target's own, so that `up` has them too.
@@ -73,11 +73,11 @@ class Of:
 
     tier: str
     plan: TierPlan
-    engine: Engine
+    engine: EngineTable
     selector: str
     on_up: bool
 
-    def series(self, family: str) -> Series:
+    def series(self, family: str) -> EngineSelector:
         return series(self.engine, family, self.selector)
 
     @property
@@ -86,7 +86,7 @@ class Of:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedRule:
     """The records and alerts of one rule, and the series without which they would be silent."""
 
     records: tuple[Record, ...] = ()
@@ -94,24 +94,24 @@ class Rendered:
     needs: tuple[str, ...]
 
 
-def told(name: str, of: Of) -> str:
+def record_rule(name: str, of: TierScope) -> str:
     """A record of this tier."""
     return f'{name}{{tier="{of.tier}"}}'
 
 
-def at_least(name: str, of: Of) -> Record:
+def lower_bound_rule(name: str, of: TierScope) -> Record:
     """Beside a record that counts events: the 99.9 % lower bound of how many were to be expected.
 
     Garwood's bound of a Poisson mean (1936), by Wilson and Hilferty's cube root: below the exact one of `rules.bounds`,
     by less than 2 % from 10 events on.
     """
     what, window = name.removeprefix("tier:").split(":")
-    count = told(name, of)
+    count = record_rule(name, of)
     bound = f"{count}\n* (1 - 1 / (9 * {count}) - {Z} / (3 * sqrt({count}))) ^ 3"
     return Record(name=f"tier:{what}_at_least:{window}", expr=bound, labels=of.label)
 
 
-def alert(rule: Rule, of: Of, expr: str, observed: str, loudness: Loudness, *more: Pairs) -> Alert:
+def alert(rule: Rule, of: TierScope, expr: str, observed: str, loudness: Severity, *more: Pairs) -> Alert:
     """An alert under the rule's name, with its runbook; `observed` is a template that says what was seen."""
     told_apart = tuple(pair for pairs in more for pair in pairs)
     description = "\n".join(
@@ -136,7 +136,7 @@ def last_minutes(rule: Rule) -> int:
     return max(1, int(rule.window_seconds / 4 // 60))
 
 
-def kv_eviction(rule: Rule, of: Of) -> Rendered:
+def kv_eviction(rule: Rule, of: TierScope) -> RenderedRule:
     """Preemptions per finished request, surely above the limit, in the last quarter and in three separate minutes."""
     events, finished = of.series("preemptions"), of.series("requests_finished")
     hold, limit = duration(rule.window_seconds), rule.thresholds["warning"].value
@@ -144,8 +144,8 @@ def kv_eviction(rule: Rule, of: Of) -> Rendered:
         Record(name=f"tier:sizewatch_engine_{what}:increase{hold}", expr=one.increase(hold), labels=of.label)
         for what, one in (("preemptions", events), ("requests", finished))
     )
-    bound = at_least(counted[0].name, of)
-    preempted, requests = (told(record.name, of) for record in counted)
+    bound = lower_bound_rule(counted[0].name, of)
+    preempted, requests = (record_rule(record.name, of) for record in counted)
 
     def ratio(window: str) -> str:
         return f"{events.increase(window)}\n  / clamp_min({finished.increase(window)}, 1)\n  > {limit:g}"
@@ -154,24 +154,24 @@ def kv_eviction(rule: Rule, of: Of) -> Rendered:
     expr = "\n".join(
         (
             f"{preempted} / clamp_min({requests}, 1) > {limit:g}",
-            f"and {told(bound.name, of)} > {limit:g} * clamp_min({requests}, 1)",
+            f"and {record_rule(bound.name, of)} > {limit:g} * clamp_min({requests}, 1)",
             f"and on () (\n  {ratio(last)}\n)",
             f"and on () count_over_time((\n  {ratio('1m')}\n)[{minutes}:1m]) >= {SEPARATE}",
         )
     )
     observed = f"{{{{ $value | humanizePercentage }}}} preemptions a finished request; expected below {limit:.0%}"
-    return Rendered(
+    return RenderedRule(
         records=(*counted, bound),
-        alerts=(alert(rule, of, expr, observed, Loudness.TICKET),),
+        alerts=(alert(rule, of, expr, observed, Severity.TICKET),),
         needs=(events.selector(), finished.selector()),
     )
 
 
-def load_beyond(rule: Rule, of: Of) -> Rendered:
+def load_beyond(rule: Rule, of: TierScope) -> RenderedRule:
     """A replica above the benchmark's highest point in three separate minutes and in most of the last quarter."""
     curve = Curve.from_plan(of.plan)
     if curve is None:
-        raise Unable("the plan has no benchmark curve for it")
+        raise UnsupportedSeriesError("the plan has no benchmark curve for it")
     finished = of.series("requests_finished")
     beyond = f"  {finished.increase('1m', by_replica=True)} / 60 > {curve.top_rps * (1 + RPS_TOLERANCE):.6g}"
     needs = [finished.selector()]
@@ -190,32 +190,32 @@ def load_beyond(rule: Rule, of: Of) -> Rendered:
         )
     )
     observed = f"more than the benchmark's {curve.top_rps:g} requests/s in {{{{ $value }}}} of the last minutes"
-    return Rendered(alerts=(alert(rule, of, expr, observed, Loudness.TICKET),), needs=tuple(needs))
+    return RenderedRule(alerts=(alert(rule, of, expr, observed, Severity.TICKET),), needs=tuple(needs))
 
 
-def target_down(rule: Rule, of: Of) -> Rendered:
+def target_down(rule: Rule, of: TierScope) -> RenderedRule:
     """So many scrapes in a row without a page, by Prometheus' own record of them."""
     return _down(rule, of, f"{_up(of)} == 0", "{{ $labels.instance }} does not answer")
 
 
-def tier_down(rule: Rule, of: Of) -> Rendered:
+def tier_down(rule: Rule, of: TierScope) -> RenderedRule:
     """The same of every target of the tier at once."""
     return _down(rule, of, f"max({_up(of)}) == 0", "no replica answers")
 
 
-def _up(of: Of) -> str:
+def _up(of: TierScope) -> str:
     if not of.on_up:
-        raise Unable("`up` carries labels of the target only: give a --selector of such labels")
+        raise UnsupportedSeriesError("`up` carries labels of the target only: give a --selector of such labels")
     return f"up{{{of.selector}}}"
 
 
-def _down(rule: Rule, of: Of, expr: str, observed: str) -> Rendered:
+def _down(rule: Rule, of: TierScope, expr: str, observed: str) -> RenderedRule:
     hold = (rule.thresholds["misses"].value - 1) * SCRAPE_SECONDS
     one = replace(alert(rule, of, expr, observed, rule.loudness), hold_seconds=hold, keep_seconds=60.0)
-    return Rendered(alerts=(one,), needs=(_up(of),))
+    return RenderedRule(alerts=(one,), needs=(_up(of),))
 
 
-def telemetry_stale(rule: Rule, of: Of) -> Rendered:
+def telemetry_stale(rule: Rule, of: TierScope) -> RenderedRule:
     """The engine has not stepped although its page claims requests or a filled cache, at every scrape of that time."""
     steps = of.series("engine_steps")
     window = duration(rule.thresholds["seconds"].value)
@@ -223,13 +223,13 @@ def telemetry_stale(rule: Rule, of: Of) -> Rendered:
     claimed = " or ".join(f"max by (instance) (min_over_time({one.selector()}[{window}])) > 0" for one in claims)
     expr = f"{steps.increase(window, by_replica=True)} == 0\nand ({claimed})"
     observed = f"{{{{ $labels.instance }}}} has not stepped for {window}"
-    return Rendered(
-        alerts=(alert(rule, of, expr, observed, Loudness.TICKET),),
+    return RenderedRule(
+        alerts=(alert(rule, of, expr, observed, Severity.TICKET),),
         needs=(steps.selector(), *(one.selector() for one in claims)),
     )
 
 
-ROWS: Mapping[str, Callable[[Rule, Of], Rendered]] = {
+ROWS: Mapping[str, Callable[[Rule, TierScope], RenderedRule]] = {
     "KvEviction": kv_eviction,
     "LoadBeyondBenchmark": load_beyond,
     "TargetDown": target_down,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.engines.registry import ENGINES
-from rules.engines.table import Across, Engine, Match, Row
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 
 PREFIXES: Mapping[str, str] = {"vllm_": "vllm:", "sglang_": "sglang:", "llamacpp_": "llamacpp:"}
 """The tables spell ':' as '_'; so are the names on the page."""
@@ -34,12 +34,12 @@ series, and the file's own EngineMetricsAbsent says so.
 """
 
 
-class Unable(ValueError):
+class UnsupportedSeriesError(ValueError):
     """A rule or a family that cannot be written in PromQL for this engine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class EngineSelector:
     """The series of one family of one tier: name and label matchers."""
 
     name: str
@@ -64,40 +64,51 @@ class Series:
         return f"max without ({', '.join(self.repeats)}) ({expr})" if self.repeats else expr
 
 
-def engine_named(name: str, engines: tuple[Engine, ...] = ENGINES) -> Engine:
+def engine_named(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable:
     """The newest generation of an engine. Raises Unable for a stranger."""
     found = next((engine for engine in engines if engine.name == name), None)
     if found is None:
         known = ", ".join(sorted({engine.name for engine in engines}))
-        raise Unable(f"no engine is called {name}; sizewatch knows {known}")
+        raise UnsupportedSeriesError(f"no engine is called {name}; sizewatch knows {known}")
     return found
 
 
-def series(engine: Engine, family: str, selector: str) -> Series:
+def series(engine: EngineTable, family: str, selector: str) -> EngineSelector:
     """The series of a family as the newest scanned release prints them. Raises Unable where a selector is not enough."""
     row = next((row for row in engine.rows if row.family == family and not row.until), None)
     if row is None:
-        raise Unable(f"{engine.title} does not expose {family}")
-    if row.plus or row.by or row.factor_fact or row.zero_with or row.factor != 1 or row.across is Across.NEWEST_NAMES:
-        raise Unable(f"{engine.title} gives {family} only to who reads more than one series of the page")
-    return Series(
+        raise UnsupportedSeriesError(f"{engine.title} does not expose {family}")
+    if (
+        row.plus
+        or row.by
+        or row.factor_fact
+        or row.zero_with
+        or row.factor != 1
+        or row.across is LabelAggregation.NEWEST_NAMES
+    ):
+        raise UnsupportedSeriesError(
+            f"{engine.title} gives {family} only to who reads more than one series of the page"
+        )
+    return EngineSelector(
         name=_written(row.sample.removesuffix("_bucket")),
         matchers=(*(part for part in (selector,) if part), *_matchers(row)),
         repeats=engine.repeats,
     )
 
 
-def edge_above(engine: Engine, family: str, limit: float) -> float:
+def edge_above(engine: EngineTable, family: str, limit: float) -> float:
     """The first bucket edge at or above `limit` (same unit): what is beyond it is certainly beyond the limit.
 
     Raises Unable where the edges are not known or all lie below.
     """
     edges = EDGES.get((engine.name, family))
     if edges is None:
-        raise Unable(f"the bucket edges of {engine.title}'s {family} are not in the table")
+        raise UnsupportedSeriesError(f"the bucket edges of {engine.title}'s {family} are not in the table")
     found = next((edge for edge in edges if edge >= limit), None)
     if found is None:
-        raise Unable(f"{limit:g} lies beyond the last bucket edge of {engine.title}'s {family}, {edges[-1]:g}")
+        raise UnsupportedSeriesError(
+            f"{limit:g} lies beyond the last bucket edge of {engine.title}'s {family}, {edges[-1]:g}"
+        )
     return found
 
 
@@ -114,7 +125,7 @@ def _written(source: str) -> str:
     return source
 
 
-def _matchers(row: Row) -> tuple[str, ...]:
+def _matchers(row: SourceRow) -> tuple[str, ...]:
     return (*(f'{label}="{value}"' for label, value in row.where), *(_matcher(match) for match in row.matches))
 
 

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporters.alertmanager import runbook_url
-from exporters.engine_rows import Of, Rendered, at_least, told
-from exporters.engine_series import Series, Unable, edge_above, le
+from exporters.engine_rows import RenderedRule, TierScope, lower_bound_rule, record_rule
+from exporters.engine_series import EngineSelector, UnsupportedSeriesError, edge_above, le
 from exporters.prometheus_rules import KEEP, hold_seconds
 from exporters.rule_files import Alert, Record, duration
 from exporters.rule_words import common_labels, first_step
 from rules.judging import SEPARATE
 from rules.judging_burn import RUNGS
-from rules.rule import Loudness, Rule
+from rules.rule import Rule, Severity
 from rules.verdicts import Status
 
-LOUD: Mapping[Status, Loudness] = {Status.CRITICAL: Loudness.PAGE, Status.WARNING: Loudness.TICKET}
+LOUD: Mapping[Status, Severity] = {Status.CRITICAL: Severity.PAGE, Status.WARNING: Severity.TICKET}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Objective:
     """What is promised, and what stands for it: a family's series and the bucket edge next to the promise (seconds)."""
 
     rule: Rule
-    of: Of
-    series: Series
+    of: TierScope
+    series: EngineSelector
     promised: float
     edge: float
 
@@ -41,15 +41,15 @@ class Objective:
     def name(self, what: str, how: str) -> str:
         return f"tier:sizewatch_engine_{self.rule.family.removesuffix('_seconds')}_{what}:{how}"
 
-    def told(self, what: str, how: str) -> str:
-        return told(self.name(what, how), self.of)
+    def select_record(self, what: str, how: str) -> str:
+        return record_rule(self.name(what, how), self.of)
 
 
-def slo_burn(rule: Rule, of: Of) -> Rendered:
+def slo_burn(rule: Rule, of: TierScope) -> RenderedRule:
     """The ladder of one objective. Raises Unable where the plan has none, or no bucket edge can show it."""
     promised = getattr(of.plan.slo, rule.needs.removeprefix("slo."))
     if promised is None:
-        raise Unable(f"the plan has no {rule.needs}")
+        raise UnsupportedSeriesError(f"the plan has no {rule.needs}")
     objective = Objective(
         rule=rule,
         of=of,
@@ -61,11 +61,11 @@ def slo_burn(rule: Rule, of: Of) -> Rendered:
         [duration(rule.thresholds[f"{rung}_{which}_seconds"].value) for rung, _ in RUNGS] for which in ("long", "short")
     )
     records = [record for window in dict.fromkeys(("1m", *shorts, *longs)) for record in _counts(objective, window)]
-    share = f"{objective.told('slow', 'increase1m')}\n/ {objective.told('requests', 'increase1m')}"
+    share = f"{objective.select_record('slow', 'increase1m')}\n/ {objective.select_record('requests', 'increase1m')}"
     records.append(objective.record("slow", "ratio1m", share))
-    records += [at_least(objective.name("slow", f"increase{window}"), of) for window in longs]
+    records += [lower_bound_rule(objective.name("slow", f"increase{window}"), of) for window in longs]
     series = objective.series
-    return Rendered(
+    return RenderedRule(
         records=tuple(records),
         alerts=tuple(_alert(objective, rung, status) for rung, status in RUNGS),
         needs=(series.selector(suffix="_count"), series.selector(le(objective.edge), suffix="_bucket")),
@@ -79,7 +79,7 @@ def _counts(objective: Objective, window: str) -> tuple[Record, Record]:
     return (
         objective.record("requests", f"increase{window}", seen),
         objective.record(
-            "slow", f"increase{window}", f"{objective.told('requests', f'increase{window}')}\n- on () {fast}"
+            "slow", f"increase{window}", f"{objective.select_record('requests', f'increase{window}')}\n- on () {fast}"
         ),
     )
 
@@ -106,14 +106,14 @@ def _alert(objective: Objective, rung: str, status: Status) -> Alert:
 def _expr(objective: Objective, rate: float, long_seconds: float, short: str) -> str:
     thresholds, long = objective.rule.thresholds, duration(long_seconds)
     limit, needed = f"{rate * thresholds['allowed_share'].value:g}", f"{thresholds['minimum_requests'].value:g}"
-    slow, seen = (objective.told(what, f"increase{long}") for what in ("slow", "requests"))
-    lately_slow, lately = (objective.told(what, f"increase{short}") for what in ("slow", "requests"))
-    minutes = objective.told("slow", "ratio1m")
+    slow, seen = (objective.select_record(what, f"increase{long}") for what in ("slow", "requests"))
+    lately_slow, lately = (objective.select_record(what, f"increase{short}") for what in ("slow", "requests"))
+    minutes = objective.select_record("slow", "ratio1m")
     known = f"clamp_max(count_over_time({minutes}[{long}]) / {long_seconds / 60:g}, 1)"
     return "\n".join(
         (
             f"{slow} / {seen} > {limit}",
-            f"and {objective.told('slow_at_least', f'increase{long}')} * {known} > {limit} * {seen}",
+            f"and {objective.select_record('slow_at_least', f'increase{long}')} * {known} > {limit} * {seen}",
             f"and {lately_slow} > {limit} * {lately}",
             f"and {seen} >= {needed} and {lately} >= {needed}",
             f"and count_over_time(({minutes} > {limit})[{long}:1m]) >= {SEPARATE}",

@@ -12,9 +12,9 @@ from exporters.markdown import table
 from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import ENGINES
 from rules.engines.support import Support, exposures
-from rules.engines.table import Across, Engine, Match, Row
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 
-HEAD = """\
+ENGINES_HEAD = """\
 # Engines
 
 <!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
@@ -33,14 +33,14 @@ values are added up unless the note says otherwise."""
 def engines_page() -> str:
     """The whole page."""
     head, rows = matrix(ENGINES)
-    parts = [HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
+    parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
     parts += [part for engine in ENGINES for part in _engine(engine)]
     parts += ["## On the page of any engine", "Left alone, by the start of the name:"]
     parts.append(table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in ALONGSIDE)))
     return "\n\n".join(parts) + "\n"
 
 
-def _engine(engine: Engine) -> Iterator[str]:
+def _engine(engine: EngineTable) -> Iterator[str]:
     yield f"## {engine.label}"
     if engine.scanned:
         yield f"`engine: {engine.name}`; releases {', '.join(engine.scanned)}."
@@ -55,10 +55,10 @@ def _engine(engine: Engine) -> Iterator[str]:
         yield table(("names", "why"), ((f"`{one.prefix}...`", one.why) for one in engine.ignored))
 
 
-def _row(row: Row) -> tuple[str, ...]:
+def _row(row: SourceRow) -> tuple[str, ...]:
     where = [f'{label}="{value}"' for label, value in row.where] + [_match(match) for match in row.matches]
     source = row.source + (f"{{{','.join(where)}}}" if where else "")
-    ways = [row.across.value.replace("_", " ")] if row.across is not Across.SUM else []
+    ways = [row.across.value.replace("_", " ")] if row.across is not LabelAggregation.SUM else []
     ways += [f"its `_{row.part}`"] if row.part else []
     ways += [f"plus `{more}`" for more in row.plus]
     ways += [f"by `{row.by}`"] if row.by else []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rules.engines.support import Exposure, Support, engine_signals, exposures
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 
 SHORT = {Support.KNOWN: "known", Support.BOUNDED: "bounded", Support.NOT_EXPOSED: "-"}
 
@@ -26,14 +26,14 @@ def cell(exposure: Exposure) -> str:
     return f"{text} from {since}" if before[0] is Support.NOT_EXPOSED else f"{text}, {SHORT[before[0]]} to {before[2]}"
 
 
-def matrix(engines: Sequence[Engine]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def matrix(engines: Sequence[EngineTable]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Head and rows: a signal a row, an engine generation a column."""
     columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
     rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
     return ("signal", *(engine.label for engine in engines)), rows
 
 
-def engines_text(engines: Sequence[Engine]) -> str:
+def engines_text(engines: Sequence[EngineTable]) -> str:
     """The matrix for a terminal; of one engine alone every signal with its source or the reason why there is none."""
     if len(engines) == 1:
         return _one(engines[0])
@@ -47,7 +47,7 @@ LEGEND = (
 )
 
 
-def _one(engine: Engine) -> str:
+def _one(engine: EngineTable) -> str:
     lines = [engine.label + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
     rows = [(e.signal, cell(e), _said(e)) for e in exposures(engine)]
     return "\n".join([*lines, _columns(rows)])
@@ -64,7 +64,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def engines_json(engines: Iterable[Engine]) -> dict[str, Any]:
+def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
     """The same for a program."""
     return {
         "schema": 1,
@@ -83,4 +83,4 @@ def engines_json(engines: Iterable[Engine]) -> dict[str, Any]:
 
 def _exposure_json(exposure: Exposure) -> dict[str, Any]:
     spans = [{"support": support.value, "from": first, "to": last} for support, first, last in exposure.spans]
-    return {"support": exposure.newest.value, "spans": spans, "why": exposure.why}
+    return {"support": exposure.newest_support.value, "spans": spans, "why": exposure.why}

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporters.status import AgentStatus, TierStatus
-from rules.catalogue import BY_NAME, Loudness
-from rules.episodes import Episode
+from rules.catalogue import BY_NAME, Severity
+from rules.episodes import Finding
 from rules.signals import Gap
 from rules.verdicts import FIRING, SEVERITY, Certainty, Status, Subject, Unknown, Verdict
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Reasons that stay until plan or engine change; the others pass, or somebody must look."""
 
-_LOUDNESS = {Loudness.PAGE.value: 2, Loudness.TICKET.value: 1, Loudness.REPORT.value: 0}
+_LOUDNESS = {Severity.PAGE.value: 2, Severity.TICKET.value: 1, Severity.REPORT.value: 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ActiveFinding:
     """Something that fires. `since` is the start of its episode (unix seconds, None where no episode is open yet);
     `silent` is why its rule cannot judge at the moment, None while it can. The verdict is then the worst it said.
     """
@@ -45,7 +45,7 @@ class Headline:
     detail: str
 
 
-def findings(tier: TierStatus) -> tuple[Finding, ...]:
+def findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """What fires in a tier, the worst first: severity, certainty, loudness, then the one that began first.
 
     What is for the report only (DESIGN 3.10) is not among them: `remarks`.
@@ -53,37 +53,37 @@ def findings(tier: TierStatus) -> tuple[Finding, ...]:
     return tuple(finding for finding in _every(tier) if not _for_report(finding))
 
 
-def remarks(tier: TierStatus) -> tuple[Finding, ...]:
+def remarks(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """What fires and is for the report only: nobody need look at it now, and it spoils no tier's state."""
     return tuple(finding for finding in _every(tier) if _for_report(finding))
 
 
-def _for_report(finding: Finding) -> bool:
+def _for_report(finding: ActiveFinding) -> bool:
     rule = BY_NAME.get(finding.verdict.rule)
-    return rule is not None and rule.loudness is Loudness.REPORT
+    return rule is not None and rule.loudness is Severity.REPORT
 
 
-def _every(tier: TierStatus) -> tuple[Finding, ...]:
+def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     open_episodes = {(e.rule, e.subject): e for e in tier.episodes if e.ended_at is None}
     found = []
     for answer in tier.answers:
         episode = open_episodes.pop((answer.rule, answer.subject), None)
         if isinstance(answer, Verdict) and answer.status in FIRING:
-            found.append(Finding(verdict=answer, since=episode.started_at if episode else None))
+            found.append(ActiveFinding(verdict=answer, since=episode.started_at if episode else None))
         elif isinstance(answer, Unknown) and episode is not None:
-            found.append(Finding(verdict=episode.worst, since=episode.started_at, silent=answer))
-    found += [Finding(verdict=episode.worst, since=episode.started_at) for episode in open_episodes.values()]
+            found.append(ActiveFinding(verdict=episode.worst, since=episode.started_at, silent=answer))
+    found += [ActiveFinding(verdict=episode.worst, since=episode.started_at) for episode in open_episodes.values()]
     return tuple(sorted(found, key=_rank))
 
 
-def _rank(finding: Finding) -> tuple[int, bool, int, float]:
+def _rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
     verdict, rule = finding.verdict, BY_NAME.get(finding.verdict.rule)
     loudness = _LOUDNESS[rule.loudness.value] if rule else 0
     likely = verdict.certainty is not Certainty.CERTAIN
     return -SEVERITY[verdict.status], likely, -loudness, finding.since if finding.since is not None else verdict.t
 
 
-def ended(tier: TierStatus) -> tuple[Episode, ...]:
+def ended_findings(tier: TierStatus) -> tuple[Finding, ...]:
     """The episodes of the last day that are over, newest first."""
     return tuple(episode for episode in tier.episodes if episode.ended_at is not None)
 
@@ -93,7 +93,7 @@ def unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
     return tuple(answer for answer in tier.answers if isinstance(answer, Unknown))
 
 
-def state(tier: TierStatus) -> Status:
+def tier_state(tier: TierStatus) -> Status:
     """The tier's worst finding; unknown where no rule has come to a verdict."""
     found = findings(tier)
     if found:
@@ -118,7 +118,7 @@ def headline(status: AgentStatus) -> Headline:
     return Headline(status=Status.OK, text=text, detail=_unanswered(status))
 
 
-def _firing(status: AgentStatus, every: list[Finding]) -> Headline:
+def _firing(status: AgentStatus, every: list[ActiveFinding]) -> Headline:
     first = every[0]
     critical = sum(finding.verdict.status is Status.CRITICAL for finding in every)
     warnings = _count(len(every) - critical, "warning")

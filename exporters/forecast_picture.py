@@ -12,8 +12,18 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from zoneinfo import ZoneInfo
 
-from exporters.svg_charts import HEIGHT, LONGEST_STEP_SECONDS, WIDTH, Hole, Line, Mark, Moment, Panel, draw_panel
-from rules.projections import Demand
+from exporters.svg_charts import (
+    HEIGHT,
+    LONGEST_STEP_SECONDS,
+    WIDTH,
+    ChartGap,
+    ChartLine,
+    ChartMarker,
+    ChartPoint,
+    SvgChart,
+    draw_panel,
+)
+from rules.projections import ForecastPoint
 from rules.wording import number
 
 Seen = tuple[float, float | None]
@@ -50,7 +60,7 @@ class Picture:
     zone: str
     bin_seconds: float
     seen: tuple[Seen, ...]
-    ahead: tuple[Demand, ...]
+    ahead: tuple[ForecastPoint, ...]
     made_at: float | None = None
 
 
@@ -68,41 +78,41 @@ def _key() -> str:
     return f'<text class="label" x="0" y="11">{_KEY}</text>'
 
 
-def _panel(picture: Picture, start: float, end: float) -> Panel:
+def _panel(picture: Picture, start: float, end: float) -> SvgChart:
     known = [value for _, value in picture.seen if value is not None]
     top = max([*known, *(point.q99 for point in picture.ahead)], default=0.0) or 1.0
     squeeze = (LONGEST_STEP_SECONDS * 2 / 3) / picture.bin_seconds  # the charts take what is 90 s apart for a gap
     made = picture.made_at
-    return Panel(
+    return SvgChart(
         start=start * squeeze,
         end=end * squeeze,
-        lines=_lines(picture, squeeze),
+        lines=_forecast_lines(picture, squeeze),
         top=top * 1.05,
         top_text=number(top * 1.05, "per_second"),
         ticks=tuple((t * squeeze, text) for t, text in _ticks(start, end, picture.zone)),
         limit=None,
-        moments=() if made is None else (Moment(t=made * squeeze, text="the forecast was made", name="made"),),
+        moments=() if made is None else (ChartMarker(t=made * squeeze, text="the forecast was made", name="made"),),
         spoken=picture.title,
     )
 
 
-def _lines(picture: Picture, squeeze: float) -> tuple[Line, ...]:
-    seen = tuple(Mark(t=t * squeeze, low=v, value=v, high=v) for t, v in picture.seen if v is not None)
-    far = tuple(Mark(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q99) for p in picture.ahead)
-    near = tuple(Mark(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q95) for p in picture.ahead)
+def _forecast_lines(picture: Picture, squeeze: float) -> tuple[ChartLine, ...]:
+    seen = tuple(ChartPoint(t=t * squeeze, low=v, value=v, high=v) for t, v in picture.seen if v is not None)
+    far = tuple(ChartPoint(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q99) for p in picture.ahead)
+    near = tuple(ChartPoint(t=p.t * squeeze, low=p.q50, value=p.q50, high=p.q95) for p in picture.ahead)
     return (
-        Line(name="far", marks=far, holes=tuple(_holes(picture.seen, picture.bin_seconds, squeeze))),
-        Line(name="near", marks=near),
-        Line(name="seen", marks=seen, band=False),
+        ChartLine(name="far", marks=far, holes=tuple(_forecast_gaps(picture.seen, picture.bin_seconds, squeeze))),
+        ChartLine(name="near", marks=near),
+        ChartLine(name="seen", marks=seen, band=False),
     )
 
 
-def _holes(seen: Sequence[Seen], bin_seconds: float, squeeze: float) -> Iterable[Hole]:
+def _forecast_gaps(seen: Sequence[Seen], bin_seconds: float, squeeze: float) -> Iterable[ChartGap]:
     """Bins that are not known, those in a row together."""
     for missing, bins in groupby(seen, key=lambda one: one[1] is None):
         times = [t for t, _ in bins]
         if missing:
-            yield Hole(start=times[0] * squeeze, end=(times[-1] + bin_seconds) * squeeze, reason="not known")
+            yield ChartGap(start=times[0] * squeeze, end=(times[-1] + bin_seconds) * squeeze, reason="not known")
 
 
 def _ticks(start: float, end: float, zone: str) -> list[tuple[float, str]]:

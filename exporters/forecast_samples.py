@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporters import names
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 from exporters.prewarm_worth import Strategy
 from exporters.status import AgentStatus, ForecastHealth, ForecastStatus
-from rules.projections import Demand, Projection
+from rules.projections import ForecastPoint, Projection
 from rules.start_quantiles import StartQuantiles
 
 Samples = Callable[[AgentStatus], Iterator[tuple[tuple[str, ...], float]]]
@@ -36,7 +36,7 @@ def _of_projections(value: Callable[[Projection], float | None]) -> Samples:
     return _of_tiers(lambda one: value(one.forecast.projection) if one.forecast is not None else None)
 
 
-def _demand(which: Callable[[ForecastStatus], Demand | None]) -> Samples:
+def _demand(which: Callable[[ForecastStatus], ForecastPoint | None]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
         for name, forecast in _tiers(status):
             found = which(forecast)
@@ -92,13 +92,13 @@ def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
     return samples
 
 
-def _failures(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+def _forecast_failures(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
     health = status.health.forecasting
     failures = health.failures if health is not None else {}
     return (((kind,), float(number)) for kind, number in sorted(failures.items()))
 
 
-FORECAST_SAMPLES: tuple[tuple[Metric, Samples], ...] = (
+FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.RECOMMENDED, _of_tiers(lambda one: one.recommended)),
     (names.MINIMUM_WARM, _of_tiers(lambda one: one.minimum_warm)),
     (names.FORECAST_RPS, _demand(lambda one: one.at_lead)),
@@ -113,7 +113,7 @@ FORECAST_SAMPLES: tuple[tuple[Metric, Samples], ...] = (
     (names.PREWARM_REPLICA_SECONDS, _worth(lambda one: 3600.0 * one.replica_hours)),
     (names.PREWARM_VIOLATION_SECONDS, _worth(lambda one: 60.0 * one.violation_minutes)),
     (names.FORECAST_RUNS, _of_process(lambda health: health.runs)),
-    (names.FORECAST_FAILURES, _failures),
+    (names.FORECAST_FAILURES, _forecast_failures),
     (names.FORECAST_SECONDS, _of_process(lambda health: health.last_seconds)),
     (names.FORECAST_MEMORY, _of_process(lambda health: health.memory_bytes)),
 )

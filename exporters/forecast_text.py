@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 from exporters.forecast_picture import Picture, Seen, picture_svg
 from exporters.text_table import text_table
-from exporters.time_words import span
-from rules.projections import Demand, Projection
+from exporters.time_words import format_duration
+from rules.projections import ForecastPoint, Projection
 from rules.wording import number
 
 WIDTH = 100
@@ -25,7 +25,7 @@ MOST_ROWS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class ForecastResult:
     """A projection with what it came from: the newest bins `seen`, the shares of the methods that were combined, and
     `notes` that a reader must know ("needs 2 days, has 5 hours: same as now, with its own error")."""
 
@@ -37,50 +37,56 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
 
-def forecast_text(forecast: Forecast) -> str:
+def forecast_text(forecast: ForecastResult) -> str:
     """Head, table, and how the method did lately; of many bins the highest of every block is shown."""
     one = forecast.projection
     made = f"made {_time(one.made_at, forecast.zone)} ({forecast.zone}) by {one.method}"
     lines = [f"{one.tier}: expected requests per second, {made}"]
     for note in forecast.notes:
         lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    lines += ["", *_table(forecast), "", f"  lead      {span(one.horizon_seconds)}", f"  coverage  {covered(one)}"]
-    lines.append(f"  error     {compared(one)}")
+    lines += [
+        "",
+        *_table(forecast),
+        "",
+        f"  lead      {format_duration(one.horizon_seconds)}",
+        f"  coverage  {coverage_text(one)}",
+    ]
+    lines.append(f"  error     {comparison_text(one)}")
     if forecast.weights:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(forecast.weights, key=lambda row: -row[1]))
         lines += textwrap.wrap(shares, WIDTH, initial_indent="  methods   ", subsequent_indent=" " * 12)
     return "\n".join(lines)
 
 
-def _table(forecast: Forecast) -> list[str]:
+def _table(forecast: ForecastResult) -> list[str]:
     points = forecast.projection.points
     if not points:
         return ["  nothing is expected: there is no forecast yet"]
     block = -(-len(points) // MOST_ROWS)
-    rows = [_row(highest(points[at : at + block]), forecast.zone) for at in range(0, len(points), block)]
+    rows = [_row(highest_quantiles(points[at : at + block]), forecast.zone) for at in range(0, len(points), block)]
     table = text_table(("from", "median", "95%", "99%"), rows)
-    several = f"  each row is the highest of {block} bins of {span(forecast.bin_seconds)}"
+    several = f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}"
     return [*(f"  {line}" for line in table), *([several] if block > 1 else [])]
 
 
-def highest(points: tuple[Demand, ...]) -> Demand:
+def highest_quantiles(points: tuple[ForecastPoint, ...]) -> ForecastPoint:
     """The highest quantiles of some bins, at the time of the first."""
     quantiles = {name: max(getattr(point, name) for point in points) for name in ("q50", "q95", "q99")}
-    return Demand(t=points[0].t, **quantiles)
+    return ForecastPoint(t=points[0].t, **quantiles)
 
 
-def _row(point: Demand, zone: str) -> tuple[str, ...]:
+def _row(point: ForecastPoint, zone: str) -> tuple[str, ...]:
     return (_time(point.t, zone), *(number(q, "per_second") for q in (point.q50, point.q95, point.q99)))
 
 
-def covered(one: Projection) -> str:
+def coverage_text(one: Projection) -> str:
     """How often the 95 % quantile was enough, in words."""
     if not one.forecasts:
         return "not known yet: no target has passed"
     return f"{one.covered / one.forecasts:.1%} of {one.forecasts} past targets at or below their 95% quantile"
 
 
-def compared(one: Projection) -> str:
+def comparison_text(one: Projection) -> str:
     """The error beside the naive method, in words; that it is worse is said."""
     if one.error_ratio is None:
         return "not compared yet: no target has passed"
@@ -92,7 +98,7 @@ def _time(t: float, zone: str) -> str:
     return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%a %d %b %H:%M")
 
 
-def forecast_json(forecast: Forecast) -> dict[str, Any]:
+def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
     """The same for a program, every bin; times are unix seconds."""
     one = forecast.projection
     return {
@@ -115,7 +121,7 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def forecast_svg(forecast: Forecast) -> str:
+def forecast_svg(forecast: ForecastResult) -> str:
     """The picture. Raises ValueError where nothing was seen and nothing is expected."""
     one = forecast.projection
     title = f"{one.tier}: requests per second, the median expected and the bands up to 95 % and 99 %"

@@ -11,7 +11,7 @@ from typing import Any
 from exporters.inspect_text import families_text
 from rules.engines.coverage import FamilyUse
 from rules.gpu_names.changes import BY_CODE, FAULTS
-from rules.gpu_names.exporter import GpuExporter, Page
+from rules.gpu_names.exporter import GpuExporter, GpuExporterPage
 from rules.gpu_readout import GPU_NAMES, GpuReadout
 from rules.gpu_windows import COVERED
 from rules.signals import Gap
@@ -25,21 +25,21 @@ _UNITS = {"degrees Celsius": "celsius"}
 _GIB = 1024.0**3
 
 
-def inspect_gpus_text(title: str, exporter: GpuExporter, page: Page, uses: Iterable[FamilyUse]) -> str:
+def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> str:
     """The whole text. Counters are what has been counted so far: one page holds no change."""
     many = f"{len(page.readouts)} GPU{'' if len(page.readouts) == 1 else 's'}"
     lines = [title, f"  {many}; counters so far, for {NO_CHANGE}"]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
         lines += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}"]
-        lines.extend(f"  {name:42} {_shown(name, gpu, exporter, page)}" for name in LISTED)
+        lines.extend(f"  {name:42} {_format_gpu_value(name, gpu, exporter, page)}" for name in LISTED)
     lines += families_text(uses)
     if page.problems:
         lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
     return "\n".join(lines)
 
 
-def inspect_gpus_json(exporter: GpuExporter, page: Page, uses: Iterable[FamilyUse]) -> dict[str, Any]:
+def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:
     """The same for a program."""
     return {
         "schema": 1,
@@ -63,14 +63,14 @@ def _value(name: str, gpu: GpuReadout) -> float | None:
     return gpu.gauges.get(name, gpu.counters.get(name))
 
 
-def _json(name: str, gpu: GpuReadout, exporter: GpuExporter, page: Page) -> dict[str, Any]:
+def _json(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
     value = _value(name, gpu)
     if value is None:
         return {"gap": Gap.NOT_EXPOSED.value, "text": _why_not(name, gpu, exporter, page)}
     return {"value": value, "unit": GPU_NAMES[name].unit, "polled": name in gpu.sampled}
 
 
-def _shown(name: str, gpu: GpuReadout, exporter: GpuExporter, page: Page) -> str:
+def _format_gpu_value(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
     value = _value(name, gpu)
     if value is None:
         return f"{Gap.NOT_EXPOSED.value}: {_why_not(name, gpu, exporter, page)}"
@@ -81,7 +81,7 @@ def _shown(name: str, gpu: GpuReadout, exporter: GpuExporter, page: Page) -> str
     return f"{told} (a poll)" if name in gpu.sampled else told
 
 
-def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: Page) -> str:
+def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
     if name in gpu.gaps:
         return gpu.gaps[name]
     if name in exporter.not_exposed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from exporters import names
 from exporters.rule_files import Alert, Pairs
 from exporters.rule_words import WATCHER_LABELS, alerting_url, common_labels
-from rules.catalogue import Loudness
+from rules.catalogue import Severity
 from rules.signals import Gap
 
 NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
@@ -28,7 +28,7 @@ TURN_AGE_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnlyHere:
+class SelfMonitoringAlert:
     """One row. `reason` tells several rows of one name apart. `until_judged`: a catalogue row of this name replaces it."""
 
     name: str
@@ -36,7 +36,7 @@ class OnlyHere:
     expr: str
     hold_seconds: float
     keep_seconds: float = 300.0
-    loudness: Loudness = Loudness.TICKET
+    loudness: Severity = Severity.TICKET
     summary: str
     description: str
     until_judged: bool = False
@@ -51,17 +51,17 @@ _TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)
 _ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
 _BLIND = f'{names.UNKNOWN.name}{{{names.REASON}=~"{"|".join(NOT_SEEING)}"}}'
 
-ROWS: tuple[OnlyHere, ...] = (
-    OnlyHere(
+ROWS: tuple[SelfMonitoringAlert, ...] = (
+    SelfMonitoringAlert(
         name="SizewatchWatchdog",
         expr="vector(1)",
         hold_seconds=0,
         keep_seconds=0,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         summary="Always firing: Prometheus and Alertmanager still deliver",
         description="A dead man's switch. Send it to something outside that alarms when it stops; nobody reads it.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="AgentDown",
         reason="absent",
         expr=f"absent({names.BUILD_INFO.name})",
@@ -70,7 +70,7 @@ ROWS: tuple[OnlyHere, ...] = (
         description="Prometheus has no agent's page: nothing is judged, and silence means nothing.\n"
         "Next: look at the scrape job's targets in Prometheus, then at the agents.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="AgentDown",
         reason="not_scraped",
         expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
@@ -79,7 +79,7 @@ ROWS: tuple[OnlyHere, ...] = (
         description="What only this agent watches is judged by nobody.\n"
         "Next: is its process up, does /metrics answer, are token and certificate still right?",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="AgentDown",
         reason="tier_not_judged",
         expr=f"{_SEEN}\nunless\n{_TOLD}\nunless\n{_ASKED}",
@@ -89,7 +89,7 @@ ROWS: tuple[OnlyHere, ...] = (
         "a verdict nor why there is none.\nNext: find the agent that watched it; after its tier was taken out of the "
         "configuration this ends by itself.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="AgentDown",
         reason="no_turns",
         expr=f"time() - {names.LAST_TURN.name} > {TURN_AGE_SECONDS}",
@@ -98,7 +98,7 @@ ROWS: tuple[OnlyHere, ...] = (
         description="Its last turn ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
         "Next: look at its log; restart it if the turns do not come back.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="configuration",
         expr=f"{names.CONFIG_OK.name} == 0",
@@ -106,7 +106,7 @@ ROWS: tuple[OnlyHere, ...] = (
         summary="The agent on {{ $labels.instance }} could not use its new configuration",
         description="It goes on with the old one.\nNext: `sizewatch doctor -c FILE` on that machine names every problem.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="history",
         expr=f"{names.HISTORY_UP.name} == 0",
@@ -114,7 +114,7 @@ ROWS: tuple[OnlyHere, ...] = (
         summary="The agent on {{ $labels.instance }} cannot write its history",
         description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report",
         expr=f"{names.REPORT_UP.name} == 0",
@@ -123,7 +123,7 @@ ROWS: tuple[OnlyHere, ...] = (
         description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
         "by hand.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report_delivery",
         expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
@@ -132,7 +132,7 @@ ROWS: tuple[OnlyHere, ...] = (
         description="It stands at /reports/ of the agent.\nNext: the status page says why; `sizewatch doctor` looks at the "
         "address.",
     ),
-    OnlyHere(
+    SelfMonitoringAlert(
         name="UnknownTooLong",
         expr=f"count without {_without(_BLIND, names.RULE, names.REPLICA)}",
         hold_seconds=1800,
@@ -145,7 +145,7 @@ ROWS: tuple[OnlyHere, ...] = (
 )
 
 
-def alert(row: OnlyHere) -> Alert:
+def alert(row: SelfMonitoringAlert) -> Alert:
     """The alert of one row."""
     told_apart: Pairs = (("reason", row.reason),) if row.reason else ()
     return Alert(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rules.families import BY_NAME, FAMILIES, Family, Kind, stem
+from rules.families import BY_NAME, FAMILIES, Family, FamilyKind, stem
 from rules.gpu_readout import GPU_NAMES
 
 PREFIX = "sizewatch_"
@@ -30,31 +30,31 @@ PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position", "gpu_fault_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ExportedMetric:
     """One exported metric: its full name (a histogram's without `_bucket`), its labels in order, its help text."""
 
     name: str
-    kind: Kind
+    kind: FamilyKind
     labels: tuple[str, ...]
     text: str
 
 
-def _family(family: Family) -> Metric:
+def _family(family: Family) -> ExportedMetric:
     labels = OF_GPU if family.name in GPU_NAMES else OF_ENGINE
     part = (PARTS[family.name],) if family.name in PARTS else ()
-    return Metric(name=PREFIX + family.export, kind=family.kind, labels=labels + part, text=family.text)
+    return ExportedMetric(name=PREFIX + family.export, kind=family.kind, labels=labels + part, text=family.text)
 
 
-FAMILY: Mapping[str, Metric] = {family.name: _family(family) for family in FAMILIES if family.export}
+FAMILY: Mapping[str, ExportedMetric] = {family.name: _family(family) for family in FAMILIES if family.export}
 """By family name, what engines and GPUs say; a family without an export name stays inside."""
 
 
-def _gauge(name: str, labels: tuple[str, ...], text: str) -> Metric:
-    return Metric(name=PREFIX + name, kind=Kind.GAUGE, labels=labels, text=text)
+def _gauge(name: str, labels: tuple[str, ...], text: str) -> ExportedMetric:
+    return ExportedMetric(name=PREFIX + name, kind=FamilyKind.GAUGE, labels=labels, text=text)
 
 
-def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
-    return Metric(name=f"{PREFIX}{name}_total", kind=Kind.COUNTER, labels=labels, text=text)
+def _counter(name: str, labels: tuple[str, ...], text: str) -> ExportedMetric:
+    return ExportedMetric(name=f"{PREFIX}{name}_total", kind=FamilyKind.COUNTER, labels=labels, text=text)
 
 
 TARGET_UP = _gauge("target_up", OF_REPLICA, "Whether the last scrape of the replica gave a page that could be used")
@@ -254,7 +254,7 @@ FORECASTS = (
 )
 """What is forecast, recommended and measured of a tier."""
 
-OWN: tuple[Metric, ...] = (
+OWN: tuple[ExportedMetric, ...] = (
     TARGET_UP,
     TARGET_SEEN,
     SCRAPE_SECONDS,
@@ -318,10 +318,10 @@ OWN: tuple[Metric, ...] = (
 )
 """What sizewatch itself knows, in the order in which it is printed."""
 
-ALL: tuple[Metric, ...] = (*FAMILY.values(), *OWN)
+ALL: tuple[ExportedMetric, ...] = (*FAMILY.values(), *OWN)
 
 
-def metric(family: str) -> Metric:
+def metric(family: str) -> ExportedMetric:
     """The metric of a family or of a part of one. Raises KeyError for what is not exported."""
     return FAMILY[stem(family)]
 
@@ -347,6 +347,6 @@ def count(family: str) -> str:
 
 
 def _histogram(family: str) -> str:
-    if BY_NAME[family].kind is not Kind.HISTOGRAM:
+    if BY_NAME[family].kind is not FamilyKind.HISTOGRAM:
         raise KeyError(f"{family} is no histogram")
     return FAMILY[family].name

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 
 from exporters import names
 from exporters.forecast_samples import FORECAST_SAMPLES
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 from exporters.report_samples import REPORT_SAMPLES
 from exporters.status import (
+    AgentHealth,
     AgentStatus,
     AlertmanagerHealth,
     DiscoveryHealth,
+    ExportScope,
     GpuStatus,
-    Health,
     ReplicaStatus,
-    Tells,
     TierStatus,
     WebhookHealth,
 )
@@ -30,7 +30,7 @@ from rules.capacity import Capacity
 from rules.curve import operating_point
 from rules.plan import TierPlan, plan_version
 from rules.signals import Missing, SignalValue
-from rules.verdicts import SEVERITY, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import SEVERITY, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 Sample = tuple[tuple[str, ...], float]
 """Label values in the order of the metric's labels, and the value."""
@@ -38,29 +38,29 @@ Sample = tuple[tuple[str, ...], float]
 Samples = Callable[[AgentStatus], Iterator[Sample]]
 
 
-def of_replica(replica: ReplicaStatus) -> tuple[str, ...]:
+def replica_labels(replica: ReplicaStatus) -> tuple[str, ...]:
     return replica.tier, replica.pool, replica.name
 
 
-def of_engine(replica: ReplicaStatus) -> tuple[str, ...]:
-    return (*of_replica(replica), replica.model)
+def engine_labels(replica: ReplicaStatus) -> tuple[str, ...]:
+    return (*replica_labels(replica), replica.model)
 
 
-def of_gpu(replica: ReplicaStatus, gpu: GpuStatus) -> tuple[str, ...]:
-    return (*of_replica(replica), gpu.gpu)
+def gpu_labels(replica: ReplicaStatus, gpu: GpuStatus) -> tuple[str, ...]:
+    return (*replica_labels(replica), gpu.gpu)
 
 
 def _of_replicas(
     value: Callable[[ReplicaStatus], float | None],
-    labels: Callable[[ReplicaStatus], tuple[str, ...]] = of_replica,
+    labels: Callable[[ReplicaStatus], tuple[str, ...]] = replica_labels,
     *,
     after_death: bool = False,
 ) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
-            for replica in tier.replicas if tier.tells is not Tells.WHOLE_TIER else ():
+            for replica in tier.replicas if tier.tells is not ExportScope.WHOLE_TIER else ():
                 found = value(replica)
-                if found is not None and (after_death or not replica.gone):
+                if found is not None and (after_death or not replica.is_gone):
                     yield labels(replica), found
 
     return samples
@@ -85,14 +85,14 @@ def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
-            found = value(tier.view.capacity) if tier.view.capacity and tier.tells is not Tells.REPLICAS else None
+            found = value(tier.view.capacity) if tier.view.capacity and tier.tells is not ExportScope.REPLICAS else None
             if found is not None:
                 yield (tier.name,), found
 
     return samples
 
 
-def _of_health(value: Callable[[Health], float | None]) -> Samples:
+def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         found = value(status.health)
         if found is not None:
@@ -110,8 +110,8 @@ def _failures(status: AgentStatus) -> Iterator[Sample]:
 def _gpus(status: AgentStatus) -> Iterator[Sample]:
     for tier in status.tiers:
         for replica in (*tier.replicas, *tier.parts):
-            if not replica.gone:
-                yield from (((*of_gpu(replica, gpu), gpu.product), 1.0) for gpu in replica.gpus)
+            if not replica.is_gone:
+                yield from (((*gpu_labels(replica, gpu), gpu.product), 1.0) for gpu in replica.gpus)
 
 
 def _subject(subject: Subject, rule: str) -> tuple[str, ...]:
@@ -125,9 +125,9 @@ def _judged(status: AgentStatus) -> Iterator[Verdict]:
         )
 
 
-def _answers(tier: TierStatus) -> Iterator[Answer]:
+def _answers(tier: TierStatus) -> Iterator[RuleResult]:
     """Those that are told here: of one tier node agents tell the replicas and role fleet the whole."""
-    left_out = {Tells.ALL: None, Tells.WHOLE_TIER: False, Tells.REPLICAS: True}[tier.tells]
+    left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.tells]
     return (answer for answer in tier.answers if (answer.subject.replica is None) is not left_out)
 
 
@@ -234,12 +234,12 @@ def _peak(plan: TierPlan) -> float | None:
     return rates.peak if rates else None
 
 
-SAMPLES: tuple[tuple[Metric, Samples], ...] = (
-    (names.TARGET_UP, _of_replicas(lambda r: float(r.up and not r.gone), after_death=True)),
+SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
+    (names.TARGET_UP, _of_replicas(lambda r: float(r.up and not r.is_gone), after_death=True)),
     (names.TARGET_SEEN, _of_replicas(lambda r: r.last_seen, after_death=True)),
     (names.SCRAPE_SECONDS, _of_replicas(lambda r: r.scrape_seconds)),
     (names.SCRAPE_FAILURES, _failures),
-    (names.REPLICA_INFO, _of_replicas(lambda r: 1.0, lambda r: (*of_engine(r), r.engine, r.versions))),
+    (names.REPLICA_INFO, _of_replicas(lambda r: 1.0, lambda r: (*engine_labels(r), r.engine, r.versions))),
     (names.GPU_INFO, _gpus),
     (names.VERDICT, _verdicts),
     (names.VERDICT_CERTAIN, _certainties),

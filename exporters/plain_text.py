@@ -19,7 +19,7 @@ _IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 _IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 
 
-def plain(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """The same, of as many lines, without control characters; tabs and ends of lines are none."""
     return _IN_TEXT.sub(STAND_IN, text)
 
@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(STAND_IN, text)
 
 
-def told(text: str, most: int) -> str:
+def quote_external_text(text: str, most: int) -> str:
     """What somebody else says, as a part of a message: on one line, of at most so many signs, each of which can be written."""
     signs = (sign if sign.isprintable() else " " if sign.isspace() else STAND_IN for sign in text[: 4 * most])
     found = " ".join("".join(signs).split())

@@ -18,7 +18,7 @@ from rules.plan import TierPlan
 from rules.readings import gpu_utilization, read, replica_rate
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
-from rules.verdicts import FIRING, SEVERITY, Answer, Certainty, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, Certainty, RuleResult, Unknown, Verdict
 from rules.windows import Window
 
 AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
@@ -26,7 +26,7 @@ AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedValue:
     """The plan's number, with the words that say which one it is ("SLO", "at usable load")."""
 
     value: float
@@ -34,7 +34,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One number: its signal and unit, the rules that judge it, how it is read from windows and from a plan.
 
     `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level. The rules are all
@@ -46,21 +46,21 @@ class Row:
     unit: str
     rules: tuple[str, ...]
     now: Callable[[TierStatus, Window], SignalValue]
-    planned: Callable[[TierStatus], Planned | None]
+    planned: Callable[[TierStatus], PlannedValue | None]
     seen: str = ""
     more_is_better: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class PlanComparison:
     """A row for one tier. `judged` is the worst answer of its rules, None where none has answered; `at_this_load` is
     what the benchmark measured at equal load, where a rule compared the two.
     """
 
-    row: Row
+    row: ComparisonRow
     now: SignalValue
-    planned: Planned | None
-    judged: Answer | None
+    planned: PlannedValue | None
+    judged: RuleResult | None
     at_this_load: Reading | None
 
     @property
@@ -74,17 +74,17 @@ class Compared:
         return end < self.planned.value if self.row.more_is_better else end > self.planned.value
 
 
-def compare(tier: TierStatus) -> tuple[Compared, ...]:
+def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
     """Every row of ROWS for a tier, in their order."""
     return tuple(_compared(row, tier) for row in ROWS)
 
 
-def _compared(row: Row, tier: TierStatus) -> Compared:
+def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    judged = worst(tuple(answer for answer in tier.answers if answer.rule in row.rules))
-    return Compared(
+    judged = worst_result(tuple(answer for answer in tier.answers if answer.rule in row.rules))
+    return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
@@ -93,17 +93,17 @@ def _compared(row: Row, tier: TierStatus) -> Compared:
     )
 
 
-def _at_this_load(answers: tuple[Answer, ...]) -> Reading | None:
-    judged = worst(tuple(answer for answer in answers if RULES[answer.rule].way in AT_EQUAL_LOAD))
+def _at_this_load(answers: tuple[RuleResult, ...]) -> Reading | None:
+    judged = worst_result(tuple(answer for answer in answers if RULES[answer.rule].way in AT_EQUAL_LOAD))
     return judged.expected if isinstance(judged, Verdict) and isinstance(judged.expected, Reading) else None
 
 
-def worst(answers: tuple[Answer, ...]) -> Answer | None:
+def worst_result(answers: tuple[RuleResult, ...]) -> RuleResult | None:
     """The loudest of several answers: severity, then certainty; any verdict before an unknown."""
     return max(answers, key=_loudness, default=None)
 
 
-def _loudness(answer: Answer) -> tuple[bool, int, bool]:
+def _loudness(answer: RuleResult) -> tuple[bool, int, bool]:
     if isinstance(answer, Unknown):
         return False, 0, False
     fires = answer.status in FIRING
@@ -118,7 +118,7 @@ def _rps(tier: TierStatus, window: Window) -> SignalValue:
     """Completed requests per second of one replica, the mean of those that were seen."""
     rate = replica_rate(window, "requests_finished")
     if rate is None:
-        return Missing(gap=window.why_missing("requests_finished"))
+        return Missing(gap=window.explain_missing("requests_finished"))
     return Reading(value=rate, low=rate, high=rate, n=window.counters["requests_finished"])
 
 
@@ -128,7 +128,7 @@ def _gpu(tier: TierStatus, window: Window) -> SignalValue:
     return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
 
 
-def _usable(tier: TierStatus) -> Planned | None:
+def _usable(tier: TierStatus) -> PlannedValue | None:
     """What a replica can take now: the number that replicas are counted with."""
     capacity = tier.view.capacity
     if capacity is None:
@@ -137,52 +137,52 @@ def _usable(tier: TierStatus) -> Planned | None:
     if capacity.source is CapacitySource.PRODUCTION:
         text += ", by production"
         text += "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
-    return Planned(value=capacity.rps, text=text)
+    return PlannedValue(value=capacity.rps, text=text)
 
 
-def _slo(name: str) -> Callable[[TierPlan], Planned | None]:
-    def planned(plan: TierPlan) -> Planned | None:
+def _slo(name: str) -> Callable[[TierPlan], PlannedValue | None]:
+    def planned(plan: TierPlan) -> PlannedValue | None:
         limit = getattr(plan.slo, name)
-        return None if limit is None else Planned(value=limit, text="SLO")
+        return None if limit is None else PlannedValue(value=limit, text="SLO")
 
     return planned
 
 
-def _at_usable_load(metric: str) -> Callable[[TierPlan], Planned | None]:
-    def planned(plan: TierPlan) -> Planned | None:
+def _at_usable_load(metric: str) -> Callable[[TierPlan], PlannedValue | None]:
+    def planned(plan: TierPlan) -> PlannedValue | None:
         value = _measured(plan, metric)
-        return None if value is None else Planned(value=value, text="at usable load")
+        return None if value is None else PlannedValue(value=value, text="at usable load")
 
     return planned
 
 
 def _measured(plan: TierPlan, metric: str) -> float | None:
     curve, point = Curve.from_plan(plan), operating_point(plan)
-    return curve.at(metric, point) if curve and point else None
+    return curve.value_at(metric, point) if curve and point else None
 
 
-def _prefix_hits(plan: TierPlan) -> Planned | None:
+def _prefix_hits(plan: TierPlan) -> PlannedValue | None:
     if plan.workload is not None and plan.workload.prefix_hit_ratio is not None:
-        return Planned(value=plan.workload.prefix_hit_ratio, text="of prompt tokens")
+        return PlannedValue(value=plan.workload.prefix_hit_ratio, text="of prompt tokens")
     return _at_usable_load("prefix_hit_ratio")(plan)
 
 
-def _cost(plan: TierPlan) -> Planned | None:
+def _cost(plan: TierPlan) -> PlannedValue | None:
     """What a million output tokens cost at the planned utilisation of the usable load (guide 9.1, step 12)."""
     tokens = _measured(plan, "output_tokens_per_second")
     if plan.cost is None or plan.cost.planned_utilization is None or not tokens:
         return None
     hourly = tokens * 3600 * plan.cost.planned_utilization
     value = cost_per_million_tokens(plan.gpu.per_replica, plan.cost.gpu_hour_price, hourly)
-    return Planned(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
+    return PlannedValue(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
 
 
-def _of_plan(planned: Callable[[TierPlan], Planned | None]) -> Callable[[TierStatus], Planned | None]:
+def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[TierStatus], PlannedValue | None]:
     return lambda tier: planned(tier.view.plan) if tier.view.plan else None
 
 
-ROWS: tuple[Row, ...] = (
-    Row(
+ROWS: tuple[ComparisonRow, ...] = (
+    ComparisonRow(
         key="ttft_p99_seconds",
         title="TTFT P99",
         unit="seconds",
@@ -191,7 +191,7 @@ ROWS: tuple[Row, ...] = (
         planned=_of_plan(_slo("ttft_p99_seconds")),
         seen="known within",
     ),
-    Row(
+    ComparisonRow(
         key="tpot_p99_seconds",
         title="TPOT P99",
         unit="seconds",
@@ -200,7 +200,7 @@ ROWS: tuple[Row, ...] = (
         planned=_of_plan(_slo("tpot_p99_seconds")),
         seen="known within",
     ),
-    Row(
+    ComparisonRow(
         key="completed_rps_per_replica",
         title="Requests per replica",
         unit="per_second",
@@ -208,7 +208,7 @@ ROWS: tuple[Row, ...] = (
         now=_rps,
         planned=_usable,
     ),
-    Row(
+    ComparisonRow(
         key="kv_utilization",
         title="KV cache in use",
         unit="ratio",
@@ -217,7 +217,7 @@ ROWS: tuple[Row, ...] = (
         planned=_of_plan(_at_usable_load("kv_utilization")),
         seen="seen",
     ),
-    Row(
+    ComparisonRow(
         key="prefix_hit_ratio",
         title="Prefix cache hits",
         unit="ratio",
@@ -226,7 +226,7 @@ ROWS: tuple[Row, ...] = (
         more_is_better=True,
         planned=_of_plan(_prefix_hits),
     ),
-    Row(
+    ComparisonRow(
         key="eviction_rate",
         title="Evictions per request",
         unit="ratio",
@@ -234,7 +234,7 @@ ROWS: tuple[Row, ...] = (
         now=_signal("eviction_rate"),
         planned=_of_plan(_at_usable_load("eviction_rate")),
     ),
-    Row(
+    ComparisonRow(
         key="gpu_utilization",
         title="GPU utilisation",
         unit="ratio",
@@ -244,7 +244,7 @@ ROWS: tuple[Row, ...] = (
         planned=_of_plan(_at_usable_load("gpu_utilization")),
         seen="seen",
     ),
-    Row(
+    ComparisonRow(
         key="cost_per_million_tokens",
         title="Cost per million tokens",
         unit="money",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rules.curve import operating_point
-from rules.money import a_day, amount, price_of
+from rules.money import amount, cost_per_day, price_of
 from rules.plan import Plan, TierPlan
 
 WORDS: Mapping[str, str] = {
@@ -68,7 +68,7 @@ def tier_diff(name: str, before: TierPlan | None, after: TierPlan | None) -> tup
 def _bill(tier: TierPlan | None) -> str:
     if tier is None or tier.fleet is None:
         return ""
-    return f", {_count(tier.fleet.instances)}, {a_day(tier.fleet.instances, price_of(tier))}"
+    return f", {_count(tier.fleet.instances)}, {cost_per_day(tier.fleet.instances, price_of(tier))}"
 
 
 def _flat(tier: TierPlan) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
     """What the fleet costs a day, where that differs."""
     if before.fleet is None or after.fleet is None:
         return
-    old, new = (a_day(one.fleet.instances, price_of(one)) for one in (before, after) if one.fleet)
+    old, new = (cost_per_day(one.fleet.instances, price_of(one)) for one in (before, after) if one.fleet)
     if old == new:
         return
     line = f"cost: {old} -> {new}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from exporters.plan_yaml import scalar
 from rules import histograms
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.readings import read
 from rules.signals import BY_NAME, Reading
 from rules.snapshots import Snapshot
@@ -132,7 +132,7 @@ def _workload(tier: TierFacts) -> Iterator[str]:
 
 
 def _seen(page: Snapshot, stem: str) -> str:
-    window = since_start(page)
+    window = window_since_start(page)
     found = [read(BY_NAME[f"{stem}_p{q}"], window) for q in (50, 95, 99)]
     known = [reading for reading in found if isinstance(reading, Reading) and reading.value is not None]
     if len(known) < len(found):

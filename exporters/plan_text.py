@@ -11,12 +11,12 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exporters.terminal_chart import MARGIN, WIDTH, Panel, draw_load_axis, draw_panel, load_end, seconds_text
+from exporters.terminal_chart import MARGIN, WIDTH, TerminalChart, draw_load_axis, draw_panel, load_end, seconds_text
 from rules.curve import Curve, OperatingPoint, operating_point
 from rules.envelope import metric_value
 from rules.money import amount
 from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
-from rules.plan_findings import tier_findings
+from rules.plan_findings import check_tier
 from rules.replica_count import count_fleet_of, fleet_terms, margin_of
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
 from rules.work import MeanTokens, capacity_lengths
@@ -78,8 +78,8 @@ def _chart(shown: _Shown) -> list[str]:
     for title, metric, rows in PANELS:
         line = _dots(shown.curve.points, metric)
         measured = _dots(tuple(point for point in written.points if not point.censored), metric)
-        reached = shown.curve.at(metric, shown.point) if shown.point else None
-        panel = Panel(
+        reached = shown.curve.value_at(metric, shown.point) if shown.point else None
+        panel = TerminalChart(
             title=title,
             rows=rows,
             line=line,
@@ -188,7 +188,7 @@ def _cost(shown: _Shown) -> list[str]:
         return []
     gpus = fleet.instances * tier.gpu.per_replica
     text = f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
-    tokens = shown.curve.at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
+    tokens = shown.curve.value_at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
     if tokens and cost.planned_utilization:
         hourly = tokens * 3600 * fleet.instances * cost.planned_utilization
         price = cost_per_million_tokens(gpus, cost.gpu_hour_price, hourly)
@@ -200,7 +200,7 @@ _SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
 
 def _findings(shown: _Shown) -> list[str]:
-    found = tier_findings(shown.name, shown.tier)
+    found = check_tier(shown.name, shown.tier)
     lines = ["Findings" if found else "Findings: none"]
     for finding in found:
         sign = _SIGNS[finding.severity]

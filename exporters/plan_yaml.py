@@ -31,7 +31,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class YamlIndentation:
     """How the file around it is written: columns before the key, columns a level, and whether lists are indented."""
 
     margin: int = 0
@@ -41,7 +41,7 @@ class Layout:
 
 def curve_lines(
     curve: BenchmarkCurve,
-    layout: Layout,
+    layout: YamlIndentation,
     *,
     head: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 
 from exporters.prewarm_count import Counted, bounds_words, count_words
 from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_of, parts_sentence
-from exporters.prewarm_worth import Worth, worth_json, worth_lines
+from exporters.prewarm_worth import PrewarmValue, worth_json, worth_lines
 from exporters.text_table import text_table
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.wording import number
 
 WIDTH = 100
@@ -28,7 +28,7 @@ OLD_SECONDS = 3600.0
 """From older demand no schedule is made: cron triggers and floors would follow a day that may have gone otherwise."""
 
 
-class Decided(StrEnum):
+class DecisionBasis(StrEnum):
     """What the count followed from: the largest of what asked for it (named as the forecast's own), or what cut it."""
 
     FORECAST = "forecast"
@@ -38,12 +38,12 @@ class Decided(StrEnum):
     MAXIMUM = "maximum"
 
 
-BECAUSE: Mapping[Decided, str] = {
-    Decided.FORECAST: "the demand expected then",
-    Decided.NOW: "what is needed now, which is more than what is expected then",
-    Decided.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
-    Decided.HOLD: "the hold before scaling down: so many were needed a short while ago",
-    Decided.MAXIMUM: "the maximum of the tier; more would be needed",
+BECAUSE: Mapping[DecisionBasis, str] = {
+    DecisionBasis.FORECAST: "the demand expected then",
+    DecisionBasis.NOW: "what is needed now, which is more than what is expected then",
+    DecisionBasis.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
+    DecisionBasis.HOLD: "the hold before scaling down: so many were needed a short while ago",
+    DecisionBasis.MAXIMUM: "the maximum of the tier; more would be needed",
 }
 
 
@@ -63,7 +63,7 @@ class Recommendation:
     made_at: float
     zone: str
     replicas: int
-    decided_by: Decided
+    decided_by: DecisionBasis
     lead_seconds: float
     lead_source: str
     certainty: float
@@ -87,7 +87,7 @@ class Recommendation:
     naive: str = ""
 
     @property
-    def at(self) -> float:
+    def target_time(self) -> float:
         """When they must be warm, unix seconds."""
         return self.made_at + self.lead_seconds
 
@@ -98,7 +98,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScheduleStep:
     """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`: that is of the bin that begins at
     `peak`; `expected_rps` of it is the median forecast, known events have multiplied both by `event_factor`."""
 
@@ -122,13 +122,13 @@ class Prewarm:
     tier: str
     zone: str
     recommendation: Recommendation | None
-    schedule: tuple[Step, ...] = ()
+    schedule: tuple[ScheduleStep, ...] = ()
     schedule_certainty: float | None = None
     until: float | None = None
     seen_until: float | None = None
     highest: Highest | None = None
     as_of: float | None = None
-    worth: Worth | None = None
+    worth: PrewarmValue | None = None
     reason: str = ""
 
 
@@ -137,7 +137,7 @@ def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
     seen = report.seen_until
     if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
         return report
-    age = "not known" if seen is None else f"{span(now - seen)} old"
+    age = "not known" if seen is None else f"{format_duration(now - seen)} old"
     why = f"the newest demand of the tier is {age}: no schedule is made of it"
     return replace(report, schedule=(), schedule_certainty=None, until=None, reason=why)
 
@@ -154,7 +154,7 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
 
 def headline(one: Recommendation) -> str:
     """One sentence: how many, when, what for, and how many are there."""
-    clock = _clock(one.at, one.zone)
+    clock = _clock(one.target_time, one.zone)
     demand = f"{level(one.certainty)} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
     if one.quantile_rps is None:
         demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
@@ -227,7 +227,7 @@ def _record(one: Recommendation) -> str:
 def _schedule(report: Prewarm) -> list[str]:
     if not report.schedule:
         return []
-    steps = merged(report.schedule)
+    steps = merge_steps(report.schedule)
     ends = [*(step.start for step in steps[1:]), report.until]
     rows = [
         (
@@ -245,7 +245,7 @@ def _schedule(report: Prewarm) -> list[str]:
     return lines + _most(report, max(steps, key=lambda step: step.demand_rps))
 
 
-def _most(report: Prewarm, step: Step) -> list[str]:
+def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
     """What the highest demand of the schedule is made of."""
     parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
     if parts is None or step.peak is None:
@@ -255,9 +255,9 @@ def _most(report: Prewarm, step: Step) -> list[str]:
     return _filled(f"{said}; {beside}" if beside else said, "  ", "    ")
 
 
-def merged(steps: Iterable[Step]) -> tuple[Step, ...]:
+def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
     """Steps in the order of time; neighbours of one count are one step, for the highest demand of them."""
-    found: list[Step] = []
+    found: list[ScheduleStep] = []
     for step in sorted(steps, key=lambda step: step.start):
         if found and found[-1].replicas == step.replicas:
             last = found.pop()
@@ -295,8 +295,8 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         "schema": 1,
         "tier": report.tier,
         "zone": report.zone,
-        "recommendation": None if one is None else {**asdict(one), "at": one.at, "sentence": headline(one)},
-        "schedule": [asdict(step) for step in merged(report.schedule)],
+        "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": headline(one)},
+        "schedule": [asdict(step) for step in merge_steps(report.schedule)],
         "schedule_until": report.until,
         "schedule_certainty": report.schedule_certainty,
         "seen_until": report.seen_until,

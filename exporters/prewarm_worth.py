@@ -32,7 +32,7 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class PrewarmValue:
     """Strategies over [start, end) in unix seconds, of a tier that got so many requests then.
 
     `ours` and `perfect` name two of them, `reacting` the one without a forecast that would have been chosen beforehand, on the
@@ -70,7 +70,7 @@ class Worth:
         """How long it lasted."""
         return (self.end - self.start) / 60.0
 
-    def of_perfect(self, strategy: Strategy) -> float | None:
+    def share_of_perfect(self, strategy: Strategy) -> float | None:
         """Replica-hours by those of perfect foresight; None where that needed none."""
         perfect = self._named(self.perfect)
         return strategy.replica_hours / perfect.replica_hours if perfect.replica_hours > 0 else None
@@ -96,7 +96,7 @@ class Worth:
         return next(one for one in self.strategies if one.name == name)
 
 
-def worth_lines(worth: Worth) -> list[str]:
+def worth_lines(worth: PrewarmValue) -> list[str]:
     """The comparison as a table, and the recommendation below it."""
     priced = any(strategy.money is not None for strategy in worth.strategies)
     head = ("strategy", "violation min", "of the time", "late requests", "of all", "replica-hours", "of perfect")
@@ -109,8 +109,8 @@ def worth_lines(worth: Worth) -> list[str]:
     return [*lines, *_advice(worth)]
 
 
-def _row(worth: Worth, strategy: Strategy, priced: bool) -> tuple[str, ...]:
-    ratio = worth.of_perfect(strategy)
+def _row(worth: PrewarmValue, strategy: Strategy, priced: bool) -> tuple[str, ...]:
+    ratio = worth.share_of_perfect(strategy)
     late = strategy.late_requests / worth.requests if worth.requests > 0 else None
     cells = (
         f"{strategy.name}{' *' if strategy.name == worth.recommended else ''}",
@@ -131,7 +131,7 @@ def _share(share: float) -> str:
     return "<0.001%" if share < 1e-5 else f"{share * 100:.{max(0, 1 - math.floor(math.log10(share * 100)))}f}%"
 
 
-def _advice(worth: Worth) -> list[str]:
+def _advice(worth: PrewarmValue) -> list[str]:
     kept = worth.recommended == worth.ours
     said = [f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"]
     if worth.with_margin:
@@ -143,11 +143,11 @@ def _advice(worth: Worth) -> list[str]:
     ]
 
 
-def _day(worth: Worth, t: float) -> str:
+def _day(worth: PrewarmValue, t: float) -> str:
     return datetime.fromtimestamp(t, ZoneInfo(worth.zone)).strftime("%Y-%m-%d %H:%M")
 
 
-def worth_json(worth: Worth) -> dict[str, Any]:
+def worth_json(worth: PrewarmValue) -> dict[str, Any]:
     """The same for a program."""
     return {
         **{name: value for name, value in asdict(worth).items() if name != "strategies"},
@@ -158,7 +158,7 @@ def worth_json(worth: Worth) -> dict[str, Any]:
                 **asdict(strategy),
                 "violation_ratio": strategy.violation_minutes / worth.minutes,
                 "late_ratio": strategy.late_requests / worth.requests if worth.requests > 0 else None,
-                "of_perfect": worth.of_perfect(strategy),
+                "of_perfect": worth.share_of_perfect(strategy),
             }
             for strategy in worth.strategies
         ],

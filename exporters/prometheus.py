@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from exporters import names
-from exporters.names import Metric
-from exporters.own_samples import SAMPLES, of_engine, of_gpu
-from exporters.status import AgentStatus, ReplicaStatus, Tells
-from rules.families import BY_NAME, Kind, stem
+from exporters.names import ExportedMetric
+from exporters.own_samples import SAMPLES, engine_labels, gpu_labels
+from exporters.status import AgentStatus, ExportScope, ReplicaStatus
+from rules.families import BY_NAME, FamilyKind, stem
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
 
@@ -61,8 +61,8 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Printed]:
         """Families of engines and GPUs first, then what sizewatch itself knows."""
-        told = (tier for tier in self._status.tiers if tier.tells is not Tells.WHOLE_TIER)
-        replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.gone)
+        told = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
+        replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.is_gone)
         for family, metric in names.FAMILY.items():
             printed = _empty(metric)
             for replica in replicas:
@@ -77,11 +77,11 @@ class StatusCollector(Collector):
                 yield printed
 
 
-def _empty(metric: Metric) -> Printed:
+def _empty(metric: ExportedMetric) -> Printed:
     return Printed(metric.name.removesuffix("_total"), metric.text, metric.kind.value)
 
 
-def _labels(metric: Metric, values: tuple[str, ...]) -> dict[str, str]:
+def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(metric.labels, (_utf8(value) for value in values), strict=True))
 
 
@@ -94,36 +94,38 @@ def _part(name: str, family: str) -> tuple[str, ...]:
     return (name.partition("/")[2],) if family in names.PARTS else ()
 
 
-def _add_counter(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
+def _add_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     for name, value in replica.totals.counters.items():
         if stem(name) == family:
-            printed.add_sample(metric.name, _labels(metric, (*of_engine(replica), *_part(name, family))), value)
+            printed.add_sample(metric.name, _labels(metric, (*engine_labels(replica), *_part(name, family))), value)
 
 
-def _add_gauge(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
+def _add_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     if family in replica.gauges:
-        printed.add_sample(metric.name, _labels(metric, of_engine(replica)), replica.gauges[family])
+        printed.add_sample(metric.name, _labels(metric, engine_labels(replica)), replica.gauges[family])
 
 
-def _add_gpu_counter(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
+def _add_gpu_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     for gpu in replica.gpus:
         for name, value in gpu.counters.items():
             if stem(name) == family:
-                printed.add_sample(metric.name, _labels(metric, (*of_gpu(replica, gpu), *_part(name, family))), value)
+                printed.add_sample(
+                    metric.name, _labels(metric, (*gpu_labels(replica, gpu), *_part(name, family))), value
+                )
 
 
-def _add_gpu_gauge(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
+def _add_gpu_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     for gpu in replica.gpus:
         if family in gpu.gauges:
-            printed.add_sample(metric.name, _labels(metric, of_gpu(replica, gpu)), gpu.gauges[family])
+            printed.add_sample(metric.name, _labels(metric, gpu_labels(replica, gpu)), gpu.gauges[family])
 
 
-def _add_histogram(printed: Printed, metric: Metric, family: str, replica: ReplicaStatus) -> None:
+def _add_histogram(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     for part in replica.totals.histograms.get(family, ()):
-        _add_buckets(printed, metric, _labels(metric, of_engine(replica)), part)
+        _add_buckets(printed, metric, _labels(metric, engine_labels(replica)), part)
 
 
-def _add_buckets(printed: Printed, metric: Metric, labels: Mapping[str, str], part: Histogram) -> None:
+def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, str], part: Histogram) -> None:
     """A sum that cannot be trusted goes with its count, as OpenMetrics demands; the +Inf bucket still says the count."""
     for edge, upto in zip(part.edges, accumulate(part.counts), strict=True):
         le = floatToGoString(edge)  # type: ignore[no-untyped-call]
@@ -133,12 +135,12 @@ def _add_buckets(printed: Printed, metric: Metric, labels: Mapping[str, str], pa
         printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)
 
 
-_Way = Callable[[Printed, Metric, str, ReplicaStatus], None]
-_WAYS: Mapping[tuple[Kind, bool], _Way] = {
-    (Kind.COUNTER, False): _add_counter,
-    (Kind.COUNTER, True): _add_gpu_counter,
-    (Kind.GAUGE, False): _add_gauge,
-    (Kind.GAUGE, True): _add_gpu_gauge,
-    (Kind.HISTOGRAM, False): _add_histogram,
+_Way = Callable[[Printed, ExportedMetric, str, ReplicaStatus], None]
+_WAYS: Mapping[tuple[FamilyKind, bool], _Way] = {
+    (FamilyKind.COUNTER, False): _add_counter,
+    (FamilyKind.COUNTER, True): _add_gpu_counter,
+    (FamilyKind.GAUGE, False): _add_gauge,
+    (FamilyKind.GAUGE, True): _add_gpu_gauge,
+    (FamilyKind.HISTOGRAM, False): _add_histogram,
 }
 """By kind, and whether it is a GPU's."""

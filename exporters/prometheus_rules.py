@@ -18,12 +18,12 @@ from exporters.recording_rules import recording_groups
 from exporters.rule_files import Alert, Group, Pairs, rule_file, rule_objects
 from exporters.rule_words import (
     WATCHER_LABELS,
-    about,
     common_labels,
     first_step,
-    judged,
+    subject_labels,
+    summary_template,
 )
-from rules.catalogue import RULES, Loudness, Rule, Scope
+from rules.catalogue import RULES, Rule, Scope, Severity
 from rules.verdicts import SEVERITY, Status
 
 SCRAPE_HOLD = 30.0
@@ -38,7 +38,7 @@ WINDOW_HOLD = 120.0
 REPORT_HOLD = 900.0
 """What is only told in a report need not hurry (PEERS 6.1: long for information)."""
 
-KEEP: Mapping[Loudness, float] = {Loudness.PAGE: 300.0, Loudness.TICKET: 600.0, Loudness.REPORT: 900.0}
+KEEP: Mapping[Severity, float] = {Severity.PAGE: 300.0, Severity.TICKET: 600.0, Severity.REPORT: 900.0}
 """A gap of scrapes, a restart of the agent or a verdict that is merely likely for a while is no recovery."""
 
 BESIDE_A_PAGE = 240.0
@@ -64,24 +64,24 @@ CAUSES = "Causes, with the numbers for and against each, are on the status page.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class AlertLevel:
     """How loud an alert is, and the status from which on it is."""
 
-    loudness: Loudness
+    loudness: Severity
     status: Status
 
 
-LEVELS: Mapping[Loudness, tuple[Level, ...]] = {
-    Loudness.PAGE: (
-        Level(loudness=Loudness.PAGE, status=Status.CRITICAL),
-        Level(loudness=Loudness.TICKET, status=Status.WARNING),
+LEVELS: Mapping[Severity, tuple[AlertLevel, ...]] = {
+    Severity.PAGE: (
+        AlertLevel(loudness=Severity.PAGE, status=Status.CRITICAL),
+        AlertLevel(loudness=Severity.TICKET, status=Status.WARNING),
     ),
-    Loudness.TICKET: (Level(loudness=Loudness.TICKET, status=Status.WARNING),),
-    Loudness.REPORT: (Level(loudness=Loudness.REPORT, status=Status.WARNING),),
+    Severity.TICKET: (AlertLevel(loudness=Severity.TICKET, status=Status.WARNING),),
+    Severity.REPORT: (AlertLevel(loudness=Severity.REPORT, status=Status.WARNING),),
 }
 """By a rule's loudness: what users do not feel yet is a ticket. A page inhibits its own ticket (`alertmanager_sample`)."""
 
-INTERVALS: Mapping[Loudness, float] = {Loudness.PAGE: 15.0, Loudness.TICKET: 30.0, Loudness.REPORT: 60.0}
+INTERVALS: Mapping[Severity, float] = {Severity.PAGE: 15.0, Severity.TICKET: 30.0, Severity.REPORT: 60.0}
 """How often a group is evaluated: a server's default of a minute would make a page of 30 s one of two minutes."""
 
 
@@ -108,7 +108,7 @@ def alert_groups(rules: tuple[Rule, ...] = RULES) -> tuple[Group, ...]:
                 if level.loudness is loudness
             ),
         )
-        for loudness in Loudness
+        for loudness in Severity
     )
     catalogued = frozenset(rule.name for rule in rules)
     itself = Group(
@@ -119,7 +119,7 @@ def alert_groups(rules: tuple[Rule, ...] = RULES) -> tuple[Group, ...]:
     return (*(group for group in by_loudness if group.rows), itself)
 
 
-def verdict_alert(rule: Rule, level: Level) -> Alert:
+def verdict_alert(rule: Rule, level: AlertLevel) -> Alert:
     """The alert of one rule at one level."""
     return Alert(
         name=rule.name,
@@ -131,7 +131,7 @@ def verdict_alert(rule: Rule, level: Level) -> Alert:
     )
 
 
-def keep_seconds(rule: Rule, loudness: Loudness) -> float:
+def keep_seconds(rule: Rule, loudness: Severity) -> float:
     """For how long the alert goes on without its verdict."""
     return BESIDE_A_PAGE if loudness is not rule.loudness else KEEP[loudness]
 
@@ -150,18 +150,18 @@ def verdict_expr(rule: str, status: Status) -> str:
     return f"{told}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else told
 
 
-def hold_seconds(rule: Rule, loudness: Loudness) -> float:
+def hold_seconds(rule: Rule, loudness: Severity) -> float:
     """How long Prometheus must see the verdict: to outlive one scrape or one minute, not to repeat the rule's own hold."""
-    if loudness is Loudness.REPORT:
+    if loudness is Severity.REPORT:
         return REPORT_HOLD
     if rule.window_seconds:
         return WINDOW_HOLD
-    return SCRAPE_HOLD if loudness is Loudness.PAGE else TICKET_SCRAPE_HOLD
+    return SCRAPE_HOLD if loudness is Severity.PAGE else TICKET_SCRAPE_HOLD
 
 
 def _annotations(rule: Rule) -> Pairs:
-    where = about(rule.scope is Scope.REPLICA)
-    lines = (judged(rule.name, rule.unit), rule.meaning, f"Next: {first_step(rule)}.", CAUSES)
+    where = subject_labels(rule.scope is Scope.REPLICA)
+    lines = (summary_template(rule.name, rule.unit), rule.meaning, f"Next: {first_step(rule)}.", CAUSES)
     return (
         ("summary", f"{rule.title}: {where}"),
         ("description", "\n".join(lines)),

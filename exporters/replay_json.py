@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rules.episodes import Ended, Episode, Standing, UnknownSpan
-from rules.readings import Basis, read_all
+from rules.episodes import ClosedSpan, Finding, RuleState, UnknownSpan
+from rules.readings import PlanFacts, read_all
 from rules.signals import Missing, SignalValue
 from rules.verdicts import Cause, Status, Verdict
 from rules.windows import Window
@@ -24,7 +24,7 @@ def reading_json(value: SignalValue) -> dict[str, Any]:
     return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
 
 
-def window_json(tier: str, replica: str | None, window: Window, basis: Basis) -> dict[str, Any]:
+def window_json(tier: str, replica: str | None, window: Window, basis: PlanFacts) -> dict[str, Any]:
     """One window with every signal of the table."""
     return {
         "start": window.start,
@@ -36,7 +36,7 @@ def window_json(tier: str, replica: str | None, window: Window, basis: Basis) ->
     }
 
 
-def episode_json(episode: Episode) -> dict[str, Any]:
+def episode_json(episode: Finding) -> dict[str, Any]:
     """An episode with its worst verdict."""
     transitions = [
         {"t": t.t, "status": t.status.value, "stage": t.stage, "certainty": t.certainty.value}
@@ -94,14 +94,14 @@ def unknown_json(span: UnknownSpan) -> dict[str, Any]:
 
 def replay_json(
     shown: Iterable[tuple[str, str | None, Window]],
-    bases: Mapping[str, Basis],
-    ended: Iterable[Ended],
-    standings: Iterable[Standing],
+    bases: Mapping[str, PlanFacts],
+    ended: Iterable[ClosedSpan],
+    standings: Iterable[RuleState],
     problems: Iterable[str],
 ) -> dict[str, Any]:
     """The whole document."""
     standing, past = tuple(standings), tuple(ended)
-    episodes = [e for e in past if isinstance(e, Episode)] + [s.episode for s in standing if s.episode]
+    episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
     unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in standing if s.unknown]
     fine = [s.answer for s in standing if isinstance(s.answer, Verdict) and s.answer.status is Status.OK]
     told = {(e.rule, e.subject) for e in episodes}

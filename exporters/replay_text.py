@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from rules.engines.support import engine_signals
-from rules.episodes import Ended, Episode, Standing, UnknownSpan
+from rules.episodes import ClosedSpan, Finding, RuleState, UnknownSpan
 from rules.readings import read
 from rules.signals import Gap, Missing
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Status, Subject, Verdict
 from rules.windows import Window
 
@@ -24,14 +24,14 @@ def replay_text(
     name: str,
     start: float,
     end: float,
-    views: Mapping[str, TierView],
-    ended: Iterable[Ended],
-    standings: Iterable[Standing],
+    views: Mapping[str, TierContext],
+    ended: Iterable[ClosedSpan],
+    standings: Iterable[RuleState],
     seen: bool = True,
 ) -> str:
     """The whole text. Times are seconds since the recording's first scrape. `seen`: whether there was anything to judge."""
     standing, past = tuple(standings), tuple(ended)
-    episodes = [e for e in past if isinstance(e, Episode)] + [s.episode for s in standing if s.episode]
+    episodes = [e for e in past if isinstance(e, Finding)] + [s.episode for s in standing if s.episode]
     length = f"{_clock(end - start)} of {', '.join(sorted(views))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
     if not episodes:
@@ -84,7 +84,7 @@ def _about(about: Iterable[tuple[str, Subject]]) -> str:
     return ", ".join(f"{', '.join(names)} ({subject})" for subject, names in subjects.items())
 
 
-def episode_lines(episode: Episode, origin: float) -> list[str]:
+def episode_lines(episode: Finding, origin: float) -> list[str]:
     """One episode: when, how bad, how sure; its sentence, causes and actions."""
     until = f"to {_clock(episode.ended_at - origin)}" if episode.ended_at is not None else "and lasts"
     worst = episode.worst

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from exporters.plain_text import plain
+from exporters.plain_text import strip_control_characters
 from exporters.status_page import style, style_hash
 
 MOST_LETTERS = 400
@@ -31,7 +31,7 @@ LABELS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ReportListing:
     """A report as it is listed: its date, its headline, whether its history was made up, and its files by name."""
 
     name: str
@@ -40,7 +40,7 @@ class Listed:
     files: tuple[str, ...] = ()
 
 
-def list_page(reports: Sequence[Listed]) -> bytes:
+def list_page(reports: Sequence[ReportListing]) -> bytes:
     """The page in UTF-8, the newest report first."""
     rows = "".join(_row(one) for one in reports)
     body = rows or "<p>None was written yet.</p>"
@@ -51,10 +51,10 @@ def list_page(reports: Sequence[Listed]) -> bytes:
         '<header class="top"><p class="brand"><b>sizewatch</b><span><a href="../">status</a></span></p>'
         f"<h1>Weekly reports</h1></header><main>{body}</main></body></html>"
     )
-    return plain(text).encode("utf-8", "replace")
+    return strip_control_characters(text).encode("utf-8", "replace")
 
 
-def _row(one: Listed) -> str:
+def _row(one: ReportListing) -> str:
     name = escape(one.name)
     links = "".join(
         f'<li><a href="{name}/{escape(file)}">{label}</a></li>' for file, label in LABELS.items() if file in one.files

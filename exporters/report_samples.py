@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporters import names
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 from exporters.status import AgentStatus, DeliveryHealth, ReportHealth
 
 Sample = tuple[tuple[str, ...], float]
@@ -41,7 +41,7 @@ def _results(status: AgentStatus) -> Iterator[Sample]:
             yield (one.destination, result), float(count)
 
 
-REPORT_SAMPLES: tuple[tuple[Metric, Samples], ...] = (
+REPORT_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.REPORT_UP, _of_reports(lambda one: not one.trouble)),
     (names.REPORT_SUCCESS, _of_reports(lambda one: one.made_at)),
     (names.REPORT_NEXT, _of_reports(lambda one: one.next_at)),

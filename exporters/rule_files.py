@@ -65,7 +65,7 @@ Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:
 
 def rule_file(head: str, groups: Iterable[Group]) -> str:
     """A rule file for `rule_files:` of Prometheus; `head` is its comment."""
-    return f"{commented(head)}\n{dumped({'groups': plain_groups(groups)})}"
+    return f"{comment_lines(head)}\n{dump_yaml({'groups': plain_groups(groups)})}"
 
 
 def rule_objects(head: str, objects: Mapping[str, Iterable[Group]]) -> str:
@@ -79,7 +79,7 @@ def rule_objects(head: str, objects: Mapping[str, Iterable[Group]]) -> str:
         }
         for name, groups in objects.items()
     )
-    return "\n".join((commented(head), "---\n".join(dumped(document) for document in documents)))
+    return "\n".join((comment_lines(head), "---\n".join(dump_yaml(document) for document in documents)))
 
 
 def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:
     ]
 
 
-def dumped(data: Mapping[str, Any]) -> str:
+def dump_yaml(data: Mapping[str, Any]) -> str:
     """YAML in the order of the keys, nothing folded."""
     text: str = yaml.dump(
         data, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True, default_flow_style=False
@@ -104,7 +104,7 @@ def dumped(data: Mapping[str, Any]) -> str:
     return re.sub(r"((?:groups|rules|receivers|time_intervals):\n)\n", r"\1", apart)
 
 
-def commented(text: str) -> str:
+def comment_lines(text: str) -> str:
     """Lines of text as YAML comments."""
     return "".join(f"# {line}".rstrip() + "\n" for line in text.strip().splitlines())
 

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 from exporters import names
 from exporters.rule_files import Pairs
-from rules.catalogue import Loudness, Rule
+from rules.catalogue import Rule, Severity
 from rules.foreign_alerts import OURS
 from rules.signals import Unit
 
 ALERTING = "https://sizewatch.dev/alerting"
 """Where docs/alerting.md is published. Whoever keeps a copy changes the prefix: that page says how."""
 
-SEVERITIES: Mapping[Loudness, str] = {
-    Loudness.PAGE: "critical",
-    Loudness.TICKET: "warning",
-    Loudness.REPORT: "info",
+SEVERITIES: Mapping[Severity, str] = {
+    Severity.PAGE: "critical",
+    Severity.TICKET: "warning",
+    Severity.REPORT: "info",
 }
 """The small set of words that routing trees know (PEERS 6.1), for each loudness of ours."""
 
@@ -40,7 +40,7 @@ UNITS: Mapping[str, str] = {
 """How a value of a unit is written; any other unit is the number and the unit's name."""
 
 
-def common_labels(loudness: Loudness) -> Pairs:
+def common_labels(loudness: Severity) -> Pairs:
     """The labels of every alert of this loudness."""
     return (("severity", SEVERITIES[loudness]), ("loudness", loudness.value), OURS)
 
@@ -50,7 +50,7 @@ def alerting_url(heading: str) -> str:
     return f"{ALERTING}#{heading.lower()}"
 
 
-def about(of_replica: bool) -> str:
+def subject_labels(of_replica: bool) -> str:
     """The subject of an alert, in a summary."""
     return "{{ $labels.tier }}{{ with $labels.replica }}/{{ . }}{{ end }}" if of_replica else "{{ $labels.tier }}"
 
@@ -60,7 +60,7 @@ def first_step(rule: Rule) -> str:
     return next((action for action in rule.actions if "causes below" not in action), rule.actions[0])
 
 
-def judged(rule: str, unit: str) -> str:
+def summary_template(rule: str, unit: str) -> str:
     """Tier, planned model, and what the verdict saw and expected: one sentence, written in several lines."""
     selector = f"{{{{- $of := printf \"{{rule='{rule}',tier=%q,replica=%q}}\" $labels.tier $labels.replica -}}}}"
     planned = f'{{{{- with printf "{names.PLAN_INFO.name}{{tier=%q}}" $labels.tier | query }}}}'

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from exporters.time_words import span
-from rules.catalogue import RULES, Loudness, Rule, Scope, Threshold, Way
+from exporters.time_words import format_duration
+from rules.catalogue import RULES, Rule, Scope, Severity, Threshold, Way
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -47,18 +47,18 @@ WAYS: Mapping[Way, str] = {
     Way.UNKNOWN: "the time since each rule that can judge the tier last could",
 }
 
-LOUDNESS: Mapping[Loudness, str] = {
-    Loudness.PAGE: "somebody is woken when it is critical, before that it is a ticket",
-    Loudness.TICKET: "looked at in working hours",
-    Loudness.REPORT: "told in the report only",
+LOUDNESS: Mapping[Severity, str] = {
+    Severity.PAGE: "somebody is woken when it is critical, before that it is a ticket",
+    Severity.TICKET: "looked at in working hours",
+    Severity.REPORT: "told in the report only",
 }
 
 
-class RunbookProblem(ValueError):
+class RunbookError(ValueError):
     """The page's blocks and the catalogue's rules do not belong together; says which."""
 
 
-def filled(page: str) -> str:
+def fill_runbooks(page: str) -> str:
     """The page with every block as the catalogue has it now. Raises RunbookProblem unless each rule has one block."""
     named = [match[1] for match in BLOCK.finditer(page)]
     known = {rule.name: rule for rule in RULES}
@@ -66,7 +66,7 @@ def filled(page: str) -> str:
     wrong += [f"{name} is no rule" for name in dict.fromkeys(named) if name not in known]
     wrong += [f"{name} has {named.count(name)} blocks" for name in known if named.count(name) > 1]
     if wrong:
-        raise RunbookProblem("; ".join(wrong))
+        raise RunbookError("; ".join(wrong))
     return BLOCK.sub(
         lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
     )
@@ -91,7 +91,7 @@ def _over(rule: Rule) -> str:
         return "over the windows below, each pair once its short one was seen"
     if not rule.window_seconds:
         return "at every scrape"
-    return f"over the last {span(rule.window_seconds)}, once {span(rule.minimum_seconds)} of them were seen"
+    return f"over the last {format_duration(rule.window_seconds)}, once {format_duration(rule.minimum_seconds)} of them were seen"
 
 
 def _row(rule: Rule, name: str, threshold: Threshold) -> str:

@@ -27,7 +27,7 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ObjectKind:
     """A kind of Kubernetes object: its `apiVersion`, and the plural by which RBAC and kubectl name it."""
 
     api_version: str
@@ -39,23 +39,23 @@ class Kind:
         return self.api_version.rpartition("/")[0]
 
 
-WORKLOADS: Mapping[str, Kind] = {
-    "Deployment": Kind(api_version="apps/v1", plural="deployments"),
-    "StatefulSet": Kind(api_version="apps/v1", plural="statefulsets"),
-    "LeaderWorkerSet": Kind(api_version="leaderworkerset.x-k8s.io/v1", plural="leaderworkersets"),
+WORKLOADS: Mapping[str, ObjectKind] = {
+    "Deployment": ObjectKind(api_version="apps/v1", plural="deployments"),
+    "StatefulSet": ObjectKind(api_version="apps/v1", plural="statefulsets"),
+    "LeaderWorkerSet": ObjectKind(api_version="leaderworkerset.x-k8s.io/v1", plural="leaderworkersets"),
 }
 """What can be scaled: each has the subresource `scale`. Another kind is a row here."""
 
-AUTOSCALERS: Mapping[str, Kind] = {
-    "HorizontalPodAutoscaler": Kind(api_version="autoscaling/v2", plural="horizontalpodautoscalers"),
-    "ScaledObject": Kind(api_version="keda.sh/v1alpha1", plural="scaledobjects"),
-    "PodAutoscaler": Kind(api_version="autoscaling.aibrix.ai/v1alpha1", plural="podautoscalers"),
+AUTOSCALERS: Mapping[str, ObjectKind] = {
+    "HorizontalPodAutoscaler": ObjectKind(api_version="autoscaling/v2", plural="horizontalpodautoscalers"),
+    "ScaledObject": ObjectKind(api_version="keda.sh/v1alpha1", plural="scaledobjects"),
+    "PodAutoscaler": ObjectKind(api_version="autoscaling.aibrix.ai/v1alpha1", plural="podautoscalers"),
 }
 """What may own the replica field of a workload already. Another one is a row here and one in `scaling_cronjob.FIELDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ObjectReference:
     """An object in the tier's namespace, by kind and name."""
 
     kind: str
@@ -71,7 +71,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class ScheduleSlot:
     """From `start` (local time, whole minutes) on each of `weekdays` (0 is Monday) so many replicas must be warm.
 
     It lasts until the next slot, of whatever day.
@@ -103,7 +103,7 @@ class Scaling:
 
     tier: str
     namespace: str
-    workload: Reference
+    workload: ObjectReference
     minimum_warm: int
     maximum: int
     zone: str
@@ -111,8 +111,8 @@ class Scaling:
     lead_seconds: float
     hold_seconds: float
     recommended: int | None = None
-    schedule: tuple[Slot, ...] = ()
-    autoscaler: Reference | None = None
+    schedule: tuple[ScheduleSlot, ...] = ()
+    autoscaler: ObjectReference | None = None
     token: Secret | None = None
     exact_steps: bool = False
     note: str = ""
@@ -154,7 +154,7 @@ def _spelt(scaling: Scaling) -> None:
             raise ValueError(f"{what} {name!r} is no Kubernetes name: lower case letters, digits, - and . only")
 
 
-def _known(reference: Reference, kinds: Mapping[str, Kind], what: str) -> None:
+def _known(reference: ObjectReference, kinds: Mapping[str, ObjectKind], what: str) -> None:
     if reference.kind not in kinds:
         raise ValueError(f"{what} kind {reference.kind!r} is not known here; there are {', '.join(kinds)}")
 

@@ -10,8 +10,8 @@ which runs of one week cannot break. An older AIBrix drops the field: there the 
 from __future__ import annotations
 
 from exporters.scaling import AUTOSCALERS, Scaling
-from exporters.scaling_objects import Manifest, Object, shown, week_notes
-from exporters.scaling_week import Entry, Week, week_of
+from exporters.scaling_objects import Manifest, Object, comment_name, week_notes
+from exporters.scaling_week import CronEntry, Week, week_of
 
 KIND = "PodAutoscaler"
 
@@ -23,7 +23,7 @@ def aibrix(scaling: Scaling) -> Manifest:
     """
     if scaling.autoscaler is None or scaling.autoscaler.kind != KIND:
         raise ValueError(
-            f"tier {shown(scaling.tier)}: a schedule for AIBrix needs the name of the {KIND} that owns the replicas"
+            f"tier {comment_name(scaling.tier)}: a schedule for AIBrix needs the name of the {KIND} that owns the replicas"
         )
     week = week_of(scaling)
     patch: Object = {
@@ -43,7 +43,7 @@ def _head(scaling: Scaling, week: Week, name: str) -> tuple[str, ...]:
     where = f"-n {scaling.namespace} podautoscaler {name}"
     return (
         (
-            f"Written by sizewatch for tier {shown(scaling.tier)}. The PodAutoscaler {name} owns the replica field of "
+            f"Written by sizewatch for tier {comment_name(scaling.tier)}. The PodAutoscaler {name} owns the replica field of "
             f"{scaling.workload.kind} {scaling.workload.name}; this patch moves its bounds by the schedule and nothing else."
         ),
         (
@@ -63,7 +63,7 @@ def _head(scaling: Scaling, week: Week, name: str) -> tuple[str, ...]:
     )
 
 
-def _bound(scaling: Scaling, place: int, entry: Entry) -> Object:
+def _bound(scaling: Scaling, place: int, entry: CronEntry) -> Object:
     return {
         "name": f"sizewatch-{place + 1:02}",
         "timezone": scaling.zone,

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporters.scaling import AUTOSCALERS, WORKLOADS, Kind, Reference, Scaling
-from exporters.scaling_objects import Manifest, Object, metadata, shown, week_notes
-from exporters.scaling_week import Entry, Week, week_of
+from exporters.scaling import AUTOSCALERS, WORKLOADS, ObjectKind, ObjectReference, Scaling
+from exporters.scaling_objects import Manifest, Object, comment_name, metadata, week_notes
+from exporters.scaling_week import CronEntry, Week, week_of
 
 IMAGE = "registry.k8s.io/kubectl:v1.34.1"
 """The Kubernetes project's own; its user is set below, so it need not have one."""
@@ -35,11 +35,11 @@ LOWEST: Mapping[str, int] = {"HorizontalPodAutoscaler": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
+class ScaleTarget:
     """The one object whose one number is moved."""
 
-    reference: Reference
-    kind: Kind
+    reference: ObjectReference
+    kind: ObjectKind
     subresource: str
     field: str
     lowest: int
@@ -62,7 +62,7 @@ def cronjobs(scaling: Scaling) -> Manifest:
     week = week_of(scaling)
     if not week.changes:
         raise ValueError(
-            f"tier {shown(scaling.tier)} has no schedule yet, and CronJobs know nothing else: "
+            f"tier {comment_name(scaling.tier)} has no schedule yet, and CronJobs know nothing else: "
             "wait for a day of history, or use --format keda or hpa"
         )
     aim = aim_of(scaling)
@@ -70,22 +70,23 @@ def cronjobs(scaling: Scaling) -> Manifest:
     return Manifest(head=_head(scaling, aim, week), objects=(*_rights(scaling, aim), *jobs))
 
 
-def aim_of(scaling: Scaling) -> Aim:
+def aim_of(scaling: Scaling) -> ScaleTarget:
     """The owner of the replica field, if there is one already; else the workload itself."""
     if (owner := scaling.autoscaler) is not None:
         lowest = LOWEST.get(owner.kind, 0)
         field = FIELDS[owner.kind]
-        return Aim(reference=owner, kind=AUTOSCALERS[owner.kind], subresource="", field=field, lowest=lowest)
+        return ScaleTarget(reference=owner, kind=AUTOSCALERS[owner.kind], subresource="", field=field, lowest=lowest)
     work = scaling.workload
-    return Aim(reference=work, kind=WORKLOADS[work.kind], subresource="scale", field="replicas", lowest=0)
+    return ScaleTarget(reference=work, kind=WORKLOADS[work.kind], subresource="scale", field="replicas", lowest=0)
 
 
-def _head(scaling: Scaling, aim: Aim, week: Week) -> tuple[str, ...]:
+def _head(scaling: Scaling, aim: ScaleTarget, week: Week) -> tuple[str, ...]:
     target = f"{scaling.workload.kind} {scaling.workload.name}"
     if scaling.autoscaler is None:
         owner = (
             (
-                f"Written by sizewatch for tier {shown(scaling.tier)}. These CronJobs own the replica field of {target}: they set "
+                f"Written by sizewatch for tier {comment_name(scaling.tier)}. "
+                f"These CronJobs own the replica field of {target}: they set "
                 "it by the schedule, and nothing answers traffic that the schedule did not expect."
             ),
             (
@@ -97,7 +98,8 @@ def _head(scaling: Scaling, aim: Aim, week: Week) -> tuple[str, ...]:
     else:
         owner = (
             (
-                f"Written by sizewatch for tier {shown(scaling.tier)}. {aim.words} owns the replica field of {target}; these "
+                f"Written by sizewatch for tier {comment_name(scaling.tier)}. "
+                f"{aim.words} owns the replica field of {target}; these "
                 f"CronJobs move its spec.{aim.field} by the schedule and never the replicas themselves."
             ),
             (
@@ -112,7 +114,7 @@ def _head(scaling: Scaling, aim: Aim, week: Week) -> tuple[str, ...]:
     return (*owner, away, *week_notes(week, scaling))
 
 
-def _rights(scaling: Scaling, aim: Aim) -> tuple[Object, ...]:
+def _rights(scaling: Scaling, aim: ScaleTarget) -> tuple[Object, ...]:
     name = metadata(scaling, "schedule")["name"]
     rule = {
         "apiGroups": [aim.kind.group],
@@ -139,7 +141,7 @@ def _rights(scaling: Scaling, aim: Aim) -> tuple[Object, ...]:
     )
 
 
-def _job(scaling: Scaling, aim: Aim, week: Week, place: int, change: Entry) -> Object:
+def _job(scaling: Scaling, aim: ScaleTarget, week: Week, place: int, change: CronEntry) -> Object:
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
@@ -156,7 +158,7 @@ def _job(scaling: Scaling, aim: Aim, week: Week, place: int, change: Entry) -> O
     }
 
 
-def command(scaling: Scaling, aim: Aim, replicas: int) -> list[str]:
+def command(scaling: Scaling, aim: ScaleTarget, replicas: int) -> list[str]:
     """The one command of a job; no shell reads it."""
     patch = json.dumps({"spec": {aim.field: max(replicas, aim.lowest)}}, separators=(",", ":"))
     part = [f"--subresource={aim.subresource}"] if aim.subresource else []

@@ -12,7 +12,7 @@ from exporters.scaling_aibrix import aibrix
 from exporters.scaling_cronjob import cronjobs
 from exporters.scaling_hpa import hpa
 from exporters.scaling_keda import keda
-from exporters.scaling_objects import Manifest, printed
+from exporters.scaling_objects import Manifest, render_manifest
 
 FORMATS: Mapping[str, Callable[[Scaling], Manifest]] = {"keda": keda, "hpa": hpa, "cronjob": cronjobs, "aibrix": aibrix}
 
@@ -27,4 +27,4 @@ def manifest_text(scaling: Scaling, name: str) -> str:
             f"{owner.kind} {owner.name} owns the replicas, and {name} would be a second owner: remove it and name no "
             "autoscaler, or keep it and write cronjob, which moves its minimum"
         )
-    return printed(FORMATS[name](scaling))
+    return render_manifest(FORMATS[name](scaling))

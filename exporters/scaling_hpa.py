@@ -14,10 +14,10 @@ from exporters.scaling_objects import (
     Object,
     behavior,
     behavior_notes,
-    dumped,
+    comment_name,
+    dump_yaml,
     metadata,
     now_notes,
-    shown,
 )
 
 
@@ -42,7 +42,7 @@ def adapter_rule(tier: str) -> str:
         "name": {"matches": f"^{GAUGE}$", "as": metric_name(tier)},
         "metricsQuery": recommended_query(tier),
     }
-    return dumped({"externalRules": [rule]})
+    return dump_yaml({"externalRules": [rule]})
 
 
 def _head(scaling: Scaling) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def _head(scaling: Scaling) -> tuple[str, ...]:
     rule = "\n".join(f"   {line}" for line in adapter_rule(scaling.tier).splitlines())
     return (
         (
-            f"Written by sizewatch for tier {shown(scaling.tier)}. This HorizontalPodAutoscaler owns the replica field of "
+            f"Written by sizewatch for tier {comment_name(scaling.tier)}. This HorizontalPodAutoscaler owns the replica field of "
             f"{target}; sizewatch writes nothing."
         ),
         (

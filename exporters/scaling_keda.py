@@ -14,12 +14,12 @@ from exporters.scaling_objects import (
     Object,
     behavior,
     behavior_notes,
+    comment_name,
     metadata,
     now_notes,
-    shown,
     week_notes,
 )
-from exporters.scaling_week import Entry, Week, week_of
+from exporters.scaling_week import CronEntry, Week, week_of
 
 POLLING_SECONDS = 15
 """As often as the HPA asks by default; slower only delays a start."""
@@ -39,7 +39,8 @@ def _head(scaling: Scaling, week: Week) -> tuple[str, ...]:
     kept = "the present count if that is higher, else " + ("the schedule" if week.entries else f"{_fallback(week)}")
     return (
         (
-            f"Written by sizewatch for tier {shown(scaling.tier)}. KEDA owns the replica field of {target}, through the HPA that "
+            f"Written by sizewatch for tier {comment_name(scaling.tier)}. "
+            f"KEDA owns the replica field of {target}, through the HPA that "
             "it makes; sizewatch writes nothing."
         ),
         (
@@ -106,7 +107,7 @@ def _follow(scaling: Scaling) -> Object:
     }
 
 
-def _scheduled(scaling: Scaling, entry: Entry) -> Object:
+def _scheduled(scaling: Scaling, entry: CronEntry) -> Object:
     return {
         "type": "cron",
         "metadata": {

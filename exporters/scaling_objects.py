@@ -35,12 +35,12 @@ class Manifest:
     objects: tuple[Object, ...]
 
 
-def printed(manifest: Manifest) -> str:
+def render_manifest(manifest: Manifest) -> str:
     """The manifest as YAML that `kubectl apply -f -` reads."""
-    return "---\n".join((comment(manifest.head), *(dumped(one) for one in manifest.objects)))
+    return "---\n".join((comment(manifest.head), *(dump_yaml(one) for one in manifest.objects)))
 
 
-def dumped(data: Any) -> str:
+def dump_yaml(data: Any) -> str:
     """YAML in the order of the keys, nothing folded, nothing shared between objects."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=10**6, default_flow_style=False)
     return text
@@ -78,7 +78,7 @@ def _clean(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
-def shown(name: str) -> str:
+def comment_name(name: str) -> str:
     """A tier's name for a comment: one line, not longer than is read."""
     clean = _clean(name)
     return clean if len(clean) <= 60 else f"{clean[:57]}..."

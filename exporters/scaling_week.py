@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from zoneinfo import ZoneInfo
 
-from exporters.scaling import Scaling, Slot
+from exporters.scaling import Scaling, ScheduleSlot
 
 DAY, WEEK = 1440, 10080
 
@@ -25,7 +25,7 @@ BLOCKS = (1, 15, 30, 60, 120, 240)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ReplicaInterval:
     """So many replicas from `start` for `minutes`, both in minutes; the week begins on Monday at 00:00."""
 
     start: int
@@ -34,7 +34,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CronEntry:
     """A run that comes on several days: `minute` of the day, `weekdays` (0 is Monday), how long, how many replicas."""
 
     minute: int
@@ -62,8 +62,8 @@ class Week:
     """
 
     floor: int
-    entries: tuple[Entry, ...]
-    changes: tuple[Entry, ...]
+    entries: tuple[CronEntry, ...]
+    changes: tuple[CronEntry, ...]
     block: int
     cut: bool
 
@@ -92,7 +92,7 @@ def week_of(scaling: Scaling) -> Week:
     )
 
 
-def slots_of(steps: Iterable[tuple[float, int]], zone: str) -> tuple[Slot, ...]:
+def slots_of(steps: Iterable[tuple[float, int]], zone: str) -> tuple[ScheduleSlot, ...]:
     """Steps of a forecast (unix seconds, replicas) as slots of the clock of `zone`, rounded down to the minute.
 
     Steps of less than a week are taken for every day alike: a day's schedule is what is known, and it is repeated. Where
@@ -107,10 +107,10 @@ def slots_of(steps: Iterable[tuple[float, int]], zone: str) -> tuple[Slot, ...]:
         local = datetime.fromtimestamp(t, ZoneInfo(zone))
         key = (time(local.hour, local.minute), (local.weekday(),) if weekly else tuple(range(7)))
         found[key] = max(found.get(key, 0), replicas)
-    return tuple(Slot(start=start, weekdays=days, replicas=count) for (start, days), count in found.items())
+    return tuple(ScheduleSlot(start=start, weekdays=days, replicas=count) for (start, days), count in found.items())
 
 
-def _painted(schedule: Iterable[Slot], lead: int) -> list[int]:
+def _painted(schedule: Iterable[ScheduleSlot], lead: int) -> list[int]:
     """Replicas asked for in each minute of the week; empty where there is no schedule."""
     starts: dict[int, int] = {}
     for slot in schedule:
@@ -133,40 +133,40 @@ def _coarse(week: list[int], block: int) -> list[int]:
     return [count for at in range(0, len(week), block) for count in [max(week[at : at + block])] * block]
 
 
-def _runs(week: list[int]) -> list[Run]:
+def _runs(week: list[int]) -> list[ReplicaInterval]:
     """Runs of one count around the circle of the week; one of the whole week where nothing changes."""
     edges = [at for at in range(len(week)) if week[at] != week[at - 1]]
     if not edges:
-        return [Run(start=0, minutes=WEEK, replicas=week[0])] if week else []
+        return [ReplicaInterval(start=0, minutes=WEEK, replicas=week[0])] if week else []
     ends = [*edges[1:], edges[0] + WEEK]
-    return [Run(start=at, minutes=end - at, replicas=week[at]) for at, end in zip(edges, ends, strict=True)]
+    return [ReplicaInterval(start=at, minutes=end - at, replicas=week[at]) for at, end in zip(edges, ends, strict=True)]
 
 
-def _entries(runs: Iterable[Run]) -> tuple[Entry, ...]:
+def _entries(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
     """Runs that differ only in their day, together."""
     days: dict[tuple[int, int, int], list[int]] = {}
     for run in runs:
         day, minute = divmod(run.start, DAY)
         days.setdefault((minute, run.minutes, run.replicas), []).append(day)
     return _ordered(
-        Entry(minute=minute, weekdays=tuple(sorted(on)), minutes=minutes, replicas=replicas)
+        CronEntry(minute=minute, weekdays=tuple(sorted(on)), minutes=minutes, replicas=replicas)
         for (minute, minutes, replicas), on in days.items()
     )
 
 
-def _changes(runs: Iterable[Run]) -> tuple[Entry, ...]:
+def _changes(runs: Iterable[ReplicaInterval]) -> tuple[CronEntry, ...]:
     """The beginnings of all runs; how long each lasts is no matter here, so the shortest stands for all."""
     spans: dict[tuple[int, int], dict[int, int]] = {}
     for run in runs:
         day, minute = divmod(run.start, DAY)
         spans.setdefault((minute, run.replicas), {})[day] = run.minutes
     return _ordered(
-        Entry(minute=minute, weekdays=tuple(sorted(on)), minutes=min(on.values()), replicas=replicas)
+        CronEntry(minute=minute, weekdays=tuple(sorted(on)), minutes=min(on.values()), replicas=replicas)
         for (minute, replicas), on in spans.items()
     )
 
 
-def _ordered(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _ordered(entries: Iterable[CronEntry]) -> tuple[CronEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.weekdays[0], entry.minute, entry.weekdays)))
 
 

@@ -11,7 +11,7 @@ from exporters.markdown import table
 from rules.families import FAMILIES, Family
 from rules.signals import SIGNALS, Signal
 
-HEAD = """\
+SIGNALS_PAGE_HEAD = """\
 # Signals
 
 <!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
@@ -42,7 +42,7 @@ Labels stand in the order of the metric. `replica` is empty where a verdict is a
 def signals_page() -> str:
     """The whole page."""
     parts = [
-        HEAD,
+        SIGNALS_PAGE_HEAD,
         SIGNALS_HEAD,
         table(("signal", "unit", "meaning", "from"), (_signal(signal) for signal in SIGNALS)),
         FAMILIES_HEAD,
@@ -63,9 +63,9 @@ def _family(family: Family) -> tuple[str, ...]:
     return f"`{family.name}`", family.kind.value, *exported, family.text
 
 
-def _own(metric: names.Metric) -> tuple[str, ...]:
+def _own(metric: names.ExportedMetric) -> tuple[str, ...]:
     return f"`{metric.name}`", metric.kind.value, _labels(metric), metric.text
 
 
-def _labels(metric: names.Metric) -> str:
+def _labels(metric: names.ExportedMetric) -> str:
     return ", ".join(metric.labels)

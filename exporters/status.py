@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporters.forecast_text import Forecast
+from exporters.forecast_text import ForecastResult
 from exporters.prewarm_text import Prewarm
 from forecast.cold_start import ColdStart
 from rules.alert_state import AlertState
-from rules.episodes import Episode
-from rules.foreign_alerts import ForeignAlert
-from rules.projections import Demand
+from rules.episodes import Finding
+from rules.foreign_alerts import ExternalAlert
+from rules.projections import ForecastPoint
 from rules.signals import SignalValue
-from rules.slices import TierView
-from rules.timeline import Entry
-from rules.verdicts import Answer
+from rules.slices import TierContext
+from rules.timeline import TimelineEntry
+from rules.verdicts import RuleResult
 from rules.windows import Window
 
 MISSES_UNTIL_GONE = 3
@@ -74,7 +74,7 @@ class ReplicaStatus:
                 raise ValueError(f"{self.tier}/{self.name}: totals hold {len(parts)} bucket grids of {family}, not one")
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether its series have vanished: nothing is known of it any more but that it does not answer."""
         return self.misses >= MISSES_UNTIL_GONE
 
@@ -97,13 +97,13 @@ class ForecastStatus:
     `minimum_warm` are replicas, `ready` those that are up. `trouble` says why there is no newer forecast.
     """
 
-    forecast: Forecast | None = None
+    forecast: ForecastResult | None = None
     prewarm: Prewarm | None = None
     cold_start: ColdStart | None = None
     ready: int = 0
     now_rps: float | None = None
-    at_lead: Demand | None = None
-    for_now: Demand | None = None
+    at_lead: ForecastPoint | None = None
+    for_now: ForecastPoint | None = None
     minimum_warm: int | None = None
     gap: str = ""
     trouble: str = ""
@@ -128,7 +128,7 @@ class ForecastHealth:
     troubles: tuple[str, ...] = ()
 
 
-class Tells(StrEnum):
+class ExportScope(StrEnum):
     """What of a tier an agent exports: where node agents and role fleet watch one tier, each tells its own part."""
 
     ALL = "all"
@@ -145,16 +145,16 @@ class TierStatus:
     name, pool and GPUs count. `tells` says what of it this agent exports.
     """
 
-    view: TierView
+    view: TierContext
     recent: Window | None
-    answers: tuple[Answer, ...] = ()
-    episodes: tuple[Episode, ...] = ()
+    answers: tuple[RuleResult, ...] = ()
+    episodes: tuple[Finding, ...] = ()
     trend: tuple[TrendPoint, ...] = ()
     replicas: tuple[ReplicaStatus, ...] = ()
     step13: str | None = None
     forecast: ForecastStatus | None = None
     parts: tuple[ReplicaStatus, ...] = ()
-    tells: Tells = Tells.ALL
+    tells: ExportScope = ExportScope.ALL
 
     @property
     def name(self) -> str:
@@ -255,7 +255,7 @@ class ReportHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class AgentHealth:
     """How the agent itself is doing. Counts are since its start; `history_trouble`, `config_trouble` and
     `gpu_problems` hold sentences for people, None or empty while all is well. `last_turn_at` is when the last turn ended
     (unix seconds): what tells a loop that hangs from one that works.
@@ -301,7 +301,7 @@ class AgentStatus:
     now: float
     tiers: tuple[TierStatus, ...]
     alerts: tuple[AlertState, ...] = ()
-    foreign: tuple[ForeignAlert, ...] = ()
-    timeline: tuple[Entry, ...] = ()
-    health: Health = field(default_factory=Health)
+    foreign: tuple[ExternalAlert, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
+    health: AgentHealth = field(default_factory=AgentHealth)
     simulated: str = ""

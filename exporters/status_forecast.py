@@ -11,24 +11,24 @@ from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
-from exporters.forecast_text import compared, covered
-from exporters.prewarm_text import BECAUSE, Prewarm, Recommendation, merged
-from exporters.prewarm_worth import Worth
+from exporters.forecast_text import comparison_text, coverage_text
+from exporters.prewarm_text import BECAUSE, Prewarm, Recommendation, merge_steps
+from exporters.prewarm_worth import PrewarmValue
 from exporters.status import ForecastStatus, TierStatus
 from exporters.status_signs import sign
-from exporters.time_words import span
-from forecast.cold_start import Source
-from rules.verdicts import Answer, Status, Unknown
+from exporters.time_words import format_duration
+from forecast.cold_start import LeadSource
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.wording import number
 
 Tile = tuple[str, str, str, str]
 """Title, the number, what surrounds it, and markup of what a rule says of it."""
 
 _FROM = {
-    Source.MEASURED: "from the request to Ready",
-    Source.ADDED: "measured in part, the rest by pods",
-    Source.PARTLY: "at least, measured in part",
-    Source.PLAN: "the plan's",
+    LeadSource.MEASURED: "from the request to Ready",
+    LeadSource.ADDED: "measured in part, the rest by pods",
+    LeadSource.PARTLY: "at least, measured in part",
+    LeadSource.PLAN: "the plan's",
 }
 
 LEAST_SHOWN = 0.01
@@ -116,14 +116,14 @@ def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:
         return
     made = one.forecast.projection
     share = f"{made.covered / made.forecasts:.1%}" if made.forecasts else NOT_YET
-    within = covered(made) if made.forecasts else "no target has passed"
+    within = coverage_text(made) if made.forecasts else "no target has passed"
     yield "Within the 95 % quantile", share, within, _judged(tier, "ForecastDegraded", "holds")
     error = NOT_YET if made.error_ratio is None else f"{made.error_ratio:.2f}"
-    yield "Error by the naive one's", error, compared(made), ""
+    yield "Error by the naive one's", error, comparison_text(made), ""
 
 
 def _judged(tier: TierStatus, rule: str, fine: str) -> str:
-    answer: Answer | None = next((one for one in tier.answers if one.rule == rule), None)
+    answer: RuleResult | None = next((one for one in tier.answers if one.rule == rule), None)
     if answer is None:
         return ""
     if isinstance(answer, Unknown):
@@ -140,7 +140,8 @@ def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:
     if one.forecast is not None:
         made = one.forecast.projection
         weights = ", ".join(f"{name} {share:.0%}" for name, share in one.forecast.weights if share >= LEAST_SHOWN)
-        yield f"Made {span(now - made.made_at)} ago by {made.method}{f' ({weights})' if len(one.forecast.weights) > 1 else ''}."
+        shares = f" ({weights})" if len(one.forecast.weights) > 1 else ""
+        yield f"Made {format_duration(now - made.made_at)} ago by {made.method}{shares}."
         yield from (f"{note[0].upper()}{note[1:]}." for note in one.forecast.notes if note)
     if one.trouble:
         yield f"No newer forecast: {one.trouble}."
@@ -155,7 +156,7 @@ def _schedule(prewarm: Prewarm) -> str:
     if not prewarm.schedule:
         return ""
     zone = ZoneInfo(prewarm.zone)
-    steps = merged(prewarm.schedule)
+    steps = merge_steps(prewarm.schedule)
     said = "".join(
         f"<li><time>{datetime.fromtimestamp(step.start, zone):%H:%M}</time> <b>{step.replicas}</b></li>"
         for step in steps
@@ -165,7 +166,7 @@ def _schedule(prewarm: Prewarm) -> str:
     return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}{sure}:</p><ol class="schedule">{said}</ol>'
 
 
-def _worth(found: Worth | None) -> str:
+def _worth(found: PrewarmValue | None) -> str:
     if found is None:
         return ""
     days = (found.end - found.start) / 86_400.0

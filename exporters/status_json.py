@@ -10,25 +10,25 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from exporters.findings import findings, headline, remarks, state, unknowns
+from exporters.findings import findings, headline, remarks, tier_state, unknowns
 from exporters.forecast_text import forecast_json
-from exporters.plan_against_now import Compared, compare
+from exporters.plan_against_now import PlanComparison, compare_with_plan
 from exporters.prewarm_text import prewarm_json
 from exporters.replay_json import episode_json, reading_json, verdict_json
 from exporters.status import (
+    AgentHealth,
     AgentStatus,
     AlertmanagerHealth,
     ForecastHealth,
     ForecastStatus,
     GpuStatus,
-    Health,
     ReplicaStatus,
     TierStatus,
     WebhookHealth,
 )
 from exporters.timeline_text import entry_json
 from rules.alert_state import AlertState
-from rules.foreign_alerts import ForeignAlert
+from rules.foreign_alerts import ExternalAlert
 from rules.plan import plan_version
 from rules.verdicts import Unknown
 
@@ -69,7 +69,7 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
     plan = tier.view.plan
     return {
         "tier": tier.name,
-        "status": state(tier).value,
+        "status": tier_state(tier).value,
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
             verdict_json(one.verdict)
@@ -77,7 +77,7 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
             for one in (*findings(tier), *remarks(tier))
         ],
         "unknowns": [_unknown(unknown) for unknown in unknowns(tier)],
-        "numbers": [_number(one) for one in compare(tier)],
+        "numbers": [_number(one) for one in compare_with_plan(tier)],
         "episodes": [episode_json(episode) for episode in tier.episodes],
         "trend": [
             {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
@@ -118,7 +118,7 @@ def _unknown(unknown: Unknown) -> dict[str, Any]:
     }
 
 
-def _number(one: Compared) -> dict[str, Any]:
+def _number(one: PlanComparison) -> dict[str, Any]:
     return {
         "key": one.row.key,
         "unit": one.row.unit,
@@ -171,7 +171,7 @@ def _alert(alert: AlertState) -> dict[str, Any]:
     }
 
 
-def _foreign(alert: ForeignAlert) -> dict[str, Any]:
+def _foreign(alert: ExternalAlert) -> dict[str, Any]:
     diagnosis = alert.diagnosis
     return {
         "name": alert.name,
@@ -221,7 +221,7 @@ def _forecasting(one: ForecastHealth) -> dict[str, Any]:
     }
 
 
-def _health(health: Health) -> dict[str, Any]:
+def _health(health: AgentHealth) -> dict[str, Any]:
     failures = [
         {"tier": tier, "replica": replica, "kind": kind, "count": number}
         for (tier, replica, kind), number in sorted(health.scrape_failures.items())

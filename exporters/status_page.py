@@ -14,15 +14,15 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from exporters.findings import headline, state
-from exporters.plain_text import plain
+from exporters.findings import headline, tier_state
+from exporters.plain_text import strip_control_characters
 from exporters.status import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
 from exporters.status_reports import notices as report_notices
 from exporters.status_reports import reports
 from exporters.status_sections import card
 from exporters.status_signs import SIGNS, icon, sign
 from exporters.status_timeline import timeline
-from exporters.time_words import exact, span
+from exporters.time_words import format_duration, format_rfc3339
 from rules.verdicts import SEVERITY, Status
 
 REFRESH_SECONDS = 5
@@ -45,7 +45,7 @@ def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
         style=style(),
         body=body,
     )
-    return plain(text).encode("utf-8", "replace")
+    return strip_control_characters(text).encode("utf-8", "replace")
 
 
 @cache
@@ -71,12 +71,12 @@ def _top(status: AgentStatus, paused: bool) -> str:
     toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
     notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
     links = "".join(
-        f'<li><a href="#tier-{place}">{sign(state(tier), tier.name)}</a></li>'
+        f'<li><a href="#tier-{place}">{sign(tier_state(tier), tier.name)}</a></li>'
         for place, tier in enumerate(_worst_first(status), 1)
     )
     return (
         f'{banner}<header class="top {verdict.status.value}"><p class="brand"><b>sizewatch</b><span>'
-        f'<time datetime="{exact(status.now)}">{exact(status.now)[11:19]} UTC</time> {toggle}</span></p>'
+        f'<time datetime="{format_rfc3339(status.now)}">{format_rfc3339(status.now)[11:19]} UTC</time> {toggle}</span></p>'
         f'<h1><span class="sign {verdict.status.value}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
         f"{escape(_word(verdict.status))}{escape(verdict.text)}</h1><p>{escape(verdict.detail)}</p>"
         f'<nav aria-label="Tiers"><ul>{links}</ul></nav></header>'
@@ -92,7 +92,7 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     """What is wrong with the agent itself, and so with everything below."""
     health = status.health
     if health.last_turn_at is not None and status.now - health.last_turn_at > OLD_AFTER_SECONDS:
-        age = span(status.now - health.last_turn_at)
+        age = format_duration(status.now - health.last_turn_at)
         yield f"The last turn ended {age} ago: everything below is that old. Look into the agent's log."
     if health.history_trouble is not None:
         waiting = f" {health.unbooked_minutes} minutes wait to be written." if health.unbooked_minutes else ""
@@ -125,7 +125,7 @@ def _of_store(found: StoreHealth) -> Iterator[str]:
 
 def _of_discovery(found: DiscoveryHealth) -> Iterator[str]:
     if found.trouble is not None:
-        yield f"Engine pods have not been followed for {span(found.age_seconds)}: {found.trouble}"
+        yield f"Engine pods have not been followed for {format_duration(found.age_seconds)}: {found.trouble}"
     yield from (f"Pod {text}" for text in found.left_out[:MOST_PODS_TOLD])
     if len(found.left_out) > MOST_PODS_TOLD:
         yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status names them all."
@@ -143,7 +143,7 @@ def _tiers(status: AgentStatus, paused: bool) -> str:
 
 def _worst_first(status: AgentStatus) -> list[TierStatus]:
     """The order of the configuration within one severity: a card that needs nobody stays where it is."""
-    return sorted(status.tiers, key=lambda tier: -SEVERITY[state(tier)])
+    return sorted(status.tiers, key=lambda tier: -SEVERITY[tier_state(tier)])
 
 
 def _asked(store: StoreHealth | None) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def _foot(status: AgentStatus) -> str:
     health = status.health
     failures = sum(health.scrape_failures.values())
     said = [
-        f"sizewatch {status.version}, role {status.role}, up {span(status.now - status.started_at)}",
+        f"sizewatch {status.version}, role {status.role}, up {format_duration(status.now - status.started_at)}",
         f"{health.turns} turns, {health.overruns} late, {health.turn_errors} with errors",
         f"last turn {health.last_turn_seconds * 1000:.0f} ms"
         if health.last_turn_seconds is not None
@@ -174,7 +174,11 @@ def _foot(status: AgentStatus) -> str:
 
 
 def _last(one: AlertmanagerHealth, now: float) -> str:
-    return f", told {span(now - one.last_success_at)} ago" if one.last_success_at is not None else ", never reached"
+    return (
+        f", told {format_duration(now - one.last_success_at)} ago"
+        if one.last_success_at is not None
+        else ", never reached"
+    )
 
 
 def _by_kind(status: AgentStatus) -> str:

@@ -10,7 +10,7 @@ from html import escape
 
 from exporters.status import GpuStatus, ReplicaStatus, TierStatus
 from exporters.status_signs import sign
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.cascade import STAGES
 from rules.verdicts import Status
 from rules.wording import number
@@ -65,12 +65,12 @@ def _scrapes(replica: ReplicaStatus, now: float) -> str:
     if replica.up:
         return sign(Status.OK, "up")
     missed = f"{replica.misses} missed" if replica.misses else "never seen"
-    seen = f", last page {span(now - replica.last_seen)} ago" if replica.last_seen is not None else ""
-    return sign(Status.CRITICAL if replica.gone else Status.WARNING, f"down, {missed}{seen}")
+    seen = f", last page {format_duration(now - replica.last_seen)} ago" if replica.last_seen is not None else ""
+    return sign(Status.CRITICAL if replica.is_gone else Status.WARNING, f"down, {missed}{seen}")
 
 
 def _gauge(replica: ReplicaStatus, family: str, unit: str) -> str:
-    if replica.gone:
+    if replica.is_gone:
         return "–"
     if family not in replica.gauges:
         return "not exposed"
@@ -82,8 +82,8 @@ def _gauge(replica: ReplicaStatus, family: str, unit: str) -> str:
 
 
 def _gpus(replica: ReplicaStatus) -> str:
-    if not replica.gpus or replica.gone:
-        return "–" if replica.gone else "not read"
+    if not replica.gpus or replica.is_gone:
+        return "–" if replica.is_gone else "not read"
     said = filter(None, (_of_gpus(replica.gpus, *column) for column in _GPU_COLUMNS))
     gaps = "\n".join(f"{gpu.gpu}: {family}: {why}" for gpu in replica.gpus for family, why in sorted(gpu.gaps.items()))
     return f'<span title="{escape(gaps)}">{len(replica.gpus)}: {escape(", ".join(said))}</span>'

@@ -11,7 +11,7 @@ from html import escape
 
 from exporters.status import DeliveryHealth, ReportHealth
 from exporters.status_signs import sign
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.verdicts import Status
 
 
@@ -23,7 +23,11 @@ def notices(found: ReportHealth | None, now: float) -> Iterator[str]:
         yield f"The weekly report cannot be written: {found.trouble}. It is tried again."
     for one in found.deliveries:
         if one.trouble:
-            again = f" It is tried again in {span(max(0.0, one.next_at - now))}." if one.next_at is not None else ""
+            again = (
+                f" It is tried again in {format_duration(max(0.0, one.next_at - now))}."
+                if one.next_at is not None
+                else ""
+            )
             yield f"The weekly report does not reach {one.destination}: {one.trouble}.{again}"
 
 
@@ -35,7 +39,7 @@ def reports(found: ReportHealth | None, now: float) -> str:
     sent = f'<ul class="past">{rows}</ul>' if rows else ""
     return (
         f'<section class="tier" id="weekly-report"><header><h2>Weekly report</h2></header><p>{_last(found, now)} '
-        f'The next is due in {span(found.next_at - now)}. <a href="reports/">All reports</a></p>{sent}</section>'
+        f'The next is due in {format_duration(found.next_at - now)}. <a href="reports/">All reports</a></p>{sent}</section>'
     )
 
 
@@ -43,7 +47,11 @@ def _last(found: ReportHealth, now: float) -> str:
     if not found.newest:
         return "None was written yet."
     name = escape(found.newest)
-    age = f", written {span(now - found.made_at)} ago" if found.made_at is not None and now > found.made_at else ""
+    age = (
+        f", written {format_duration(now - found.made_at)} ago"
+        if found.made_at is not None and now > found.made_at
+        else ""
+    )
     said = f": {escape(found.headline)}" if found.headline else "."
     return f'<a href="reports/{name}/report.html">{name}</a>{age}{said}'
 
@@ -55,5 +63,5 @@ def _delivered(one: DeliveryHealth, now: float) -> str:
     if one.pending:
         return f"{sign(Status.UNKNOWN, 'on its way')} {name}"
     if one.last_success_at is not None:
-        return f"{sign(Status.OK, 'sent')} {name}, {span(now - one.last_success_at)} ago"
+        return f"{sign(Status.OK, 'sent')} {name}, {format_duration(now - one.last_success_at)} ago"
     return f"{sign(Status.UNKNOWN, 'nothing sent since the start')} {name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from exporters.findings import Finding, ended, findings, place, remarks, state, unknowns
+from exporters.findings import ActiveFinding, ended_findings, findings, place, remarks, tier_state, unknowns
 from exporters.status import TierStatus
 from exporters.status_forecast import forecast
 from exporters.status_replicas import replicas
@@ -18,9 +18,9 @@ from exporters.status_signs import sign
 from exporters.status_tiles import numbers
 from exporters.status_trend import Chart, charts
 from exporters.svg_charts import draw_panel
-from exporters.time_words import clock, exact, span
+from exporters.time_words import format_clock, format_duration, format_rfc3339
 from rules.catalogue import BY_NAME
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.verdicts import Cause, Certainty, Status, Unknown
 
 FINDINGS_SHOWN = 6
@@ -31,13 +31,13 @@ SUSPECTS_SHOWN = 3
 
 def card(tier: TierStatus, place: int, now: float) -> str:
     """One tier, whole; `place` makes its anchor."""
-    status = state(tier)
+    status = tier_state(tier)
     parts = "".join(part(tier, now) for part in PARTS)
     return f'<section class="tier {status.value}" id="tier-{place}">{parts}</section>'
 
 
 def _head(tier: TierStatus, now: float) -> str:
-    status, plan = state(tier), tier.view.plan
+    status, plan = tier_state(tier), tier.view.plan
     up, all_of_them = sum(r.up for r in tier.replicas), len(tier.replicas)
     models = sorted({replica.model for replica in tier.replicas if replica.model}) or ([plan.model] if plan else [])
     engines = sorted({f"{r.engine} {r.versions}".strip() for r in tier.replicas if r.engine})
@@ -74,20 +74,21 @@ def _findings(tier: TierStatus, now: float) -> str:
     return shown + (_details(more, f'<ul class="past">{rest}</ul>') if rest else "") + noted
 
 
-def _short(one: Finding, now: float) -> str:
+def _short(one: ActiveFinding, now: float) -> str:
     verdict = one.verdict
-    since = f"since {clock(one.since, now)}: " if one.since is not None else ""
+    since = f"since {format_clock(one.since, now)}: " if one.since is not None else ""
     said = f"{since}{verdict.rule} in {place(verdict.subject)}: {verdict.sentence}"
     return f"{sign(verdict.status, verdict.status.value)} {escape(said)}"
 
 
-def _finding(one: Finding, now: float) -> str:
+def _finding(one: ActiveFinding, now: float) -> str:
     verdict = one.verdict
     words = f"{verdict.status.value}, {verdict.certainty.value}"
     where = f'<span class="where">{escape(verdict.subject.replica)}</span>' if verdict.subject.replica else ""
     since = "since this turn"
     if one.since is not None:
-        since = f'since <time datetime="{exact(one.since)}">{clock(one.since, now)}</time> ({span(now - one.since)})'
+        clock = f'<time datetime="{format_rfc3339(one.since)}">{format_clock(one.since, now)}</time>'
+        since = f"since {clock} ({format_duration(now - one.since)})"
     silent = ""
     if one.silent is not None:
         why = escape(_why(one.silent))
@@ -149,17 +150,17 @@ def _why(unknown: Unknown) -> str:
 
 
 def _past(tier: TierStatus, now: float) -> str:
-    past = ended(tier)
+    past = ended_findings(tier)
     if not past:
         return ""
     rows = "".join(f"<li>{_episode(episode, now)}</li>" for episode in past)
     return _details(f"{len(past)} ended in the last day", f'<ul class="past">{rows}</ul>')
 
 
-def _episode(episode: Episode, now: float) -> str:
+def _episode(episode: Finding, now: float) -> str:
     rule, until = BY_NAME.get(episode.rule), episode.ended_at if episode.ended_at is not None else now
     title = rule.title if rule else episode.rule
-    when = f"{clock(episode.started_at, now)}, for {span(until - episode.started_at)}"
+    when = f"{format_clock(episode.started_at, now)}, for {format_duration(until - episode.started_at)}"
     words = f"{episode.worst.status.value}, {episode.worst.certainty.value}"
     said = f"{place(episode.subject)}: {title}. {episode.worst.sentence}"
     return f'<span class="since">{escape(when)}</span> {sign(episode.worst.status, words)} {escape(said)}'

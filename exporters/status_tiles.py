@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from html import escape
 
-from exporters.plan_against_now import Compared, compare
+from exporters.plan_against_now import PlanComparison, compare_with_plan
 from exporters.status import TierStatus
 from exporters.status_signs import sign
 from exporters.svg_charts import draw_scale
@@ -19,10 +19,10 @@ from rules.wording import number, quantity
 
 def numbers(tier: TierStatus, now: float) -> str:
     """Every row of the comparison as a tile."""
-    return f'<dl class="numbers">{"".join(_tile(one, tier) for one in compare(tier))}</dl>'
+    return f'<dl class="numbers">{"".join(_tile(one, tier) for one in compare_with_plan(tier))}</dl>'
 
 
-def _tile(one: Compared, tier: TierStatus) -> str:
+def _tile(one: PlanComparison, tier: TierStatus) -> str:
     row, currency = one.row, _currency(tier)
     unit_text = f" {currency}" if row.unit == "money" and currency else ""
     status, words = _judged(one)
@@ -45,7 +45,7 @@ def _currency(tier: TierStatus) -> str:
     return plan.cost.currency if plan and plan.cost else ""
 
 
-def _now(one: Compared) -> str:
+def _now(one: PlanComparison) -> str:
     if isinstance(one.now, Missing):
         return one.now.gap.value.replace("_", " ")
     if one.now.value is not None:
@@ -53,7 +53,7 @@ def _now(one: Compared) -> str:
     return quantity(one.now, one.row.unit)
 
 
-def _bounds(one: Compared) -> str:
+def _bounds(one: PlanComparison) -> str:
     """What surrounds the best estimate; why there is none, where there is more to say than the gap's name."""
     if isinstance(one.now, Missing):
         return one.now.text
@@ -64,7 +64,7 @@ def _bounds(one: Compared) -> str:
     return f"{one.row.seen} {number(one.now.low, one.row.unit)} to {number(one.now.high, one.row.unit)}".strip()
 
 
-def _scale(one: Compared) -> str:
+def _scale(one: PlanComparison) -> str:
     planned = (one.planned.value,) if one.planned else ()
     measured = _ends(one.now)
     known = [*planned, *(end for end in measured or () if end is not None)]
@@ -79,7 +79,7 @@ def _ends(value: SignalValue) -> tuple[float, float | None] | None:
     return None if low is None else (low, value.high)
 
 
-def _judged(one: Compared) -> tuple[Status, str]:
+def _judged(one: PlanComparison) -> tuple[Status, str]:
     """The worst answer about the number, in words; never "as planned" of a number that is not."""
     answer = one.judged
     if answer is None:

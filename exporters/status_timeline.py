@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from exporters.status import AgentStatus
-from exporters.time_words import clock, exact
+from exporters.time_words import format_clock, format_rfc3339
 from exporters.timeline_text import line, place
 
 SHOWN = 200
@@ -21,7 +21,7 @@ def timeline(status: AgentStatus) -> str:
         return ""
     newest = status.timeline[: -SHOWN - 1 : -1]
     rows = "".join(
-        f'<li><time class="since" datetime="{exact(entry.t)}">{escape(clock(entry.t, status.now))}</time> '
+        f'<li><time class="since" datetime="{format_rfc3339(entry.t)}">{escape(format_clock(entry.t, status.now))}</time> '
         f"<b>{escape(place(entry))}</b> {escape(line(entry, status.now))}</li>"
         for entry in newest
     )

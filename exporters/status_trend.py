@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 from exporters.findings import findings
 from exporters.status import TierStatus, TrendPoint
-from exporters.svg_charts import Hole, Line, Mark, Moment, Panel, holes_between
+from exporters.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
 from rules.catalogue import BY_NAME
 from rules.curve import operating_point
 from rules.signals import BY_NAME as SIGNALS
-from rules.signals import How, Missing, Reading
+from rules.signals import Missing, Reading, SignalKind
 from rules.wording import number, quantity
 
 HOUR = 3600.0
@@ -30,7 +30,7 @@ class Chart:
 
     title: str
     newest: str
-    panel: Panel
+    panel: SvgChart
     key: tuple[tuple[str, str], ...] = ()
 
 
@@ -104,32 +104,32 @@ def _newest(tier: TierStatus, signal: str, unit: str) -> str:
 
 def _is_quantile(signal: str) -> bool:
     """Of a quantile the bounds are told: what lies inside a bucket is a guess. Those of a level are its extremes."""
-    return SIGNALS[signal].how is How.QUANTILE
+    return SIGNALS[signal].how is SignalKind.QUANTILE
 
 
-def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> Line:
+def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> ChartLine:
     marks, holes = [], []
     for point in tier.trend:
         if point.t <= now - HOUR:
             continue
         found = _mark(point, signal)
-        if isinstance(found, Mark):
+        if isinstance(found, ChartPoint):
             marks.append(found)
         else:
             holes.append(found)
     told = holes_between(tuple(marks), tuple(holes), "no minute was closed")
-    return Line(name=name, marks=tuple(marks), holes=told, band=band, stacked=stacked)
+    return ChartLine(name=name, marks=tuple(marks), holes=told, band=band, stacked=stacked)
 
 
-def _mark(point: TrendPoint, signal: str) -> Mark | Hole:
+def _mark(point: TrendPoint, signal: str) -> ChartPoint | ChartGap:
     """A mark at the best estimate; where only a lower bound is known, at that."""
     found = point.readings.get(signal)
     if isinstance(found, Reading):
         value = found.low if found.value is None else found.value
         if value is not None:
-            return Mark(t=point.t, low=value if found.low is None else found.low, value=value, high=found.high)
+            return ChartPoint(t=point.t, low=value if found.low is None else found.low, value=value, high=found.high)
     reason = "not read" if not isinstance(found, Missing) else found.text or found.gap.value.replace("_", " ")
-    return Hole(start=point.t - MINUTE, end=point.t, reason=reason)
+    return ChartGap(start=point.t - MINUTE, end=point.t, reason=reason)
 
 
 def _chart(
@@ -137,14 +137,14 @@ def _chart(
     now: float,
     title: str,
     unit: str,
-    lines: tuple[Line, ...],
+    lines: tuple[ChartLine, ...],
     limit: tuple[float, str] | None,
     newest: str,
     key: tuple[tuple[str, str], ...] = (),
     top: float | None = None,
 ) -> Chart:
     scale = top or _scale(lines, limit)
-    panel = Panel(
+    panel = SvgChart(
         start=now - HOUR,
         end=now,
         lines=lines,
@@ -158,16 +158,16 @@ def _chart(
     return Chart(title=title, newest=newest, panel=panel, key=key)
 
 
-def _moments(tier: TierStatus) -> tuple[Moment, ...]:
+def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
     """When what fires began; the worst is drawn last, over the others."""
     begun = [(found, found.since) for found in reversed(findings(tier)) if found.since is not None]
     return tuple(
-        Moment(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.verdict.status.value)
+        ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.verdict.status.value)
         for found, since in begun
     )
 
 
-def _scale(lines: tuple[Line, ...], limit: tuple[float, str] | None) -> float:
+def _scale(lines: tuple[ChartLine, ...], limit: tuple[float, str] | None) -> float:
     """A round number above every best estimate and the limit; bounds wider than that run out of the chart."""
     highest = limit[0] * 1.15 if limit else 0.0
     sums: dict[float, float] = {}
@@ -181,7 +181,7 @@ def _scale(lines: tuple[Line, ...], limit: tuple[float, str] | None) -> float:
     return next(step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= highest)
 
 
-def _spoken(title: str, unit: str, lines: tuple[Line, ...], newest: str, limit: tuple[float, str] | None) -> str:
+def _spoken(title: str, unit: str, lines: tuple[ChartLine, ...], newest: str, limit: tuple[float, str] | None) -> str:
     values = [mark.value for mark in lines[0].marks]
     if not values:
         return f"{title}, last hour: no data"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporters import names
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 from exporters.status import AgentStatus, StoreHealth
 
 Sample = tuple[tuple[str, ...], float]
@@ -24,7 +24,7 @@ def _of_store(value: Callable[[StoreHealth], float | None]) -> Samples:
     return samples
 
 
-def _failures(status: AgentStatus) -> Iterator[Sample]:
+def _store_failures(status: AgentStatus) -> Iterator[Sample]:
     found = status.health.store
     return (((kind,), float(number)) for kind, number in sorted(found.failures.items() if found is not None else ()))
 
@@ -34,11 +34,11 @@ def _in_sight(status: AgentStatus) -> Iterator[Sample]:
     return (((tier,), float(not why)) for tier, why in sorted(found.in_sight.items() if found is not None else ()))
 
 
-STORE_SAMPLES: tuple[tuple[Metric, Samples], ...] = (
+STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.STORE_QUERIES, _of_store(lambda store: store.queries)),
     (names.STORE_SECONDS, _of_store(lambda store: store.seconds)),
     (names.STORE_BYTES, _of_store(lambda store: store.received_bytes)),
-    (names.STORE_FAILURES, _failures),
+    (names.STORE_FAILURES, _store_failures),
     (names.TIER_IN_SIGHT, _in_sight),
     (names.LEADER, _of_store(lambda store: store.leads)),
 )

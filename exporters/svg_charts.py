@@ -20,7 +20,7 @@ LONGEST_STEP_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ChartPoint:
     """A quantity in the minute that ended at `t`: surely within low and high, where `high` None is open."""
 
     t: float
@@ -30,7 +30,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hole:
+class ChartGap:
     """A span without a value, and why."""
 
     start: float
@@ -39,18 +39,18 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     """A quantity over time. `name` is its class on the page; with `stacked` it stands on the line before it."""
 
     name: str
-    marks: tuple[Mark, ...]
-    holes: tuple[Hole, ...] = ()
+    marks: tuple[ChartPoint, ...]
+    holes: tuple[ChartGap, ...] = ()
     band: bool = True
     stacked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ChartMarker:
     """An instant to mark, in a sentence; `name` is its class on the page."""
 
     t: float
@@ -59,23 +59,23 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class SvgChart:
     """One chart from `start` to `end` (unix seconds). `limit` is a value with its label, drawn across; `moments` are
     instants to mark; `top_text` says the scale's upper end; `spoken` is the chart in a sentence, for who cannot see it.
     """
 
     start: float
     end: float
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     top: float
     top_text: str
     ticks: tuple[tuple[float, str], ...]
     limit: tuple[float, str] | None
-    moments: tuple[Moment, ...]
+    moments: tuple[ChartMarker, ...]
     spoken: str
 
 
-def draw_panel(panel: Panel) -> str:
+def draw_panel(panel: SvgChart) -> str:
     """The chart as an `<svg>` that fills its parent's width."""
     parts = [*_holes(panel), *_axis(panel), *_lines(panel), *_limit(panel), *_moments(panel)]
     return (
@@ -99,17 +99,17 @@ def draw_scale(value: tuple[float, float | None] | None, planned: tuple[float, .
     return f'<svg class="scale" viewBox="0 0 {width:g} 10" preserveAspectRatio="none" aria-hidden="true">{"".join(parts)}</svg>'
 
 
-def _x(panel: Panel, t: float) -> float:
+def _x(panel: SvgChart, t: float) -> float:
     share = (t - panel.start) / (panel.end - panel.start)
     return max(0.0, min(1.0, share)) * WIDTH
 
 
-def _y(panel: Panel, value: float | None) -> float:
+def _y(panel: SvgChart, value: float | None) -> float:
     share = 1.0 if value is None else value / panel.top
     return BOTTOM - max(0.0, min(1.0, share)) * (BOTTOM - TOP)
 
 
-def _holes(panel: Panel) -> Iterator[str]:
+def _holes(panel: SvgChart) -> Iterator[str]:
     for line in panel.lines[:1]:
         for hole in line.holes:
             left, right = _x(panel, hole.start), _x(panel, hole.end)
@@ -120,7 +120,7 @@ def _holes(panel: Panel) -> Iterator[str]:
                 )
 
 
-def _axis(panel: Panel) -> Iterator[str]:
+def _axis(panel: SvgChart) -> Iterator[str]:
     yield f'<line class="base" x1="0" x2="{WIDTH:g}" y1="{BOTTOM:g}" y2="{BOTTOM:g}"/>'
     yield f'<text class="label" x="{WIDTH:g}" y="{TOP - 6:g}" text-anchor="end">{escape(panel.top_text)}</text>'
     for t, text in panel.ticks:
@@ -130,7 +130,7 @@ def _axis(panel: Panel) -> Iterator[str]:
         yield f'<text class="label" x="{x:.1f}" y="{HEIGHT - 5:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _lines(panel: Panel) -> Iterator[str]:
+def _lines(panel: SvgChart) -> Iterator[str]:
     floor: dict[float, float] = {}
     for line in panel.lines:
         for run in _runs(line.marks):
@@ -138,9 +138,9 @@ def _lines(panel: Panel) -> Iterator[str]:
         floor = {mark.t: floor.get(mark.t, 0.0) * line.stacked + mark.value for mark in line.marks}
 
 
-def _runs(marks: Iterable[Mark]) -> list[list[Mark]]:
+def _runs(marks: Iterable[ChartPoint]) -> list[list[ChartPoint]]:
     """Marks without a gap between them."""
-    runs: list[list[Mark]] = []
+    runs: list[list[ChartPoint]] = []
     for mark in marks:
         if runs and mark.t - runs[-1][-1].t <= LONGEST_STEP_SECONDS:
             runs[-1].append(mark)
@@ -149,7 +149,7 @@ def _runs(marks: Iterable[Mark]) -> list[list[Mark]]:
     return runs
 
 
-def _run(panel: Panel, line: Line, run: list[Mark], floor: dict[float, float]) -> Iterator[str]:
+def _run(panel: SvgChart, line: ChartLine, run: list[ChartPoint], floor: dict[float, float]) -> Iterator[str]:
     base = [floor.get(mark.t, 0.0) for mark in run]
     over = [(_x(panel, mark.t), _y(panel, mark.value + below)) for mark, below in zip(run, base, strict=True)]
     if len(run) == 1:
@@ -169,7 +169,7 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _limit(panel: Panel) -> Iterator[str]:
+def _limit(panel: SvgChart) -> Iterator[str]:
     if panel.limit is None:
         return
     value, text = panel.limit
@@ -180,14 +180,14 @@ def _limit(panel: Panel) -> Iterator[str]:
     yield f'<text class="limit-label" x="2" y="{beside:.1f}">{escape(text)}</text>'
 
 
-def _early(panel: Panel) -> float:
+def _early(panel: SvgChart) -> float:
     """The mean of what is drawn where the limit's label stands, so that it can stand on the other side."""
     until = panel.start + 0.4 * (panel.end - panel.start)
     values = [mark.value for mark in panel.lines[0].marks if mark.t <= until] if panel.lines else []
     return sum(values) / len(values) if values else 0.0
 
 
-def _moments(panel: Panel) -> Iterator[str]:
+def _moments(panel: SvgChart) -> Iterator[str]:
     for moment in panel.moments:
         if panel.start <= moment.t <= panel.end:
             x = _x(panel, moment.t)
@@ -197,9 +197,9 @@ def _moments(panel: Panel) -> Iterator[str]:
             )
 
 
-def holes_between(marks: tuple[Mark, ...], holes: tuple[Hole, ...], reason: str) -> tuple[Hole, ...]:
+def holes_between(marks: tuple[ChartPoint, ...], holes: tuple[ChartGap, ...], reason: str) -> tuple[ChartGap, ...]:
     """Holes for the spans between marks that nobody explained, put to those that were."""
-    told = [*marks, *(Mark(t=hole.end, low=0, value=0, high=0) for hole in holes)]
+    told = [*marks, *(ChartPoint(t=hole.end, low=0, value=0, high=0) for hole in holes)]
     told.sort(key=lambda mark: mark.t)
     silent = [(a.t, b.t) for a, b in pairwise(told) if b.t - a.t > LONGEST_STEP_SECONDS]
-    return (*holes, *(Hole(start=start, end=end, reason=reason) for start, end in silent))
+    return (*holes, *(ChartGap(start=start, end=end, reason=reason) for start, end in silent))

@@ -25,7 +25,7 @@ _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class TerminalChart:
     """One latency over load: a `line` through (load, seconds), marks on and off it, and a `limit` in seconds.
 
     `chosen` is the mark that matters; it is drawn over the others.
@@ -49,7 +49,7 @@ class _Scale:
     rows: int
 
     @classmethod
-    def of(cls, panel: Panel) -> _Scale:
+    def of(cls, panel: TerminalChart) -> _Scale:
         values = [y for _, y in (*panel.line, *panel.measured, *panel.censored, *panel.chosen)]
         values += [panel.limit] if panel.limit else []
         return cls(top=max(values) * 1.3, bottom=min(values) / 1.3, rows=panel.rows)
@@ -72,7 +72,7 @@ def load_end(loads: Iterable[float]) -> float:
     return max(loads) * 1.04
 
 
-def draw_panel(panel: Panel, end: float, mark: float | None) -> list[str]:
+def draw_panel(panel: TerminalChart, end: float, mark: float | None) -> list[str]:
     """The panel's title and rows; `end` is the right end of the load axis, `mark` a load marked from top to bottom."""
     scale = _Scale.of(panel)
     limit_row = scale.row(panel.limit) if panel.limit else None

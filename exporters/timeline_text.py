@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from exporters.time_words import span
-from rules.timeline import Entry, Kind
+from exporters.time_words import format_duration
+from rules.timeline import TimelineEntry, TimelineKind
 
 SCHEMA = 1
 LONGEST = 200
@@ -21,40 +21,40 @@ LONGEST = 200
 NOTHING = "Nothing happened, as far as is known."
 
 WORDS: dict[str, str] = {
-    Kind.FOREIGN_ALERT: "foreign alert",
-    Kind.RESTART: "restart",
-    Kind.COLD_START: "cold start",
-    Kind.PLAN: "plan changed",
-    Kind.RELOAD: "configuration",
-    Kind.STEP13: "step 13",
-    Kind.BACK_FILL: "history filled",
-    Kind.FORECAST: "forecasting",
-    Kind.START: "sizewatch started",
-    Kind.STOP: "sizewatch stopped",
+    TimelineKind.FOREIGN_ALERT: "foreign alert",
+    TimelineKind.RESTART: "restart",
+    TimelineKind.COLD_START: "cold start",
+    TimelineKind.PLAN: "plan changed",
+    TimelineKind.RELOAD: "configuration",
+    TimelineKind.STEP13: "step 13",
+    TimelineKind.BACK_FILL: "history filled",
+    TimelineKind.FORECAST: "forecasting",
+    TimelineKind.START: "sizewatch started",
+    TimelineKind.STOP: "sizewatch stopped",
 }
 """What a kind is called in a line; an episode is told by its status."""
 
 
-def timeline_text(entries: Iterable[Entry], now: float) -> str:
+def timeline_text(entries: Iterable[TimelineEntry], now: float) -> str:
     """All entries in the order given, the newest last; times are UTC."""
     lines = [f"{_instant(entry.t)}  {place(entry)}  {line(entry, now)}" for entry in entries]
     return "\n".join(lines) or NOTHING
 
 
-def line(entry: Entry, now: float) -> str:
+def line(entry: TimelineEntry, now: float) -> str:
     """One entry without its time and place: what it is, what is said of it, how long it took."""
     head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
     return f"{head}: {_one_line(entry.text)}{_length(entry, now)}"
 
 
-def place(entry: Entry) -> str:
+def place(entry: TimelineEntry) -> str:
     """What it is about: a tier, a replica, or everything."""
     if entry.tier is None:
-        return "all" if entry.kind != Kind.FOREIGN_ALERT else "no tier"
+        return "all" if entry.kind != TimelineKind.FOREIGN_ALERT else "no tier"
     return entry.tier if entry.replica is None else f"{entry.tier}/{entry.replica}"
 
 
-def timeline_json(entries: Iterable[Entry], since: float, until: float) -> dict[str, Any]:
+def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
     """The same for programs; times are unix seconds. `ended_at` is null while it lasts, and where `lasts` is false."""
     return {
         "schema": SCHEMA,
@@ -64,7 +64,7 @@ def timeline_json(entries: Iterable[Entry], since: float, until: float) -> dict[
     }
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: TimelineEntry) -> dict[str, Any]:
     """One entry."""
     return {
         "t": entry.t,
@@ -79,12 +79,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _length(entry: Entry, now: float) -> str:
+def _length(entry: TimelineEntry, now: float) -> str:
     if not entry.lasts:
         return ""
     if entry.ended_at is None:
-        return f" (for {span(now - entry.t)}, not over)"
-    return f" (for {span(entry.ended_at - entry.t)})"
+        return f" (for {format_duration(now - entry.t)}, not over)"
+    return f" (for {format_duration(entry.ended_at - entry.t)})"
 
 
 def _one_line(text: str) -> str:

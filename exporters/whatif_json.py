@@ -12,7 +12,7 @@ from exporters.prewarm_count import counted_of
 from exporters.whatif_words import headline
 from rules.replica_count import ReplicaCount
 from rules.signals import Missing, SignalValue
-from rules.whatif import AtLoad, Met, WhatIf
+from rules.whatif import AtLoad, LimitHeadroom, WhatIf
 from rules.whatif_money import Bill
 
 SCHEMA = 1
@@ -97,7 +97,7 @@ def value_json(value: SignalValue) -> dict[str, Any]:
     return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
 
 
-def _met(one: Met) -> dict[str, Any]:
+def _met(one: LimitHeadroom) -> dict[str, Any]:
     return {
         "name": one.limit.name,
         "objective": one.limit.objective,

@@ -14,9 +14,9 @@ from exporters.text_table import text_table
 from exporters.whatif_words import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
 from rules.money import amount, figure
 from rules.replica_count import ReplicaCount
-from rules.resize_curve import Kept
+from rules.resize_curve import SloStatus
 from rules.signals import Missing, Reading, SignalValue
-from rules.whatif import Met, WhatIf
+from rules.whatif import LimitHeadroom, WhatIf
 from rules.whatif_money import Bill
 from rules.wording import number
 
@@ -138,7 +138,7 @@ def _curves(found: WhatIf) -> list[str]:
     for one in found.asked.predicted:
         name, unit = QUANTITIES[one.name]
         held = objectives.get(one.name)
-        now = found.now.of(one.name).production if found.now is not None else None
+        now = found.now.get_prediction(one.name).production if found.now is not None else None
         rows.append(
             (
                 name,
@@ -167,12 +167,12 @@ def _gaps(found: WhatIf) -> Iterable[str]:
                 yield f"{who}, {value.gap.value}: {value.text}"
 
 
-def _mark(kept: Kept) -> str:
+def _mark(kept: SloStatus) -> str:
     return {
-        Kept.KEPT: "kept",
-        Kept.LIKELY_KEPT: "likely kept",
-        Kept.LIKELY_BROKEN: "likely broken",
-        Kept.BROKEN: "broken",
+        SloStatus.KEPT: "kept",
+        SloStatus.LIKELY_KEPT: "likely kept",
+        SloStatus.LIKELY_BROKEN: "likely broken",
+        SloStatus.BROKEN: "broken",
     }.get(kept, "not known")
 
 
@@ -210,7 +210,7 @@ def _limits(found: WhatIf) -> list[str]:
 
 def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
     """The load at which the first limit is met by the replicas that are left."""
-    breaks, count = found.first, found.question.instances
+    breaks, count = found.first_limit, found.question.instances
     if breaks is None or not found.one_lost_rps or breaks.fewest is None:
         return []
     rps = found.one_lost_rps
@@ -228,7 +228,7 @@ def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
     ]
 
 
-def _limit(one: Met) -> tuple[str, ...]:
+def _limit(one: LimitHeadroom) -> tuple[str, ...]:
     known = one.limit.rps
     fewest = "" if one.fewest is None else f"{one.fewest}"
     if fewest and isinstance(known, Reading) and known.value is None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rules.resize_curve import Kept
+from rules.resize_curve import SloStatus
 from rules.signals import Reading
 from rules.whatif import WhatIf
 from rules.whatif_limits import BENCHMARK_END, GIVEN, PRODUCTION_END
-from rules.whatif_predict import Source
+from rules.whatif_predict import PredictionSource
 from rules.wording import number
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
@@ -35,21 +35,21 @@ LIMITS: Mapping[str, str] = {
     GIVEN: "the plan's operating point",
 }
 
-SOURCES: Mapping[Source, str] = {
-    Source.PRODUCTION: "production",
-    Source.BENCHMARK: "benchmark",
-    Source.SLOWED: "benchmark, slowed",
-    Source.PLAN: "plan",
-    Source.NOBODY: "not known",
+SOURCES: Mapping[PredictionSource, str] = {
+    PredictionSource.PRODUCTION: "production",
+    PredictionSource.BENCHMARK: "benchmark",
+    PredictionSource.SLOWED: "benchmark, slowed",
+    PredictionSource.PLAN: "plan",
+    PredictionSource.NOBODY: "not known",
 }
 
-HOLDS: Mapping[Kept, str] = {
-    Kept.KEPT: "would hold",
-    Kept.LIKELY_KEPT: "would likely hold",
-    Kept.LIKELY_BROKEN: "would likely break",
-    Kept.BROKEN: "would break",
-    Kept.TOO_FEW: "may or may not hold",
-    Kept.NOT_KNOWN: "may or may not hold",
+HOLDS: Mapping[SloStatus, str] = {
+    SloStatus.KEPT: "would hold",
+    SloStatus.LIKELY_KEPT: "would likely hold",
+    SloStatus.LIKELY_BROKEN: "would likely break",
+    SloStatus.BROKEN: "would break",
+    SloStatus.TOO_FEW: "may or may not hold",
+    SloStatus.NOT_KNOWN: "may or may not hold",
 }
 
 
@@ -66,7 +66,7 @@ def headline(found: WhatIf) -> str:
     if found.question.prompt_scale != 1:
         text += f" and prompts {found.question.prompt_scale:g}x as long"
     text += f": the SLO {HOLDS[found.asked.kept]}"
-    breaks = found.first
+    breaks = found.first_limit
     if breaks is None or breaks.tier_rps is None or breaks.headroom is None:
         return f"{text}; at which load something breaks is not known."
     what = limit_words(breaks.limit.name, breaks.limit.objective)

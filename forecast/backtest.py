@@ -12,19 +12,19 @@ from datetime import date
 
 import numpy as np
 
-from forecast.backtest_window import LEAST_DAYS, CannotTest, TooShort, Window, leads, window
+from forecast.backtest_window import LEAST_DAYS, BacktestWindow, CannotTest, ShortSeriesError, list_leads, window
 from forecast.classic import Arima, HoltWinters, Mstl
 from forecast.forecaster import COMBINATION, DAYS_NEEDED, Forecaster
-from forecast.naive import LastWeek, Method, Now, ProfileTimesLevel, Yesterday
-from forecast.past import Integers, Past
-from forecast.rolling import FLOOR_SHARE, at_one_lead, least_of_paths, of_paths, window_bins
+from forecast.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.past import Integers, ObservedBins
+from forecast.rolling import FLOOR_SHARE, minimum_path_count, quantiles_at_lead, quantiles_of_paths, window_bins
 from forecast.series import Array, Series
 from forecast.short_methods import SAME_AS_NOW
 
 SAME_AS_YESTERDAY, SAME_AS_LAST_WEEK = "same as yesterday", "same as last week"
 
 METHODS: dict[str, Callable[[], Method]] = {
-    SAME_AS_NOW: Now,
+    SAME_AS_NOW: LastValue,
     SAME_AS_YESTERDAY: Yesterday,
     SAME_AS_LAST_WEEK: LastWeek,
     "Holt-Winters": HoltWinters,
@@ -47,7 +47,7 @@ LEAST_FACTOR = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Forecasts:
+class MethodForecasts:
     """What one method said at the origins of the test: `quantiles` are 5 %, 50 %, 95 % and 99 %, by origin, by lead
     (amounts per bin; NaN where nothing was said)."""
 
@@ -65,11 +65,11 @@ class Forecasts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Walk:
+class BacktestRun:
     """All that was forecast over a window; `notes` say what was not, and what a library warned of."""
 
-    window: Window
-    forecasts: tuple[Forecasts, ...]
+    window: BacktestWindow
+    forecasts: tuple[MethodForecasts, ...]
     notes: tuple[str, ...]
 
 
@@ -77,7 +77,7 @@ Tell = Callable[[str, int, int], None]
 """Hears the method, how many origins are done, and how many there are over all methods."""
 
 
-def naive_of(one: Forecasts) -> str:
+def select_naive(one: MethodForecasts) -> str:
     """What a horizon's methods are measured by: the same as now for a single lead, the same as yesterday for a path."""
     return SAME_AS_NOW if len(one.leads) == 1 else SAME_AS_YESTERDAY
 
@@ -91,7 +91,7 @@ def walk(
     sundays: Collection[date] = (),
     factors: Array | None = None,
     tell: Tell | None = None,
-) -> Walk:
+) -> BacktestRun:
     """Forecasts of each method at each horizon (seconds) over the end of the series.
 
     `sundays` (local days like Sundays) and `factors` (of the bins of the series, by known events) are what was known
@@ -103,12 +103,12 @@ def walk(
     if unknown:
         raise CannotTest(f"there is no method {unknown[0]}; there are {', '.join(NAMES)}")
     found = window(series, test_days)
-    asked = {horizon: leads(horizon, series.bin_seconds) for horizon in horizons}
+    asked = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
     asked, notes = _possible(found, asked)
     chosen, more = _runnable(found, [name for name in NAMES if name in methods])
     notes += more
     steps = len(found.series) - found.calibration
-    forecasts: list[Forecasts] = []
+    forecasts: list[MethodForecasts] = []
     for place, name in enumerate(chosen):
 
         def told(done: int, name: str = name, place: int = place) -> None:
@@ -122,10 +122,10 @@ def walk(
             notes += [f"{name}: {count} fits warned: {text}" for text, count in sorted(troubles.items())]
         told(steps)
         forecasts += [_tested(found, name, horizon, asked[horizon], quantiles) for horizon, quantiles in made.items()]
-    return Walk(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
+    return BacktestRun(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
 
 
-def _possible(found: Window, asked: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
+def _possible(found: BacktestWindow, asked: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
     if not found.little:
         return asked, []
     hours = len(found.series) * found.series.bin_seconds / 3600
@@ -134,11 +134,11 @@ def _possible(found: Window, asked: dict[float, Integers]) -> tuple[dict[float, 
     ]
     single = {horizon: one for horizon, one in asked.items() if len(one) == 1}
     if not single:
-        raise TooShort(f"has {hours:.0f} hours; horizons of 6 hours and more need {LEAST_DAYS} days of history")
+        raise ShortSeriesError(f"has {hours:.0f} hours; horizons of 6 hours and more need {LEAST_DAYS} days of history")
     return single, notes
 
 
-def _runnable(found: Window, names: list[str]) -> tuple[list[str], list[str]]:
+def _runnable(found: BacktestWindow, names: list[str]) -> tuple[list[str], list[str]]:
     has = found.calibration / found.per_day
     young = {
         name: METHODS[name]().needs_days
@@ -152,25 +152,25 @@ def _runnable(found: Window, names: list[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name not in (*young, *left)], notes
 
 
-def _tested(found: Window, name: str, horizon: float, ahead: Integers, quantiles: Array) -> Forecasts:
+def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, quantiles: Array) -> MethodForecasts:
     origins = found.origins(ahead)
     kept = origins >= found.test
-    return Forecasts(
+    return MethodForecasts(
         method=name, horizon_seconds=horizon, origins=origins[kept], leads=ahead, quantiles=quantiles[:, kept]
     )
 
 
-def cut(series: Series, end: int) -> Series:
+def truncate(series: Series, end: int) -> Series:
     """The bins before `end`."""
     return replace(series, values=series.values[:end])
 
 
 def _single(
-    method: Method, found: Window, asked: dict[float, Integers], told: Callable[[int], None]
+    method: Method, found: BacktestWindow, asked: dict[float, Integers], told: Callable[[int], None]
 ) -> tuple[dict[float, Array], dict[str, int]]:
     """Points of a method at every origin from the calibration on, with rolling conformal quantiles."""
     series, first = found.series, found.calibration
-    past = Past(cut(series, first))
+    past = ObservedBins(truncate(series, first))
     places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
     points = {horizon: np.full((len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
     for origin in range(first, len(series)):
@@ -189,33 +189,33 @@ def _single(
     return made, dict(method.troubles)
 
 
-def _bounded(found: Window, ahead: Integers, points: Array) -> Array:
+def _bounded(found: BacktestWindow, ahead: Integers, points: Array) -> Array:
     """5 %, 50 %, 95 % and 99 % around points; the point is the median."""
     series, origins = found.series, found.origins(ahead)
     actual = series.values[origins[:, None] + ahead[None, :] - 1]
     floor = max(FLOOR_SHARE * float(np.nanmean(series.values[: found.calibration])), 1e-12)
     if len(ahead) == 1:
         width = window_bins(series.bin_seconds, found.per_day)
-        limits = at_one_lead(points[:, 0], actual[:, 0], int(ahead[0]), width, floor)[:, :, None]
+        limits = quantiles_at_lead(points[:, 0], actual[:, 0], int(ahead[0]), width, floor)[:, :, None]
     else:
-        limits = of_paths(points, actual, origins, floor, least_of_paths(series.bin_seconds))
+        limits = quantiles_of_paths(points, actual, origins, floor, minimum_path_count(series.bin_seconds))
     q05, q95, q99 = np.maximum(limits, 0.0)
     q95 = np.maximum(q95, points)
     return np.stack([np.minimum(q05, points), points, q95, np.maximum(q99, q95)])
 
 
 def _ours(
-    found: Window,
+    found: BacktestWindow,
     asked: dict[float, Integers],
     sundays: Collection[date],
     factors: Array | None,
     told: Callable[[int], None],
 ) -> dict[float, Array]:
     """The online forecaster, started some days before, stepped by every bin and refitted daily."""
-    series, day = found.series if factors is None else usual(found.series, factors), found.per_day
+    series, day = found.series if factors is None else remove_event_effects(found.series, factors), found.per_day
     first = found.calibration if found.little else max(found.test - LIVE_DAYS * day, DAYS_NEEDED * day)
     single = [int(one[0]) * series.bin_seconds for one in asked.values() if len(one) == 1]
-    forecaster = Forecaster(cut(series, first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays)
+    forecaster = Forecaster(truncate(series, first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays)
     places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
     made = {horizon: np.full((4, len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
     for origin in range(first, len(series)):
@@ -234,12 +234,12 @@ def _ours(
     return made
 
 
-def _since(factors: Array | None, series: Series, found: Window) -> Array | None:
+def _since(factors: Array | None, series: Series, found: BacktestWindow) -> Array | None:
     """Those of the window's bins, which are the last ones of the series."""
     return None if factors is None else factors[len(series) - len(found.series) : len(series)]
 
 
-def usual(series: Series, factors: Array) -> Series:
+def remove_event_effects(series: Series, factors: Array) -> Series:
     """What would have come without known events; NaN where an event left too little to tell."""
     told = factors >= LEAST_FACTOR
     return replace(series, values=np.where(told, series.values / np.where(told, factors, 1.0), np.nan))

@@ -10,8 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.backtest import Forecasts, Walk, naive_of
-from forecast.scores import Measure, Sums, coverage, drawn, interval, pinball, ratio, score, sums, wape
+from forecast.backtest import BacktestRun, MethodForecasts, select_naive
+from forecast.scores import (
+    Measure,
+    ScoreSums,
+    bootstrap_scores,
+    compute_score,
+    coverage,
+    interval,
+    pinball,
+    ratio,
+    sums,
+    wape,
+)
 from forecast.series import Array
 
 MEASURES: dict[str, Measure] = {"wape": wape, "pinball": pinball, "coverage": coverage}
@@ -41,27 +52,29 @@ class Scored:
         return interval(self.draws[name])
 
 
-def scored(walk: Walk) -> tuple[Scored, ...]:
+def score_walk(walk: BacktestRun) -> tuple[Scored, ...]:
     """All scores of a walk, in its order."""
     known = {(one.horizon_seconds, one.method): one for one in walk.forecasts}
     found = []
     for one in walk.forecasts:
-        naive = naive_of(one)
+        naive = select_naive(one)
         found.append(_scored(walk, one, naive, known.get((one.horizon_seconds, naive))))
     return tuple(found)
 
 
-def _scored(walk: Walk, one: Forecasts, name: str, naive: Forecasts | None) -> Scored:
+def _scored(walk: BacktestRun, one: MethodForecasts, name: str, naive: MethodForecasts | None) -> Scored:
     block = walk.window.day_of_origins(one.leads)
     own = _sums(walk, one)
-    values = {key: score(own, measure) for key, measure in MEASURES.items()}
-    draws = {key: drawn(own, measure, block) for key, measure in MEASURES.items()}
+    values = {key: compute_score(own, measure) for key, measure in MEASURES.items()}
+    draws = {key: bootstrap_scores(own, measure, block) for key, measure in MEASURES.items()}
     for key in COMPARED:
         values[key + RATIO], draws[key + RATIO] = None, np.empty(0)
         if naive is not None:
             ours, theirs = _sums(walk, one, naive), _sums(walk, naive, one)
-            values[key + RATIO] = ratio(score(ours, MEASURES[key]), score(theirs, MEASURES[key]))
-            draws[key + RATIO] = _divided(drawn(ours, MEASURES[key], block), drawn(theirs, MEASURES[key], block))
+            values[key + RATIO] = ratio(compute_score(ours, MEASURES[key]), compute_score(theirs, MEASURES[key]))
+            draws[key + RATIO] = _divided(
+                bootstrap_scores(ours, MEASURES[key], block), bootstrap_scores(theirs, MEASURES[key], block)
+            )
     return Scored(
         method=one.method,
         horizon_seconds=one.horizon_seconds,
@@ -72,7 +85,7 @@ def _scored(walk: Walk, one: Forecasts, name: str, naive: Forecasts | None) -> S
     )
 
 
-def _sums(walk: Walk, one: Forecasts, other: Forecasts | None = None) -> Sums:
+def _sums(walk: BacktestRun, one: MethodForecasts, other: MethodForecasts | None = None) -> ScoreSums:
     """Of what was seen, and only of what the other said too."""
     values = walk.window.series.values
     tested = values[walk.window.test :]

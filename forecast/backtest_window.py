@@ -36,12 +36,12 @@ class CannotTest(ValueError):
     """What was asked for cannot be tested; in words for who asked."""
 
 
-class TooShort(CannotTest):
+class ShortSeriesError(CannotTest):
     """The series does not hold what a backtest of it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
+class BacktestWindow:
     """Of `series`, whose first bin was seen: origins from `calibration` on are forecast at, those from `test` on count.
 
     `little` says that there is so little history that all of it after the first hours is tested.
@@ -65,7 +65,7 @@ class Window:
         return max(1, self.per_day // step)
 
 
-def leads(horizon_seconds: float, bin_seconds: float) -> Integers:
+def list_leads(horizon_seconds: float, bin_seconds: float) -> Integers:
     """The leads of a horizon in bins after the last one seen: one, or all of a path. Raises CannotTest beyond a day."""
     if not 0 < horizon_seconds <= DAY_SECONDS:
         raise CannotTest(
@@ -85,21 +85,21 @@ def bins_a_day(bin_seconds: float) -> int:
     return int(count)
 
 
-def window(series: Series, test_days: int | None = None) -> Window:
+def window(series: Series, test_days: int | None = None) -> BacktestWindow:
     """The layout of a backtest over the end of the series: the newest days are tested, at most HISTORY_DAYS lie before the
     calibration. Raises TooShort, and CannotTest for bins that do not divide a day."""
     seen = np.flatnonzero(np.isfinite(series.values))
     if not len(seen):
-        raise TooShort("no bin of the series was seen")
+        raise ShortSeriesError("no bin of the series was seen")
     per_day = bins_a_day(series.bin_seconds)
     if test_days is not None and test_days < 1:
         raise CannotTest(f"{test_days} days cannot be tested: at least one")
     days = test_days or (TEST_DAYS if series.bin_seconds < COARSE_SECONDS else COARSE_TEST_DAYS)
-    begun = from_bin(series, int(seen[0]))
+    begun = drop_bins_before(series, int(seen[0]))
     return _little(begun, per_day) if _days(begun) < LEAST_DAYS else _whole(begun, per_day, days)
 
 
-def from_bin(series: Series, first: int) -> Series:
+def drop_bins_before(series: Series, first: int) -> Series:
     """The series without the bins before `first`."""
     return replace(series, start=series.time(first), values=series.values[first:])
 
@@ -108,28 +108,30 @@ def _days(series: Series) -> float:
     return len(series) * series.bin_seconds / DAY_SECONDS
 
 
-def _whole(series: Series, per_day: int, days: int) -> Window:
+def _whole(series: Series, per_day: int, days: int) -> BacktestWindow:
     needed = days + CALIBRATION_DAYS + LEARNING_DAYS
     if len(series) < needed * per_day:
         most = int(_days(series)) - CALIBRATION_DAYS - LEARNING_DAYS
-        raise TooShort(
+        raise ShortSeriesError(
             f"a test of {days} days needs {needed} days ({LEARNING_DAYS} to learn from, {CALIBRATION_DAYS} to calibrate), "
             f"has {_days(series):.1f}: test at most {most}"
         )
-    kept = from_bin(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
+    kept = drop_bins_before(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
     seen = np.flatnonzero(np.isfinite(kept.values[: -(days + CALIBRATION_DAYS) * per_day]))
     if not len(seen):
-        raise TooShort(f"nothing was seen in the {HISTORY_DAYS} days before the test and its calibration")
-    kept = from_bin(kept, int(seen[0]))
+        raise ShortSeriesError(f"nothing was seen in the {HISTORY_DAYS} days before the test and its calibration")
+    kept = drop_bins_before(kept, int(seen[0]))
     test = len(kept) - days * per_day
-    return Window(series=kept, calibration=test - CALIBRATION_DAYS * per_day, test=test, per_day=per_day, little=False)
+    return BacktestWindow(
+        series=kept, calibration=test - CALIBRATION_DAYS * per_day, test=test, per_day=per_day, little=False
+    )
 
 
-def _little(series: Series, per_day: int) -> Window:
+def _little(series: Series, per_day: int) -> BacktestWindow:
     if len(series) * series.bin_seconds < LITTLE_LEAST_SECONDS:
-        raise TooShort(
+        raise ShortSeriesError(
             f"has {len(series) * series.bin_seconds / HOUR:.1f} hours; a test needs {LEAST_DAYS} days, "
             f"or {LITTLE_LEAST_SECONDS / HOUR:g} hours to see how it does with little history"
         )
     begin = max(1, round(LITTLE_WARM_UP_SECONDS / series.bin_seconds))
-    return Window(series=series, calibration=begin, test=begin, per_day=per_day, little=True)
+    return BacktestWindow(series=series, calibration=begin, test=begin, per_day=per_day, little=True)

@@ -20,7 +20,7 @@ SAME_SECONDS = 1e-6
 """Times are doubles of unix seconds, good to a microsecond."""
 
 
-def binned(
+def bin_events(
     starts: Array, amounts: Array, bin_seconds: float, *, coverage: Array | None = None, zone: str = "UTC"
 ) -> Series:
     """The Series of amounts counted in [start, start + bin_seconds), in the order of time; times that are left out are NaN.
@@ -59,7 +59,7 @@ def _scaled(amounts: Array, coverage: Array) -> Array:
     return scaled
 
 
-def rebinned(series: Series, bin_seconds: float) -> Series:
+def resample(series: Series, bin_seconds: float) -> Series:
     """The same in coarser bins, which begin at whole multiples of themselves since the epoch (of a series that does not
     stand on such a grid: as near before its start as its own bins allow).
 
@@ -91,13 +91,13 @@ def _factor(fine: float, coarse: float) -> int:
     return factor
 
 
-def until(series: Series, t: float) -> Series:
+def truncate_at(series: Series, t: float) -> Series:
     """The bins that are over at `t` (unix seconds): what was known then."""
     count = int((t - series.start + SAME_SECONDS) // series.bin_seconds)
     return replace(series, values=series.values[: max(0, count)])
 
 
-def last(series: Series, seconds: float) -> Series:
+def last_bins(series: Series, seconds: float) -> Series:
     """The bins that begin within the last `seconds` of the series; all where it is shorter."""
     count = min(len(series), max(0, int((seconds + SAME_SECONDS) // series.bin_seconds)))
     first = len(series) - count

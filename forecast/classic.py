@@ -17,7 +17,7 @@ from statsmodels.tsa.arima.model import ARIMA
 from statsmodels.tsa.holtwinters import ExponentialSmoothing, SimpleExpSmoothing
 from statsmodels.tsa.seasonal import STL
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array
 
 
@@ -42,7 +42,7 @@ class HoltWinters:
         self._at, self._level, self._alpha, self._gamma = 0, 0.0, 0.0, 0.0
         self._season = np.empty(0)
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         day, now = past.per_day, len(past)
         with _counted(self.troubles):
             fitted = ExponentialSmoothing(
@@ -58,7 +58,7 @@ class HoltWinters:
         self._season = np.empty(day)
         self._season[np.arange(now - day, now) % day] = np.asarray(fitted.season)[-day:]
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         for value in past.values[self._at :]:
             place = self._at % len(self._season)
             before = self._level
@@ -66,7 +66,7 @@ class HoltWinters:
             self._season[place] = self._gamma * (value - before) + (1 - self._gamma) * self._season[place]
             self._at += 1
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         ahead: Array = self._level + self._season[np.arange(self._at, self._at + bins) % len(self._season)]
         return ahead
 
@@ -90,7 +90,7 @@ class Arima:
         self._steps, self._shocks = np.empty(0), np.empty(0)
         self._at = 0
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         history = past.values[-self.HISTORY_DAYS * past.per_day :]
         if self._order is None:
             self._order = min(self.ORDERS, key=lambda order: self._estimate(history, order))
@@ -139,14 +139,14 @@ class Arima:
         self._steps = np.concatenate([[step], self._steps])[: len(self._ar)]
         self._shocks = np.concatenate([[shock], self._shocks])[: len(self._ma)]
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         assert self._order is not None
         d = self._order[1]
         for step in np.diff(past.values[self._at - d :], n=d):
             self._take(float(step))
         self._at = len(past)
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         assert self._order is not None
         steps, shocks = self._steps, self._shocks
         ahead = np.empty(bins)
@@ -173,7 +173,7 @@ class Mstl:
         self._seasons: tuple[Array, ...] = ()
         self._fitted, self._at, self._level, self._alpha = 0, 0, 0.0, 0.0
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         history = past.values[-self.HISTORY_DAYS * past.per_day :]
         periods = [period for period in (past.per_day, past.per_week) if period > 1 and len(history) >= 2 * period]
         with _counted(self.troubles):
@@ -189,13 +189,13 @@ class Mstl:
         places = np.arange(first, first + bins) - self._fitted
         return sum((season[places % len(season)] for season in self._seasons), np.zeros(bins))
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         values = past.values[self._at :]
         for rest in values - self._season(self._at, len(values)):
             self._level += self._alpha * (float(rest) - self._level)
         self._at = len(past)
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         return self._level + self._season(self._at, bins)
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.start_quantiles import StartQuantiles, quantiles_by_timing, unseen_quantile
-from rules.starts import ENOUGH, Start, Timing
+from rules.starts import ENOUGH, ReplicaStart, Timing
 from rules.wording import number
 
 
-class Source(StrEnum):
+class LeadSource(StrEnum):
     """Where the lead comes from."""
 
     MEASURED = "measured"  # starts timed from the request for the replica to Ready
@@ -33,7 +33,7 @@ class ColdStart:
     """
 
     p95_seconds: float
-    source: Source
+    source: LeadSource
     sentence: str
     timing: Timing | None = None
     known: tuple[StartQuantiles, ...] = ()
@@ -49,7 +49,7 @@ class ColdStart:
         return next((one for one in self.known if one.timing is self.timing), None)
 
 
-_Lead = tuple[float, Source, Timing | None, str]
+_Lead = tuple[float, LeadSource, Timing | None, str]
 """A lead in seconds, where it is from, the kind of timing it rests on, and why in words."""
 
 _LEFT_OUT = {
@@ -60,7 +60,7 @@ _LEFT_OUT = {
 }
 
 
-def cold_start(starts: Iterable[Start], plan_seconds: float | None) -> ColdStart | None:
+def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> ColdStart | None:
     """The cold start of one tier from its known starts and the plan's `cold_start_seconds`; None where neither tells anything.
 
     The lead is the longest of what is known, for one too long costs some warm minutes, one too short is missed at every
@@ -81,7 +81,7 @@ def cold_start(starts: Iterable[Start], plan_seconds: float | None) -> ColdStart
 
 def _by_plan(seconds: float) -> ColdStart:
     said = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
-    return ColdStart(p95_seconds=seconds, source=Source.PLAN, sentence=said)
+    return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=said)
 
 
 def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
@@ -93,11 +93,11 @@ def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> 
     if whole is not None:
         which = "P95" if whole.enough else "slowest"
         said = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
-        yield whole.p95_seconds, Source.MEASURED, Timing.POD, said
+        yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, said
 
 
 def _in_part(
-    known: tuple[StartQuantiles, ...], starts: tuple[Start, ...], plan_seconds: float | None
+    known: tuple[StartQuantiles, ...], starts: tuple[ReplicaStart, ...], plan_seconds: float | None
 ) -> Iterator[_Lead]:
     whole = _whole(known)
     enough = whole is not None and whole.enough
@@ -108,7 +108,7 @@ def _in_part(
         said = (
             f"The lead is at least {number(seconds, 'seconds')}: {_LEFT_OUT[one.timing]}; {_plan_words(plan_seconds)}"
         )
-        yield seconds, Source.PARTLY, one.timing, said
+        yield seconds, LeadSource.PARTLY, one.timing, said
         unseen = None if enough else unseen_quantile(starts, one.timing)
         if unseen is not None:
             yield _added(one, *unseen, plan_seconds)
@@ -119,7 +119,7 @@ def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | 
     seconds, part, rest = (number(each, "seconds") for each in (lead, one.p95_seconds, unseen))
     which = "by one pod" if pods == 1 else f"{'the P95' if pods >= ENOUGH else 'the most'} of {pods} pods"
     said = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
-    return lead, Source.ADDED, one.timing, said
+    return lead, LeadSource.ADDED, one.timing, said
 
 
 def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
@@ -133,7 +133,7 @@ def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> I
     else:
         rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
         said = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
-    yield plan_seconds, Source.PLAN, None, said
+    yield plan_seconds, LeadSource.PLAN, None, said
 
 
 def _plan_words(plan_seconds: float | None) -> str:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.day_methods import METHODS, Asked, SlowSeason, paths
-from forecast.day_spread import DAYS, DaySpread
-from forecast.past import HOUR, Integers, Past
+from forecast.day_methods import DAY_METHODS, DayMethodInput, SlowSeason, paths
+from forecast.day_spread import DAY_SPREAD_DAYS, DaySpread
+from forecast.past import HOUR, Integers, ObservedBins
 from forecast.profile import Profiles
 from forecast.series import Array
-from forecast.surroundings import LEARNT_DAYS, first_origin, scale_of
-from forecast.trees import DAY, NAME, Trees, grow
+from forecast.surroundings import LEARNT_DAYS, feature_scale, first_origin
+from forecast.trees import DAY, NAME, Trees, fit_trees
 from forecast.weights import Weights
 
 BLOCKS = 4
@@ -27,10 +27,10 @@ LEADS_LEARNT = 12
 MEDIAN_SHARE, WEIGHTED_SHARE, TREES_SHARE = 0.25, 0.25, 0.5
 MEMORY_DAYS = 14
 BOLDEST = 5.0
-FAMILIES = tuple(family for family, _ in METHODS)
+FAMILIES = tuple(family for family, _ in DAY_METHODS)
 
 
-class Made(NamedTuple):
+class DayForecast(NamedTuple):
     """What was said at an origin: of each method (lead by method), and the weights then (block by method)."""
 
     origin: int
@@ -41,12 +41,12 @@ class Made(NamedTuple):
 class DayAhead:
     """Forecasts of the day after the last bin seen. `step` after each new bin, `refit` after each day."""
 
-    def __init__(self, past: Past, quick: Profiles, steady: Profiles) -> None:
+    def __init__(self, past: ObservedBins, quick: Profiles, steady: Profiles) -> None:
         self._past, self._quick, self._steady, self._slow = past, quick, steady, SlowSeason(past)
         self._every = max(1, past.per_day // 24)
         memory = MEMORY_DAYS * past.per_day / self._every
-        self._weights = [Weights(len(METHODS), memory=memory, boldest=BOLDEST) for _ in range(BLOCKS)]
-        self._waiting: list[Made] = []
+        self._weights = [Weights(len(DAY_METHODS), memory=memory, boldest=BOLDEST) for _ in range(BLOCKS)]
+        self._waiting: list[DayForecast] = []
         self._learnt = [0] * BLOCKS
         self._spread = DaySpread(past, self._every)
         self._trees: Trees | None = None
@@ -58,12 +58,12 @@ class DayAhead:
         self._grow()
         self._now: tuple[Array, Array | None] | None = None
 
-    def _asked(self, origins: Integers) -> Asked:
-        return Asked(self._past, self._quick, self._steady, self._slow, origins)
+    def _asked(self, origins: Integers) -> DayMethodInput:
+        return DayMethodInput(self._past, self._quick, self._steady, self._slow, origins)
 
     def _replay(self, now: int) -> None:
         """Goes through the last days as they came."""
-        begin = now - DAYS * self._past.per_day
+        begin = now - DAY_SPREAD_DAYS * self._past.per_day
         for origin, said in zip(self._origins, self._said, strict=True):
             if origin >= begin:
                 self._made(int(origin), said, None)
@@ -98,7 +98,7 @@ class DayAhead:
 
     def _made(self, origin: int, said: Array, trees: Trees | None) -> None:
         self._learn(origin)
-        self._waiting.append(Made(origin, said, np.stack([one.now for one in self._weights])))
+        self._waiting.append(DayForecast(origin, said, np.stack([one.now for one in self._weights])))
         self._spread.note(origin, self._combined(origin, said, trees))
 
     def _learn(self, now: int) -> None:
@@ -114,9 +114,9 @@ class DayAhead:
                     self._weigh(weights, made, block, leads)
         self._waiting = [made for made in self._waiting if made.origin + day > now]
 
-    def _weigh(self, weights: Weights, made: Made, block: int, leads: slice) -> None:
+    def _weigh(self, weights: Weights, made: DayForecast, block: int, leads: slice) -> None:
         target = slice(made.origin + leads.start, made.origin + leads.stop)
-        seen = self._past.seen[target]
+        seen = self._past.observed_mask[target]
         if seen.any():
             usual = max(float(self._past.values[: made.origin].mean()), 1e-12)
             actual = self._past.values[target][seen]
@@ -135,14 +135,14 @@ class DayAhead:
         if trees is None:
             return 0.5 * (median + weighted)
         leads = np.arange(len(said))
-        scale = scale_of(self._past, np.full(len(said), origin), median)
+        scale = feature_scale(self._past, np.full(len(said), origin), median)
         origins = np.full(len(said), origin)
         grown = np.maximum(median + scale * trees.predict(self._columns(origins, leads, said, median)), 0.0)
         return MEDIAN_SHARE * median + WEIGHTED_SHARE * weighted + TREES_SHARE * grown
 
     def _columns(self, origins: Integers, leads: Integers, said: Array, median: Array) -> Array:
         """What the trees see of a target: what each method says beyond the median, the levels, how far ahead, when."""
-        past, scale = self._past, scale_of(self._past, origins, median)
+        past, scale = self._past, feature_scale(self._past, origins, median)
         daily, hours = past.mean(origins, past.per_day), past.mean(origins, 3 * past.bins(HOUR))
         weekly = past.mean(origins, np.minimum(origins, past.per_week))
         targets = origins + leads
@@ -158,16 +158,16 @@ class DayAhead:
         leads = draw.integers(0, day, len(rows))
         targets = self._origins[rows] + leads
         known = targets < len(past)
-        known[known] = past.seen[targets[known]]
+        known[known] = past.observed_mask[targets[known]]
         if not known.any():
             self._trees = None
             return
         rows, leads, targets = rows[known], leads[known], targets[known]
         said = np.stack([self._said[row][lead] for row, lead in zip(rows, leads, strict=True)])
         median = np.median(said, axis=1)
-        scale = scale_of(self._past, self._origins[rows], median)
+        scale = feature_scale(self._past, self._origins[rows], median)
         aim = (past.values[targets] - median) / scale
-        self._trees = grow(self._columns(self._origins[rows], leads, said, median), aim, scale, DAY)
+        self._trees = fit_trees(self._columns(self._origins[rows], leads, said, median), aim, scale, DAY)
 
     def shares(self) -> dict[str, float]:
         """The weight of each family of methods over the day, the median's and the trees' apart; they sum to 1."""

@@ -11,12 +11,12 @@ from collections import deque
 
 import numpy as np
 
-from forecast.past import FEWEST, Past
+from forecast.past import FEWEST, ObservedBins
 from forecast.series import Array
-from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, furthest
+from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, highest_observation
 
 QUARTERS = 4
-DAYS = 14
+DAY_SPREAD_DAYS = 14
 HALF_LIFE_DAYS = 3.0
 LEADS_A_QUARTER = 12
 """Neighbouring leads of one day say the same; more of them would only cost time."""
@@ -27,11 +27,11 @@ MIDDLE = 0.5
 class DaySpread:
     """The forecasts of days that were made at even steps of `step` bins, as far back as they count."""
 
-    def __init__(self, past: Past, step: int) -> None:
+    def __init__(self, past: ObservedBins, step: int) -> None:
         self._past = past
         day = past.per_day
         self._leads = np.unique(np.linspace(0, day - 1, min(day, QUARTERS * LEADS_A_QUARTER)).astype(np.int64))
-        self._made: deque[tuple[int, Array]] = deque(maxlen=max(1, DAYS * past.per_day // step))
+        self._made: deque[tuple[int, Array]] = deque(maxlen=max(1, DAY_SPREAD_DAYS * past.per_day // step))
         self._factors: Array | None = None
 
     def note(self, origin: int, path: Array) -> None:
@@ -46,7 +46,7 @@ class DaySpread:
         said = np.stack([path for _, path in self._made])
         targets = np.array([origin for origin, _ in self._made])[:, None] + leads[None, :]
         inside = np.minimum(targets, len(past) - 1)
-        known = (targets < len(past)) & past.seen[inside]
+        known = (targets < len(past)) & past.observed_mask[inside]
         weight = 0.5 ** ((len(past) - targets) / (HALF_LIFE_DAYS * day))
         error, level = past.values[inside] - said, self._floored(said)
         quarter = leads * QUARTERS // day
@@ -55,7 +55,7 @@ class DaySpread:
             here = known & (quarter == part)[None, :]
             if here.sum() >= LEAST_RESIDUALS:
                 for kind, scale in enumerate((np.sqrt(level), level)):
-                    factors[part, kind] = _quantiles((error / scale)[here], weight[here])
+                    factors[part, kind] = _day_quantiles((error / scale)[here], weight[here])
         self._factors = None if np.isnan(factors[0]).any() else _carried(factors)
 
     def quantiles(self, path: Array) -> Array | None:
@@ -70,7 +70,7 @@ class DaySpread:
         bounds = np.where(upper[:, None], np.maximum(rooted, levelled), 0.5 * (rooted + levelled))
         bounds = np.where(upper[:, None], bounds, np.minimum(bounds, path))
         bounds[LEVELS.index(MIDDLE)] = path
-        ordered: Array = np.maximum.accumulate(np.clip(bounds, 0.0, furthest(self._past)), axis=0)
+        ordered: Array = np.maximum.accumulate(np.clip(bounds, 0.0, highest_observation(self._past)), axis=0)
         return ordered
 
     def _floored(self, path: Array) -> Array:
@@ -87,7 +87,7 @@ def _carried(factors: Array) -> Array:
     return factors
 
 
-def _quantiles(ratios: Array, weight: Array) -> Array:
+def _day_quantiles(ratios: Array, weight: Array) -> Array:
     order = np.argsort(ratios)
     share = np.cumsum(weight[order])
     places = np.searchsorted(share, np.array(LEVELS) * share[-1])

@@ -19,7 +19,7 @@ from forecast.series import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class CalendarEvent:
     """`start` is the first occurrence by the clock of the zone (no offset), `recurrence` an RRULE such as
     FREQ=MONTHLY;BYMONTHDAY=1, empty for once. `factor` is what is expected by what is usual: 1 is as ever, 0 is nothing."""
 
@@ -30,7 +30,7 @@ class Event:
     recurrence: str = ""
 
 
-def event_factors(events: Iterable[Event], start: float, bin_seconds: float, n: int, zone: str) -> Array:
+def event_factors(events: Iterable[CalendarEvent], start: float, bin_seconds: float, n: int, zone: str) -> Array:
     """By what the usual traffic of each of `n` bins is multiplied: 1 where nothing is known.
 
     Of a bin that an event fills in part the factor counts for that part; events at the same time multiply. Raises
@@ -46,7 +46,7 @@ def event_factors(events: Iterable[Event], start: float, bin_seconds: float, n: 
     return factors
 
 
-def occurrences(event: Event, since: float, until: float, zone: str) -> Iterator[tuple[float, float]]:
+def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> Iterator[tuple[float, float]]:
     """Start and end (unix seconds) of each time that reaches into [since, until), in order."""
     clock = ZoneInfo(zone)
     # A day more on both sides: the clock's changes move what is near an edge.
@@ -60,7 +60,7 @@ def occurrences(event: Event, since: float, until: float, zone: str) -> Iterator
             yield begin, end
 
 
-def recurrence(event: Event) -> rrule:
+def recurrence(event: CalendarEvent) -> rrule:
     """The rule of an event that comes again. Raises ValueError, saying why, for a text that is none."""
     try:
         found = rrulestr(event.recurrence, dtstart=event.start)

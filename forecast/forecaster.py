@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from forecast.day_ahead import DayAhead
 from forecast.lead_ahead import LeadAhead
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.profile import QUICK, STEADY, Profiles
-from forecast.same_as_now import same_as_now
+from forecast.same_as_now import forecast_last_value
 from forecast.series import Array, Series
 from forecast.short_methods import SAME_AS_NOW
 from forecast.smoothing import Smoothed
@@ -69,7 +69,7 @@ class Quality:
     compared: int
 
 
-class Told(NamedTuple):
+class PendingForecast(NamedTuple):
     """A forecast that waits for its bin, and what the naive method said of the same bin."""
 
     target: int
@@ -82,15 +82,15 @@ class Forecaster:
     """Learns from a series, then follows it bin by bin.
 
     `ahead_seconds` is the lead that matters (a cold start): the bins up to it have methods of their own. `sundays` are the
-    local days that behave like Sundays. Raises `forecast.past.NothingSeen` for a series without an observation.
+    local days that behave like Sundays. Raises `forecast.past.NoObservationsError` for a series without an observation.
     """
 
     def __init__(self, series: Series, *, ahead_seconds: float = 900.0, sundays: Collection[date] = ()) -> None:
-        self._past = Past(series, sundays)
+        self._past = ObservedBins(series, sundays)
         wanted = math.ceil(ahead_seconds / series.bin_seconds - 1e-9)
         self.leads = max(1, min(MOST_LEADS, wanted, self._past.per_day))
-        self._waiting: deque[Told] = deque()
-        self._record: deque[tuple[float, Told]] = deque(maxlen=RECORD_DAYS * self._past.per_day)
+        self._waiting: deque[PendingForecast] = deque()
+        self._record: deque[tuple[float, PendingForecast]] = deque(maxlen=RECORD_DAYS * self._past.per_day)
         self._quick: Profiles | None = None
         self._begin()
         self._remember()
@@ -106,7 +106,7 @@ class Forecaster:
         self._day = DayAhead(past, self._quick, self._steady)
 
     @property
-    def now(self) -> float:
+    def last_bin_end(self) -> float:
         """Where the last bin seen ends, unix seconds."""
         return self._past.end
 
@@ -152,7 +152,7 @@ class Forecaster:
         trained = self._trained_path(bins) if self.trained else None
         if trained is not None:
             return trained
-        naive = same_as_now(self._past, bins)
+        naive = forecast_last_value(self._past, bins)
         if naive is None:
             return None
         weights = {SAME_AS_NOW: 1.0}
@@ -171,7 +171,7 @@ class Forecaster:
     def _as_path(self, quantiles: Array, method: str, weights: dict[str, float], note: str) -> Path:
         q05, q50, q95, q99 = quantiles
         return Path(
-            start=self.now,
+            start=self.last_bin_end,
             bin_seconds=self.bin_seconds,
             q05=q05,
             q50=q50,
@@ -194,10 +194,10 @@ class Forecaster:
         lead, now = self.leads, float(self._past.values[-1])
         own = self._short[-1].quantiles if self.trained else None
         if own is None:
-            naive = same_as_now(self._past, lead)
+            naive = forecast_last_value(self._past, lead)
             own = Quantiles(*(float(value) for value in naive[:, -1])) if naive is not None else None
         if own is not None:
-            self._waiting.append(Told(len(self._past) + lead - 1, own.q50, own.q95, now))
+            self._waiting.append(PendingForecast(len(self._past) + lead - 1, own.q50, own.q95, now))
 
     def _score(self, value: float) -> None:
         while self._waiting and self._waiting[0].target < len(self._past):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from forecast.lead_fits import Fit, fit
-from forecast.lead_signals import Outlook, Signals, filled, signals
+from forecast.lead_fits import LeadRegression, fit
+from forecast.lead_signals import SeasonalPrior, Signals, compute_features, fill_gaps
 from forecast.series import Array
 
 DAY_MINUTES = 1440
@@ -54,19 +54,19 @@ class LeadRun:
         return quantile_of(self.centre, self.spread, self.highest, factor, level)
 
 
-def run(minutes: Array, outlook: Outlook, lead: int) -> LeadRun:
+def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> LeadRun:
     """Goes through the minutes as they came, refitting daily; `lead` is whole minutes, at least 1.
 
     `minutes` may hold NaN (unknown); the result has one row more than it: the last is what is said now.
     """
     if lead < 1:
         raise ValueError(f"a lead of {lead} minutes is none")
-    said = signals(filled(minutes), outlook)
+    said = compute_features(fill_gaps(minutes), outlook)
     targets = np.full(len(said), np.nan)
     targets[: max(0, len(minutes) - lead)] = minutes[lead:]
     centre, spread = np.full(len(said), np.nan), np.full(len(said), np.nan)
     for start in range(FIRST_FIT_MINUTES, len(said), REFIT_MINUTES):
-        found = learnt(said, targets, start, lead)
+        found = fit_errors(said, targets, start, lead)
         if found is not None:
             rows = said.rows(start, start + REFIT_MINUTES)
             centre[start : start + REFIT_MINUTES] = found.centre(rows)
@@ -80,7 +80,7 @@ def run(minutes: Array, outlook: Outlook, lead: int) -> LeadRun:
     )
 
 
-def learnt(said: Signals, targets: Array, start: int, lead: int) -> Fit | None:
+def fit_errors(said: Signals, targets: Array, start: int, lead: int) -> LeadRegression | None:
     """What the rows before `start` teach whose answer was known by then; None where there was no demand."""
     oldest, end = max(0, start - LEARN_MINUTES), start - lead
     known = targets[oldest:end]

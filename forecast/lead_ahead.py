@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.profile import Profiles
 from forecast.regression import Regression, Space
 from forecast.series import Array
-from forecast.short_methods import METHODS, Asked, columns
+from forecast.short_methods import BIN_METHODS, BinMethodInput, columns
 from forecast.smoothing import Smoothed
 from forecast.spread import Quantiles, Spread
-from forecast.surroundings import LEARNT_DAYS, Surroundings, first_origin, surroundings
-from forecast.trees import NAME, SHORT, Trees, grow
+from forecast.surroundings import LEARNT_DAYS, Features, build_features, first_origin
+from forecast.trees import NAME, SHORT, Trees, fit_trees
 from forecast.weights import Weights
 
 REGRESSION = "regression"
-FAMILIES = (*(family for family, _ in METHODS), *(REGRESSION for _ in Space))
+FAMILIES = (*(family for family, _ in BIN_METHODS), *(REGRESSION for _ in Space))
 
 REPLAYED_DAYS = 7
 """How much of the past is gone through bin by bin at the start, to learn weights and residuals: as much as both remember."""
@@ -30,7 +30,7 @@ TREES_SHARE = 0.5
 """Trees and weighted methods err differently: on real traffic their even mean beat both, and any choice between them."""
 
 
-class Issued(NamedTuple):
+class BinForecast(NamedTuple):
     """What was said at an origin: of each method, the weights then, and the forecast."""
 
     by_method: Array
@@ -44,12 +44,12 @@ class LeadAhead:
     `quantiles` are those of the present forecast; None while too little is known of past errors.
     """
 
-    def __init__(self, past: Past, profiles: Profiles, smoothed: Smoothed, lead: int) -> None:
+    def __init__(self, past: ObservedBins, profiles: Profiles, smoothed: Smoothed, lead: int) -> None:
         self._past, self._profiles, self._smoothed, self.lead = past, profiles, smoothed, lead
         self._regressions = tuple(Regression(space) for space in Space)
         self._trees: Trees | None = None
         self._weights = Weights(len(FAMILIES), memory=7 * past.per_day)
-        self._issued: dict[int, Issued] = {}
+        self._issued: dict[int, BinForecast] = {}
         self.quantiles: Quantiles | None = None
         now, first = len(past), first_origin(past)
         begin = max(first, now - REPLAYED_DAYS * past.per_day)
@@ -67,15 +67,15 @@ class LeadAhead:
         self._issue(now, said[-1], around)
         self.quantiles = self._spread.quantiles(now)
 
-    def _around(self, first: int, last: int) -> Surroundings:
-        return surroundings(self._past, self._profiles, np.arange(first, last + 1), self.lead)
+    def _around(self, first: int, last: int) -> Features:
+        return build_features(self._past, self._profiles, np.arange(first, last + 1), self.lead)
 
-    def _fit_regressions(self, around: Surroundings, end: int) -> None:
+    def _fit_regressions(self, around: Features, end: int) -> None:
         for regression in self._regressions:
             regression.fit(self._past, around, self.lead, end)
 
-    def _said(self, around: Surroundings) -> Array:
-        asked = Asked(self._past, self._profiles, self._smoothed, around.origins, self.lead)
+    def _said(self, around: Features) -> Array:
+        asked = BinMethodInput(self._past, self._profiles, self._smoothed, around.origins, self.lead)
         return np.column_stack([columns(asked), *(one.predict(around) for one in self._regressions)])
 
     def refit(self) -> None:
@@ -85,12 +85,12 @@ class LeadAhead:
         self._fit_regressions(around, len(self._past))
         self._grow(around)
 
-    def _grow(self, around: Surroundings) -> None:
+    def _grow(self, around: Features) -> None:
         targets = around.origins + self.lead - 1
         rows = np.flatnonzero(targets < len(self._past))
-        rows = rows[self._past.seen[targets[rows]]]
+        rows = rows[self._past.observed_mask[targets[rows]]]
         aim = (self._past.values[targets[rows]] - around.level[rows]) / around.scale[rows]
-        self._trees = grow(_columns(around)[rows], aim, around.scale[rows], SHORT)
+        self._trees = fit_trees(_columns(around)[rows], aim, around.scale[rows], SHORT)
 
     def step(self) -> None:
         """A bin came: learns from it and says something at the new origin."""
@@ -106,21 +106,21 @@ class LeadAhead:
         issued = self._issued.pop(origin, None)
         if issued is None:
             return
-        actual = float(self._past.values[target]) if self._past.seen[target] else np.nan
+        actual = float(self._past.values[target]) if self._past.observed_mask[target] else np.nan
         self._spread.learn(origin, actual)
         if np.isfinite(actual):
             week = min(target, self._past.per_week)
             usual = max(float(self._past.mean(np.array([target]), week)[0]), 1e-12)
             self._weights.update(issued.by_method[None], issued.weights, np.array([actual]), usual)
 
-    def _issue(self, origin: int, by_method: Array, around: Surroundings | None) -> None:
+    def _issue(self, origin: int, by_method: Array, around: Features | None) -> None:
         weights = self._weights.now
         forecast = float(by_method @ weights)
         if self._trees is not None and around is not None:
             grown = float(self._trees.predict(_columns(around)[-1:])[0])
             trees = max(0.0, float(around.level[-1] + around.scale[-1] * grown))
             forecast = TREES_SHARE * trees + (1 - TREES_SHARE) * forecast
-        self._issued[origin] = Issued(by_method, weights, forecast)
+        self._issued[origin] = BinForecast(by_method, weights, forecast)
         self._spread.note(origin, forecast)
 
     def shares(self) -> dict[str, float]:
@@ -132,5 +132,5 @@ class LeadAhead:
         return shares
 
 
-def _columns(around: Surroundings) -> Array:
+def _columns(around: Features) -> Array:
     return np.column_stack([around.signals, around.clock])

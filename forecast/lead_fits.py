@@ -31,7 +31,7 @@ NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fit:
+class LeadRegression:
     """Weights of the drifts and spreads, and the mean demand by which they were scaled."""
 
     drifts: Array
@@ -49,7 +49,7 @@ class Fit:
         return np.maximum(wide, NOTHING * self.mean)
 
 
-def fit(rows: Signals, targets: Array) -> Fit:
+def fit(rows: Signals, targets: Array) -> LeadRegression:
     """Learns both from rows (oldest first) and the demand one lead after each; NaN targets are left out.
 
     Raises ValueError where no target is known or all demand is zero.
@@ -66,7 +66,7 @@ def fit(rows: Signals, targets: Array) -> Fit:
     places = np.flatnonzero(known)
     chosen = places[np.arange(0.0, len(places), STRIDE).astype(np.int64)]
     spreads = _upper(_spreads(rows, mean)[chosen], errors[chosen], weight[chosen], mean)
-    return Fit(drifts=drifts, spreads=spreads, mean=mean)
+    return LeadRegression(drifts=drifts, spreads=spreads, mean=mean)
 
 
 def _drifts(rows: Signals, mean: float) -> Array:

@@ -17,26 +17,26 @@ from forecast.lead import (
     FEWEST_ERRORS,
     FIRST_FIT_MINUTES,
     LEARN_MINUTES,
-    learnt,
+    fit_errors,
     quantile_of,
-    run,
+    run_lead_forecast,
 )
-from forecast.lead_fits import Fit
-from forecast.lead_signals import REACH_MINUTES, Outlook, filled, signals
+from forecast.lead_fits import LeadRegression
+from forecast.lead_signals import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps
 from forecast.series import Array
 
 KEPT_MINUTES = LEARN_MINUTES + 2 * DAY_MINUTES
 
 
-class LiveLead:
+class OnlineLeadForecaster:
     """Demand one lead ahead for one tier, in the unit of the minutes that it is given (requests per second)."""
 
-    def __init__(self, minutes: Array, outlook: Outlook, lead: int) -> None:
+    def __init__(self, minutes: Array, outlook: SeasonalPrior, lead: int) -> None:
         """Begins with a history of minutes (NaN: unknown; at least one known) and its outlook, one row more than minutes.
 
         Raises ValueError where nothing is known or the lead is none.
         """
-        past = run(minutes, outlook, lead)
+        past = run_lead_forecast(minutes, outlook, lead)
         self._lead = lead
         self._minutes = list(minutes[-KEPT_MINUTES:])
         self._now = list(outlook.now[-KEPT_MINUTES - 1 :])
@@ -47,7 +47,7 @@ class LiveLead:
         self._centres = deque(past.centre[-lead - 1 :], lead + 1)
         self._spreads = deque(past.spread[-lead - 1 :], lead + 1)
         self._highest = float(past.highest[-1])
-        self._fit: Fit | None = None
+        self._fit: LeadRegression | None = None
         self.refit()
 
     def refit(self) -> None:
@@ -55,10 +55,10 @@ class LiveLead:
         if len(self._minutes) < FIRST_FIT_MINUTES:
             return
         minutes = np.array(self._minutes)
-        said = signals(filled(minutes), Outlook(now=np.array(self._now), then=np.array(self._then)))
+        said = compute_features(fill_gaps(minutes), SeasonalPrior(now=np.array(self._now), then=np.array(self._then)))
         targets = np.full(len(said), np.nan)
         targets[: len(minutes) - self._lead] = minutes[self._lead :]
-        self._fit = learnt(said, targets, len(minutes), self._lead)
+        self._fit = fit_errors(said, targets, len(minutes), self._lead)
         self._expect()
 
     def step(self, minute: float, now: float, then: float) -> None:
@@ -104,7 +104,9 @@ class LiveLead:
         if not np.isfinite(minutes).any():
             return
         rows = len(minutes) + 1
-        said = signals(filled(minutes), Outlook(now=np.array(self._now[-rows:]), then=np.array(self._then[-rows:])))
+        said = compute_features(
+            fill_gaps(minutes), SeasonalPrior(now=np.array(self._now[-rows:]), then=np.array(self._then[-rows:]))
+        )
         last = said.rows(rows - 1)
         self._centres[-1] = float(self._fit.centre(last)[0])
         self._spreads[-1] = float(self._fit.spread(last)[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from forecast.lead_signals import Outlook
+from forecast.lead_signals import SeasonalPrior
 from forecast.series import Array
 
 Minutes = NDArray[np.int64]
@@ -23,13 +23,13 @@ SMOOTH_MINUTES = 35
 """Bins shorter than a third of this are smoothed over it: their own noise is no time of day."""
 
 
-def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) -> Outlook:
+def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) -> SeasonalPrior:
     """From the median of each time of the week over the last weeks, made anew every day; silent for the first two days.
 
     `observed[k]` is the demand of bin `k` as a rate in the unit of the minutes (no gaps).
     """
     per_day = DAY_MINUTES // bin_minutes
-    silent = Outlook.silent(minutes)
+    silent = SeasonalPrior.silent(minutes)
     now, then = silent.now, silent.then
     for day in range(FIRST_PROFILE_DAYS, -(-minutes // DAY_MINUTES)):
         end = min(day * per_day, len(observed))
@@ -38,7 +38,7 @@ def profile_outlook(observed: Array, bin_minutes: int, lead: int, minutes: int) 
         minute = np.arange(start, stop)
         now[start:stop] = _profile_at(profile, minute - 1, bin_minutes)
         then[start:stop] = _profile_at(profile, minute + lead, bin_minutes)
-    return Outlook(now=now, then=then)
+    return SeasonalPrior(now=now, then=then)
 
 
 def week_profile(observed: Array, per_day: int, bin_minutes: int) -> Array:

@@ -24,7 +24,7 @@ FLOOR_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outlook:
+class SeasonalPrior:
     """What a slower forecaster says of demand, per minute `t`, from bins finished by `t`.
 
     `now[t]` is its demand for minute `t - 1`, `then[t]` for minute `t + lead`; NaN where it says nothing (the signals then
@@ -35,7 +35,7 @@ class Outlook:
     then: Array
 
     @classmethod
-    def silent(cls, minutes: int) -> Outlook:
+    def silent(cls, minutes: int) -> SeasonalPrior:
         """An outlook that says nothing for so many minutes."""
         return cls(now=np.full(minutes, np.nan), then=np.full(minutes, np.nan))
 
@@ -60,7 +60,7 @@ class Signals:
         )
 
 
-def filled(minutes: Array) -> Array:
+def fill_gaps(minutes: Array) -> Array:
     """The minutes with the last known value carried through gaps (a gap at the beginning takes the first known one).
 
     A value carried says "nothing new is known", never "nothing came". Raises ValueError where nothing at all is known.
@@ -72,7 +72,7 @@ def filled(minutes: Array) -> Array:
     return minutes[np.where(source < 0, np.argmax(known), source)]
 
 
-def signals(minutes: Array, outlook: Outlook) -> Signals:
+def compute_features(minutes: Array, outlook: SeasonalPrior) -> Signals:
     """The signals for every minute of `minutes` (no gaps; see `filled`) and one more: the last row is the minute to come.
 
     `outlook` has as many rows. Row 0 knows nothing and takes the first value as its past.
@@ -109,7 +109,7 @@ def scale(level: Array, mean: float) -> Array:
     return np.sqrt(np.maximum(level, FLOOR_SHARE * mean) * mean)
 
 
-def _growth(outlook: Outlook, usual: Array, last: Array) -> tuple[Array, Array]:
+def _growth(outlook: SeasonalPrior, usual: Array, last: Array) -> tuple[Array, Array]:
     now = np.where(np.isfinite(outlook.now), outlook.now, usual)
     then = np.where(np.isfinite(outlook.then), outlook.then, usual)
     known = np.isfinite(outlook.now) & np.isfinite(outlook.then)

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from forecast.past import DAYS_A_WEEK, Past
+from forecast.past import DAYS_A_WEEK, ObservedBins
 from forecast.profile import QUICK, week_profile
 from forecast.series import Array
 
@@ -38,17 +38,17 @@ class Method(Protocol):
     troubles: Counter[str]
     """What a library warned of while fitting, and how often."""
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         """Parameters anew, once a day."""
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         """One or more further bins came; parameters stay."""
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         """The amounts of the next bins; they may be below zero where the method knows no better."""
 
 
-class Ago:
+class LaggedMethod:
     """What came so many days ago at the same time; the last bin where that is none."""
 
     needs_days: ClassVar[float] = 0.0
@@ -57,13 +57,13 @@ class Ago:
         self.troubles: Counter[str] = Counter()
         self._days = days
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         """Nothing is fitted."""
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         """Nothing is carried."""
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         values = past.values
         if self._days == 0:
             return np.full(bins, values[-1])
@@ -71,21 +71,21 @@ class Ago:
         return np.resize(season, bins)
 
 
-class Yesterday(Ago):
+class Yesterday(LaggedMethod):
     needs_days: ClassVar[float] = 1.0
 
     def __init__(self) -> None:
         super().__init__(1)
 
 
-class LastWeek(Ago):
+class LastWeek(LaggedMethod):
     needs_days: ClassVar[float] = float(DAYS_A_WEEK)
 
     def __init__(self) -> None:
         super().__init__(DAYS_A_WEEK)
 
 
-class Now(Ago):
+class LastValue(LaggedMethod):
     def __init__(self) -> None:
         super().__init__(0)
 
@@ -99,14 +99,14 @@ class ProfileTimesLevel:
         self.troubles: Counter[str] = Counter()
         self._profile = np.empty(0)
 
-    def fit(self, past: Past) -> None:
+    def fit(self, past: ObservedBins) -> None:
         profile = week_profile(past, len(past), QUICK)
         self._profile = profile + LEAST_SHARE * profile.mean()
 
-    def advance(self, past: Past) -> None:
+    def advance(self, past: ObservedBins) -> None:
         """The profile stays; the level is read from what came."""
 
-    def path(self, past: Past, bins: int) -> Array:
+    def path(self, past: ObservedBins, bins: int) -> Array:
         now, width = len(past), past.bins(HOUR)
         slots = past.slots(now + bins)
         weights = KEPT_SHARE ** np.arange(width)[::-1]

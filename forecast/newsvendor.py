@@ -25,7 +25,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class CapacityPrices:
     """Both in one currency: a warm replica for one hour, and one request that comes late (0 and more)."""
 
     replica_hour: float

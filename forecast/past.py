@@ -26,11 +26,11 @@ FEWEST = 1.0
 Integers = NDArray[np.int64]
 
 
-class NothingSeen(ValueError):
+class NoObservationsError(ValueError):
     """A series without a single observation."""
 
 
-class Past:
+class ObservedBins:
     """Amounts per bin up to now; bin 0 is the first that was seen.
 
     `values` are filled: a missing bin holds what came a day earlier, before that what came last. `seen` says which are
@@ -41,7 +41,7 @@ class Past:
         """Raises NothingSeen, and ValueError for bins that do not divide a day."""
         seen = np.flatnonzero(np.isfinite(series.values))
         if not len(seen):
-            raise NothingSeen("no bin of the series was seen")
+            raise NoObservationsError("no bin of the series was seen")
         per_day = DAY_SECONDS / series.bin_seconds
         if per_day < 1 or per_day != int(per_day):
             raise ValueError(f"bins of {series.bin_seconds:g} s do not divide a day")
@@ -92,7 +92,7 @@ class Past:
         return self._values[: self._n]
 
     @property
-    def seen(self) -> NDArray[np.bool_]:
+    def observed_mask(self) -> NDArray[np.bool_]:
         """Which bins are observations."""
         return self._seen[: self._n]
 
@@ -114,11 +114,11 @@ class Past:
         total = self._sums[np.clip(ends, 0, self._n)] - self._sums[np.clip(first, 0, self._n)]
         return np.where((first < 0) | (ends > self._n), np.nan, total / width)
 
-    def highest(self, bins: int) -> float:
+    def maximum(self, bins: int) -> float:
         """The highest amount of the last bins."""
         return float(self._values[max(0, self._n - bins) : self._n].max())
 
-    def at(self, indices: Integers) -> Array:
+    def values_at(self, indices: Integers) -> Array:
         """The amounts of bins by index (any shape); NaN before the first one and beyond the last."""
         inside = (indices >= 0) & (indices < self._n)
         return np.where(inside, self._values[np.clip(indices, 0, self._n - 1)], np.nan)

@@ -16,7 +16,7 @@ from math import ceil
 import numpy as np
 
 from forecast.series import Array
-from forecast.simulation import Fleet, World, at_first, fleet, held, replicas
+from forecast.simulation import SimulatedDemand, SimulatedFleet, apply_hold, initial_replicas, replicas, simulate_fleet
 from rules.capacity import Capacity
 from rules.replica_count import NO_MARGIN, Margin, count_replicas
 
@@ -26,7 +26,7 @@ traffic, unless prices are given (`newsvendor.Prices`). Found on traces, docs/pr
 LEAST_CERTAINTY = 0.5
 
 
-class Bound(StrEnum):
+class DecisionReason(StrEnum):
     """What the answer came from: the largest of these (in a tie the earlier one)."""
 
     FORECAST = "forecast"
@@ -36,7 +36,7 @@ class Bound(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class ScalingDecision:
     """The answer (`replicas`) and everything it was made of; demands are requests per second of the whole tier.
 
     `quantile_rps` is the demand at `certainty` one lead from now (None where no forecast could be made), `now_rps` what was
@@ -45,7 +45,7 @@ class Why:
     """
 
     replicas: int
-    bound: Bound
+    bound: DecisionReason
     certainty: float
     quantile_rps: float | None
     now_rps: float
@@ -64,30 +64,30 @@ class Why:
         return f"{self.replicas} replicas: {_REASONS[self.bound](self)}"
 
 
-def _by_forecast(why: Why) -> str:
+def _by_forecast(why: ScalingDecision) -> str:
     return (
         f"in {why.lead_seconds:.0f} s demand stays below {why.quantile_rps or 0.0:.3g} requests/s with {100 * why.certainty:g} % "
         f"certainty, and one carries {why.capacity.rps:.3g} ({why.capacity.reason})"
     )
 
 
-def _by_now(why: Why) -> str:
+def _by_now(why: ScalingDecision) -> str:
     return f"demand is {why.now_rps:.3g} requests/s now, and one carries {why.capacity.rps:.3g} ({why.capacity.reason})"
 
 
-def _by_minimum(why: Why) -> str:
+def _by_minimum(why: ScalingDecision) -> str:
     return "the minimum warm count; demand asks for fewer"
 
 
-def _by_hold(why: Why) -> str:
+def _by_hold(why: ScalingDecision) -> str:
     return f"asked for within the last {why.hold_minutes} minutes, and not yet past the minute they were asked for"
 
 
 _REASONS = {
-    Bound.FORECAST: _by_forecast,
-    Bound.NOW: _by_now,
-    Bound.MINIMUM: _by_minimum,
-    Bound.HOLD: _by_hold,
+    DecisionReason.FORECAST: _by_forecast,
+    DecisionReason.NOW: _by_now,
+    DecisionReason.MINIMUM: _by_minimum,
+    DecisionReason.HOLD: _by_hold,
 }
 
 
@@ -147,7 +147,7 @@ class Prewarmer:
         """Count replicas that were recommended a minute ago, by whoever recommended them."""
         self._targets.append(replicas)
 
-    def step(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> Why:
+    def step(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> ScalingDecision:
         """The replicas to ask for in this minute. Raises ValueError for demands that are not numbers from zero on."""
         forecast = 0 if quantile_rps is None else count_replicas(quantile_rps, capacity.rps, self._margin)
         now = count_replicas(now_rps, capacity.rps, self._margin)
@@ -155,13 +155,13 @@ class Prewarmer:
         holding = max(self._targets, default=0)
         self._targets.append(target)
         parts = {
-            Bound.FORECAST: -1 if quantile_rps is None else forecast,
-            Bound.NOW: now,
-            Bound.MINIMUM: self._minimum,
-            Bound.HOLD: holding,
+            DecisionReason.FORECAST: -1 if quantile_rps is None else forecast,
+            DecisionReason.NOW: now,
+            DecisionReason.MINIMUM: self._minimum,
+            DecisionReason.HOLD: holding,
         }
         wanted = max(self._targets)
-        return Why(
+        return ScalingDecision(
             replicas=wanted,
             bound=next(bound for bound, count in parts.items() if count >= wanted),
             certainty=self._certainty,
@@ -178,13 +178,15 @@ class Prewarmer:
         )
 
 
-def asked(
-    world: World, quantile: Array, *, minimum: int = 1, hold: int | None = None, margin: Margin = NO_MARGIN
-) -> Fleet:
+def simulate_requests(
+    world: SimulatedDemand, quantile: Array, *, minimum: int = 1, hold: int | None = None, margin: Margin = NO_MARGIN
+) -> SimulatedFleet:
     """What `Prewarmer` asks for over a whole simulation; `quantile[t]` is said at `t` (NaN: nothing is said).
 
     `hold` is minutes, `hold_minutes` of the lead where not given. Without a `margin` strategies are compared on equal terms.
     """
-    needed = np.maximum(world.seen, np.nan_to_num(quantile, nan=0.0))
+    needed = np.maximum(world.observed_demand, np.nan_to_num(quantile, nan=0.0))
     targets = np.maximum(float(minimum), replicas(needed, world.capacity, margin))
-    return fleet(held(targets, hold_minutes(world.lead) if hold is None else hold), world.lead, at_first(world))
+    return simulate_fleet(
+        apply_hold(targets, hold_minutes(world.lead) if hold is None else hold), world.lead, initial_replicas(world)
+    )

@@ -18,7 +18,7 @@ SHORTEST_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class ScheduledReplicas:
     """From `start` to `end` (unix seconds) `replicas` must be warm.
 
     `demand_rps` is the highest quantile of demand within, and `peak` when the bin begins that it is of.
@@ -40,7 +40,7 @@ def schedule(
     margin: Margin = NO_MARGIN,
     minimum: int = 0,
     shortest_seconds: float = SHORTEST_SECONDS,
-) -> tuple[Shift, ...]:
+) -> tuple[ScheduledReplicas, ...]:
     """Shifts that cover every bin of a path (requests per second of each, from `start` on, unix seconds), in order of time.
     `capacity_rps` is what one replica carries.
 
@@ -50,7 +50,7 @@ def schedule(
     if not np.isfinite(quantile_rps).all():
         raise ValueError("a schedule needs a demand for every bin")
     width = max(1, round(shortest_seconds / bin_seconds))
-    shifts: list[Shift] = []
+    shifts: list[ScheduledReplicas] = []
     for first in range(0, len(quantile_rps), width):
         part = quantile_rps[first : first + width]
         demand, peak = float(part.max()), start + (first + int(part.argmax())) * bin_seconds
@@ -60,5 +60,5 @@ def schedule(
             before = shifts.pop()
             begin = before.start
             demand, peak = max((demand, peak), (before.demand_rps, before.peak))
-        shifts.append(Shift(start=begin, end=end, replicas=count, demand_rps=demand, peak=peak))
+        shifts.append(ScheduledReplicas(start=begin, end=end, replicas=count, demand_rps=demand, peak=peak))
     return tuple(shifts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.past import Integers, Past
+from forecast.past import Integers, ObservedBins
 from forecast.series import Array
 
 WEEKS = 4
@@ -18,7 +18,7 @@ WEEKS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ProfileSettings:
     """How a profile is fitted: over how many days the median of a time of day is taken, how strongly a bin of the week with
     few weeks behind it is drawn towards that (in weeks), and over how many seconds the result is smoothed."""
 
@@ -27,11 +27,11 @@ class Shape:
     smooth_seconds: float
 
 
-QUICK = Shape(days=7, shrink=1.0, smooth_seconds=900.0)
-STEADY = Shape(days=14, shrink=3.0, smooth_seconds=3600.0)
+QUICK = ProfileSettings(days=7, shrink=1.0, smooth_seconds=900.0)
+STEADY = ProfileSettings(days=14, shrink=3.0, smooth_seconds=3600.0)
 
 
-def week_profile(past: Past, end: int, shape: Shape) -> Array:
+def week_profile(past: ObservedBins, end: int, shape: ProfileSettings) -> Array:
     """Amount per bin of the week, from the bins before `end`; the mean of all of them while there is less than a day.
 
     A bin of the week is the median over the weeks, w of them, drawn to the median of its time of day over the last days
@@ -67,7 +67,7 @@ def _day_profile(values: Array, times: Integers, day: int) -> Array:
     return usual if len(known) == day else np.interp(np.arange(day), known, usual, period=day)
 
 
-def _width(past: Past, shape: Shape) -> int:
+def _width(past: ObservedBins, shape: ProfileSettings) -> int:
     """An odd number of bins, so that smoothing shifts nothing."""
     half = int(shape.smooth_seconds // past.bin_seconds)
     return 2 * half + 1 if past.bin_seconds < shape.smooth_seconds else 1
@@ -83,7 +83,7 @@ def _smooth(profile: Array, width: int) -> Array:
 class Profiles:
     """The profiles fitted after the first day, at the days' turns `first`, `first` + a day, ... and at every refit."""
 
-    def __init__(self, past: Past, shape: Shape, first: int) -> None:
+    def __init__(self, past: ObservedBins, shape: ProfileSettings, first: int) -> None:
         self._past, self._shape = past, shape
         self._ends = np.empty(0, dtype=np.int64)
         self._rows = np.empty((0, past.per_week))
@@ -111,7 +111,7 @@ class Profiles:
         """The profile that was the newest one at each origin; the first one where an origin lies before it."""
         return np.maximum(np.searchsorted(self._ends, origins, side="right") - 1, 0)
 
-    def ahead(self, origins: Integers, leads: Integers | int) -> Array:
+    def forecast_profile(self, origins: Integers, leads: Integers | int) -> Array:
         """What the profile says of the bins `leads` after the last seen one of each origin: origins by leads, or one column
         of origins against a row of leads. An origin is the index of the first bin not seen yet."""
         targets = origins + leads - 1
@@ -128,7 +128,7 @@ class Profiles:
         mean: Array = (self._sums[rows, ends] - self._sums[rows, ends - width]) / width
         return mean
 
-    def behind(self, origins: Integers, width: int) -> Array:
+    def past_profile(self, origins: Integers, width: int) -> Array:
         """What the profile says of the last `width` bins before each origin: origins by bins, the last one last."""
         bins = origins[:, None] + np.arange(-width, 0)[None, :]
         slots = self._past.slots(int(origins.max()))

@@ -10,9 +10,9 @@ from enum import Enum
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array
-from forecast.surroundings import Surroundings
+from forecast.surroundings import Features
 
 FORGET_DAYS = 14.0
 RIDGE = {"plain": 0.1, "root": 0.01}
@@ -41,14 +41,14 @@ class Regression:
         self._moments = np.empty(0)
         self._used = 0
 
-    def fit(self, past: Past, around: Surroundings, lead: int, end: int) -> None:
+    def fit(self, past: ObservedBins, around: Features, lead: int, end: int) -> None:
         """Learns the origins whose target lies in what came since the last fit and before bin `end`.
 
         Earlier days count half as much every FORGET_DAYS.
         """
         targets = around.origins + lead - 1
         rows = np.flatnonzero((targets >= self._used) & (targets < end))
-        rows = rows[past.seen[targets[rows]]]
+        rows = rows[past.observed_mask[targets[rows]]]
         signals, base = self._design(around)
         width = signals.shape[1]
         if not len(self._moments):
@@ -76,7 +76,7 @@ class Regression:
         self._products, self._moments = products, moments
         return fit
 
-    def predict(self, around: Surroundings) -> Array:
+    def predict(self, around: Features) -> Array:
         """What it says at each origin, amount per bin, never below 0; the level where nothing was fitted before it."""
         signals, base = self._design(around)
         which = np.searchsorted(self._ends, around.origins, side="right") - 1
@@ -88,7 +88,7 @@ class Regression:
     def _space_of(self, shares: Array) -> Array:
         return np.sqrt(np.maximum(shares, 0.0)) if self._space is Space.ROOT else shares
 
-    def _design(self, around: Surroundings) -> tuple[Array, Array]:
+    def _design(self, around: Features) -> tuple[Array, Array]:
         """The signals with a constant, and what the fit is added to; a signal that is not known counts as none."""
         level, signals = around.level / around.scale, np.nan_to_num(around.signals)
         base = self._space_of(level)

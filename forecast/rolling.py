@@ -38,7 +38,7 @@ def scale(points: Array, floor: float) -> Array:
     return root
 
 
-def at_one_lead(points: Array, actual: Array, lead: int, window: int, floor: float) -> Array:
+def quantiles_at_lead(points: Array, actual: Array, lead: int, window: int, floor: float) -> Array:
     """LEVELS by origin, for points of successive origins (each the bin `lead` after the last one seen).
 
     `actual` are the amounts of the same bins, NaN where not seen. At an origin the residuals of the `window` newest
@@ -68,12 +68,12 @@ def _of_ordered(ordered: list[float], level: float) -> float:
     return ordered[int(np.ceil(place)) if level > 0.5 else int(np.floor(place))]
 
 
-def least_of_paths(bin_seconds: float) -> int:
+def minimum_path_count(bin_seconds: float) -> int:
     """How many residuals a quarter of a path needs: any of long bins, which have few of them."""
     return 1 if bin_seconds >= LONG_SECONDS else LEAST_RESIDUALS + 1
 
 
-def of_paths(points: Array, actual: Array, origins: Integers, floor: float, least: int) -> Array:
+def quantiles_of_paths(points: Array, actual: Array, origins: Integers, floor: float, least: int) -> Array:
     """LEVELS by origin by lead, for whole paths (origin by lead); residuals are pooled over a quarter of the path.
 
     At an origin those of the LAST_PATHS newest paths are known that are over. NaN where there are fewer than `least`.

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
-from forecast.past import FEWEST, Past
+from forecast.past import FEWEST, ObservedBins
 from forecast.series import Array
-from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, furthest
+from forecast.spread import LEAST_RESIDUALS, LEAST_SHARE, LEVELS, highest_observation
 
 WINDOW_DAYS = 7
 LEADS = 24
@@ -20,14 +20,14 @@ LEADS = 24
 MIDDLE = LEVELS.index(0.5)
 
 
-def same_as_now(past: Past, bins: int) -> Array | None:
+def forecast_last_value(past: ObservedBins, bins: int) -> Array | None:
     """LEVELS by lead for the next `bins`; None while fewer than LEAST_RESIDUALS errors of the next bin are known.
 
     Errors of a lead are taken by the root of the level. A lead of which too few are known has those of the longest lead
     that is known, which is too narrow and the reason why little history is said.
     """
     first = max(0, len(past) - WINDOW_DAYS * past.per_day)
-    values = np.where(past.seen[first:], past.values[first:], np.nan)
+    values = np.where(past.observed_mask[first:], past.values[first:], np.nan)
     if not np.isfinite(values).any():
         return None
     now = float(past.values[-1])
@@ -42,7 +42,7 @@ def same_as_now(past: Past, bins: int) -> Array | None:
     wanted = np.arange(1, bins + 1, dtype=np.float64)
     spread = np.stack([np.interp(wanted, at, table[:, level]) for level in range(len(LEVELS))])
     quantiles: Array = np.maximum(now + spread * math.sqrt(max(now, floor)), 0.0)
-    quantiles = np.minimum(quantiles, furthest(past))
+    quantiles = np.minimum(quantiles, highest_observation(past))
     quantiles[:MIDDLE] = np.minimum(quantiles[:MIDDLE], now)
     quantiles[MIDDLE] = now
     ordered: Array = np.maximum.accumulate(quantiles, axis=0)

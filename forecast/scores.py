@@ -19,7 +19,7 @@ INTERVAL = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sums:
+class ScoreSums:
     """By origin: absolute errors and amounts of what was forecast, and of what had a 95 % quantile the pinball loss, how
     many were at most at it, how many there were. `mean` is the amount per bin in the test window."""
 
@@ -32,13 +32,13 @@ class Sums:
     mean: float
 
 
-def sums(actual: Array, middle: Array, upper: Array, mean: float) -> Sums:
+def sums(actual: Array, middle: Array, upper: Array, mean: float) -> ScoreSums:
     """From amounts, medians and 95 % quantiles, origin by lead; NaN in any is not counted."""
     said = np.isfinite(actual) & np.isfinite(middle)
     bounded = said & np.isfinite(upper)
     beyond = np.where(bounded, actual - np.where(bounded, upper, 0.0), 0.0)
     losses = np.maximum(QUANTILE * beyond, (QUANTILE - 1) * beyond)
-    return Sums(
+    return ScoreSums(
         errors=np.where(said, np.abs(actual - middle), 0.0).sum(axis=1),
         amounts=np.where(said, actual, 0.0).sum(axis=1),
         losses=np.where(bounded, losses, 0.0).sum(axis=1),
@@ -49,32 +49,32 @@ def sums(actual: Array, middle: Array, upper: Array, mean: float) -> Sums:
     )
 
 
-Measure = Callable[[Sums], tuple[Array, Array]]
+Measure = Callable[[ScoreSums], tuple[Array, Array]]
 """What is summed above and below the line."""
 
 
-def wape(one: Sums) -> tuple[Array, Array]:
+def wape(one: ScoreSums) -> tuple[Array, Array]:
     """The sum of absolute errors by that of amounts."""
     return one.errors, one.amounts
 
 
-def pinball(one: Sums) -> tuple[Array, Array]:
+def pinball(one: ScoreSums) -> tuple[Array, Array]:
     """The mean pinball loss of the 95 % quantile, in % of the mean amount."""
     return 100.0 * one.losses, one.bounded * one.mean
 
 
-def coverage(one: Sums) -> tuple[Array, Array]:
+def coverage(one: ScoreSums) -> tuple[Array, Array]:
     """The share of amounts that were at most their 95 % quantile."""
     return one.covered, one.bounded
 
 
-def score(one: Sums, measure: Measure) -> float | None:
+def compute_score(one: ScoreSums, measure: Measure) -> float | None:
     """None where nothing could be counted."""
     above, below = (float(part.sum()) for part in measure(one))
     return above / below if below > 0 else None
 
 
-def drawn(one: Sums, measure: Measure, block: int, draws: int = DRAWS) -> Array:
+def bootstrap_scores(one: ScoreSums, measure: Measure, block: int, draws: int = DRAWS) -> Array:
     """The score of `draws` series made of blocks of `block` origins (a day of them) that begin anywhere, the first origin
     following on the last (circular blocks: Politis and Romano 1992; else the ends would count for less); empty where
     there are fewer than two blocks, for then nothing is known of how days differ. Two methods with the same origins are

@@ -25,7 +25,7 @@ MINUTES_PER_HOUR = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class World:
+class SimulatedDemand:
     """Demand per minute (requests per second) and what serves it: `capacity` is what one replica carries, in the same unit.
 
     `before` is the demand of the minute before the first, `lead` the cold start in whole minutes. Raises ValueError for what
@@ -46,13 +46,13 @@ class World:
             raise ValueError(f"a lead of {self.lead} minutes is none")
 
     @property
-    def seen(self) -> Array:
+    def observed_demand(self) -> Array:
         """Per minute what a collector has measured at its beginning: the demand of the minute before."""
         return np.concatenate([[self.before], self.demand[:-1]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fleet:
+class SimulatedFleet:
     """Replicas per minute: `asked` for (and billed), `ready` to serve."""
 
     asked: Array
@@ -92,7 +92,7 @@ def replicas(demand: Array, capacity: float, margin: Margin = NO_MARGIN) -> Arra
     return counts
 
 
-def held(targets: Array, hold: int) -> Array:
+def apply_hold(targets: Array, hold: int) -> Array:
     """Replicas asked for when a target may only be left for the highest one of the last `hold` minutes, this one included."""
     if hold < 1:
         raise ValueError(f"a hold of {hold} minutes is none")
@@ -101,17 +101,17 @@ def held(targets: Array, hold: int) -> Array:
     return highest
 
 
-def fleet(asked: Array, lead: int, initial: float) -> Fleet:
+def simulate_fleet(asked: Array, lead: int, initial: float) -> SimulatedFleet:
     """The replicas that serve: those that were asked for without a break for a whole lead. `initial` serve at the beginning.
 
     What goes first when fewer are wanted is what was asked for last, so that the ready ones are the fewest of the last
     `lead + 1` minutes.
     """
     padded = np.concatenate([np.full(lead, float(initial)), asked])
-    return Fleet(asked=asked, ready=sliding_window_view(padded, lead + 1).min(axis=1))
+    return SimulatedFleet(asked=asked, ready=sliding_window_view(padded, lead + 1).min(axis=1))
 
 
-def outcome(world: World, run: Fleet) -> Outcome:
+def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
     """What a fleet would have meant for the demand."""
     capacity = world.capacity * run.ready
     late = np.maximum(0.0, world.demand - capacity).sum()
@@ -126,40 +126,42 @@ def outcome(world: World, run: Fleet) -> Outcome:
     )
 
 
-def at_first(world: World, utilisation: float = 0.7) -> float:
+def initial_replicas(world: SimulatedDemand, utilisation: float = 0.7) -> float:
     """Replicas that are ready when a simulation begins: the baselines' (the last demand at this utilisation)."""
     return float(max(1.0, np.ceil(world.before / (utilisation * world.capacity))))
 
 
-def static(world: World, count: int) -> Fleet:
+def simulate_static(world: SimulatedDemand, count: int) -> SimulatedFleet:
     """Always so many."""
-    return fleet(np.full(len(world.demand), float(count)), world.lead, count)
+    return simulate_fleet(np.full(len(world.demand), float(count)), world.lead, count)
 
 
-def peak(world: World) -> int:
+def peak(world: SimulatedDemand) -> int:
     """How many replicas the highest minute needs."""
     return max(1, int(replicas(world.demand, world.capacity).max()))
 
 
-def reactive(world: World, utilisation: float, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> Fleet:
+def simulate_reactive(
+    world: SimulatedDemand, utilisation: float, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1
+) -> SimulatedFleet:
     """An HPA that keeps this utilisation (0-1] of each replica, by the demand of the minute before."""
     if not 0 < utilisation <= 1:
         raise ValueError(f"a utilisation of {utilisation} is none")
-    first = at_first(world)
+    first = initial_replicas(world)
     total, recent, asked = first, [0.0] * hold, np.empty(len(world.demand))
-    for minute, load in enumerate((world.seen / (utilisation * world.capacity)).tolist()):
+    for minute, load in enumerate((world.observed_demand / (utilisation * world.capacity)).tolist()):
         near = total > 0 and abs(load / total - 1.0) <= HPA_TOLERANCE
         target = max(float(minimum), total if near else float(np.ceil(load)))
         recent[minute % hold] = target
         total = target if target > total else min(total, max(recent))
         asked[minute] = total
-    return fleet(asked, world.lead, first)
+    return simulate_fleet(asked, world.lead, first)
 
 
-def foresight(world: World, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> Fleet:
+def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> SimulatedFleet:
     """Perfect foresight: at every minute what the highest demand until one lead later needs, and the same hold."""
     ahead = world.lead + 1
     padded = np.concatenate([world.demand, np.full(world.lead, -np.inf)])
     highest: Array = sliding_window_view(padded, ahead).max(axis=1)
     targets = np.maximum(float(minimum), replicas(highest, world.capacity))
-    return fleet(held(targets, hold), world.lead, float(replicas(highest[:1], world.capacity)[0]))
+    return simulate_fleet(apply_hold(targets, hold), world.lead, float(replicas(highest[:1], world.capacity)[0]))

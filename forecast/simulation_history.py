@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.binning import rebinned
-from forecast.lead import DAY_MINUTES, run
+from forecast.binning import resample
+from forecast.lead import DAY_MINUTES, run_lead_forecast
 from forecast.lead_profile import profile_outlook
-from forecast.lead_signals import Outlook
-from forecast.prewarm import LATE_TO_WARM, asked, certainty
+from forecast.lead_signals import SeasonalPrior
+from forecast.prewarm import LATE_TO_WARM, certainty, simulate_requests
 from forecast.series import Array, Series
-from forecast.simulation import World
-from forecast.simulation_minutes import MINUTE_SECONDS, Between, bin_minutes, per_minute, rates
-from forecast.simulation_verdict import Worth, cheapest_reacting, worth
+from forecast.simulation import SimulatedDemand
+from forecast.simulation_minutes import MINUTE_SECONDS, Interpolation, bin_minutes, per_minute, rates
+from forecast.simulation_verdict import PolicyComparison, cheapest_reacting, compare_policies
 from rules.replica_count import NO_MARGIN, Margin
 
 BIN_MINUTES = 5
@@ -36,11 +36,11 @@ BOLDER = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 PEAK_REPLICAS = 40
 """What a replica carries where nobody says: so that the highest minute of the test needs 40."""
 
-Outlooks = Callable[[Array, int, int, int], Outlook]
+Outlooks = Callable[[Array, int, int, int], SeasonalPrior]
 """From rates per bin, minutes per bin, the lead and the number of minutes: what a bin forecaster says at each minute."""
 
 
-class TooShort(ValueError):
+class ShortHistoryError(ValueError):
     """A history that the protocol cannot be run on."""
 
 
@@ -56,28 +56,28 @@ class Trial:
     bin_minutes: int
     test_start: int
     test_end: int
-    between: Between
+    between: Interpolation
 
 
-def trial(series: Series, between: Between = Between.LINEAR) -> Trial:
+def prepare_trial(series: Series, between: Interpolation = Interpolation.LINEAR) -> Trial:
     """The trial of a history. Minutes of its own (bins of at most one) are taken as they are, whatever `between` says.
 
     The test is its last 4 days (14 with bins of half an hour and more), less the last 20 minutes or two bins, before it at
     most 30 days. Raises TooShort, saying what is needed.
     """
-    coarse = series if bin_minutes(series) >= BIN_MINUTES else rebinned(series, BIN_MINUTES * MINUTE_SECONDS)
+    coarse = series if bin_minutes(series) >= BIN_MINUTES else resample(series, BIN_MINUTES * MINUTE_SECONDS)
     width = bin_minutes(coarse)
     per_day = DAY_MINUTES // width
     days = TEST_DAYS if width < COARSE_BIN_MINUTES else TEST_DAYS_COARSE
     if len(coarse) < (days + FEWEST_DAYS_BEFORE) * per_day:
-        raise TooShort(
+        raise ShortHistoryError(
             f"{len(coarse) / per_day:.1f} days are too short: the test takes {days} and {FEWEST_DAYS_BEFORE} must be before it"
         )
     count = min(len(coarse), (LEARN_DAYS + CALIBRATION_DAYS + days) * per_day)
     bins = rates(coarse)[-count:]
     beyond = 4 if width < 10 else 2
     native = bin_minutes(series) == 1
-    minutes = per_minute(bins, width, Between.LINEAR if native else between)
+    minutes = per_minute(bins, width, Interpolation.LINEAR if native else between)
     if native:
         minutes = _with_own(minutes, series, coarse.time(len(coarse) - count))
     return Trial(
@@ -86,7 +86,7 @@ def trial(series: Series, between: Between = Between.LINEAR) -> Trial:
         bin_minutes=width,
         test_start=(count - days * per_day) * width,
         test_end=(count - beyond) * width,
-        between=Between.NATIVE if native else between,
+        between=Interpolation.NATIVE if native else between,
     )
 
 
@@ -100,18 +100,18 @@ def _with_own(drawn: Array, series: Series, start: float) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TrialResult:
     """What every policy was worth in the test (`worth`), and in the days before it (`before`): what was known at its start.
 
     `covered` is the share of the test's minutes in which demand stayed within the quantile.
     """
 
-    worth: Worth
-    before: Worth
+    worth: PolicyComparison
+    before: PolicyComparison
     covered: float
 
 
-def tried(
+def run_trial(
     history: Trial,
     lead: int,
     *,
@@ -119,7 +119,7 @@ def tried(
     outlooks: Outlooks = profile_outlook,
     hold: int | None = None,
     margin: Margin = NO_MARGIN,
-) -> Tried:
+) -> TrialResult:
     """Everything compared on one history with a cold start of `lead` whole minutes; see `prewarm.certainty` for the price.
 
     `margin` is that of `Worth.with_margin` alone: everything else counts without one.
@@ -127,28 +127,30 @@ def tried(
     """
     said = history.minutes[: history.test_end]
     outlook = outlooks(history.bins, history.bin_minutes, lead, len(said) + 1)
-    learnt = run(said, outlook, lead)
+    learnt = run_lead_forecast(said, outlook, lead)
     wanted = certainty(lead, late_to_warm)
     quantile = learnt.quantile(wanted)
     bolder = [learnt.quantile(level) for level in BOLDER if level < wanted]
     capacity = float(said[history.test_start :].max()) / PEAK_REPLICAS
     if not capacity > 0:
-        raise TooShort("nothing was asked of this tier in the test: there is nothing to scale")
+        raise ShortHistoryError("nothing was asked of this tier in the test: there is nothing to scale")
     length = history.test_end - history.test_start
 
-    def world_of(start: int, end: int) -> World:
-        return World(demand=said[start:end], before=float(said[start - 1]), capacity=capacity, lead=lead)
+    def world_of(start: int, end: int) -> SimulatedDemand:
+        return SimulatedDemand(demand=said[start:end], before=float(said[start - 1]), capacity=capacity, lead=lead)
 
-    def within(start: int, end: int) -> Worth:
+    def within(start: int, end: int) -> PolicyComparison:
         world, chosen = world_of(start, end), cheapest_reacting(world_of(1, start), late_to_warm)
-        fleets = [asked(world, one[start:end], hold=hold) for one in (quantile, *bolder)]
-        roomy = asked(world, quantile[start:end], hold=hold, margin=margin)
-        return worth(world, fleets[0], fleets[1:], with_margin=roomy, chosen=chosen, late_to_warm=late_to_warm)
+        fleets = [simulate_requests(world, one[start:end], hold=hold) for one in (quantile, *bolder)]
+        roomy = simulate_requests(world, quantile[start:end], hold=hold, margin=margin)
+        return compare_policies(
+            world, fleets[0], fleets[1:], with_margin=roomy, chosen=chosen, late_to_warm=late_to_warm
+        )
 
     earliest = int(np.argmax(np.isfinite(quantile))) if np.isfinite(quantile).any() else history.test_start - 1
     start, end = history.test_start, history.test_end
     covered = said[start + lead : end] <= quantile[start : end - lead]
-    return Tried(
+    return TrialResult(
         worth=within(start, end),
         before=within(max(DAY_MINUTES, min(max(earliest, start - length), start - DAY_MINUTES)), start),
         covered=float(covered.mean()),

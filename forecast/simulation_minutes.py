@@ -17,7 +17,7 @@ MINUTE_SECONDS = 60.0
 DAY_MINUTES = 1440
 
 
-class Between(StrEnum):
+class Interpolation(StrEnum):
     """What is assumed within a bin; `NATIVE` is nothing, there are minutes."""
 
     NATIVE = "native"
@@ -52,9 +52,9 @@ def rates(series: Series) -> Array:
     return drawn
 
 
-def per_minute(bins: Array, width: int, between: Between) -> Array:
+def per_minute(bins: Array, width: int, between: Interpolation) -> Array:
     """The rate in every minute of bins that are `width` minutes long."""
-    if between is Between.STEP or width == 1:
+    if between is Interpolation.STEP or width == 1:
         return np.repeat(bins, width)
     middles = (np.arange(len(bins)) + 0.5) * width
     drawn: Array = np.interp(np.arange(len(bins) * width) + 0.5, middles, bins)

@@ -15,7 +15,16 @@ from enum import StrEnum
 
 import numpy as np
 
-from forecast.simulation import Fleet, Outcome, World, foresight, outcome, peak, reactive, static
+from forecast.simulation import (
+    Outcome,
+    SimulatedDemand,
+    SimulatedFleet,
+    outcome,
+    peak,
+    simulate_foresight,
+    simulate_reactive,
+    simulate_static,
+)
 
 UTILISATIONS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """The reactive frontier of the published baselines, 0.4 to 1.0."""
@@ -33,7 +42,7 @@ class Choice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class PolicyComparison:
     """What every policy came to in one world.
 
     `reacting` has one outcome per utilisation, `chosen` is the utilisation that was known beforehand (`cheapest_reacting`
@@ -128,9 +137,11 @@ def _took(one: Outcome) -> str:
     )
 
 
-def cheapest_reacting(world: World, late_to_warm: float, *, minimum: int = 1) -> float:
+def cheapest_reacting(world: SimulatedDemand, late_to_warm: float, *, minimum: int = 1) -> float:
     """The utilisation at which reacting was cheapest in a world, late requests at their price; the highest of equal ones."""
-    costs = {one: outcome(world, reactive(world, one, minimum=minimum)).priced(late_to_warm) for one in UTILISATIONS}
+    costs = {
+        one: outcome(world, simulate_reactive(world, one, minimum=minimum)).priced(late_to_warm) for one in UTILISATIONS
+    }
     return min(costs, key=lambda one: (costs[one], -one))
 
 
@@ -150,25 +161,25 @@ def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
     return float(np.interp(violated, [one.violated for one in frontier], [one.replica_hours for one in frontier]))
 
 
-def worth(
-    world: World,
-    prewarmed: Fleet,
-    bolder: Iterable[Fleet] = (),
+def compare_policies(
+    world: SimulatedDemand,
+    prewarmed: SimulatedFleet,
+    bolder: Iterable[SimulatedFleet] = (),
     *,
-    with_margin: Fleet,
+    with_margin: SimulatedFleet,
     chosen: float,
     late_to_warm: float,
     minimum: int = 1,
-) -> Worth:
+) -> PolicyComparison:
     """Everything that is compared, in one world; `prewarmed` is our own fleet in it, `bolder` at lower certainties,
     `with_margin` with the margin of recommended counts, `chosen` one of UTILISATIONS."""
-    return Worth(
-        static=outcome(world, static(world, peak(world))),
-        reacting=tuple((one, outcome(world, reactive(world, one, minimum=minimum))) for one in UTILISATIONS),
+    return PolicyComparison(
+        static=outcome(world, simulate_static(world, peak(world))),
+        reacting=tuple((one, outcome(world, simulate_reactive(world, one, minimum=minimum))) for one in UTILISATIONS),
         chosen=chosen,
         prewarmed=outcome(world, prewarmed),
         with_margin=outcome(world, with_margin),
         bolder=tuple(outcome(world, one) for one in bolder),
-        foresight=outcome(world, foresight(world, minimum=minimum)),
+        foresight=outcome(world, simulate_foresight(world, minimum=minimum)),
         late_to_warm=late_to_warm,
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array
 
 
@@ -27,10 +27,10 @@ SLOW = Seasonal(0.05, 0.2)
 """For a day ahead: a level that follows every bin would carry its noise through the day."""
 
 
-class HoltWinters:
+class OnlineHoltWinters:
     """Level and daily season after the bins so far; begins with the first day (Winters 1960, additive, no trend)."""
 
-    def __init__(self, past: Past, how: Seasonal) -> None:
+    def __init__(self, past: ObservedBins, how: Seasonal) -> None:
         first = past.values[: past.per_day]
         self._how = how
         self._level = float(first.mean())
@@ -42,7 +42,7 @@ class HoltWinters:
         self._level += self._how.level * (value - self._season[place] - before)
         self._season[place] += self._how.season * (value - before - self._season[place])
 
-    def ahead(self, origin: int, leads: Array) -> Array:
+    def forecast_bins(self, origin: int, leads: Array) -> Array:
         """What it says of the bins `leads` (1 is the next one) after the last one seen; never below 0."""
         places = (origin + leads.astype(np.int64) - 1) % len(self._season)
         said: Array = np.maximum(self._level + self._season[places], 0.0)
@@ -52,11 +52,11 @@ class HoltWinters:
 class Smoothed:
     """What each smoother said at the origins from the end of the first day on, by lead."""
 
-    def __init__(self, past: Past, leads: int) -> None:
+    def __init__(self, past: ObservedBins, leads: int) -> None:
         self._past, self.first = past, past.per_day
         self._leads = np.arange(1, leads + 1, dtype=np.float64)
         self._levels = np.full(len(LEVELS), past.values[0])
-        self._seasonals = tuple(HoltWinters(past, how) for how in SEASONALS)
+        self._seasonals = tuple(OnlineHoltWinters(past, how) for how in SEASONALS)
         self._next = 0
         self._said = np.empty((0, leads, len(LEVELS) + len(SEASONALS)))
         self._count = 0
@@ -81,7 +81,7 @@ class Smoothed:
         row = self._said[self._count]
         row[:, : len(LEVELS)] = self._levels
         for column, one in enumerate(self._seasonals, start=len(LEVELS)):
-            row[:, column] = one.ahead(self._next, self._leads)
+            row[:, column] = one.forecast_bins(self._next, self._leads)
         self._count += 1
 
     def forget(self, before: int) -> None:
@@ -90,6 +90,6 @@ class Smoothed:
         self._said = self._said[old : self._count].copy()
         self.first, self._count = self.first + old, self._count - old
 
-    def at(self, first: int, last: int, lead: int) -> Array:
+    def features_at(self, first: int, last: int, lead: int) -> Array:
         """Origins [first, last] by smoother, for one lead."""
         return self._said[first - self.first : last - self.first + 1, lead - 1]

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forecast.past import FEWEST, HOUR, Past
+from forecast.past import FEWEST, HOUR, ObservedBins
 from forecast.series import Array
 from forecast.weights import Weights
 
-DAYS = (2, 7)
+BIN_SPREAD_DAYS = (2, 7)
 """The windows that residuals are taken from."""
 
 LEAST_RESIDUALS = 20
@@ -49,7 +49,7 @@ class Quantiles(NamedTuple):
     q99: float
 
 
-class Mean:
+class OnlineMean:
     """An exponentially weighted mean of what is known."""
 
     def __init__(self, half_life: float) -> None:
@@ -61,7 +61,7 @@ class Mean:
         self._n += 1
 
     @property
-    def now(self) -> float:
+    def value(self) -> float:
         """NaN of fewer than five values."""
         return self._sum / self._weight if self._n >= 5 else math.nan
 
@@ -69,7 +69,7 @@ class Mean:
 class Spread:
     """The residuals of one lead's forecasts, by origin, from origin `first` on."""
 
-    def __init__(self, past: Past, lead: int, first: int) -> None:
+    def __init__(self, past: ObservedBins, lead: int, first: int) -> None:
         self._past, self._lead, self._first = past, lead, first
         room = len(past) - first + past.per_day
         self._said = np.full(room, np.nan)
@@ -77,10 +77,12 @@ class Spread:
         self._scale = np.full((room, SCALES), np.nan)
         self._ratio = np.full((room, SCALES), np.nan)
         self._offered: dict[int, tuple[Array, Array]] = {}
-        self._recent = Mean(max(2, past.bins(HOUR)))
-        self._lately = Mean(max(3, past.bins(6 * HOUR)))
-        self._daily = Mean(past.per_day)
-        self._weights = Weights(SCALES * len(DAYS), memory=7 * past.per_day, level=LEVELS[UPPER], boldest=20.0)
+        self._recent = OnlineMean(max(2, past.bins(HOUR)))
+        self._lately = OnlineMean(max(3, past.bins(6 * HOUR)))
+        self._daily = OnlineMean(past.per_day)
+        self._weights = Weights(
+            SCALES * len(BIN_SPREAD_DAYS), memory=7 * past.per_day, level=LEVELS[UPPER], boldest=20.0
+        )
 
     def note(self, origin: int, forecast: float) -> None:
         """A forecast was made: remembers it and the scales it is to be measured by."""
@@ -110,7 +112,7 @@ class Spread:
         """Of the forecast noted at `origin`; None while fewer than LEAST_RESIDUALS are known."""
         place, windows = origin - self._first, []
         forecast, scale = float(self._said[place]), self._scale[place]
-        for days in DAYS:
+        for days in BIN_SPREAD_DAYS:
             width = max(days * self._past.per_day, LEAST_RESIDUALS)
             ratios = self._ratio[max(0, place - self._lead - width + 1) : place - self._lead + 1]
             ratios = ratios[np.isfinite(ratios[:, 0])]
@@ -126,7 +128,7 @@ class Spread:
         mean[-1] = max(mean[-1], by_method[SCALES:, -1].mean())
         mean[1] = max(0.0, forecast + 0.5 * self._bias(place))
         mean[0] = min(mean[0], mean[1])
-        bounded = np.minimum(np.maximum.accumulate(mean), furthest(self._past))
+        bounded = np.minimum(np.maximum.accumulate(mean), highest_observation(self._past))
         return Quantiles(*(float(value) for value in bounded))
 
     def _bias(self, place: int) -> float:
@@ -146,11 +148,11 @@ class Spread:
     def _scales(self, place: int, level: float) -> Array:
         """By the level alone; by its roughness of the last hour, of the last hours, and of this time of day; each drawn to
         the roughness of the last day."""
-        day, root = self._daily.now, math.sqrt(level)
+        day, root = self._daily.value, math.sqrt(level)
         if not day > 0:
             # Nothing is known of its roughness yet (such residuals are not used), or it has none.
             return np.full(SCALES, root if day == 0 else math.nan)
-        hour, hours = self._recent.now, self._lately.now
+        hour, hours = self._recent.value, self._lately.value
         usual = self._usual_roughness(place)
         usual = usual if usual > 0 else day
         kinds = (1.0, math.sqrt(hour * day), math.sqrt(hours * day), (usual * day * hour) ** (1 / 3))
@@ -174,9 +176,9 @@ class Spread:
         self._ratio = np.concatenate([self._ratio[old:], np.full((more, SCALES), np.nan)])
 
 
-def furthest(past: Past) -> float:
+def highest_observation(past: ObservedBins) -> float:
     """What no quantile is above."""
-    return FURTHEST * max(past.highest(FURTHEST_DAYS * past.per_day), FEWEST)
+    return FURTHEST * max(past.maximum(FURTHEST_DAYS * past.per_day), FEWEST)
 
 
 def _quantiles(ratios: Array) -> Array:

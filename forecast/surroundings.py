@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.past import FEWEST, HOUR, Integers, Past
+from forecast.past import FEWEST, HOUR, Integers, ObservedBins
 from forecast.profile import Profiles
 from forecast.series import Array
 
@@ -24,7 +24,7 @@ LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Features:
     """Origins by signals. `level` is the mean of the last half hour (amount per bin), what is learnt is added to it;
     `scale` the unit of the signals and of what is learnt. `clock` is the time of day of the target as a share of it, the
     day of the week, and the level by the week's mean: for trees only."""
@@ -36,25 +36,25 @@ class Surroundings:
     scale: Array
 
 
-def first_origin(past: Past) -> int:
+def first_origin(past: ObservedBins) -> int:
     """The first origin that can be looked at: a day and some hours in."""
     return past.per_day + 3 * past.bins(HOUR) + 2
 
 
-def scale_of(past: Past, origins: Integers, level: Array) -> Array:
+def feature_scale(past: ObservedBins, origins: Integers, level: Array) -> Array:
     """The unit of what is learnt at each origin: between the level there and the day's mean, never almost nothing."""
     daily, weekly = past.mean(origins, past.per_day), past.mean(origins, np.minimum(origins, past.per_week))
     scale: Array = np.maximum(np.maximum(0.5 * (level + daily), LEAST_SHARE * weekly), FEWEST)
     return scale
 
 
-def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -> Surroundings:
+def build_features(past: ObservedBins, profiles: Profiles, origins: Integers, lead: int) -> Features:
     """Of each origin (index of the first bin not seen yet) for the bin `lead` after the last one seen."""
     day, week = past.per_day, past.per_week
     half, hour = past.bins(HALF_HOUR), past.bins(HOUR)
     level, target = past.mean(origins, half), origins + lead - 1
     daily = past.mean(origins, day)
-    usual = profiles.ahead(origins, lead)
+    usual = profiles.forecast_profile(origins, lead)
     now, recently = profiles.mean(origins, half), profiles.mean(origins, hour)
     ratio = np.clip(level / np.maximum(np.maximum(now, 0.02 * daily), 1e-9), 0.2, 5)
     rise = usual - now
@@ -65,7 +65,7 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
 
     before = {back: past.mean(origins - back, half) for back in (day, week, 2 * day)}
     columns = (
-        *(past.at(origins - back) - level for back in (1, 2, 3, 4)),
+        *(past.values_at(origins - back) - level for back in (1, 2, 3, 4)),
         past.mean(origins, hour) - level,
         past.mean(origins, 3 * hour) - level,
         daily - level,
@@ -75,7 +75,7 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
         now - level,
         around(day) - before[day],
         before[day] - level,
-        past.at(target - day) - around(day),
+        past.values_at(target - day) - around(day),
         level - past.mean(origins - half, half),
         around(week) - before[week],
         before[week] - level,
@@ -83,14 +83,14 @@ def surroundings(past: Past, profiles: Profiles, origins: Integers, lead: int) -
         _roughness(past, origins, 3 * hour),
     )
     weekly = np.where(origins >= week, past.mean(origins, week), daily)
-    scale = scale_of(past, origins, level)
+    scale = feature_scale(past, origins, level)
     slots = past.slots(int(target.max()) + 1)[target]
     clock = np.column_stack([slots % day / day, slots // day, level / np.maximum(weekly, 1e-9)])
     signals = np.column_stack(columns) / scale[:, None]
-    return Surroundings(origins=origins, signals=signals, clock=clock, level=level, scale=scale)
+    return Features(origins=origins, signals=signals, clock=clock, level=level, scale=scale)
 
 
-def _roughness(past: Past, origins: Integers, width: int) -> Array:
+def _roughness(past: ObservedBins, origins: Integers, width: int) -> Array:
     """The mean step from bin to bin before each origin."""
     first = np.maximum(origins - width, 1)
     begin, end = int(first.min()), int(origins.max())

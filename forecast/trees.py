@@ -22,7 +22,7 @@ LEAST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TreeSettings:
     """Trees a seed, leaves a tree, rows a leaf at least."""
 
     trees: int
@@ -30,8 +30,8 @@ class Settings:
     rows: int
 
 
-SHORT = Settings(trees=100, leaves=15, rows=40)
-DAY = Settings(trees=100, leaves=15, rows=30)
+SHORT = TreeSettings(trees=100, leaves=15, rows=40)
+DAY = TreeSettings(trees=100, leaves=15, rows=30)
 
 COMMON: dict[str, Any] = {
     "objective": "l1",
@@ -57,7 +57,7 @@ def _lightgbm() -> ModuleType | str:
     return lightgbm
 
 
-def missing() -> str | None:
+def missing_library() -> str | None:
     """Why there are no trees on this machine; None where there are."""
     found = _lightgbm()
     if isinstance(found, str):
@@ -78,7 +78,7 @@ class Trees:
         return mean
 
 
-def grow(signals: Array, aim: Array, weight: Array, settings: Settings) -> Trees | None:
+def fit_trees(signals: Array, aim: Array, weight: Array, settings: TreeSettings) -> Trees | None:
     """Fits trees to rows of signals (NaN where one is not known); None where there are too few rows or no LightGBM."""
     lightgbm = _lightgbm()
     if isinstance(lightgbm, str) or len(aim) < LEAST_ROWS:

@@ -11,10 +11,10 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rules.catalogue import BY_NAME, Loudness
-from rules.episodes import Episode, Transition
+from rules.catalogue import BY_NAME, Severity
+from rules.episodes import Finding, Transition
 from rules.signals import Gap
-from rules.verdicts import FIRING, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 RESOLVED_KEPT_SECONDS = 900.0
 """A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""
@@ -60,8 +60,8 @@ class AlertState:
 States = Mapping[AlertKey, AlertState]
 
 
-def advance(
-    previous: States, answers: Iterable[Answer], now: float, left: Container[tuple[str, Subject]] = ()
+def step_alerts(
+    previous: States, answers: Iterable[RuleResult], now: float, left: Container[tuple[str, Subject]] = ()
 ) -> dict[AlertKey, AlertState]:
     """The states at `now` (unix seconds). Answers that are missing or unknown leave their alert as it is.
 
@@ -114,7 +114,7 @@ def _step(state: AlertState | None, key: AlertKey, verdict: Verdict, now: float)
         return AlertState(
             key=key, phase=Phase.FIRING, since=now, resolved_at=None, loudness=loudness.value, verdict=verdict
         )
-    if loudness is Loudness.PAGE and state.loudness != Loudness.PAGE.value:
+    if loudness is Severity.PAGE and state.loudness != Severity.PAGE.value:
         return replace(state, verdict=verdict, loudness=loudness.value, louder_since=now)
     return replace(state, verdict=verdict)
 
@@ -123,13 +123,13 @@ def _resolved(state: AlertState, now: float) -> AlertState:
     return replace(state, phase=Phase.RESOLVED, resolved_at=now) if state.phase is Phase.FIRING else state
 
 
-def _loudness(rule: str, status: Status) -> Loudness:
+def _loudness(rule: str, status: Status) -> Severity:
     """A rule that pages does so at its worst only: what users do not feel yet is a ticket (DESIGN 3.10)."""
     loudness = BY_NAME[rule].loudness
-    return Loudness.TICKET if loudness is Loudness.PAGE and status is not Status.CRITICAL else loudness
+    return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
 
 
-def resumed(episodes: Iterable[Episode], now: float) -> dict[AlertKey, AlertState]:
+def restore_alerts(episodes: Iterable[Finding], now: float) -> dict[AlertKey, AlertState]:
     """The states that kept episodes stand for, as `advance` left them before a restart of the agent.
 
     Of an episode that ended as long ago as nobody is told any more, or was never certain, there is none.
@@ -142,7 +142,7 @@ def resumed(episodes: Iterable[Episode], now: float) -> dict[AlertKey, AlertStat
     return states
 
 
-def _resumed(episode: Episode) -> AlertState | None:
+def _resumed(episode: Finding) -> AlertState | None:
     told = [t for t in episode.transitions if t.status in FIRING and t.certainty is Certainty.CERTAIN]
     if not told or episode.rule not in BY_NAME:
         return None
@@ -161,7 +161,7 @@ def _resumed(episode: Episode) -> AlertState | None:
 
 
 def _pages(rule: str, transition: Transition) -> bool:
-    return _loudness(rule, transition.status) is Loudness.PAGE
+    return _loudness(rule, transition.status) is Severity.PAGE
 
 
 def _forgotten(state: AlertState, now: float) -> bool:

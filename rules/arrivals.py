@@ -60,7 +60,7 @@ ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "fir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class MinuteDemand:
     """What arrived at a tier in the minute that begins at `start` (unix seconds): requests and the tokens asked for, and the
     requests that waited (a mean). None is missing. `covered_seconds` of `expected_seconds` replica-seconds were seen."""
 
@@ -73,7 +73,7 @@ class Demand:
     expected_seconds: float
 
 
-def arrived(counters: Mapping[str, float]) -> float | None:
+def count_arrivals(counters: Mapping[str, float]) -> float | None:
     """Requests that arrived, from the increases of a time that all of them cover; None where no request is counted.
 
     The engine's own counter where it has one; else the finished ones, the growth of those in the system, and those that
@@ -93,9 +93,9 @@ def unserved(counters: Mapping[str, float]) -> float:
     return 0.0 if "requests_arrived" in counters else failed(counters)[0] + counters.get(NO_ROOM, 0.0)
 
 
-def of_window(window: Window) -> MinuteSums:
+def minute_from_window(window: Window) -> MinuteSums:
     """What a window (of one replica) tells, as if all of it were one minute."""
-    told = arrived(window.counters)
+    told = count_arrivals(window.counters)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     waiting = window.gauges.get("requests_waiting")
@@ -121,12 +121,12 @@ def _seconds(window: Window, family: str) -> float:
     return max(0.0, window.seconds_of(family))
 
 
-def by_minute(window: Window) -> tuple[MinuteSums, ...]:
+def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
     """The same spread evenly over the minutes it lies in: what was seen over all of it, what was expected over its end.
 
     They differ where counters were booked late (`rules.tracks`): those belong to the silence before.
     """
-    whole = of_window(window)
+    whole = minute_from_window(window)
     seen_from, minutes = min(window.start, whole.first), []
     start = seen_from // MINUTE_SECONDS * MINUTE_SECONDS
     while start < window.end:
@@ -162,7 +162,7 @@ def add(several: Iterable[MinuteSums]) -> MinuteSums:
     )
 
 
-def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
+def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
     """What arrived in each minute (they come in the order of time), estimated from what was seen of it.
 
     An amount is scaled up by the share of the expected replica-seconds it was seen in, and of the minute that was watched
@@ -177,7 +177,7 @@ def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
         prompts = _asked(one.prompt_tokens, recent.prompt_tokens, recent.completed, one)
         generated = _asked(one.generation_tokens, recent.generation_tokens, recent.completed, one)
         found.append(
-            Demand(
+            MinuteDemand(
                 start=one.start,
                 requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
                 prompt_tokens=_whole(one, prompts, one.prompt_seconds),
@@ -190,9 +190,9 @@ def demand(minutes: Iterable[MinuteSums]) -> tuple[Demand, ...]:
     return tuple(found)
 
 
-def requests_alone(one: MinuteSums) -> Demand:
+def demand_from_requests(one: MinuteSums) -> MinuteDemand:
     """The requests of a minute as `demand` tells them; tokens and waiting requests are missing."""
-    return Demand(
+    return MinuteDemand(
         start=one.start,
         requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
         prompt_tokens=None,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.gauges import GaugeSum
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 QUEUE = 1.0
@@ -25,13 +25,13 @@ AFTER_SECONDS = 90.0
 """A minute that begins later than this after the one before says nothing about that one's queue."""
 
 
-def settled(one: Slice, before: Slice | None) -> Slice:
+def mark_backlog(one: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow:
     """A replica's minute, taken off the curve where a backlog rules its latencies; `before` is the minute before it.
 
     Growing: waiting is above the minute before and more arrived than finished; that is load beyond the benchmark. Worked
     off: the first tokens of this minute are those of requests that an overload left waiting.
     """
-    queue = waiting(one.window)
+    queue = waiting_gauge(one.window)
     if queue is None or (one.bin is None and not one.beyond):
         return one
     if before is not None and one.window.start - before.window.end > AFTER_SECONDS:
@@ -52,15 +52,15 @@ def settled(one: Slice, before: Slice | None) -> Slice:
     )
 
 
-def waiting(window: Window) -> GaugeSum | None:
+def waiting_gauge(window: Window) -> GaugeSum | None:
     """Requests that wait for capacity; held-back ones (adapters, KV loads) are no queue where the engine tells them apart."""
     return window.gauge("requests_waiting_capacity") or window.gauge("requests_waiting")
 
 
-def _growing(one: Slice, queue: GaugeSum, before: Slice | None) -> str:
+def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
     """Of a queue that was growing already, both minutes count together: what is added in one may only level off."""
     mean = queue.integral / queue.seconds
-    earlier = waiting(before.window) if before is not None else None
+    earlier = waiting_gauge(before.window) if before is not None else None
     if mean < QUEUE or (earlier is not None and mean <= earlier.integral / earlier.seconds):
         return ""
     together = [one.window] if before is None or not before.beyond else [before.window, one.window]
@@ -79,7 +79,7 @@ def _begun(window: Window) -> float:
     return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
 
 
-def grown(slices: Sequence[Slice], now: float) -> str:
+def describe_growth(slices: Sequence[BinnedWindow], now: float) -> str:
     """The sentence on a queue of one replica that grew over the whole hold, "" where it did not (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than in the third before, and the last waits twice as many
@@ -95,23 +95,23 @@ def grown(slices: Sequence[Slice], now: float) -> str:
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
 
 
-def thirds_seen(slices: Sequence[Slice], now: float) -> bool:
+def thirds_seen(slices: Sequence[BinnedWindow], now: float) -> bool:
     """Whether something is known of the queue in every third of the hold: else nobody can tell that it did not grow."""
     return all(mean_waiting(group) is not None for group in _thirds(slices, now))
 
 
-def _thirds(slices: Sequence[Slice], now: float) -> list[list[Slice]]:
+def _thirds(slices: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:
     start = min((s.window.start for s in slices), default=now)
-    thirds: list[list[Slice]] = [[], [], []]
+    thirds: list[list[BinnedWindow]] = [[], [], []]
     for one in slices:
         middle = (one.window.start + one.window.end) / 2
         thirds[min(2, int((middle - start) / max(now - start, 1e-9) * 3))].append(one)
     return thirds
 
 
-def mean_waiting(slices: Sequence[Slice]) -> float | None:
+def mean_waiting(slices: Sequence[BinnedWindow]) -> float | None:
     """Mean waiting requests of one replica; None where the gauges tell of less than half of what was seen."""
-    gauges = [gauge for s in slices if (gauge := waiting(s.window)) is not None]
+    gauges = [gauge for s in slices if (gauge := waiting_gauge(s.window)) is not None]
     seconds = math.fsum(g.seconds for g in gauges)
     if seconds <= 0 or seconds < math.fsum(s.window.covered_seconds for s in slices) / 2:
         return None

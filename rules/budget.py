@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from rules import histograms, outcomes, windows
 from rules.signals import Missing
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import MINUTE_SECONDS, Window
 
 OBJECTIVES = ("ttft_seconds", "tpot_seconds")
@@ -59,7 +59,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class SlowRequestCount:
     """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
     `seconds` of the time were seen; in `shares` stand the best estimates of each row that had requests, oldest first.
@@ -76,12 +76,12 @@ class Tally:
 _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
 
-def empty(view: TierView) -> Budget:
+def empty_budget(view: TierContext) -> Budget:
     """The budget of a tier of which nothing was seen yet."""
     return Budget(objectives=(view.basis.ttft_slo_seconds, view.basis.tpot_slo_seconds))
 
 
-def booked(budget: Budget, minute: Window) -> Budget:
+def add_minute(budget: Budget, minute: Window) -> Budget:
     """With one more closed minute of one replica. A minute in which none of it was counted changes nothing."""
     seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
@@ -90,32 +90,32 @@ def booked(budget: Budget, minute: Window) -> Budget:
     return _coarsened(replace(budget, fine=_added(budget.fine, row)), minute.end)
 
 
-def refilled(view: TierView, hours: Iterable[Slice], minutes: Iterable[Slice]) -> Budget:
+def restore_budget(view: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
     """From what the history kept: hours of the whole tier, then minutes of each replica, each oldest first.
 
     Hours are few whatever the number of replicas, and only the windows of days reach that far back: half an hour more or
     less at their far end does not decide. Minutes are needed for the time that the shorter windows see.
     """
-    budget = empty(view)
+    budget = empty_budget(view)
     grouped: dict[float, list[Window]] = {}
     for one in hours:
         grouped.setdefault(one.window.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.window)
     for start, group in sorted(grouped.items()):
-        whole = windows.add(group)
+        whole = windows.sum_windows(group)
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
             budget = replace(budget, coarse=_added(budget.coarse, row))
     for one in minutes:
-        budget = booked(budget, one.window)
+        budget = add_minute(budget, one.window)
     return budget
 
 
-def tally(budget: Budget, family: str, since: float, until: float) -> Tally:
+def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
     """What is known of one objective in (since, until] (unix seconds). Raises ValueError for a family without one."""
     column = _HEAD + _EACH * COUNTED.index(family)
     rows = list(budget.rows(since, until))
     n, low, best, high = (math.fsum(row[column + place] for row in rows) for place in range(_EACH))
-    return Tally(
+    return SlowRequestCount(
         n=n,
         low=low,
         best=best,
@@ -131,7 +131,7 @@ def _row(
     row = array("d", (start, span, seen))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
         parts = window.histograms.get(family, ()) if objective is not None else ()
-        share = histograms.above(parts, objective) if objective is not None else None
+        share = histograms.share_above(parts, objective) if objective is not None else None
         row.extend((share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH)
     ended = outcomes.outcomes(window)
     if isinstance(ended, Missing):

@@ -14,7 +14,7 @@ STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visibl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CascadeThresholds:
     """Thresholds of the cascade; each one's source stands in the catalogue row."""
 
     filling_level: float
@@ -31,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class CascadeSample:
     """One scrape: gauges at its instant, increases since the scrape before, `dt` seconds earlier.
 
     `slow_first_tokens` are the first tokens later than the TTFT SLO (best estimate) of `first_tokens`.
@@ -52,7 +52,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cascade:
+class CascadeState:
     """Where the replica stands. `stage` 0 is none; `since` is when the present stage was entered, `onset` the first.
 
     `breach_at` is when users first felt it (stage 4). `confirmed` says that more than one scrape showed stage 2 or worse,
@@ -64,14 +64,14 @@ class Cascade:
     since: float | None = None
     breach_at: float | None = None
     confirmed: bool = False
-    recent: tuple[Observation, ...] = ()
+    recent: tuple[CascadeSample, ...] = ()
     request_seconds: float | None = None
     climbing_seconds: float = 0.0
     calm_seconds: float = 0.0
     evidence: str = ""
 
 
-def advance(state: Cascade, now: Observation, limits: Limits) -> Cascade:
+def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
     """The state after one more scrape. Stages only rise until the pressure has been gone for `calm_seconds`."""
     state = _remember(state, now, limits)
     climbs = len(state.recent) > 1 and now.level > state.recent[-2].level
@@ -93,12 +93,12 @@ def advance(state: Cascade, now: Observation, limits: Limits) -> Cascade:
     )
 
 
-def interrupted(state: Cascade) -> Cascade:
+def interrupt_cascade(state: CascadeState) -> CascadeState:
     """After a gap or a restart: the stage stands, slopes start anew."""
     return replace(state, recent=(), climbing_seconds=0.0, calm_seconds=0.0)
 
 
-def _calmer(state: Cascade, now: Observation, limits: Limits) -> Cascade:
+def _calmer(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
     """After a scrape at which no stage's condition holds: over once it has been calm for long enough."""
     if state.stage == 0:
         return state
@@ -107,7 +107,7 @@ def _calmer(state: Cascade, now: Observation, limits: Limits) -> Cascade:
     return _over(state) if state.calm_seconds >= limits.calm_seconds else state
 
 
-def _remember(state: Cascade, now: Observation, limits: Limits) -> Cascade:
+def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
     """The look-back reaches over at least two intervals: one rise is a step, two are a slope."""
     oldest = now.t - max(limits.look_back_seconds, 2 * now.dt) - now.dt / 2
     recent = (*(o for o in state.recent if o.t >= oldest), now)
@@ -122,11 +122,11 @@ def _request_seconds(before: float | None, now: float | None) -> float | None:
     return now if now > before else (before + now) / 2
 
 
-def _over(state: Cascade) -> Cascade:
-    return Cascade(recent=state.recent, request_seconds=state.request_seconds)
+def _over(state: CascadeState) -> CascadeState:
+    return CascadeState(recent=state.recent, request_seconds=state.request_seconds)
 
 
-def _stage(state: Cascade, limits: Limits) -> tuple[int, str]:
+def _stage(state: CascadeState, limits: CascadeThresholds) -> tuple[int, str]:
     """The highest stage whose condition holds at this scrape, with the numbers that say so."""
     for stage, condition in ((4, _user_visible), (3, _queueing), (2, _evicting), (1, _filling)):
         why = condition(state, limits)
@@ -135,7 +135,7 @@ def _stage(state: Cascade, limits: Limits) -> tuple[int, str]:
     return 0, ""
 
 
-def _filling(state: Cascade, limits: Limits) -> str:
+def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
     if state.climbing_seconds < limits.hold_seconds or not _fills_within_a_request(state, limits):
         return ""
     now = state.recent[-1]
@@ -145,7 +145,7 @@ def _filling(state: Cascade, limits: Limits) -> str:
     )
 
 
-def _evicting(state: Cascade, limits: Limits) -> str:
+def _evicting(state: CascadeState, limits: CascadeThresholds) -> str:
     """While ever more requests come, after filling or with a queue: evictions of a full batch that stays are no cascade."""
     now = state.recent[-1]
     preempted, finished = _sum(state, "preemptions"), _sum(state, "finished")
@@ -157,7 +157,7 @@ def _evicting(state: Cascade, limits: Limits) -> str:
     return f"KV cache {now.level:.0%} full, {preempted:,.0f} preemptions for {finished:,.0f} finished requests"
 
 
-def _queueing(state: Cascade, limits: Limits) -> str:
+def _queueing(state: CascadeState, limits: CascadeThresholds) -> str:
     """Half of the objective spent waiting in a queue that grows, or all of it in any queue."""
     now = state.recent[-1]
     if now.level < limits.pressed_level or now.waiting <= 0:
@@ -172,7 +172,7 @@ def _queueing(state: Cascade, limits: Limits) -> str:
     )
 
 
-def _user_visible(state: Cascade, limits: Limits) -> str:
+def _user_visible(state: CascadeState, limits: CascadeThresholds) -> str:
     """First tokens later than the objective, with the cache pressed at some scrape of the look-back.
 
     Not at this very one: those who just finished or were evicted have freed blocks when the late ones get their tokens.
@@ -190,7 +190,7 @@ def _user_visible(state: Cascade, limits: Limits) -> str:
     )
 
 
-def _fills_within_a_request(state: Cascade, limits: Limits) -> bool:
+def _fills_within_a_request(state: CascadeState, limits: CascadeThresholds) -> bool:
     """Nobody who is in will leave before it is full, and more come than go (DESIGN 3.9: the slope leads, not evictions).
 
     A cache that was full before does not fill: then evictions and the queue tell. A load that rises and stops just where
@@ -204,20 +204,20 @@ def _fills_within_a_request(state: Cascade, limits: Limits) -> bool:
     return time_to_full(state) <= state.request_seconds and _still_growing(state, limits)
 
 
-def time_to_full(state: Cascade) -> float:
+def time_to_full(state: CascadeState) -> float:
     """Seconds until the KV cache is full at the present slope; inf where it does not climb."""
     rise = slope([(o.t, o.level) for o in state.recent])
     return (1 - state.recent[-1].level) / rise if rise > 0 else math.inf
 
 
-def expected_wait_seconds(state: Cascade) -> float:
+def expected_wait_seconds(state: CascadeState) -> float:
     """What a request that joins the queue now will wait: waiting / rate at which requests finish (Little's law)."""
     seconds = sum(o.dt for o in state.recent)
     finished = max(_sum(state, "finished"), 0.5)
     return state.recent[-1].waiting * seconds / finished
 
 
-def _growing(state: Cascade, limits: Limits) -> bool:
+def _growing(state: CascadeState, limits: CascadeThresholds) -> bool:
     """By the slope of the look-back, notably more requests in the system: a full batch fluctuates by some."""
     seconds = state.recent[-1].t - state.recent[0].t
     growth = slope([(o.t, o.running + o.waiting) for o in state.recent]) * seconds
@@ -225,7 +225,7 @@ def _growing(state: Cascade, limits: Limits) -> bool:
     return growth >= max(1.0, limits.growth_share * (now.running + now.waiting))
 
 
-def _still_growing(state: Cascade, limits: Limits) -> bool:
+def _still_growing(state: CascadeState, limits: CascadeThresholds) -> bool:
     """Growing, and still at the last scrape: a load that rose to a new level and stays there has stopped."""
     if len(state.recent) < 2:
         return False
@@ -233,7 +233,7 @@ def _still_growing(state: Cascade, limits: Limits) -> bool:
     return now.running + now.waiting > before.running + before.waiting and _growing(state, limits)
 
 
-def _calm(state: Cascade, now: Observation, limits: Limits) -> float:
+def _calm(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> float:
     """Seconds of calm in this scrape: all of it below pressure, a quarter while the cache is nearly full or evicts.
 
     None while users wait: preemptions alone are no cascade, neither to begin nor to go on.
@@ -244,11 +244,11 @@ def _calm(state: Cascade, now: Observation, limits: Limits) -> float:
     return now.dt if quiet else now.dt / 4
 
 
-def _half(limits: Limits) -> float:
+def _half(limits: CascadeThresholds) -> float:
     return limits.waiting_share_of_slo * limits.ttft_slo_seconds
 
 
-def _sum(state: Cascade, name: str) -> float:
+def _sum(state: CascadeState, name: str) -> float:
     return float(sum(getattr(o, name) for o in state.recent))
 
 

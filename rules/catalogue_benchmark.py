@@ -6,7 +6,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 from __future__ import annotations
 
 from rules.curve import CERTAIN_REQUESTS
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 STEP_13 = "guide 9.1, step 13"
 DIVERGENCE_WINDOW = 900.0
@@ -46,7 +46,7 @@ def _tail(name: str, stem: str, title: str) -> Rule:
         name=name,
         way=Way.TAIL,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
         minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
@@ -74,7 +74,7 @@ ROWS: tuple[Rule, ...] = (
         name="GpuUtilizationShortfall",
         way=Way.SHORTFALL,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
         minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
@@ -98,7 +98,7 @@ ROWS: tuple[Rule, ...] = (
         name="PrefixHitDivergence",
         way=Way.SHORTFALL,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
         minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
@@ -126,7 +126,7 @@ ROWS: tuple[Rule, ...] = (
         name="EvictionDivergence",
         way=Way.EXCESS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
         minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={
@@ -153,7 +153,7 @@ ROWS: tuple[Rule, ...] = (
         name="LoadBeyondBenchmark",
         way=Way.BEYOND,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=DIVERGENCE_WINDOW,
         minimum_seconds=DIVERGENCE_MINIMUM,
         thresholds={

@@ -5,12 +5,12 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Condition, Loudness, Rule, Threshold, band
+from rules.rule import Condition, Rule, Severity, Threshold, band
 
 ROWS: tuple[Rule, ...] = (
     band(
         "KvCacheNearCeiling",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(
                 value=0.90, unit="ratio", source="guide 9.3: 75-90 % is healthy, near 100 % is the ceiling"
@@ -28,7 +28,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "KvResidencyShort",
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         thresholds={
             "below": Threshold(
                 value=10,
@@ -51,7 +51,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "KvTransferSlow",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(
                 value=0.5,
@@ -73,7 +73,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "PrefixHitLow",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "below": Threshold(
                 value=0.30, unit="ratio", source="guide 9.3: below 30 % on a workload with known prefix reuse"
@@ -98,7 +98,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "SpeculationAcceptanceLow",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "below": Threshold(value=0.60, unit="ratio", source="guide 9.3: above 60 % (per token: DESIGN 3.7)"),
             "critical_below": Threshold(

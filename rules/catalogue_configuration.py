@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rules.catalogue_benchmark import MINIMUM_REQUESTS
 from rules.catalogue_workload import HOUR
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 CAPABILITY = "compute capability"
 
@@ -28,7 +28,7 @@ ROWS: tuple[Rule, ...] = (
         name="AdapterCachePressure",
         way=Way.HELD_BACK,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={
@@ -59,7 +59,7 @@ ROWS: tuple[Rule, ...] = (
         name="SpeculationUneconomic",
         way=Way.ECONOMICS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=300,
         minimum_seconds=60,
         thresholds={
@@ -93,7 +93,7 @@ ROWS: tuple[Rule, ...] = (
         name="QuantizationMismatch",
         way=Way.PRECISION,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=60,
         thresholds={
@@ -119,7 +119,7 @@ ROWS: tuple[Rule, ...] = (
         name="ColdStartLate",
         way=Way.COLD_START,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOUR,
         minimum_seconds=60,
         thresholds={

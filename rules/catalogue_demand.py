@@ -5,14 +5,14 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="ForecastDegraded",
         way=Way.FORECAST,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=900,
         minimum_seconds=60,
         thresholds={
@@ -44,7 +44,7 @@ ROWS: tuple[Rule, ...] = (
         name="DemandExceedsCapacity",
         way=Way.DEMAND,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from rules.catalogue_latency import HOLD_SECONDS, MINIMUM_SECONDS, ladder
 from rules.outcomes import FAILED, NO_ROOM
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="AvailabilityBurn",
         way=Way.AVAILABILITY,
         scope=Scope.TIER,
-        loudness=Loudness.PAGE,
+        loudness=Severity.PAGE,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=60.0,
         thresholds={
@@ -41,7 +41,7 @@ ROWS: tuple[Rule, ...] = (
         name="RequestsRefused",
         way=Way.REFUSED,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=MINIMUM_SECONDS,
         thresholds={

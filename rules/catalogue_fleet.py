@@ -7,7 +7,7 @@ section, and its tests.
 
 from __future__ import annotations
 
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 DAY = 86_400.0
 WEEK = 7 * DAY
@@ -24,7 +24,7 @@ ROWS: tuple[Rule, ...] = (
         name="KvCacheUnderused",
         way=Way.LONG,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=WEEK,
         minimum_seconds=SEEN * WEEK,
         thresholds={
@@ -53,7 +53,7 @@ ROWS: tuple[Rule, ...] = (
         name="UtilizationTrap",
         way=Way.LONG,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=WEEK,
         minimum_seconds=SEEN * WEEK,
         thresholds={
@@ -84,7 +84,7 @@ ROWS: tuple[Rule, ...] = (
         name="NoHeadroom",
         way=Way.LONG,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=600,
         thresholds={
@@ -116,7 +116,7 @@ ROWS: tuple[Rule, ...] = (
         name="TokensPerGpuHourFalling",
         way=Way.LONG,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=2 * WEEK,
         minimum_seconds=SEEN * 2 * WEEK,
         thresholds={
@@ -149,7 +149,7 @@ ROWS: tuple[Rule, ...] = (
         name="QueueAlwaysEmpty",
         way=Way.LONG,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=DAY,
         minimum_seconds=SEEN * DAY,
         thresholds={

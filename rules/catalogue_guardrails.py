@@ -6,7 +6,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 from __future__ import annotations
 
 from rules.catalogue_workload import HOUR, LONGER
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ENOUGH = Threshold(value=100, unit="requests", source="of fewer a P99 is the slowest one or none at all")
 
@@ -15,7 +15,7 @@ ROWS: tuple[Rule, ...] = (
         name="GuardrailMissing",
         way=Way.GUARDRAIL,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=HOUR,
         minimum_seconds=180,
         thresholds={
@@ -42,7 +42,7 @@ ROWS: tuple[Rule, ...] = (
         name="RunawayGeneration",
         way=Way.GUARDRAIL,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={
@@ -72,7 +72,7 @@ ROWS: tuple[Rule, ...] = (
         name="QueueBreakerOff",
         way=Way.GUARDRAIL,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=HOUR,
         minimum_seconds=180,
         thresholds={

@@ -5,7 +5,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import BAND_SECONDS, Condition, Loudness, Rule, Scope, Threshold, Way, band
+from rules.rule import BAND_SECONDS, Condition, Rule, Scope, Severity, Threshold, Way, band
 
 
 def _faults(
@@ -15,7 +15,7 @@ def _faults(
         name=name,
         way=Way.FAULTS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=BAND_SECONDS,
         minimum_seconds=60.0,
         thresholds={"events": Threshold(value=1, unit="events", source="none is normal (METRICS trap 16: by change)")},
@@ -32,7 +32,7 @@ def _faults(
 ROWS: tuple[Rule, ...] = (
     band(
         "GpuMemoryLow",
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         thresholds={
             "below": Threshold(value=0.70, unit="ratio", source="guide 9.3: below 70 % is over-provisioned on memory")
         },
@@ -50,7 +50,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "GpuMemoryHigh",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(value=0.95, unit="ratio", source="guide 9.3: above 95 % risks running out on a spike")
         },
@@ -66,7 +66,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "GpuComputeLow",
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         thresholds={"below": Threshold(value=0.60, unit="ratio", source="guide 9.3: 60-85 % during active serving")},
         signal="gpu_utilization",
         condition=Condition.SERVING,
@@ -81,7 +81,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     band(
         "GpuThrottling",
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(
                 value=0.05,

@@ -19,13 +19,13 @@ from rules.catalogue_benchmark import (
     MINIMUM_REQUESTS,
     SEE_THE_LOAD,
 )
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 HOLD_SECONDS = 900.0
 MINIMUM_SECONDS = 180.0
 
 
-class Shape(StrEnum):
+class LatencyPattern(StrEnum):
     """What of a latency is slow."""
 
     TAIL = "tail"
@@ -87,20 +87,28 @@ def _once(*several: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(action for actions in several for action in actions))
 
 
-LEVERS: Mapping[str, Mapping[Shape, tuple[str, ...]]] = {
+LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
     "TtftTail": {
-        Shape.TAIL: _TTFT_TAIL,
-        Shape.EVERYTHING: _TTFT_EVERYTHING,
-        Shape.EITHER: _once(_TTFT_TAIL, _TTFT_EVERYTHING),
+        LatencyPattern.TAIL: _TTFT_TAIL,
+        LatencyPattern.EVERYTHING: _TTFT_EVERYTHING,
+        LatencyPattern.EITHER: _once(_TTFT_TAIL, _TTFT_EVERYTHING),
     },
     "TpotTail": {
-        Shape.TAIL: _TPOT_TAIL,
-        Shape.EVERYTHING: _TPOT_EVERYTHING,
-        Shape.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
+        LatencyPattern.TAIL: _TPOT_TAIL,
+        LatencyPattern.EVERYTHING: _TPOT_EVERYTHING,
+        LatencyPattern.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
     },
-    "PastTheKnee": {Shape.KNEE: _KNEE, Shape.TAIL: _KNEE_TAIL, Shape.EITHER: _KNEE_EITHER},
-    "QueueGrowing": {Shape.KNEE: _QUEUE, Shape.TAIL: _QUEUE_HELD_UP, Shape.EITHER: _QUEUE_EITHER},
-    "LoadBeyondBenchmark": {Shape.KNEE: BEYOND_KNEE, Shape.TAIL: BEYOND_HELD_UP, Shape.EITHER: BEYOND_EITHER},
+    "PastTheKnee": {LatencyPattern.KNEE: _KNEE, LatencyPattern.TAIL: _KNEE_TAIL, LatencyPattern.EITHER: _KNEE_EITHER},
+    "QueueGrowing": {
+        LatencyPattern.KNEE: _QUEUE,
+        LatencyPattern.TAIL: _QUEUE_HELD_UP,
+        LatencyPattern.EITHER: _QUEUE_EITHER,
+    },
+    "LoadBeyondBenchmark": {
+        LatencyPattern.KNEE: BEYOND_KNEE,
+        LatencyPattern.TAIL: BEYOND_HELD_UP,
+        LatencyPattern.EITHER: BEYOND_EITHER,
+    },
 }
 """By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
 
@@ -133,7 +141,7 @@ def _burn(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
         name=name,
         way=Way.BURN,
         scope=Scope.TIER,
-        loudness=Loudness.PAGE,
+        loudness=Severity.PAGE,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=60.0,
         thresholds={**ladder(), "allowed_share": ALLOWED_SLOW},
@@ -155,7 +163,7 @@ def _tail(name: str, stem: str, title: str, actions: tuple[str, ...]) -> Rule:
         name=name,
         way=Way.SHAPE,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=MINIMUM_SECONDS,
         thresholds={
@@ -180,7 +188,7 @@ ROWS: tuple[Rule, ...] = (
         name="GpuSaturated",
         way=Way.TREND,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=MINIMUM_SECONDS,
         thresholds={
@@ -209,7 +217,7 @@ ROWS: tuple[Rule, ...] = (
         name="QueueGrowing",
         way=Way.TREND,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=MINIMUM_SECONDS,
         thresholds={
@@ -232,7 +240,7 @@ ROWS: tuple[Rule, ...] = (
         name="PastTheKnee",
         way=Way.SHAPE,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOLD_SECONDS,
         minimum_seconds=MINIMUM_SECONDS,
         thresholds={

@@ -5,14 +5,14 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvEviction",
         way=Way.EVENT_RATIO,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=300,
         minimum_seconds=60,
         thresholds={
@@ -42,7 +42,7 @@ ROWS: tuple[Rule, ...] = (
         name="KvCacheCascade",
         way=Way.CASCADE,
         scope=Scope.REPLICA,
-        loudness=Loudness.PAGE,
+        loudness=Severity.PAGE,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={

@@ -5,14 +5,14 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixRoutingBroken",
         way=Way.REPLICAS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=3600,
         minimum_seconds=180,
         thresholds={
@@ -66,7 +66,7 @@ ROWS: tuple[Rule, ...] = (
         name="MixedTierLoadBalancing",
         way=Way.TIERS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={
@@ -104,7 +104,7 @@ ROWS: tuple[Rule, ...] = (
         name="PdRatioOff",
         way=Way.POOLS,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=1800,
         minimum_seconds=300,
         thresholds={
@@ -130,7 +130,7 @@ ROWS: tuple[Rule, ...] = (
         name="ExpertImbalance",
         way=Way.EXPERTS,
         scope=Scope.TIER,
-        loudness=Loudness.REPORT,
+        loudness=Severity.REPORT,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={

@@ -5,14 +5,14 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 
 from __future__ import annotations
 
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="TierDown",
         way=Way.DOWN,
         scope=Scope.TIER,
-        loudness=Loudness.PAGE,
+        loudness=Severity.PAGE,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={
@@ -35,7 +35,7 @@ ROWS: tuple[Rule, ...] = (
         name="TargetDown",
         way=Way.DOWN,
         scope=Scope.REPLICA,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={
@@ -54,7 +54,7 @@ ROWS: tuple[Rule, ...] = (
         name="TelemetryStale",
         way=Way.STALE,
         scope=Scope.REPLICA,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={
@@ -75,7 +75,7 @@ ROWS: tuple[Rule, ...] = (
         name="UnknownTooLong",
         way=Way.UNKNOWN,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={

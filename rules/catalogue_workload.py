@@ -6,7 +6,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 from __future__ import annotations
 
 from rules.catalogue_benchmark import MINIMUM_REQUESTS, SUPPORTED_REQUESTS
-from rules.rule import Loudness, Rule, Scope, Threshold, Way
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 HOUR = 3600.0
 
@@ -21,7 +21,7 @@ ROWS: tuple[Rule, ...] = (
         name="WorkloadDrift",
         way=Way.DRIFT,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOUR,
         minimum_seconds=180,
         thresholds={
@@ -46,7 +46,7 @@ ROWS: tuple[Rule, ...] = (
         name="BenchmarkNotRepresentative",
         way=Way.REPRESENTATIVE,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=900,
         minimum_seconds=180,
         thresholds={
@@ -75,7 +75,7 @@ ROWS: tuple[Rule, ...] = (
         name="OutputLengthDrift",
         way=Way.DRIFT,
         scope=Scope.TIER,
-        loudness=Loudness.TICKET,
+        loudness=Severity.TICKET,
         window_seconds=HOUR,
         minimum_seconds=180,
         thresholds={

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.catalogue import BY_NAME, Way
-from rules.scene import LATENCY, Finding, Scene
-from rules.slices import Slice, TierView
+from rules.scene import LATENCY, CauseContext, CauseResult
+from rules.slices import BinnedWindow, TierContext
 from rules.suspects import SUSPECTS
 from rules.verdicts import FIRING, Cause, Certainty, Verdict
 
@@ -26,7 +26,7 @@ UNMEASURED = (
 )
 
 
-def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdict:
+def add_causes(verdict: Verdict, view: TierContext, slices: Sequence[BinnedWindow]) -> Verdict:
     """The verdict with its causes, and the first suspect in its sentence; a verdict that does not fire as it is.
 
     `slices` are those of the hold; of them a comparison is explained by what lies on the curve, anything else by all.
@@ -38,7 +38,7 @@ def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdic
     used = tuple(s for s in slices if s.bin is not None) if rule.way is Way.TAIL else tuple(slices)
     if not used:
         return verdict
-    scene = Scene.of(rule, view, used)
+    scene = CauseContext.from_windows(rule, view, used)
     findings = [(row.cause, row.examine(scene)) for row in suspects]
     causes = _supported(findings)
     unknown = tuple(
@@ -56,7 +56,7 @@ def explain(verdict: Verdict, view: TierView, slices: Sequence[Slice]) -> Verdic
     )
 
 
-def _supported(findings: Sequence[tuple[str, Finding]]) -> list[Cause]:
+def _supported(findings: Sequence[tuple[str, CauseResult]]) -> list[Cause]:
     supported = [(cause, found) for cause, found in findings if found.supported]
     return [
         Cause(

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from rules.envelope import METRICS, between, by_load, concurrencies, envelope, metric_value
+from rules.envelope import METRICS, concurrencies, interpolate, metric_value, monotone_envelope, sort_by_load
 from rules.plan import Point, Slo, TierPlan
 
 SATURATED_GAIN = 0.05
@@ -31,7 +31,7 @@ LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CurvePosition:
     """Where a load lies: in a bin, or beyond what was measured. `reason` is a sentence either way."""
 
     bin: int | None
@@ -90,12 +90,12 @@ class Curve:
         """The tier's curve; None where the plan has none, or only censored points."""
         if tier.curve is None or all(point.censored for point in tier.curve.points):
             return None
-        ordered = by_load(tier.curve)
+        ordered = sort_by_load(tier.curve)
         measured = tuple(point for point in ordered if not point.censored)
         tokens = tier.workload.generation_tokens if tier.workload else None
         in_system, given = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
         return cls(
-            points=envelope(measured),
+            points=monotone_envelope(measured),
             censored=tuple(point for point in ordered if point.censored),
             concurrencies=in_system,
             concurrency_given=given,
@@ -118,7 +118,7 @@ class Curve:
         """The fewest requests behind any point; 0 where one does not say."""
         return min(point.requests or 0 for point in self.points)
 
-    def place(self, rps: float, in_system: float | None) -> Place:
+    def place(self, rps: float, in_system: float | None) -> CurvePosition:
         """The bin of one replica's load: completed requests per second, and requests in the system (running + waiting).
 
         `in_system` None: not known. Raises ValueError for a negative or non-finite load.
@@ -127,13 +127,13 @@ class Curve:
             raise ValueError(f"{rps} completed rps with {in_system} requests in the system is no load")
         beyond = self._beyond(rps, in_system)
         if beyond:
-            return Place(bin=None, beyond=True, reason=beyond)
+            return CurvePosition(bin=None, beyond=True, reason=beyond)
         place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
         first, last = self._stretch(place)
         told_by_rps = place == first and rps < (1 - SATURATED_GAIN) * self.points[place].completed_rps
         if first < last and not told_by_rps and in_system is not None and self.concurrencies:
             place = min(bisect_left(self.concurrencies, in_system, first, last + 1), last)
-        return Place(bin=place, beyond=False, reason=self._described(place))
+        return CurvePosition(bin=place, beyond=False, reason=self._described(place))
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
         """What to expect of `metric` in a bin at `rps` completed; None where a point of the bin lacks the metric.
@@ -152,7 +152,7 @@ class Curve:
         share = self._share(bin, rps, in_system)
         return Expectation(
             lower=lower,
-            interpolated=between(lower, upper, share, log=METRICS[metric].log),
+            interpolated=interpolate(lower, upper, share, log=METRICS[metric].log),
             upper=upper,
             requests=min(point.requests or 0 for point in ends),
         )
@@ -182,7 +182,7 @@ class Curve:
             knee_reached=not knee_missed,
         )
 
-    def at(self, metric: str, point: OperatingPoint) -> float | None:
+    def value_at(self, metric: str, point: OperatingPoint) -> float | None:
         """The expected value of a metric at an operating point; None where the curve does not reach or carry it."""
         place = self.place(point.usable_rps, point.c_max)
         found = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
@@ -275,4 +275,4 @@ def operating_point(tier: TierPlan) -> OperatingPoint | None:
 
 def _at(values: tuple[float, ...], index: float) -> float:
     below = math.floor(index)
-    return between(values[below], values[min(below + 1, len(values) - 1)], index - below, log=False)
+    return interpolate(values[below], values[min(below + 1, len(values) - 1)], index - below, log=False)

@@ -19,13 +19,13 @@ from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.speculation import acceptance
 from rules.token_times import tpot_mean
-from rules.ways import ALL, FULL_COVERAGE, level, nothing_seen, ratio, replica_rate, share, total_rate
+from rules.ways import ALL, FULL_COVERAGE, gap_for_empty_family, mean_level, ratio, replica_rate, share, total_rate
 from rules.windows import NET_CHANGE, Window
 from rules.work import work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class PlanFacts:
     """What the plan or the configuration adds: GPUs a replica, price an hour, objectives, and what a replica can take now."""
 
     gpus_per_replica: float | None = None
@@ -39,7 +39,7 @@ def _exactly(value: float, n: float) -> Reading:
     return Reading(value=value, low=value, high=value, n=n)
 
 
-def _arrivals(window: Window, basis: Basis) -> SignalValue:
+def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
     """Counted where the engine counts them; else finished, failed and refused requests plus the change of those in the system.
 
     In the latter what was aborted unseen came on top (METRICS 3).
@@ -48,7 +48,7 @@ def _arrivals(window: Window, basis: Basis) -> SignalValue:
         return total_rate(window, "requests_arrived")
     for family in ("requests_finished", NET_CHANGE):
         if family not in window.counters or window.seconds_of(family) <= 0:
-            return Missing(gap=window.why_missing("requests_running" if family == NET_CHANGE else family))
+            return Missing(gap=window.explain_missing("requests_running" if family == NET_CHANGE else family))
     finished = window.counters["requests_finished"] + unserved(window.counters)
     change = window.counters[NET_CHANGE]
     of_finished, of_change = window.seconds_of("requests_finished"), window.seconds_of(NET_CHANGE)
@@ -61,7 +61,7 @@ def _arrivals(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=per_replica * window.due_seconds / window.span, low=at_least, high=None, n=finished)
 
 
-def _goodput(window: Window, basis: Basis) -> SignalValue:
+def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
     """Requests a second that ended well and within both objectives.
 
     Only margins are exposed; of the joint share the bounds are Frechet's: max(0, a + b + c - 2) and min(a, b, c).
@@ -76,10 +76,10 @@ def _goodput(window: Window, basis: Basis) -> SignalValue:
         if slo is None:
             continue
         if family not in window.histograms:
-            return Missing(gap=window.why_missing(family))
-        slow = histograms.above(window.histograms[family], slo)
+            return Missing(gap=window.explain_missing(family))
+        slow = histograms.share_above(window.histograms[family], slo)
         if slow.n <= 0:
-            return nothing_seen(window, family)
+            return gap_for_empty_family(window, family)
         margins.append((1 - slow.high / slow.n, 1 - slow.low / slow.n))
     low = max(0.0, math.fsum(a for a, _ in margins) - (len(margins) - 1)) * (finished.low or 0.0)
     high = None if finished.high is None else min(b for _, b in margins) * finished.high
@@ -99,7 +99,7 @@ def _failed_share(window: Window) -> SignalValue:
     if isinstance(found, Missing):
         return found
     if found.taken_on <= 0:
-        return nothing_seen(window, "requests_finished")
+        return gap_for_empty_family(window, "requests_finished")
     value, most = found.failed / found.taken_on, found.most_failed / (found.served + found.most_failed)
     return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.taken_on)
 
@@ -110,27 +110,27 @@ def _refused_share(window: Window) -> SignalValue:
     if isinstance(found, Missing):
         return found
     if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
-        return Missing(gap=window.why_missing(NO_ROOM))
+        return Missing(gap=window.explain_missing(NO_ROOM))
     if found.asked <= 0:
-        return nothing_seen(window, "requests_finished")
+        return gap_for_empty_family(window, "requests_finished")
     return _exactly((found.no_room + found.bad) / found.asked, found.asked)
 
 
-def _evictions_per_running(window: Window, basis: Basis) -> SignalValue:
+def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:
     """Preemptions per second and running request (guide 7.4)."""
-    rate, running = replica_rate(window, "preemptions"), level(window, "requests_running")
+    rate, running = replica_rate(window, "preemptions"), mean_level(window, "requests_running")
     if rate is None:
-        return Missing(gap=window.why_missing("preemptions"))
+        return Missing(gap=window.explain_missing("preemptions"))
     if isinstance(running, Missing):
         return running
     if not running.value:
-        return nothing_seen(window, "preemptions")
+        return gap_for_empty_family(window, "preemptions")
     low = rate / running.high if running.high else None
     high = rate / running.low if running.low else None
     return Reading(value=rate / running.value, low=low, high=high, n=window.counters["preemptions"])
 
 
-def _reuse(window: Window, basis: Basis) -> SignalValue:
+def _reuse(window: Window, basis: PlanFacts) -> SignalValue:
     computed = ratio(window, "prompt_tokens_computed", "prompt_tokens")
     if isinstance(computed, Missing) or computed.value is None:
         return computed
@@ -139,9 +139,9 @@ def _reuse(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=value, low=bound, high=bound, n=computed.n)
 
 
-def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
+def _tokens_per_round(window: Window, basis: PlanFacts) -> SignalValue:
     if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
-        printed = level(window, "spec_accept_length")
+        printed = mean_level(window, "spec_accept_length")
         silent = isinstance(printed, Reading) and not printed.high
         return Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted") if silent else printed
     accepted = ratio(window, "spec_accepted_tokens", "spec_drafts")
@@ -151,23 +151,23 @@ def _tokens_per_round(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=1 + accepted.value, low=bound, high=bound, n=accepted.n)
 
 
-def _prefix_hits(window: Window, basis: Basis) -> SignalValue:
+def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
     """Hits by queries, in tokens; where the engine counts neither, the mean of the ratio that it prints itself."""
     if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
-        told = level(window, "prefix_hit_gauge")
+        told = mean_level(window, "prefix_hit_gauge")
         if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
             return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
         return told
     return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
-def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
+def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
     """Work against the capacity of the replicas that were up (DESIGN 3.12); `rules.work` says what bounds it."""
     if basis.capacity is None or basis.capacity.is_lower_bound:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
     work = work_of(window, basis.capacity.lengths)
     if work is None:
-        return Missing(gap=window.why_missing("requests_finished"))
+        return Missing(gap=window.explain_missing("requests_finished"))
     capacity = basis.capacity.rps
     value, low, high = (
         None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)
@@ -175,17 +175,17 @@ def _fleet_utilization(window: Window, basis: Basis) -> SignalValue:
     return Reading(value=value, low=low, high=high, n=work.total.n)
 
 
-def tokens_per_gpu_hour(window: Window, basis: Basis) -> SignalValue:
+def tokens_per_gpu_hour(window: Window, basis: PlanFacts) -> SignalValue:
     """Generated tokens / (covered replica-hours x GPUs a replica)."""
     if basis.gpus_per_replica is None:
         return Missing(gap=Gap.NOT_IN_PLAN)
     rate = replica_rate(window, "generation_tokens")
     if rate is None:
-        return Missing(gap=window.why_missing("generation_tokens"))
+        return Missing(gap=window.explain_missing("generation_tokens"))
     return _exactly(rate * 3600 / basis.gpus_per_replica, window.counters["generation_tokens"])
 
 
-def _cost(window: Window, basis: Basis) -> SignalValue:
+def _cost(window: Window, basis: PlanFacts) -> SignalValue:
     """Measured cost divides by measured tokens once (DESIGN 3.14)."""
     if basis.gpu_hour_price is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no gpu_hour_price")
@@ -193,11 +193,11 @@ def _cost(window: Window, basis: Basis) -> SignalValue:
     if isinstance(made, Missing):
         return made
     if not made.value:
-        return nothing_seen(window, "generation_tokens")
+        return gap_for_empty_family(window, "generation_tokens")
     return _exactly(cost_per_million_tokens(1.0, basis.gpu_hour_price, made.value), made.n)
 
 
-def _cold_start(window: Window, basis: Basis) -> SignalValue:
+def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
     """Mean time from process start to ready, of the restarts seen in the window whose pages tell it.
 
     An engine that only says how long it took itself (SGLang startup_time_seconds) gives a lower bound: container and
@@ -213,12 +213,12 @@ def _cold_start(window: Window, basis: Basis) -> SignalValue:
     return Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
 
 
-def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, Basis], SignalValue]:
+def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, PlanFacts], SignalValue]:
     """Of what follows from the window alone."""
     return lambda window, _: way(window)
 
 
-DERIVED: dict[str, Callable[[Window, Basis], SignalValue]] = {
+DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "tpot_mean_seconds": _alone(tpot_mean),
     "arrival_rps": _arrivals,
     "goodput_rps": _goodput,

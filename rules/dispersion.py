@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_TERMS = 10_000
+_GAMMA_TERMS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +20,17 @@ class ChiSquare:
     freedom: int = 0
 
     @property
-    def below(self) -> float:
+    def probability_below(self) -> float:
         """The probability that chance alone gives a smaller statistic; 1 without any degree of freedom."""
         return chi_square_below(self.statistic, self.freedom) if self.freedom else 1.0
 
     @property
-    def above(self) -> float:
+    def probability_above(self) -> float:
         """The probability that chance alone gives a larger one."""
-        return 1.0 - self.below if self.freedom else 1.0
+        return 1.0 - self.probability_below if self.freedom else 1.0
 
 
-def against_equal(rows: Iterable[Sequence[float]]) -> ChiSquare:
+def test_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
     """Each row of counts against an equal share of its sum; rows that hold nothing or one count say nothing."""
     statistic, freedom = 0.0, 0
     for row in rows:
@@ -42,7 +42,7 @@ def against_equal(rows: Iterable[Sequence[float]]) -> ChiSquare:
     return ChiSquare(statistic=statistic, freedom=freedom)
 
 
-def between(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
+def test_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
     """Whether two rows of counts over the same places have the same shares (homogeneity)."""
     sums = math.fsum(first), math.fsum(second)
     places = [(a, b) for a, b in zip(first, second, strict=True) if a + b > 0]
@@ -72,7 +72,7 @@ def chi_square_below(x: float, freedom: int) -> float:
         return 1.0
     term = math.exp(a * math.log(half) - half - math.lgamma(a + 1))
     total = term
-    for n in range(1, _TERMS):
+    for n in range(1, _GAMMA_TERMS):
         term *= half / (a + n)
         total += term
         if term < total * 1e-15:

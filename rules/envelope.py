@@ -17,16 +17,16 @@ from rules.plan import BenchmarkCurve, Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class CurveMetric:
     """How a quantity behaves between points: `log` interpolates its logarithm; `rises`: it never falls with load."""
 
     log: bool
     rises: bool
 
 
-_LATENCY = Metric(log=True, rises=True)
-_RISING = Metric(log=False, rises=True)
-_FREE = Metric(log=False, rises=False)
+_LATENCY = CurveMetric(log=True, rises=True)
+_RISING = CurveMetric(log=False, rises=True)
+_FREE = CurveMetric(log=False, rises=False)
 
 METRICS = {
     "ttft_p50_seconds": _LATENCY,
@@ -54,7 +54,7 @@ def metric_value(point: Point, metric: str) -> float | None:
     return value
 
 
-def between(lower: float, upper: float, share: float, *, log: bool) -> float:
+def interpolate(lower: float, upper: float, share: float, *, log: bool) -> float:
     """The value `share` (0 to 1) of the way from lower to upper, by logarithms where `log` (both above 0)."""
     # The ends are returned as they are: rounding must not push a value out of its bracket.
     if share <= 0 or lower == upper:
@@ -65,7 +65,7 @@ def between(lower: float, upper: float, share: float, *, log: bool) -> float:
     return min(max(value, min(lower, upper)), max(lower, upper))
 
 
-def by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
+def sort_by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
     """The points by rising load, by what the generator controlled where every point says it.
 
     Completed rps alone cannot order them: past the knee it stays, or falls, while the load still grows.
@@ -77,7 +77,7 @@ def by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
     return tuple(sorted(curve.points, key=attrgetter("completed_rps")))
 
 
-def envelope(points: Sequence[Point]) -> tuple[Point, ...]:
+def monotone_envelope(points: Sequence[Point]) -> tuple[Point, ...]:
     """The points with completed rps and every rising metric replaced by its maximum over this and all lower loads.
 
     A latency measured at a lower load can be had at a higher one too, so a dip is luck or noise; the envelope is the

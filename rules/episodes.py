@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rules.signals import Gap
-from rules.verdicts import FIRING, SEVERITY, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 MOST_TRANSITIONS = 200
 """Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to
@@ -28,7 +28,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class Finding:
     """`worst` is the verdict at its worst (status, then certainty, then stage); `ended_at` None while it lasts."""
 
     rule: str
@@ -52,40 +52,40 @@ class UnknownSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RuleState:
     """Where one rule stands for one subject: its latest answer, the open episode, the open unknown span, and when it
     last could judge (unix seconds, None if it never could)."""
 
-    answer: Answer
-    episode: Episode | None = None
+    answer: RuleResult
+    episode: Finding | None = None
     unknown: UnknownSpan | None = None
     judged_at: float | None = None
 
 
-Ended = Episode | UnknownSpan
+ClosedSpan = Finding | UnknownSpan
 
-T = TypeVar("T", bound=Episode | UnknownSpan)
+T = TypeVar("T", bound=Finding | UnknownSpan)
 
 
-def advance(previous: Standing | None, answer: Answer) -> tuple[Standing, tuple[Ended, ...]]:
+def step_rule_state(previous: RuleState | None, answer: RuleResult) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
     """The standing after one more answer, and what ended with it."""
     episode = previous.episode if previous else None
     unknown = previous.unknown if previous else None
     if isinstance(answer, Unknown):
         standing, spans = _not_known(answer, episode, unknown)
         return replace(standing, judged_at=previous.judged_at if previous else None), spans
-    ended: list[Ended] = []
+    ended: list[ClosedSpan] = []
     if unknown is not None:
         ended.append(_ended(unknown, answer.t))
     if answer.status in FIRING:
-        return Standing(answer=answer, episode=_extend(episode, answer), judged_at=answer.t), tuple(ended)
+        return RuleState(answer=answer, episode=_extend(episode, answer), judged_at=answer.t), tuple(ended)
     if episode is not None:
         last = Transition(t=answer.t, status=answer.status, stage=answer.stage, certainty=answer.certainty)
         ended.append(_ended(replace(episode, transitions=(*episode.transitions, last)), answer.t))
-    return Standing(answer=answer, judged_at=answer.t), tuple(ended)
+    return RuleState(answer=answer, judged_at=answer.t), tuple(ended)
 
 
-def end(standing: Standing, t: float) -> tuple[Ended, ...]:
+def close_rule_state(standing: RuleState, t: float) -> tuple[ClosedSpan, ...]:
     """What ends when a subject is watched no more."""
     open_ones = (standing.episode, standing.unknown)
     return tuple(_ended(one, t) for one in open_ones if one is not None)
@@ -97,11 +97,11 @@ def _ended(one: T, t: float) -> T:
 
 
 def _not_known(
-    answer: Unknown, episode: Episode | None, unknown: UnknownSpan | None
-) -> tuple[Standing, tuple[Ended, ...]]:
+    answer: Unknown, episode: Finding | None, unknown: UnknownSpan | None
+) -> tuple[RuleState, tuple[ClosedSpan, ...]]:
     if unknown is not None and unknown.reason is answer.reason:
         told = replace(unknown, text=answer.text) if answer.text != unknown.text else unknown
-        return Standing(answer=answer, episode=episode, unknown=told), ()
+        return RuleState(answer=answer, episode=episode, unknown=told), ()
     fresh = UnknownSpan(
         rule=answer.rule,
         subject=answer.subject,
@@ -111,13 +111,13 @@ def _not_known(
         ended_at=None,
     )
     ended = (_ended(unknown, answer.t),) if unknown is not None else ()
-    return Standing(answer=answer, episode=episode, unknown=fresh), ended
+    return RuleState(answer=answer, episode=episode, unknown=fresh), ended
 
 
-def _extend(episode: Episode | None, verdict: Verdict) -> Episode:
+def _extend(episode: Finding | None, verdict: Verdict) -> Finding:
     change = Transition(t=verdict.t, status=verdict.status, stage=verdict.stage, certainty=verdict.certainty)
     if episode is None:
-        return Episode(
+        return Finding(
             rule=verdict.rule,
             subject=verdict.subject,
             started_at=verdict.t,

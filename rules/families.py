@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FamilyKind(StrEnum):
     """What can be done with a family: counters and histograms are differenced, gauges are integrated."""
 
     COUNTER = "counter"
@@ -23,21 +23,21 @@ class Family:
     """One row. `export` is the exported stem after `sizewatch_` where it differs from the name (units, `_total`)."""
 
     name: str
-    kind: Kind
+    kind: FamilyKind
     export: str
     text: str
 
 
 def _counter(name: str, export: str, text: str) -> Family:
-    return Family(name=name, kind=Kind.COUNTER, export=export, text=text)
+    return Family(name=name, kind=FamilyKind.COUNTER, export=export, text=text)
 
 
 def _histogram(name: str, text: str, export: str = "") -> Family:
-    return Family(name=name, kind=Kind.HISTOGRAM, export=export or name, text=text)
+    return Family(name=name, kind=FamilyKind.HISTOGRAM, export=export or name, text=text)
 
 
 def _gauge(name: str, export: str, text: str) -> Family:
-    return Family(name=name, kind=Kind.GAUGE, export=export, text=text)
+    return Family(name=name, kind=FamilyKind.GAUGE, export=export, text=text)
 
 
 PART_OF: tuple[tuple[str, str, str], ...] = (

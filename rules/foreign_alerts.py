@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.catalogue import BY_NAME
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.verdicts import FIRING, SEVERITY, Certainty, Subject
 
 AFTERMATH_SECONDS = 900.0
@@ -33,7 +33,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignAlert:
+class ExternalAlert:
     """An alert of another system, from its start to its end (unix seconds, None while it fires).
 
     `heard_at` is when it was last heard of; `tier` is None where it is about none of ours that can be told.
@@ -56,7 +56,7 @@ class ForeignAlert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class AlertTargets:
     """What an alert can be about: each replica's (tier, name) with the names its address goes by, and which tiers serve
     a model."""
 
@@ -69,7 +69,7 @@ REPLICA_LABELS = ("replica", "instance", "pod", "pod_name", "exported_pod", "exp
 MODEL_LABELS = ("model_name", "model")
 
 
-def placed(alert: ForeignAlert, fleet: Fleet) -> ForeignAlert:
+def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
     """The alert on its tier: by the label `tier`, else by a replica that it names, else by a model of one tier only."""
     labels = dict(alert.labels)
     said = labels.get("tier")
@@ -137,7 +137,7 @@ SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
 """What an alert complains of, the words by which its name or summary shows it, and the rules that can explain it."""
 
 
-def explained(alert: ForeignAlert, episodes: Iterable[Episode], now: float) -> ForeignAlert:
+def attach_finding(alert: ExternalAlert, episodes: Iterable[Finding], now: float) -> ExternalAlert:
     """The alert with the episode that explains it best: certain before likely, then the worst, then the first.
 
     An explanation that was found once stays where none is found any more.
@@ -160,27 +160,27 @@ def explained(alert: ForeignAlert, episodes: Iterable[Episode], now: float) -> F
     return replace(alert, diagnosis=diagnosis)
 
 
-def _symptom(alert: ForeignAlert) -> tuple[str, frozenset[str]] | None:
+def _symptom(alert: ExternalAlert) -> tuple[str, frozenset[str]] | None:
     text = f"{alert.name} {alert.summary}".lower().replace(" ", "").replace("_", "").replace("-", "")
     return next(((word, rules) for word, marks, rules in SYMPTOMS if any(mark in text for mark in marks)), None)
 
 
-def _same_place(alert: ForeignAlert, episode: Episode) -> bool:
+def _same_place(alert: ExternalAlert, episode: Finding) -> bool:
     both = alert.replica is not None and episode.subject.replica is not None
     return episode.subject.tier == alert.tier and (not both or alert.replica == episode.subject.replica)
 
 
-def _meet(alert: ForeignAlert, episode: Episode, now: float) -> bool:
+def _meet(alert: ExternalAlert, episode: Finding, now: float) -> bool:
     alert_end = now if alert.ended_at is None else alert.ended_at
     episode_end = now if episode.ended_at is None else episode.ended_at
     return episode.started_at <= alert_end and alert.started_at <= episode_end + AFTERMATH_SECONDS
 
 
-def _certain(episode: Episode) -> bool:
+def _certain(episode: Finding) -> bool:
     return any(t.status in FIRING and t.certainty is Certainty.CERTAIN for t in episode.transitions)
 
 
-def _said(alert: ForeignAlert, episode: Episode) -> str:
+def _said(alert: ExternalAlert, episode: Finding) -> str:
     rule, stage = BY_NAME.get(episode.rule), episode.worst.stage
     where = f" of {episode.subject.replica}" if episode.subject.replica else ""
     what = f"{rule.title if rule else episode.rule}{where}{f', stage {stage}' if stage else ''}"

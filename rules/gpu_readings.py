@@ -7,7 +7,7 @@ Owns these derived signals. Which exporter measures what is `rules.gpu_names`'s,
 from __future__ import annotations
 
 from rules.signals import Missing, Reading, SignalValue
-from rules.ways import level, ratio
+from rules.ways import mean_level, ratio
 from rules.windows import Window
 
 GPU_UTILIZATION_KINDS = {
@@ -23,9 +23,9 @@ def gpu_utilization(window: Window, kind: str) -> SignalValue:
     """Utilisation of one kind (0-1): from sums where the driver keeps them, else the gauge's time mean."""
     family = GPU_UTILIZATION_KINDS[kind]
     if family != "gpu_busy_seconds":
-        return level(window, family)
+        return mean_level(window, family)
     found = ratio(window, "gpu_busy_seconds", "gpu_busy_covered_seconds")
-    return found if isinstance(found, Reading) else level(window, "gpu_utilization_sampled")
+    return found if isinstance(found, Reading) else mean_level(window, "gpu_utilization_sampled")
 
 
 def utilization(window: Window) -> SignalValue:
@@ -38,9 +38,9 @@ def memory_utilization(window: Window) -> SignalValue:
     """Used by installed memory (0-1), means over the window; the extremes that were seen are the bounds."""
     used, total = (window.gauges.get(name) for name in ("gpu_memory_used_bytes", "gpu_memory_total_bytes"))
     if used is None:
-        return Missing(gap=window.why_missing("gpu_memory_used_bytes"))
+        return Missing(gap=window.explain_missing("gpu_memory_used_bytes"))
     if total is None or total.minimum <= 0:
-        return Missing(gap=window.why_missing("gpu_memory_total_bytes"))
+        return Missing(gap=window.explain_missing("gpu_memory_total_bytes"))
     return Reading(
         value=used.integral / used.seconds / (total.integral / total.seconds),
         low=used.minimum / total.maximum,
@@ -52,7 +52,7 @@ def memory_utilization(window: Window) -> SignalValue:
 def power(window: Window) -> SignalValue:
     """Mean watts of one GPU: energy by the seconds it covers, else the mean of polled powers."""
     found = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
-    return found if isinstance(found, Reading) else level(window, "gpu_power_watts")
+    return found if isinstance(found, Reading) else mean_level(window, "gpu_power_watts")
 
 
 def throttled(window: Window) -> SignalValue:

@@ -44,7 +44,7 @@ ACTIVITY = frozenset(
 """Gauges that follow the load: they hold no longer than those of the engine. Memory and temperature move slowly."""
 
 
-def between(earlier: GpuReadout, later: GpuReadout) -> Window | None:
+def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
     """What one GPU did between two readouts; None where time did not go forward.
 
     A counter that fell began anew (driver reload, another reader): a gap, not a number. A code of which the earlier
@@ -86,7 +86,7 @@ def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, flo
     return {family: 0.0 for family in later.counters if stem(family) == FAULTS_BY_CODE}
 
 
-def together(of_gpus: Iterable[Window]) -> Window | None:
+def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
     """The sum over a replica's GPUs: integrals, seconds and counters add, so readings are means over GPUs and time."""
     several = tuple(of_gpus)
-    return windows.add(several) if several else None
+    return windows.sum_windows(several) if several else None

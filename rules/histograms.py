@@ -35,7 +35,7 @@ NO_GRID = (math.inf,)
 """The edges of a histogram that has not observed anything yet, where a page prints none before that."""
 
 
-class Broken(ValueError):
+class BrokenHistogramError(ValueError):
     """Buckets that no correct exporter prints; the text says what is wrong."""
 
 
@@ -59,7 +59,7 @@ def from_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], tot
     """A histogram from cumulative bucket counts; raises Broken where a count falls."""
     counts = (cumulative[0], *(b - a for a, b in pairwise(cumulative)))
     if min(counts) < 0:
-        raise Broken("bucket counts fall")
+        raise BrokenHistogramError("bucket counts fall")
     return Histogram(edges=edges, counts=counts, total=total)
 
 
@@ -74,7 +74,7 @@ def increase(earlier: Cumulative, later: Cumulative) -> Histogram:
     if earlier.edges == NO_GRID and not earlier.counts[0]:
         earlier = Cumulative(later.edges, (0.0,) * len(later.edges), 0.0)
     if earlier.edges != later.edges:
-        raise Broken("bucket edges changed")
+        raise BrokenHistogramError("bucket edges changed")
     grown = tuple(b - a for a, b in zip(earlier.counts, later.counts, strict=True))
     part = from_cumulative(later.edges, grown, None)
     if earlier.total is None or later.total is None:
@@ -102,7 +102,7 @@ class Cumulative:
     total: float | None
 
 
-def add(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
+def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Sum on equal edges only: one part a grid, in the order of the edges, so any grouping gives the same parts."""
     grids: dict[tuple[float, ...], list[Histogram]] = {}
     for part in parts:
@@ -208,7 +208,7 @@ def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float
     if len(parts) > 1:
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if above(parts, middle).best > left else (low, middle)
+            low, high = (middle, high) if share_above(parts, middle).best > left else (low, middle)
         return high
     n = parts[0].n
     at_low = n - _surely_at_most(parts, low)
@@ -228,7 +228,7 @@ class Share:
     n: float
 
 
-def above(parts: tuple[Histogram, ...], threshold: float) -> Share:
+def share_above(parts: tuple[Histogram, ...], threshold: float) -> Share:
     """Observations above `threshold` (same unit as the edges), with the bounds that the bucket around it leaves open.
 
     The best guess inside that bucket lets the tail fall by a constant factor per unit between its two edges (latency

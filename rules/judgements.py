@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rules.budget import Budget
 from rules.catalogue import Rule, Way
-from rules.judging import Case, Tier
+from rules.judging import RuleContext, TierWindows
 from rules.judging_adapters import judge_adapters
 from rules.judging_bands import judge_band
 from rules.judging_burn import judge_burn
@@ -36,13 +36,13 @@ from rules.judging_tiers import judge_tiers
 from rules.judging_trend import judge_trend
 from rules.projections import Projection
 from rules.signals import Gap
-from rules.slices import Slice, TierView
-from rules.starts import Start
-from rules.verdicts import Answer, Status, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.starts import ReplicaStart
+from rules.verdicts import RuleResult, Status, Verdict
 from rules.watched import too_many_holes, too_short
 from rules.windows import MINUTE_SECONDS
 
-_WAYS: dict[Way, Callable[[Case], Answer]] = {
+_WAYS: dict[Way, Callable[[RuleContext], RuleResult]] = {
     Way.TAIL: judge_tail,
     Way.SHORTFALL: judge_mean,
     Way.EXCESS: judge_excess,
@@ -71,7 +71,7 @@ _WAYS: dict[Way, Callable[[Case], Answer]] = {
     Way.FORECAST: judge_forecast,
 }
 
-_SO_FAR: dict[Way, Callable[[Case], str]] = {Way.BEYOND: beyond_so_far}
+_SO_FAR: dict[Way, Callable[[RuleContext], str]] = {Way.BEYOND: beyond_so_far}
 """What a time that is too short shows already, in words ("" where nothing): the ways whose answer nobody should miss till then."""
 
 BY_SLICES = frozenset(_WAYS)
@@ -80,21 +80,21 @@ BY_SLICES = frozenset(_WAYS)
 
 def judge(
     rule: Rule,
-    view: TierView,
-    slices: Sequence[Slice],
+    view: TierContext,
+    slices: Sequence[BinnedWindow],
     now: float,
     period_seconds: float = MINUTE_SECONDS,
-    fleet: Mapping[str, Tier] | None = None,
+    fleet: Mapping[str, TierWindows] | None = None,
     budget: Budget | None = None,
     projection: Projection | None = None,
-    starts: tuple[Start, ...] = (),
-) -> Answer:
+    starts: tuple[ReplicaStart, ...] = (),
+) -> RuleResult:
     """The rule's answer about a tier at `now` from the slices of its hold, oldest first, each within one period.
 
     Unknown where the slices span less than the rule needs. Where holes in them leave less, it may be told that something is
     wrong or which gap it is, and not that all is well.
     """
-    case = Case(
+    case = RuleContext(
         rule=rule,
         view=view,
         slices=tuple(slices),

@@ -14,13 +14,13 @@ from typing import TypeVar
 from rules import backlog, windows
 from rules.budget import Budget
 from rules.catalogue import Rule
-from rules.catalogue_latency import LEVERS, Shape
+from rules.catalogue_latency import LEVERS, LatencyPattern
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
 from rules.projections import Projection
 from rules.signals import Gap, SignalValue
-from rules.slices import Slice, TierView
-from rules.starts import Start
+from rules.slices import BinnedWindow, TierContext
+from rules.starts import ReplicaStart
 from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
 from rules.watched import part_seen, scraped_by_the_minute
 
@@ -34,15 +34,15 @@ PERIOD_WORDS = {windows.MINUTE_SECONDS: "minutes", 3600.0: "hours"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class TierWindows:
     """A tier as rules over several see it: its view, and its slices of the same hold."""
 
-    view: TierView
-    slices: tuple[Slice, ...]
+    view: TierContext
+    slices: tuple[BinnedWindow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RuleContext:
     """One rule about one tier at `now` over the slices of its hold, oldest first, `period_seconds` long each at most.
 
     `fleet` are all tiers that are watched, this one among them, for rules that compare tiers; others do not look.
@@ -51,14 +51,14 @@ class Case:
     """
 
     rule: Rule
-    view: TierView
-    slices: tuple[Slice, ...]
+    view: TierContext
+    slices: tuple[BinnedWindow, ...]
     now: float
     period_seconds: float
-    fleet: Mapping[str, Tier] = field(default_factory=dict)
+    fleet: Mapping[str, TierWindows] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     projection: Projection | None = None
-    starts: tuple[Start, ...] = ()
+    starts: tuple[ReplicaStart, ...] = ()
     _late: tuple[float, float] = field(init=False, repr=False, compare=False, default=(math.inf, math.inf))
     """When the last quarter begins, and the newest period: asked for by every replica of a tier."""
 
@@ -81,7 +81,7 @@ class Case:
     def unknown(self, reason: Gap, text: str) -> Unknown:
         return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
 
-    def too_few(self, requests: float, needed: float, where: str = "") -> Unknown:
+    def too_few_requests(self, requests: float, needed: float, where: str = "") -> Unknown:
         counted = self.rule.thresholds.get("minimum_requests")
         what = counted.unit if counted is not None else "requests"
         return self.unknown(Gap.TOO_FEW_REQUESTS, f"{requests:,.0f} {what}{where}, {needed:.0f} are needed")
@@ -103,29 +103,29 @@ class Case:
             actions=actions if status is not Status.OK else (),
         )
 
-    def last_quarter(self, slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    def last_quarter(self, slices: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
         """Those wholly in the last quarter of the hold; in a short hold those of its newest period."""
         begin, newest = self._late
         return tuple(s for s in slices if s.window.start >= begin or self._period(s) == newest)
 
-    def periods(self, slices: Iterable[Slice]) -> tuple[tuple[Slice, ...], ...]:
+    def periods(self, slices: Iterable[BinnedWindow]) -> tuple[tuple[BinnedWindow, ...], ...]:
         """The slices by minute (hour), oldest first."""
-        grouped: dict[float, list[Slice]] = {}
+        grouped: dict[float, list[BinnedWindow]] = {}
         for one in slices:
             grouped.setdefault(self._period(one), []).append(one)
         return tuple(tuple(grouped[key]) for key in sorted(grouped))
 
-    def _period(self, one: Slice) -> float:
+    def _period(self, one: BinnedWindow) -> float:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
 
 
-def with_levers(verdict: Verdict, shape: Shape) -> Verdict:
+def with_levers(verdict: Verdict, shape: LatencyPattern) -> Verdict:
     """The verdict with the actions that fit this shape alone, in place of all of its rule."""
     actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][shape])
     return replace(verdict, actions=actions)
 
 
-def planned(view: TierView, path: str) -> object:
+def read_plan_value(view: TierContext, path: str) -> object:
     """A part of the tier's plan by its dotted path; None where any of it is missing."""
     part: object = view.plan
     for name in path.split("."):
@@ -136,7 +136,7 @@ def planned(view: TierView, path: str) -> object:
 Part = TypeVar("Part")
 
 
-def persists(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[Part], bool]) -> bool:
+def is_persistent(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[Part], bool]) -> bool:
     """In the last quarter of the hold, and on their own in at least three separate minutes (DESIGN 3.3)."""
     if last is None or not exceeds(last):
         return False
@@ -144,7 +144,11 @@ def persists(last: Part | None, each: Iterable[Part | None], exceeds: Callable[[
 
 
 def too_early(
-    case: Case, slices: Sequence[Slice], last: Part | None, each: Sequence[Part | None], exceeds: Callable[[Part], bool]
+    case: RuleContext,
+    slices: Sequence[BinnedWindow],
+    last: Part | None,
+    each: Sequence[Part | None],
+    exceeds: Callable[[Part], bool],
 ) -> Unknown | None:
     """Unknown where a finding is there at the end and too few minutes (hours) were seen for it to have persisted; else None.
 
@@ -163,14 +167,14 @@ def too_early(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparable:
+class BenchmarkComparison:
     """What of a case can be compared with the benchmark: the slices that lie on its curve."""
 
-    case: Case
+    case: RuleContext
     curve: Curve
-    slices: tuple[Slice, ...]
+    slices: tuple[BinnedWindow, ...]
 
-    def last_quarter(self) -> tuple[Slice, ...]:
+    def last_quarter(self) -> tuple[BinnedWindow, ...]:
         return self.case.last_quarter(self.slices)
 
     def end_unknown(self, requests: float) -> Unknown | None:
@@ -181,10 +185,12 @@ class Comparable:
         beyond = [s.outside for s in self.case.last_quarter(self.case.slices) if s.outside]
         if beyond:
             return self.case.unknown(Gap.OUTSIDE_BENCHMARK, beyond[-1])
-        return self.case.too_few(requests, needed, " in the last quarter of the time")
+        return self.case.too_few_requests(requests, needed, " in the last quarter of the time")
 
 
-def comparable(case: Case, families: Iterable[str] = (), promised: float | None = None) -> Comparable | Unknown:
+def select_comparable(
+    case: RuleContext, families: Iterable[str] = (), promised: float | None = None
+) -> BenchmarkComparison | Unknown:
     """What can be compared, or why nothing can: no plan, no data, a family that is not there, or load outside.
 
     Minutes outside the benchmark are left out one by one. Where they are the larger part of the loaded time, the few
@@ -200,43 +206,43 @@ def comparable(case: Case, families: Iterable[str] = (), promised: float | None 
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric}")
     for family in families:
         if not any(family in s.window.histograms or family in s.window.counters for s in case.slices):
-            return case.unknown(why(case.slices, family), f"{family} is not there")
-    growing = growing_queues(case)
+            return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
+    growing = find_growing_queues(case)
     inside = tuple(s for s in case.slices if s.bin is not None and s.replica not in growing)
     outside = [(s, s.outside or growing[s.replica]) for s in case.slices if s.outside or s.replica in growing]
     if not inside and not outside:
-        return case.unknown(why(case.slices, "requests_finished"), "no replica's load is known")
+        return case.unknown(worst_gap(case.slices, "requests_finished"), "no replica's load is known")
     if outside and (not inside or _loaded_seconds(s for s, _ in outside) > _loaded_seconds(inside)):
         return case.unknown(Gap.OUTSIDE_BENCHMARK, outside[-1][1])
-    return Comparable(case=case, curve=curve, slices=inside)
+    return BenchmarkComparison(case=case, curve=curve, slices=inside)
 
 
-def growing_queues(case: Case) -> dict[str | None, str]:
+def find_growing_queues(case: RuleContext) -> dict[str | None, str]:
     """Replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show it."""
     if case.period_seconds > windows.MINUTE_SECONDS:
         return {}
-    replicas: dict[str | None, list[Slice]] = {}
+    replicas: dict[str | None, list[BinnedWindow]] = {}
     for one in case.slices:
         if one.replica is not None:
             replicas.setdefault(one.replica, []).append(one)
-    found = {name: backlog.grown(group, case.now) for name, group in replicas.items()}
+    found = {name: backlog.describe_growth(group, case.now) for name, group in replicas.items()}
     return {name: text for name, text in found.items() if text}
 
 
-def _loaded_seconds(slices: Iterable[Slice]) -> float:
+def _loaded_seconds(slices: Iterable[BinnedWindow]) -> float:
     return math.fsum(s.window.covered_seconds for s in slices if s.rps or s.in_system)
 
 
-def why(slices: Sequence[Slice], family: str) -> Gap:
+def worst_gap(slices: Sequence[BinnedWindow], family: str) -> Gap:
     """The worst reason for which a family is missing."""
-    return windows.why_missing([s.window for s in slices], family)
+    return windows.explain_missing([s.window for s in slices], family)
 
 
-def ends(expected: Expectation) -> tuple[float, float, float]:
+def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
     """Lower end, best value and upper end of what is expected."""
     return min(expected.lower, expected.upper), expected.interpolated, max(expected.lower, expected.upper)
 
 
-def supports_certain(case: Case, expected: Expectation) -> bool:
+def supports_certain(case: RuleContext, expected: Expectation) -> bool:
     """Whether enough requests stand behind both points (DESIGN 3.3)."""
     return expected.requests >= case.limit("supported_requests")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from rules import windows
 from rules.engines.registry import ENGINES
-from rules.judging import Case, persists
-from rules.readings import level, replica_rate
+from rules.judging import RuleContext, is_persistent
+from rules.readings import mean_level, replica_rate
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.windows import Window
 from rules.wording import number
 
@@ -25,7 +25,7 @@ LOADS = ("kv_transfer_seconds", "external_prefix_queried_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class AdapterWait:
     """Requests held back, in seconds for each that finished (Little's law); None where the engine does not tell them apart.
 
     `running` and `waiting` are adapters with running and with waiting requests, means of a replica; `most` the most that
@@ -43,12 +43,12 @@ READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_defe
 """The families that are added up."""
 
 
-def judge_adapters(case: Case) -> Answer:
+def judge_adapters(case: RuleContext) -> RuleResult:
     """Held-back requests against the TTFT objective; else as many adapters running as fit, and others waiting."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    total = windows.add_of((one.window for one in case.slices), READ)
-    served = level(total, "adapters_running")
+    total = windows.sum_families((one.window for one in case.slices), READ)
+    served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
         return case.unknown(
             served.gap, f"{_engine(case)} tells of no LoRA adapters: it serves none, or does not say ({_why(case)})"
@@ -57,14 +57,14 @@ def judge_adapters(case: Case) -> Answer:
         return case.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
     found = _held(total)
     if found.finished < case.limit("minimum_requests"):
-        return case.too_few(found.finished, case.limit("minimum_requests"))
+        return case.too_few_requests(found.finished, case.limit("minimum_requests"))
     allowed = case.limit("held_share") * _objective(case)
     most = case.view.plan.lora.max_adapters if case.view.plan and case.view.plan.lora else None
 
-    def held_back(part: Held) -> bool:
+    def held_back(part: AdapterWait) -> bool:
         return part.seconds is not None and part.seconds > allowed
 
-    def crowded(part: Held) -> bool:
+    def crowded(part: AdapterWait) -> bool:
         return most is not None and part.most >= most and part.waiting > case.limit("waiting")
 
     if _lasts(case, held_back, found):
@@ -77,25 +77,27 @@ def judge_adapters(case: Case) -> Answer:
     return case.unknown(Gap.NOT_EXPOSED, f"{_nothing_held(found, allowed)}: {_why(case)}")
 
 
-def _lasts(case: Case, exceeds: Callable[[Held], bool], found: Held) -> bool:
+def _lasts(case: RuleContext, exceeds: Callable[[AdapterWait], bool], found: AdapterWait) -> bool:
     """Over the hold, in its last quarter, and in three separate minutes."""
     if not exceeds(found):
         return False
-    return persists(_of(case.last_quarter(case.slices)), [_of(group) for group in case.periods(case.slices)], exceeds)
+    return is_persistent(
+        _of(case.last_quarter(case.slices)), [_of(group) for group in case.periods(case.slices)], exceeds
+    )
 
 
-def _of(slices: Sequence[Slice]) -> Held | None:
+def _of(slices: Sequence[BinnedWindow]) -> AdapterWait | None:
     if not slices:
         return None
-    total = windows.add_of((one.window for one in slices), READ)
-    return None if isinstance(level(total, "adapters_running"), Missing) else _held(total)
+    total = windows.sum_families((one.window for one in slices), READ)
+    return None if isinstance(mean_level(total, "adapters_running"), Missing) else _held(total)
 
 
-def _held(total: Window) -> Held:
+def _held(total: Window) -> AdapterWait:
     """By Little's law each finished request waited mean held / finished per second."""
-    held, rps = level(total, "requests_waiting_deferred"), replica_rate(total, "requests_finished")
-    served, waiting = level(total, "adapters_running"), level(total, "adapters_waiting")
-    return Held(
+    held, rps = mean_level(total, "requests_waiting_deferred"), replica_rate(total, "requests_finished")
+    served, waiting = mean_level(total, "adapters_running"), mean_level(total, "adapters_waiting")
+    return AdapterWait(
         seconds=(held.value or 0.0) / rps if isinstance(held, Reading) and rps else None,
         running=served.value or 0.0 if isinstance(served, Reading) else 0.0,
         most=served.high or 0.0 if isinstance(served, Reading) else 0.0,
@@ -104,7 +106,7 @@ def _held(total: Window) -> Held:
     )
 
 
-def _by_waiting(case: Case, found: Held, total: Window, allowed: float) -> Answer:
+def _by_waiting(case: RuleContext, found: AdapterWait, total: Window, allowed: float) -> RuleResult:
     seconds = found.seconds or 0.0
     connector = any(total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
     also = "adapter slots or KV loads" if connector else "adapter slots"
@@ -121,7 +123,7 @@ def _by_waiting(case: Case, found: Held, total: Window, allowed: float) -> Answe
     return case.verdict(Status.WARNING, certainty, observed, expected, sentence)
 
 
-def _by_names(case: Case, found: Held, most: int) -> Answer:
+def _by_names(case: RuleContext, found: AdapterWait, most: int) -> RuleResult:
     """vLLM has been seen to name an adapter in both of its lists, so the lists alone are no proof (PEERS 2.12)."""
     sentence = (
         f"{_adapters(found.most)} ran at once where {most} fit, and requests of {found.waiting:.2g} adapters were waiting "
@@ -133,7 +135,7 @@ def _by_names(case: Case, found: Held, most: int) -> Answer:
     )
 
 
-def _over(case: Case, found: Held, allowed: float) -> Answer:
+def _over(case: RuleContext, found: AdapterWait, allowed: float) -> RuleResult:
     """Pressure that is over must be seen to be over: unknown would leave its finding standing for good."""
     told = _nothing_held(found, allowed) if found.seconds is not None else "Requests of adapters waited"
     sentence = (
@@ -148,23 +150,23 @@ def _adapters(count: float) -> str:
     return f"{count:.0f} adapter" if count == 1 else f"{count:.0f} adapters"
 
 
-def _nothing_held(found: Held, allowed: float) -> str:
+def _nothing_held(found: AdapterWait, allowed: float) -> str:
     if found.seconds is None:
         return "whether requests are held back for adapters is not told, and no more adapters ran than fit"
     return f"requests were held back for {number(found.seconds, 'seconds')} each, up to {number(allowed, 'seconds')} is healthy"
 
 
-def _objective(case: Case) -> float:
+def _objective(case: RuleContext) -> float:
     return case.view.basis.ttft_slo_seconds or case.limit("ttft_slo_seconds")
 
 
-def _engine(case: Case) -> str:
+def _engine(case: RuleContext) -> str:
     """The engine's title, by the plan."""
     name = case.view.plan.engine if case.view.plan else ""
     return next((engine.title for engine in ENGINES if engine.name == name), name or "the engine")
 
 
-def _why(case: Case) -> str:
+def _why(case: RuleContext) -> str:
     """What the engine's own table says of adapter loads."""
     name = case.view.plan.engine if case.view.plan else ""
     told = (

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import SEPARATE, Case, persists, planned, too_early, why
+from rules.judging import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
 from rules.readings import families_of, read
 from rules.rule import Condition
-from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.wording import number, quantity
 
 LIKELY_PERIODS = 2
@@ -28,14 +28,14 @@ MOVED = 0.25
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll say nothing of the time between two polls: `likely` at most (METRICS trap 15)."""
 
-_COUNTS: dict[Condition, Callable[[Slice], bool]] = {
+_COUNTS: dict[Condition, Callable[[BinnedWindow], bool]] = {
     Condition.ANY: lambda one: True,
     Condition.SERVING: lambda one: bool(one.rps or one.in_system),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BandThresholds:
     """The limits of one rule for one tier; None where it has none on that side."""
 
     below: float | None
@@ -44,7 +44,7 @@ class Limits:
     critical_above: float | None
 
     @classmethod
-    def of(cls, case: Case) -> Limits:
+    def from_context(cls, case: RuleContext) -> BandThresholds:
         names = ("below", "above", "critical_below", "critical_above")
         return cls(**{name: case.limit(name) if name in case.rule.thresholds else None for name in names})
 
@@ -68,7 +68,7 @@ def _outside(value: float, below: float | None, above: float | None) -> bool:
     return (below is not None and value < below) or (above is not None and value > above)
 
 
-def judge_band(case: Case) -> Answer:
+def judge_band(case: RuleContext) -> RuleResult:
     """The rule's signal over the minutes that count, against its limits."""
     gap = _cannot(case)
     if gap is not None:
@@ -78,8 +78,8 @@ def judge_band(case: Case) -> Answer:
     if isinstance(found, Missing):
         return case.unknown(found.gap, found.text or f"{case.rule.signal} is not known")
     if "minimum_requests" in case.rule.thresholds and found.n < case.limit("minimum_requests"):
-        return case.too_few(found.n, case.limit("minimum_requests"))
-    limits = Limits.of(case)
+        return case.too_few_requests(found.n, case.limit("minimum_requests"))
+    limits = BandThresholds.from_context(case)
     if found.value is None:
         return _by_bounds(case, found, limits)
     status = limits.status(found.value)
@@ -100,7 +100,9 @@ def judge_band(case: Case) -> Answer:
         return _verdict(
             case, found, Status.OK, Certainty.CERTAIN, limits, f"; outside in at most one of its {case.periods_word}"
         )
-    if status is Status.CRITICAL and not persists(last, each, lambda value: limits.status(value) is Status.CRITICAL):
+    if status is Status.CRITICAL and not is_persistent(
+        last, each, lambda value: limits.status(value) is Status.CRITICAL
+    ):
         status = Status.WARNING
     certainty = _certainty(case, counted, found, status, limits) if outside >= SEPARATE else Certainty.LIKELY
     moved = abs(last - found.value) > MOVED * abs(found.value)
@@ -108,47 +110,49 @@ def judge_band(case: Case) -> Answer:
     return _verdict(case, found, status, certainty, limits, remark)
 
 
-def _cannot(case: Case) -> Unknown | None:
+def _cannot(case: RuleContext) -> Unknown | None:
     """Why the rule does not apply: no plan for it, nothing seen, or no minute that counts."""
-    if case.rule.needs and not planned(case.view, case.rule.needs):
+    if case.rule.needs and not read_plan_value(case.view, case.rule.needs):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(one.window.covered_seconds > 0 for one in case.slices):
-        return case.unknown(why(case.slices, windows.EVERYTHING), "nothing was seen in this time")
+        return case.unknown(worst_gap(case.slices, windows.EVERYTHING), "nothing was seen in this time")
     if not _counted(case, case.slices):
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     return None
 
 
-def _counted(case: Case, slices: Sequence[Slice]) -> tuple[Slice, ...]:
+def _counted(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     return tuple(one for one in slices if _COUNTS[case.rule.condition](one))
 
 
-def _read(case: Case, slices: Sequence[Slice]) -> SignalValue:
+def _read(case: RuleContext, slices: Sequence[BinnedWindow]) -> SignalValue:
     signal = BY_NAME[case.rule.signal]
-    return read(signal, windows.add_of((one.window for one in slices), families_of(signal)), case.view.basis)
+    return read(signal, windows.sum_families((one.window for one in slices), families_of(signal)), case.view.basis)
 
 
-def _value(case: Case, slices: Sequence[Slice]) -> float | None:
+def _value(case: RuleContext, slices: Sequence[BinnedWindow]) -> float | None:
     found = _read(case, slices) if slices else None
     return found.value if isinstance(found, Reading) else None
 
 
-def _certainty(case: Case, counted: Sequence[Slice], found: Reading, status: Status, limits: Limits) -> Certainty:
+def _certainty(
+    case: RuleContext, counted: Sequence[BinnedWindow], found: Reading, status: Status, limits: BandThresholds
+) -> Certainty:
     """A mean that persists is certain; a quantile only if its bucket's edge is outside too, a plain poll never."""
     if any(one.window.sampled & POLLED & set(one.window.gauges) for one in counted) and _polled(case):
         return Certainty.LIKELY
-    if BY_NAME[case.rule.signal].how is How.QUANTILE:
+    if BY_NAME[case.rule.signal].how is SignalKind.QUANTILE:
         return Certainty.CERTAIN if limits.surely(found, status) else Certainty.LIKELY
     return Certainty.CERTAIN
 
 
-def _polled(case: Case) -> bool:
+def _polled(case: RuleContext) -> bool:
     return case.rule.signal == "gpu_utilization"
 
 
-def _by_bounds(case: Case, found: Reading, limits: Limits) -> Answer:
+def _by_bounds(case: RuleContext, found: Reading, limits: BandThresholds) -> RuleResult:
     """Where only bounds are known: outside if both are, within if both are, else not to be told."""
     for status in (Status.CRITICAL, Status.WARNING):
         if limits.surely(found, status):
@@ -161,15 +165,15 @@ def _by_bounds(case: Case, found: Reading, limits: Limits) -> Answer:
 
 
 def _verdict(
-    case: Case, found: Reading, status: Status, certainty: Certainty, limits: Limits, remark: str = ""
-) -> Answer:
+    case: RuleContext, found: Reading, status: Status, certainty: Certainty, limits: BandThresholds, remark: str = ""
+) -> RuleResult:
     shown = quantity(found, case.rule.unit) if found.value is None else number(found.value, case.rule.unit)
     sentence = f"{case.rule.about} {shown}: {_healthy(limits, case.rule.unit)}{remark}"
     expected = Reading(value=None, low=limits.below or 0.0, high=limits.above, n=found.n)
     return case.verdict(status, certainty, found, expected, sentence)
 
 
-def _healthy(limits: Limits, unit: str) -> str:
+def _healthy(limits: BandThresholds, unit: str) -> str:
     if limits.below is not None and limits.above is not None:
         return f"{number(limits.below, unit)} to {number(limits.above, unit)} is healthy"
     if limits.above is not None:

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rules.judging import Case
+from rules.judging import RuleContext
 from rules.signals import Gap, Reading
 from rules.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.starts import Timing
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.wording import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class StartQuantile:
     """A start of the hold, or the mean of several of one replica within one minute: its seconds at least."""
 
     replica: str | None
@@ -28,7 +28,7 @@ class Counted:
     count: float
 
 
-def judge_cold_start(case: Case) -> Answer:
+def judge_cold_start(case: RuleContext) -> RuleResult:
     """The slowest start of the hold above the planned lead."""
     planned = case.view.plan.cold_start_seconds if case.view.plan else None
     if planned is None:
@@ -63,11 +63,11 @@ _RECENT = (Timing.POD, Timing.UNREADY, Timing.PROCESS)
 """Starts of the hold are judged one by one where they have a value or a lower bound that is not the engine's word."""
 
 
-def _known(case: Case) -> tuple[StartQuantiles, ...]:
+def _known(case: RuleContext) -> tuple[StartQuantiles, ...]:
     return tuple(one for one in quantiles_by_timing(case.starts) if one.timing is not Timing.ENGINE)
 
 
-def _of_all_known(case: Case, known: StartQuantiles, planned: float) -> Answer:
+def _of_all_known(case: RuleContext, known: StartQuantiles, planned: float) -> RuleResult:
     """The P95 of all starts of a kind that are known of the tier: what is wrong with a lead does not end with the hour of one
     start."""
     allowed, slow, proven = planned * case.limit("factor"), known.p95_seconds, known.proven_seconds
@@ -101,18 +101,18 @@ def _known_word(known: StartQuantiles) -> str:
     return f"Of {known.count} starts {how} 95% took at most {took}"
 
 
-def _starts(case: Case, timing: Timing) -> tuple[Counted, ...]:
+def _starts(case: RuleContext, timing: Timing) -> tuple[StartQuantile, ...]:
     """The starts of the hold with this timing. Windows count those from process start to ready, of every replica."""
     if timing is not Timing.PROCESS:
         since = case.now - case.rule.window_seconds
         return tuple(
-            Counted(replica=one.replica, seconds=one.seconds.low or 0.0, count=1.0)
+            StartQuantile(replica=one.replica, seconds=one.seconds.low or 0.0, count=1.0)
             for one in case.starts
             if one.source is timing and one.t > since
         )
     found = [(s.replica, s.window.counters) for s in case.slices if s.window.counters.get("cold_starts", 0.0) > 0]
     return tuple(
-        Counted(
+        StartQuantile(
             replica=replica,
             seconds=counters.get("cold_start_seconds", 0.0) / counters["cold_starts"],
             count=counters["cold_starts"],
@@ -121,13 +121,13 @@ def _starts(case: Case, timing: Timing) -> tuple[Counted, ...]:
     )
 
 
-def _as_told(case: Case) -> dict[str | None, float]:
+def _as_told(case: RuleContext) -> dict[str | None, float]:
     """What engines say of their own start, by replica, as it stands at the end."""
     gauges = [(s.replica, s.window.gauges.get("engine_startup_seconds")) for s in case.slices]
     return {replica: gauge.maximum for replica, gauge in gauges if gauge is not None and gauge.maximum > 0}
 
 
-def _verdict(case: Case, starts: tuple[Counted, ...], timing: Timing, planned: float) -> Answer:
+def _verdict(case: RuleContext, starts: tuple[StartQuantile, ...], timing: Timing, planned: float) -> RuleResult:
     allowed = planned * case.limit("factor")
     count = math.fsum(one.count for one in starts)
     mean = math.fsum(one.seconds * one.count for one in starts) / count
@@ -148,7 +148,7 @@ def _verdict(case: Case, starts: tuple[Counted, ...], timing: Timing, planned: f
     return case.verdict(Status.WARNING, Certainty.CERTAIN, observed, expected, sentence)
 
 
-def _by_engine(case: Case, told: dict[str | None, float], planned: float) -> Answer:
+def _by_engine(case: RuleContext, told: dict[str | None, float], planned: float) -> RuleResult:
     """The engine's own clock starts after container and interpreter: above the plan is proof, below it is none."""
     replica, seconds = max(told.items(), key=lambda item: item[1])
     late = seconds > planned * case.limit("factor")
@@ -162,7 +162,7 @@ def _by_engine(case: Case, told: dict[str | None, float], planned: float) -> Ans
     return case.verdict(status, certainty, observed, expected, sentence)
 
 
-def _measured(case: Case) -> str:
+def _measured(case: RuleContext) -> str:
     """What is known where nothing is planned: the whole where it was timed, else the part that took longest."""
     known = _known(case)
     if known:

@@ -18,14 +18,14 @@ from rules import windows
 from rules.bounds import CONFIDENCE, binomial_lower_bound
 from rules.capacity import Capacity
 from rules.catalogue import BY_NAME
-from rules.judging import LIKELY_CONFIDENCE, Case, persists, too_early
+from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.projections import Projection
 from rules.readings import families_of, read
 from rules.replica_count import Margin, margin_of, replica_count
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.wording import number
 
 NO_FORECAST = "no forecast is made yet"
@@ -78,7 +78,7 @@ class Supply:
         return replica_count(rps, self.capacity, self.margin).replicas
 
 
-def judge_demand(case: Case) -> Answer:
+def judge_demand(case: RuleContext) -> RuleResult:
     """Arriving requests against what the ready and the planned replicas may take; else the forecast at the lead.
 
     More than the ready replicas may take is a warning; more than the planned ones could as well, critical. Certain when
@@ -96,7 +96,7 @@ def judge_demand(case: Case) -> Answer:
     if isinstance(whole, Missing):
         return case.unknown(whole.gap, whole.text or "arriving requests are not known")
     if whole.n < case.limit("minimum_requests"):
-        return _forecast(case, supply, whole) or case.too_few(whole.n, case.limit("minimum_requests"))
+        return _forecast(case, supply, whole) or case.too_few_requests(whole.n, case.limit("minimum_requests"))
     last = _arrivals(case.last_quarter(case.slices))
     if isinstance(last, Missing):
         return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
@@ -111,7 +111,7 @@ def judge_demand(case: Case) -> Answer:
     return _forecast(case, supply, whole) or _fine(case, supply, whole)
 
 
-def _too_early(case: Case, supply: Supply, whole: Arrivals, last: Arrivals) -> Unknown | None:
+def _too_early(case: RuleContext, supply: Supply, whole: Arrivals, last: Arrivals) -> Unknown | None:
     """More than the smaller of the two fleets may take, in too few minutes to say that it lasts."""
 
     def beyond(part: Arrivals) -> bool:
@@ -123,7 +123,7 @@ def _too_early(case: Case, supply: Supply, whole: Arrivals, last: Arrivals) -> U
     return too_early(case, case.slices, last, each, beyond)
 
 
-def _supply(case: Case) -> Supply | None:
+def _supply(case: RuleContext) -> Supply | None:
     plan, capacity = case.view.plan, case.view.capacity
     if plan is None or capacity is None or capacity.is_lower_bound:
         return None
@@ -135,9 +135,9 @@ def _supply(case: Case) -> Supply | None:
     )
 
 
-def _arrivals(slices: Sequence[Slice]) -> Arrivals | Missing:
+def _arrivals(slices: Sequence[BinnedWindow]) -> Arrivals | Missing:
     signal = SIGNALS["arrival_rps"]
-    total = windows.add_of((one.window for one in slices), families_of(signal))
+    total = windows.sum_families((one.window for one in slices), families_of(signal))
     found = read(signal, total)
     if isinstance(found, Missing):
         return found
@@ -153,7 +153,7 @@ def _arrivals(slices: Sequence[Slice]) -> Arrivals | Missing:
 
 
 def _beyond(
-    case: Case, supply: Supply, ends: tuple[Arrivals, Arrivals], may_take: Callable[[Arrivals, float], float]
+    case: RuleContext, supply: Supply, ends: tuple[Arrivals, Arrivals], may_take: Callable[[Arrivals, float], float]
 ) -> Certainty | None:
     """How sure it is that more arrived than `may_take` (of arrivals, and what each replica takes), over the hold and at its end
     (`ends`); None where it did not. Certain only above the upper bound of what a replica takes."""
@@ -162,15 +162,15 @@ def _beyond(
     usable, at_most = supply.usable, supply.at_most
     if whole.best <= may_take(whole, usable):
         return None
-    if not persists(last, each, lambda part: part.best > may_take(part, usable)):
+    if not is_persistent(last, each, lambda part: part.best > may_take(part, usable)):
         return None
     certain = at_most is not None and whole.surely(may_take(whole, at_most))
     return Certainty.CERTAIN if certain else Certainty.LIKELY
 
 
 def _exceeded(
-    case: Case, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
-) -> Answer:
+    case: RuleContext, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
+) -> RuleResult:
     """Critical where not even the planned fleet could, unless only the ready one is sure to be too small."""
     sure = Certainty.CERTAIN
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
@@ -189,12 +189,12 @@ def _exceeded(
     return _verdict(case, Status.CRITICAL if both else Status.WARNING, certainty, supply, whole, "; ".join(parts))
 
 
-def _forecast(case: Case, supply: Supply, whole: Arrivals) -> Answer | None:
+def _forecast(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
     """What the forecast says of the time until new replicas could be ready; None where it says nothing bad."""
     projection = case.projection
     if projection is None or supply.planned is None or _standing(case, projection)[0] is not Status.OK:
         return None
-    point = next((one for one in projection.ahead(case.now) if one.q95 > supply.planned_rps), None)
+    point = next((one for one in projection.points_until(case.now) if one.q95 > supply.planned_rps), None)
     if point is None:
         return None
     short = supply.needed(point.q95) - supply.planned
@@ -208,7 +208,7 @@ def _forecast(case: Case, supply: Supply, whole: Arrivals) -> Answer | None:
     return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence)
 
 
-def _fine(case: Case, supply: Supply, whole: Arrivals) -> Answer:
+def _fine(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult:
     sentence = f"{number(whole.best, 'per_second')} arrive, {_may_take(supply, whole)}"
     return _verdict(case, Status.OK, Certainty.CERTAIN, supply, whole, sentence)
 
@@ -219,14 +219,14 @@ def _may_take(supply: Supply, whole: Arrivals) -> str:
 
 
 def _verdict(
-    case: Case, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, sentence: str
-) -> Answer:
+    case: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, sentence: str
+) -> RuleResult:
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = Reading(value=None, low=0.0, high=whole.ready * supply.usable, n=whole.n)
     return case.verdict(status, certainty, observed, expected, sentence)
 
 
-def judge_forecast(case: Case) -> Answer:
+def judge_forecast(case: RuleContext) -> RuleResult:
     """Whether the forecast kept its 95 % quantile lately, and beat the naive method; unknown while none is made.
 
     Certain when the one-sided 99.9 % lower bound of the share of targets above the quantile exceeds what is allowed,
@@ -235,7 +235,7 @@ def judge_forecast(case: Case) -> Answer:
     projection = case.projection
     if projection is None:
         return case.unknown(Gap.TOO_FEW_REQUESTS, NO_FORECAST)
-    if not projection.ahead(case.now):
+    if not projection.points_until(case.now):
         age = (case.now - projection.made_at) / 60
         return case.unknown(Gap.STALE, f"the forecast was made {age:.0f} min ago and does not reach until now")
     needed = case.limit("minimum_forecasts")
@@ -249,7 +249,7 @@ def judge_forecast(case: Case) -> Answer:
     return case.verdict(status, certainty, observed, expected, sentence)
 
 
-def _standing(case: Case, projection: Projection) -> tuple[Status, Certainty, str]:
+def _standing(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
     """Whether a projection is degraded, how surely, and in words: of too few forecasts nothing bad is known."""
     wrong: list[tuple[Certainty, str]] = []
     shown = (
@@ -277,6 +277,6 @@ def _standing(case: Case, projection: Projection) -> tuple[Status, Certainty, st
     return Status.WARNING, wrong[0][0], sentence[0].upper() + sentence[1:]
 
 
-def _allowed(case: Case, name: str) -> float:
+def _allowed(case: RuleContext, name: str) -> float:
     """A threshold of ForecastDegraded: DemandExceedsCapacity asks whether a forecast stands by the same."""
     return BY_NAME["ForecastDegraded"].limit(name, case.view.limits)

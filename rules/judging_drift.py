@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from rules import lengths
 from rules.bounds import CONFIDENCE
 from rules.histograms import Histogram
-from rules.judging import LIKELY_CONFIDENCE, Case, persists, why
-from rules.lengths import OUTPUTS, PROMPTS, Side
-from rules.load_peaks import Peak, busiest
+from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
+from rules.lengths import OUTPUTS, PROMPTS, LimitSide
+from rules.load_peaks import PeakComparison, find_busiest_periods
 from rules.plan import TokenQuantiles, Workload
 from rules.signals import Gap, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.wording import number, quantity
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
@@ -36,12 +36,12 @@ TOWARDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class DriftedQuantile:
     """One quantile away from the plan: by at least `factor`, which is below 1 where it is shorter."""
 
     word: str
     name: str
-    side: Side
+    side: LimitSide
     observed: Reading
     planned: float
     factor: float
@@ -49,21 +49,21 @@ class Moved:
 
     def __str__(self) -> str:
         seen = f"{self.name.upper()} {quantity(self.observed, 'tokens')}, {number(self.planned, 'tokens')} in the plan"
-        if self.side is Side.LONGER:
+        if self.side is LimitSide.LONGER:
             return f"{self.word} are at least {self.factor:.1f}x as long as planned ({seen})"
         return f"{self.word} are at most {self.factor:.2g}x as long as planned ({seen})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DriftComparison:
     """What was compared: quantiles that moved, and how many could be compared at all."""
 
-    moved: tuple[Moved, ...]
+    moved: tuple[DriftedQuantile, ...]
     compared: int
     requests: float
 
 
-def judge_drift(case: Case) -> Answer:
+def judge_drift(case: RuleContext) -> RuleResult:
     """Lengths and peak of the traffic against the plan's workload, in both directions; of one family, only longer ones."""
     workload = case.view.plan.workload if case.view.plan else None
     rows = [row for row in LENGTHS if case.rule.family in ("", row[1])]
@@ -71,19 +71,19 @@ def judge_drift(case: Case) -> Answer:
     if workload is None or missing is not None:
         return missing or case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
     found = _lengths(case, workload, rows)
-    peak = None if case.rule.family else busiest(case)
+    peak = None if case.rule.family else find_busiest_periods(case)
     if found.compared == 0 and peak is None:
         return _nothing_to_compare(case, rows, found)
     certain = [one for one in found.moved if one.certain]
     if found.moved:
         named = certain or list(found.moved)
         return _moved(case, workload, named, peak, Certainty.CERTAIN if certain else Certainty.LIKELY)
-    if peak is not None and peak.above:
+    if peak is not None and peak.is_above_plan:
         return _peak_moved(case, peak)
     return _as_planned(case, workload, rows, peak)
 
 
-def _cannot(case: Case, workload: Workload | None, rows: Sequence[tuple[str, str, str]]) -> Unknown | None:
+def _cannot(case: RuleContext, workload: Workload | None, rows: Sequence[tuple[str, str, str]]) -> Unknown | None:
     if workload is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
     rates = workload.requests_per_second if not case.rule.family else None
@@ -100,12 +100,12 @@ def _planned(workload: Workload, key: str) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _lengths(case: Case, workload: Workload, rows: Sequence[tuple[str, str, str]]) -> Found:
-    moved: list[Moved] = []
+def _lengths(case: RuleContext, workload: Workload, rows: Sequence[tuple[str, str, str]]) -> DriftComparison:
+    moved: list[DriftedQuantile] = []
     compared, requests = 0, 0.0
     for word, family, key in rows:
         parts, planned = lengths.parts_of(case.slices, family), _planned(workload, key)
-        n = lengths.seen(parts)
+        n = lengths.count_requests(parts)
         requests = max(requests, n)
         if n < case.limit("minimum_requests") or not planned:
             continue
@@ -114,81 +114,89 @@ def _lengths(case: Case, workload: Workload, rows: Sequence[tuple[str, str, str]
         for name, q in QUANTILES:
             one = _moved_one(case, word, family, parts, name, q, only[name]) if name in only else None
             moved.extend([one] if one is not None else [])
-    return Found(moved=tuple(moved), compared=compared, requests=requests)
+    return DriftComparison(moved=tuple(moved), compared=compared, requests=requests)
 
 
 def _moved_one(
-    case: Case, word: str, family: str, parts: tuple[Histogram, ...], name: str, q: float, planned: float
-) -> Moved | None:
+    case: RuleContext, word: str, family: str, parts: tuple[Histogram, ...], name: str, q: float, planned: float
+) -> DriftedQuantile | None:
     """Whether one quantile is surely beyond `factor` on either side, in the whole hold and persistently."""
     factor = case.limit("factor")
     observed = lengths.quantile(parts, q)
-    sides = ((Side.LONGER, planned * factor), (Side.SHORTER, planned / factor))
+    sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
     for side, limit in sides[:1] if case.rule.family else sides:
-        if observed is None or not lengths.beyond_chance(parts, q, limit, side, LIKELY_CONFIDENCE):
+        if observed is None or not lengths.is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
             continue
-        if not lasting(case, family, q, limit, side):
+        if not is_lasting_drift(case, family, q, limit, side):
             continue
-        edge = observed.low if side is Side.LONGER else observed.high
-        return Moved(
+        edge = observed.low if side is LimitSide.LONGER else observed.high
+        return DriftedQuantile(
             word=word,
             name=name,
             side=side,
             observed=observed,
             planned=planned,
             factor=(edge if edge is not None else limit) / planned,
-            certain=lengths.beyond_chance(parts, q, limit, side, CONFIDENCE),
+            certain=lengths.is_significant_quantile(parts, q, limit, side, CONFIDENCE),
         )
     return None
 
 
-def lasting(case: Case, family: str, q: float, limit: float, side: Side) -> bool:
+def is_lasting_drift(case: RuleContext, family: str, q: float, limit: float, side: LimitSide) -> bool:
     """Whether a quantile (0-1) of a family is beyond `limit` in the last quarter and in three separate minutes."""
 
-    def parts(slices: Sequence[Slice]) -> tuple[Histogram, ...] | None:
+    def parts(slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...] | None:
         found = lengths.parts_of(slices, family)
-        return found if lengths.seen(found) > 0 else None
+        return found if lengths.count_requests(found) > 0 else None
 
     each = [parts(group) for group in case.periods(case.slices)]
-    return persists(parts(case.last_quarter(case.slices)), each, lambda one: lengths.is_beyond(one, q, limit, side))
+    return is_persistent(
+        parts(case.last_quarter(case.slices)), each, lambda one: lengths.exceeds_limit(one, q, limit, side)
+    )
 
 
-def _nothing_to_compare(case: Case, rows: Sequence[tuple[str, str, str]], found: Found) -> Unknown:
+def _nothing_to_compare(case: RuleContext, rows: Sequence[tuple[str, str, str]], found: DriftComparison) -> Unknown:
     if found.requests > 0 and found.requests < case.limit("minimum_requests"):
-        return case.too_few(found.requests, case.limit("minimum_requests"))
+        return case.too_few_requests(found.requests, case.limit("minimum_requests"))
     if found.requests > 0:
         return case.unknown(
             Gap.NOT_IN_PLAN, "the plan's workload does not say how long the requests are that were seen"
         )
     words = " or ".join(word for word, _, _ in rows)
-    gap = why(case.slices, rows[0][1])
+    gap = worst_gap(case.slices, rows[0][1])
     if any(row[1] in one.window.histograms for one in case.slices for row in rows):
         gap = Gap.NO_TRAFFIC
     return case.unknown(gap, f"no lengths of {words} were seen")
 
 
-def _moved(case: Case, workload: Workload, moved: Sequence[Moved], peak: Peak | None, certainty: Certainty) -> Verdict:
-    first: dict[str, Moved] = {}
+def _moved(
+    case: RuleContext,
+    workload: Workload,
+    moved: Sequence[DriftedQuantile],
+    peak: PeakComparison | None,
+    certainty: Certainty,
+) -> Verdict:
+    first: dict[str, DriftedQuantile] = {}
     for one in moved:
         first.setdefault(one.word, one)
     worst = max(moved, key=lambda one: max(one.factor, 1 / one.factor if one.factor > 0 else 1.0))
     told = " and ".join(str(one) for one in first.values())
     towards = _archetype(workload, tuple(first.values())) if not case.rule.family else ""
-    also = f"; {peak}" if peak is not None and peak.above else ""
+    also = f"; {peak}" if peak is not None and peak.is_above_plan else ""
     sentence = f"{told[0].upper()}{told[1:]}{also}{towards}"
     expected = Reading(value=worst.planned, low=worst.planned, high=worst.planned, n=worst.observed.n)
     return case.verdict(Status.WARNING, certainty, worst.observed, expected, sentence)
 
 
-def _archetype(workload: Workload, moved: Sequence[Moved]) -> str:
-    longer = frozenset(one.word for one in moved if one.side is Side.LONGER)
+def _archetype(workload: Workload, moved: Sequence[DriftedQuantile]) -> str:
+    longer = frozenset(one.word for one in moved if one.side is LimitSide.LONGER)
     towards = TOWARDS.get(longer, "")
     if workload.archetype is None or towards in ("", workload.archetype):
         return ""
     return f": the traffic moves from {workload.archetype} towards {towards}"
 
 
-def _peak_moved(case: Case, peak: Peak) -> Verdict:
+def _peak_moved(case: RuleContext, peak: PeakComparison) -> Verdict:
     found = case.verdict(
         Status.WARNING,
         Certainty.CERTAIN if peak.certain else Certainty.LIKELY,
@@ -199,7 +207,9 @@ def _peak_moved(case: Case, peak: Peak) -> Verdict:
     return replace(found, unit="per_second")
 
 
-def _as_planned(case: Case, workload: Workload, rows: Sequence[tuple[str, str, str]], peak: Peak | None) -> Verdict:
+def _as_planned(
+    case: RuleContext, workload: Workload, rows: Sequence[tuple[str, str, str]], peak: PeakComparison | None
+) -> Verdict:
     """What is not seen to be away from the plan; `likely` where a bucket is too wide to say that it is as planned."""
     factor, told, close = case.limit("factor"), [], True
     observed: Reading | None = None
@@ -227,5 +237,5 @@ def _as_planned(case: Case, workload: Workload, rows: Sequence[tuple[str, str, s
     )
 
 
-def _counts(case: Case, name: str) -> bool:
+def _counts(case: RuleContext, name: str) -> bool:
     return not case.rule.family or name == "p99"

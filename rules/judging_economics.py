@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from rules import windows
 from rules.catalogue_configuration import SUSPICION
-from rules.judging import Case, persists, too_early
+from rules.judging import RuleContext, is_persistent, too_early
 from rules.plan import Speculation
-from rules.readings import families_of, level, ratio, read
+from rules.readings import families_of, mean_level, ratio, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
-from rules.slices import Slice
-from rules.verdicts import Action, Answer, Certainty, Status
+from rules.slices import BinnedWindow
+from rules.verdicts import Action, Certainty, RuleResult, Status
 from rules.windows import Window
 from rules.wording import number
 
@@ -32,7 +32,7 @@ _FAMILIES = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class SpeculationRounds:
     """Speculation in some slices: `rounds` of `drafted` tokens each on average yielded `tokens` each, bonus token included.
 
     `exact` says that counters tell it; averages that the engine prints itself are bounded by nothing.
@@ -49,7 +49,7 @@ class Rounds:
         return self.speed_up >= 1.0
 
 
-def judge_economics(case: Case) -> Answer:
+def judge_economics(case: RuleContext) -> RuleResult:
     """Speed-up below the break-even, and acceptance that is too good to be true."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
@@ -72,7 +72,7 @@ def judge_economics(case: Case) -> Answer:
     return _judged(case, planned, found, total)
 
 
-def _unpriced(case: Case, accepted: Reading) -> Answer:
+def _unpriced(case: RuleContext, accepted: Reading) -> RuleResult:
     """Without the plan's step times; a suspicion that is over must be seen to be over."""
     text = "the plan's speculation has no draft_step_seconds and verify_step_seconds to reckon with"
     told = f"acceptance is {number(accepted.value or 0.0, 'ratio')}"
@@ -85,7 +85,7 @@ def _unpriced(case: Case, accepted: Reading) -> Answer:
     return case.unknown(Gap.NOT_IN_PLAN, f"{text}; {told}")
 
 
-def _judged(case: Case, planned: Speculation, found: Rounds, total: Window) -> Answer:
+def _judged(case: RuleContext, planned: Speculation, found: SpeculationRounds, total: Window) -> RuleResult:
     least = case.limit("break_even")
     status, certainty = Status.OK, Certainty.CERTAIN if found.exact else Certainty.LIKELY
     if found.speed_up < least:
@@ -94,7 +94,7 @@ def _judged(case: Case, planned: Speculation, found: Rounds, total: Window) -> A
         early = too_early(case, case.slices, last, each, lambda part: part.speed_up < least)
         if early is not None:
             return early
-        if persists(last, each, lambda part: part.speed_up < least):
+        if is_persistent(last, each, lambda part: part.speed_up < least):
             status = Status.WARNING
     observed = Reading(value=found.speed_up, low=None, high=None, n=found.rounds)
     if found.exact:
@@ -103,17 +103,17 @@ def _judged(case: Case, planned: Speculation, found: Rounds, total: Window) -> A
     return case.verdict(status, certainty, observed, expected, _sentence(planned, found, total))
 
 
-def _sum(slices: Sequence[Slice]) -> Window:
+def _sum(slices: Sequence[BinnedWindow]) -> Window:
     """Only what speculation is read from is added up."""
-    return windows.add_of((one.window for one in slices), _FAMILIES)
+    return windows.sum_families((one.window for one in slices), _FAMILIES)
 
 
-def _known(slices: Sequence[Slice], planned: Speculation) -> Rounds | None:
+def _known(slices: Sequence[BinnedWindow], planned: Speculation) -> SpeculationRounds | None:
     found = _rounds(slices, planned)
     return None if isinstance(found, Missing) else found
 
 
-def _rounds(slices: Sequence[Slice], planned: Speculation) -> Rounds | Missing:
+def _rounds(slices: Sequence[BinnedWindow], planned: Speculation) -> SpeculationRounds | Missing:
     """Tokens a round as measured, and the speed-up they give over decoding one token a step."""
     if not slices:
         return Missing(gap=Gap.SCRAPE_FAILED)
@@ -124,18 +124,18 @@ def _rounds(slices: Sequence[Slice], planned: Speculation) -> Rounds | Missing:
     drafted = ratio(total, "spec_draft_tokens", "spec_drafts")
     exact = isinstance(drafted, Reading) and drafted.low is not None and tokens.low == tokens.value
     if isinstance(drafted, Missing):
-        drafted = level(total, "spec_steps")
+        drafted = mean_level(total, "spec_steps")
     length = drafted.value if isinstance(drafted, Reading) and drafted.value else float(planned.draft_tokens)
     speed_up = speculation_speed_up(
         tokens.value, length, planned.draft_step_seconds or 0.0, planned.verify_step_seconds or 1.0
     )
-    return Rounds(rounds=tokens.n, drafted=length, tokens=tokens.value, exact=exact, speed_up=speed_up)
+    return SpeculationRounds(rounds=tokens.n, drafted=length, tokens=tokens.value, exact=exact, speed_up=speed_up)
 
 
-def _sentence(planned: Speculation, found: Rounds, total: Window) -> str:
+def _sentence(planned: Speculation, found: SpeculationRounds, total: Window) -> str:
     verdict = "speculation pays" if found.pays else "speculation loses"
     cost = (planned.draft_step_seconds or 0.0) / (planned.verify_step_seconds or 1.0)
-    running = level(total, "requests_running")
+    running = mean_level(total, "requests_running")
     batch = f", {running.value or 0.0:.2g} requests running a replica" if isinstance(running, Reading) else ""
     return (
         f"A round of {found.drafted:.2g} drafted tokens yields {found.tokens:.2f} tokens and takes as long as "
@@ -144,7 +144,7 @@ def _sentence(planned: Speculation, found: Rounds, total: Window) -> str:
     )
 
 
-def _break_even(found: Rounds, cost: float) -> str:
+def _break_even(found: SpeculationRounds, cost: float) -> str:
     """The per-token acceptance from which on drafting so many tokens pays: a + a^2 + ... + a^k = k x cost."""
     drafts = max(1, round(found.drafted))
     if cost >= 1:
@@ -156,7 +156,7 @@ def _not_running(*, planned: bool) -> str:
     return "no speculation was seen, though the plan has it" if planned else "no speculation is exposed"
 
 
-def _too_perfect(case: Case, accepted: Reading) -> bool:
+def _too_perfect(case: RuleContext, accepted: Reading) -> bool:
     """In many rounds that were counted, and still so at the end; by the best estimate, so never more than likely."""
     if accepted.low is None or accepted.n < case.limit("perfect_rounds"):
         return False
@@ -165,12 +165,12 @@ def _too_perfect(case: Case, accepted: Reading) -> bool:
     return _perfect(case, case.last_quarter(case.slices))
 
 
-def _perfect(case: Case, slices: Sequence[Slice]) -> bool:
+def _perfect(case: RuleContext, slices: Sequence[BinnedWindow]) -> bool:
     found = read(BY_NAME["speculative_acceptance"], _sum(slices)) if slices else None
     return isinstance(found, Reading) and found.low is not None and (found.value or 0.0) >= case.limit("perfect")
 
 
-def _suspicious(case: Case, accepted: Reading) -> Answer:
+def _suspicious(case: RuleContext, accepted: Reading) -> RuleResult:
     sentence = (
         f"{number(accepted.value or 0.0, 'ratio')} of the drafted tokens that were tried are accepted over "
         f"{accepted.n:,.0f} rounds: suspiciously perfect, as repeated text is (a loop, one prompt again and again, a benchmark)"

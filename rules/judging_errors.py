@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from rules import windows
 from rules.bounds import CONFIDENCE
 from rules.catalogue import BY_NAME
-from rules.judging import LIKELY_CONFIDENCE, Case, persists, planned
+from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
 from rules.judging_burn import Promise, judge_promise, nothing_seen
-from rules.judging_tails import beyond_chance
+from rules.judging_tails import is_significant_share
 from rules.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice, TierView
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 
 KINDS: tuple[tuple[str, str, str, str], ...] = (
     (NO_ROOM, "no_room", "no_room_share", "refused for want of room (503)"),
@@ -29,7 +29,7 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
 """Of the refused: the family, the field of `Outcomes`, the threshold, the words; what the fleet can do something about first."""
 
 
-def judge_availability(case: Case) -> Answer:
+def judge_availability(case: RuleContext) -> RuleResult:
     """Failed requests against the promised availability, by the ladder; refused ones are in neither number."""
     promise = _promise(case)
     answer = judge_promise(case, promise)
@@ -45,23 +45,23 @@ def judge_availability(case: Case) -> Answer:
     return replace(answer, sentence=f"{answer.sentence}{remarks}")
 
 
-def allowed_to_fail(view: TierView) -> tuple[float, bool]:
+def allowed_to_fail(view: TierContext) -> tuple[float, bool]:
     """What share of requests may fail, and whether the plan says so; else it is the catalogue's."""
-    said = planned(view, "slo.availability")
+    said = read_plan_value(view, "slo.availability")
     if isinstance(said, float):
         return 1 - said, True
     return BY_NAME["AvailabilityBurn"].limit("allowed_share", view.limits), False
 
 
-def _promise(case: Case) -> Promise:
+def _promise(case: RuleContext) -> Promise:
     allowed, of_plan = allowed_to_fail(case.view)
     whose = "" if of_plan else " (the default: the plan has no slo.availability)"
     return Promise(allowed=allowed, broken=f"failed where {(1 - allowed) * 100:.6g}% are promised to be served{whose}")
 
 
-def _lacking(case: Case) -> Unknown | None:
+def _lacking(case: RuleContext) -> Unknown | None:
     """Why no replica tells failed requests from others; None where one does."""
-    total = windows.add_of((one.window for one in case.slices), READ)
+    total = windows.sum_families((one.window for one in case.slices), READ)
     found = outcomes(total)
     if not isinstance(found, Missing):
         return None
@@ -70,7 +70,7 @@ def _lacking(case: Case) -> Unknown | None:
     return case.unknown(found.gap, text)
 
 
-def _remarks(case: Case) -> str:
+def _remarks(case: RuleContext) -> str:
     """What a reader should know of the counts: why they prove nothing, or that one of the two kinds is not there."""
     each = [found for one in case.slices if not isinstance(found := outcomes(one.window), Missing)]
     doubts = [one.doubt for one in each if one.doubt]
@@ -97,14 +97,14 @@ class Refusals:
         return self.refused / self.asked if self.asked > 0 else 0.0
 
 
-def judge_refused(case: Case) -> Answer:
+def judge_refused(case: RuleContext) -> RuleResult:
     """The share of requests that were refused, each kind against its own limit; the worse of the two."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     told_of = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.slices)]
     if not told_of:
-        total = windows.add_of((one.window for one in case.slices), READ)
-        several = [total.why_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
+        total = windows.sum_families((one.window for one in case.slices), READ)
+        several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
         gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
     lacking = _lacking(case)
@@ -118,27 +118,27 @@ def judge_refused(case: Case) -> Answer:
     return told[0] if told else answers[0]
 
 
-def _kind(case: Case, field: str, threshold: str, words: str) -> Answer:
+def _kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
     limit, needed = case.limit(threshold), case.limit("minimum_requests")
     total = _refusals(case.slices, field)
     if total is None or total.asked <= 0:
         return case.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
     if total.asked < needed:
-        return case.too_few(total.asked, needed)
-    if not beyond_chance(total.refused, total.asked, total.asked, limit, LIKELY_CONFIDENCE):
+        return case.too_few_requests(total.asked, needed)
+    if not is_significant_share(total.refused, total.asked, total.asked, limit, LIKELY_CONFIDENCE):
         return _refused_verdict(case, total, Status.OK, Certainty.CERTAIN, limit, words)
     last = _refusals(case.last_quarter(case.slices), field)
     if last is None or last.asked < needed / 4:
-        return case.too_few(last.asked if last else 0.0, needed / 4, " in the last quarter of the time")
+        return case.too_few_requests(last.asked if last else 0.0, needed / 4, " in the last quarter of the time")
     each = (_refusals(group, field) for group in case.periods(case.slices))
-    if not persists(last, each, lambda part: part.share > limit):
+    if not is_persistent(last, each, lambda part: part.share > limit):
         return _refused_verdict(case, total, Status.OK, Certainty.CERTAIN, limit, words, ", but not in all that time")
-    surely = not total.doubtful and beyond_chance(total.refused, total.asked, total.asked, limit, CONFIDENCE)
+    surely = not total.doubtful and is_significant_share(total.refused, total.asked, total.asked, limit, CONFIDENCE)
     status = Status.CRITICAL if last.share > case.limit("critical_share") else Status.WARNING
     return _refused_verdict(case, total, status, Certainty.CERTAIN if surely else Certainty.LIKELY, limit, words)
 
 
-def _refusals(slices: Iterable[Slice], field: str) -> Refusals | None:
+def _refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
     """Requests refused in these slices; None where none of them tells."""
     each: list[Outcomes] = []
     for one in slices:
@@ -155,7 +155,7 @@ def _refusals(slices: Iterable[Slice], field: str) -> Refusals | None:
 
 
 def _refused_verdict(
-    case: Case, total: Refusals, status: Status, certainty: Certainty, limit: float, words: str, remark: str = ""
+    case: RuleContext, total: Refusals, status: Status, certainty: Certainty, limit: float, words: str, remark: str = ""
 ) -> Verdict:
     observed = Reading(value=total.share, low=total.share, high=total.share, n=total.asked)
     expected = Reading(value=None, low=0.0, high=limit, n=total.asked)

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from rules import windows
 from rules.bounds import poisson_lower_bound
-from rules.judging import Case, comparable, persists, supports_certain, why
+from rules.judging import RuleContext, is_persistent, select_comparable, supports_certain, worst_gap
 from rules.readings import ratio
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice, by_bin
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow, group_by_load_bin
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class EventCount:
     """Events, the requests that finished meanwhile, and the replica-seconds in which the events could be seen."""
 
     events: float
@@ -37,27 +37,27 @@ class Count:
         return poisson_lower_bound(self.events) > limit * max(1.0, self.finished)
 
 
-def count(slices: Iterable[Slice]) -> Count:
+def count(slices: Iterable[BinnedWindow]) -> EventCount:
     """The events of slices in which they were seen."""
     seen = [s.window for s in slices if EVENTS in s.window.counters and REQUESTS in s.window.counters]
-    return Count(
+    return EventCount(
         events=sum(w.counters[EVENTS] for w in seen),
         finished=sum(w.counters[REQUESTS] for w in seen),
         seconds=sum(w.seconds_of(EVENTS) for w in seen),
     )
 
 
-def judge_event_ratio(case: Case) -> Answer:
+def judge_event_ratio(case: RuleContext) -> RuleResult:
     """Preemptions per finished request against the guide's two limits, at any load."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    found = ratio(windows.add(s.window for s in case.slices), EVENTS, REQUESTS)
+    found = ratio(windows.sum_windows(s.window for s in case.slices), EVENTS, REQUESTS)
     total = count(case.slices)
     if isinstance(found, Missing) and total.events <= 0:
         return case.unknown(found.gap, f"no {case.rule.signal}")
     warning, critical = case.limit("warning"), case.limit("critical")
     if total.finished < case.limit("minimum_requests") and not total.surely_exceeds(warning):
-        return case.too_few(total.finished, case.limit("minimum_requests"))
+        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
     status, certainty = _status(case, case.slices, warning)
     if isinstance(status, Unknown):
         return status
@@ -67,14 +67,14 @@ def judge_event_ratio(case: Case) -> Answer:
     return case.verdict(status, certainty, found, expected, _fixed_sentence(case, total, status))
 
 
-def judge_excess(case: Case) -> Answer:
+def judge_excess(case: RuleContext) -> RuleResult:
     """Preemptions per finished request above the benchmark's at equal load by more than the allowed points."""
-    found = comparable(case, (EVENTS, REQUESTS))
+    found = select_comparable(case, (EVENTS, REQUESTS))
     if isinstance(found, Unknown):
         return found
     planned = supported = 0.0
-    used: list[Slice] = []
-    for bin, one in by_bin(found.slices, found.curve).items():
+    used: list[BinnedWindow] = []
+    for bin, one in group_by_load_bin(found.slices, found.curve).items():
         wanted = found.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
         if wanted is None:
             continue
@@ -86,7 +86,7 @@ def judge_excess(case: Case) -> Answer:
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric} at this load")
     total = count(used)
     if total.finished < case.limit("minimum_requests"):
-        return case.too_few(total.finished, case.limit("minimum_requests"))
+        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
     usual = planned / total.finished
     status, certainty = _status(case, used, usual + case.limit("points"))
     if isinstance(status, Unknown):
@@ -104,22 +104,22 @@ def judge_excess(case: Case) -> Answer:
     )
 
 
-def _status(case: Case, slices: Sequence[Slice], limit: float) -> tuple[Status | Unknown, Certainty]:
+def _status(case: RuleContext, slices: Sequence[BinnedWindow], limit: float) -> tuple[Status | Unknown, Certainty]:
     """Certain by the bound, and only if it was so in the last quarter and in three separate minutes: events cluster."""
     if not count(slices).exceeds(limit):
         return Status.OK, Certainty.CERTAIN
     last = count(case.last_quarter(slices))
     if last.seconds <= 0:
-        reason = why(case.last_quarter(case.slices), EVENTS)
+        reason = worst_gap(case.last_quarter(case.slices), EVENTS)
         return case.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
     each = (count(group) for group in case.periods(slices))
-    certain = count(slices).surely_exceeds(limit) and persists(last, each, lambda part: part.exceeds(limit))
+    certain = count(slices).surely_exceeds(limit) and is_persistent(last, each, lambda part: part.exceeds(limit))
     return Status.WARNING, Certainty.CERTAIN if certain else Certainty.LIKELY
 
 
-def _fixed_sentence(case: Case, total: Count, status: Status) -> str:
+def _fixed_sentence(case: RuleContext, total: EventCount, status: Status) -> str:
     share = f" ({total.events / total.finished:.1%})" if total.finished > 0 else ""
     return (
         f"{total.events:,.0f} preemptions for {total.finished:,.0f} finished requests{share}: healthy is below "

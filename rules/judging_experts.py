@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.engines.registry import ENGINES
-from rules.judging import Case, why
+from rules.judging import RuleContext, worst_gap
 from rules.judging_bands import judge_band
 from rules.signals import BY_NAME, Gap
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Verdict
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Verdict
 
 _BADNESS = {Status.OK: 0, Status.WARNING: 1, Status.CRITICAL: 2}
 
 
-def judge_experts(case: Case) -> Answer:
+def judge_experts(case: RuleContext) -> RuleResult:
     """The balance of each replica over its minutes with enough requests in the batch; the worst replica is told.
 
     Tokens of a small batch fall unevenly by chance alone, so those minutes say nothing.
@@ -29,8 +29,8 @@ def judge_experts(case: Case) -> Answer:
     families = BY_NAME[case.rule.signal].families
     told = [one for one in case.slices if all(family in one.window.counters for family in families)]
     if not told:
-        return case.unknown(why(case.slices, families[0]), _not_told(case))
-    replicas: dict[str | None, list[Slice]] = {}
+        return case.unknown(worst_gap(case.slices, families[0]), _not_told(case))
+    replicas: dict[str | None, list[BinnedWindow]] = {}
     for one in told:
         if _running(one) >= case.limit("minimum_running"):
             replicas.setdefault(one.replica, []).append(one)
@@ -44,7 +44,7 @@ def judge_experts(case: Case) -> Answer:
     return max(verdicts, key=_badness) if verdicts else answers[0]
 
 
-def _running(one: Slice) -> float:
+def _running(one: BinnedWindow) -> float:
     gauge = one.window.gauge("requests_running")
     return gauge.integral / gauge.seconds if gauge is not None else 0.0
 
@@ -54,13 +54,13 @@ def _badness(verdict: Verdict) -> tuple[int, bool, float]:
     return _BADNESS.get(verdict.status, 0), verdict.certainty is Certainty.CERTAIN, -(1.0 if value is None else value)
 
 
-def _named(answer: Answer, replica: str | None) -> Answer:
+def _named(answer: RuleResult, replica: str | None) -> RuleResult:
     if not isinstance(answer, Verdict) or not replica:
         return answer
     return replace(answer, sentence=f"{replica}: {answer.sentence}")
 
 
-def _not_told(case: Case) -> str:
+def _not_told(case: RuleContext) -> str:
     """What the engine's own table says of it, where the plan names the engine."""
     name = case.view.plan.engine if case.view.plan else ""
     family = BY_NAME[case.rule.signal].families[0]

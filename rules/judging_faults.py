@@ -9,23 +9,23 @@ from __future__ import annotations
 import math
 
 from rules import windows
-from rules.judging import Case
+from rules.judging import RuleContext
 from rules.signals import Gap, Reading
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.watched import watched_seconds
 
 BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 """Families whose events come by code too."""
 
 
-def judge_faults(case: Case) -> Answer:
+def judge_faults(case: RuleContext) -> RuleResult:
     """Whether any event was counted in the hold; certain, for events are counted one by one."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family
-    total = windows.add_of((one.window for one in case.slices), (family, BY_CODE.get(family, family)))
+    total = windows.sum_families((one.window for one in case.slices), (family, BY_CODE.get(family, family)))
     if family not in total.counters:
-        return case.unknown(total.why_missing(family), f"{case.rule.about}: not measured here")
+        return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
     count = total.counters[family]
     status = Status.WARNING if count >= case.limit("events") else Status.OK
     where = sorted({one.replica for one in case.slices if one.window.counters.get(family) and one.replica})
@@ -35,11 +35,11 @@ def judge_faults(case: Case) -> Answer:
     return case.verdict(status, Certainty.CERTAIN, observed, Reading(value=0.0, low=0.0, high=0.0, n=count), sentence)
 
 
-def _minutes(case: Case) -> str:
+def _minutes(case: RuleContext) -> str:
     return f"{math.ceil(watched_seconds(case.slices) / windows.MINUTE_SECONDS):d} min"
 
 
-def _codes(case: Case, total: windows.Window) -> str:
+def _codes(case: RuleContext, total: windows.Window) -> str:
     stem = BY_CODE.get(case.rule.family)
     found = {
         name.partition("/")[2]: n for name, n in total.counters.items() if stem and name.startswith(f"{stem}/") and n

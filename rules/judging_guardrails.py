@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from rules import lengths
 from rules.bounds import CONFIDENCE
-from rules.judging import LIKELY_CONFIDENCE, Case, why
-from rules.judging_drift import lasting
+from rules.judging import LIKELY_CONFIDENCE, RuleContext, worst_gap
+from rules.judging_drift import is_lasting_drift
 from rules.judging_runaway import judge_runaway
-from rules.lengths import OUTPUTS, PROMPTS, Side
+from rules.lengths import OUTPUTS, PROMPTS, LimitSide
 from rules.load_peaks import busiest_rate
 from rules.plan import Guardrails
 from rules.signals import Gap, Reading
 from rules.sizing import safe_queue_depth
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.wording import number, quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limited:
+class GuardedQuantity:
     """One limit of the gateway: its words, its key in the plan, what it limits, and the quantile that its headroom is of.
 
     Prompts have theirs of P95 (guide 9.4). Of outputs the guide says "generous but finite": the same headroom, of P99.
@@ -39,8 +39,8 @@ class Limited:
 
 
 LIMITED = (
-    Limited(words="prompt limit", key="max_prompt_tokens", family=PROMPTS, quantile="P95", q=0.95),
-    Limited(words="output limit", key="max_generation_tokens", family=OUTPUTS, quantile="P99", q=0.99),
+    GuardedQuantity(words="prompt limit", key="max_prompt_tokens", family=PROMPTS, quantile="P95", q=0.95),
+    GuardedQuantity(words="output limit", key="max_generation_tokens", family=OUTPUTS, quantile="P99", q=0.99),
 )
 
 
@@ -49,7 +49,7 @@ NOTHING = Reading(value=None, low=0.0, high=None, n=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
+class GuardrailViolation:
     """What is wrong with one limit, how sure that is, and its numbers."""
 
     text: str
@@ -58,12 +58,12 @@ class Complaint:
     expected: Reading
 
 
-def judge_guardrail(case: Case) -> Answer:
+def judge_guardrail(case: RuleContext) -> RuleResult:
     """The guardrail that the row names."""
     return GUARDRAILS[case.rule.metric](case)
 
 
-def _limits(case: Case) -> Answer:
+def _limits(case: RuleContext) -> RuleResult:
     """Input and output limits: missing, too generous to protect, or exceeded by what is seen."""
     guardrails = case.view.plan.guardrails if case.view.plan else None
     if guardrails is None:
@@ -80,33 +80,35 @@ def _limits(case: Case) -> Answer:
     return unknown if unknown is not None else _fitting(case, guardrails)
 
 
-def _complaint(case: Case, guardrails: Guardrails, limited: Limited) -> Complaint | None:
+def _complaint(case: RuleContext, guardrails: Guardrails, limited: GuardedQuantity) -> GuardrailViolation | None:
     """Requests beyond the limit were seen (it is not enforced, or cuts 1 %), or it is too far above what is seen."""
     limit = getattr(guardrails, limited.key)
     parts = lengths.parts_of(case.slices, limited.family)
-    if limit is None or lengths.seen(parts) < case.limit("minimum_requests"):
+    if limit is None or lengths.count_requests(parts) < case.limit("minimum_requests"):
         return None
     headroom = case.limit("most_headroom")
-    for q, at, side in ((0.99, float(limit), Side.LONGER), (limited.q, limit / headroom, Side.SHORTER)):
-        likely = lengths.beyond_chance(parts, q, at, side, LIKELY_CONFIDENCE)
+    for q, at, side in ((0.99, float(limit), LimitSide.LONGER), (limited.q, limit / headroom, LimitSide.SHORTER)):
+        likely = lengths.is_significant_quantile(parts, q, at, side, LIKELY_CONFIDENCE)
         found = lengths.quantile(parts, q)
-        if found is None or not likely or not lasting(case, limited.family, q, at, side):
+        if found is None or not likely or not is_lasting_drift(case, limited.family, q, at, side):
             continue
         shown = (
             f"{number(limit, 'tokens')}, {'P99' if q > 0.95 else 'P95'} of what is seen is {quantity(found, 'tokens')}"
         )
         text = f"The {limited.words} is {shown}"
-        text += ": it is not enforced" if side is Side.LONGER else f": more than {headroom:g}x, so it protects nothing"
-        return Complaint(
+        text += (
+            ": it is not enforced" if side is LimitSide.LONGER else f": more than {headroom:g}x, so it protects nothing"
+        )
+        return GuardrailViolation(
             text=text,
-            certain=lengths.beyond_chance(parts, q, at, side, CONFIDENCE),
+            certain=lengths.is_significant_quantile(parts, q, at, side, CONFIDENCE),
             observed=found,
             expected=Reading(value=None, low=0.0, high=float(limit), n=found.n),
         )
     return None
 
 
-def _would_fit(case: Case, several: Sequence[Limited]) -> str:
+def _would_fit(case: RuleContext, several: Sequence[GuardedQuantity]) -> str:
     """The limits that the guide's headroom gives for what is seen; "" where too little was seen."""
     told = []
     for one in several:
@@ -118,19 +120,19 @@ def _would_fit(case: Case, several: Sequence[Limited]) -> str:
     return f"; by what is seen {' and '.join(told)} would fit" if told else ""
 
 
-def _unseen(case: Case) -> Unknown | None:
+def _unseen(case: RuleContext) -> Unknown | None:
     """Why nothing can be said of limits that are all there."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    n = max(lengths.seen(lengths.parts_of(case.slices, one.family)) for one in LIMITED)
+    n = max(lengths.count_requests(lengths.parts_of(case.slices, one.family)) for one in LIMITED)
     if n >= case.limit("minimum_requests"):
         return None
     if n > 0 or any(one.family in s.window.histograms for s in case.slices for one in LIMITED):
-        return case.too_few(n, case.limit("minimum_requests"))
-    return case.unknown(why(case.slices, PROMPTS), "the engine shows no lengths of requests")
+        return case.too_few_requests(n, case.limit("minimum_requests"))
+    return case.unknown(worst_gap(case.slices, PROMPTS), "the engine shows no lengths of requests")
 
 
-def _fitting(case: Case, guardrails: Guardrails) -> Verdict:
+def _fitting(case: RuleContext, guardrails: Guardrails) -> Verdict:
     told: list[str] = []
     observed, limit = NOTHING, 0.0
     for one in LIMITED:
@@ -149,13 +151,13 @@ def _fitting(case: Case, guardrails: Guardrails) -> Verdict:
     return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence[:1].upper() + sentence[1:])
 
 
-def _verdict(case: Case, texts: Sequence[str], told: Sequence[Complaint], *, certain: bool) -> Verdict:
+def _verdict(case: RuleContext, texts: Sequence[str], told: Sequence[GuardrailViolation], *, certain: bool) -> Verdict:
     observed, expected = (told[0].observed, told[0].expected) if told else (NOTHING, NOTHING)
     certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
     return case.verdict(Status.WARNING, certainty, observed, expected, ". ".join(texts))
 
 
-def _queue_breaker(case: Case) -> Answer:
+def _queue_breaker(case: RuleContext) -> RuleResult:
     """Depth at which load is shed against objective x arrivals (Little's law).
 
     Too deep: the objective is surely broken before anything is shed, at the largest arrivals known, for at night the queue
@@ -182,7 +184,9 @@ def _queue_breaker(case: Case) -> Answer:
     return case.verdict(status, Certainty.CERTAIN, observed, expected, text)
 
 
-def _depth(case: Case, breaker: float, slo: float, most: float, now: float | None) -> tuple[Status, float, float, str]:
+def _depth(
+    case: RuleContext, breaker: float, slo: float, most: float, now: float | None
+) -> tuple[Status, float, float, str]:
     """Status, the depth that breaks the objective, the arrivals it belongs to, and the remark."""
     depth = safe_queue_depth(slo, most)
     if breaker > case.limit("too_deep") * depth:
@@ -195,7 +199,7 @@ def _depth(case: Case, breaker: float, slo: float, most: float, now: float | Non
     return Status.OK, depth, most, ""
 
 
-def _band(case: Case, slo: float, rate: float) -> str:
+def _band(case: RuleContext, slo: float, rate: float) -> str:
     depth = safe_queue_depth(slo, rate)
     low, high = case.limit("low") * depth, case.limit("high") * depth
     least, most = f"{low:,.0f}", f"{high:,.0f}"
@@ -203,15 +207,15 @@ def _band(case: Case, slo: float, rate: float) -> str:
     return f"{fitting} {number(slo, 'seconds')} at {number(rate, 'per_second')}"
 
 
-def _no_arrivals(case: Case) -> Unknown:
+def _no_arrivals(case: RuleContext) -> Unknown:
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if any("requests_finished" in one.window.counters for one in case.slices):
         return case.unknown(Gap.NO_TRAFFIC, "nothing arrived, and the plan has no peak")
-    return case.unknown(why(case.slices, "requests_finished"), "arrivals are not known, and the plan has no peak")
+    return case.unknown(worst_gap(case.slices, "requests_finished"), "arrivals are not known, and the plan has no peak")
 
 
-GUARDRAILS: Mapping[str, Callable[[Case], Answer]] = {
+GUARDRAILS: Mapping[str, Callable[[RuleContext], RuleResult]] = {
     "max_tokens": _limits,
     "queue_breaker": _queue_breaker,
     "ended_by_length": judge_runaway,

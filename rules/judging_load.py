@@ -11,38 +11,38 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rules.catalogue_latency import Shape
-from rules.judging import Case, growing_queues, why, with_levers
+from rules.catalogue_latency import LatencyPattern
+from rules.judging import RuleContext, find_growing_queues, with_levers, worst_gap
 from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.watched import part_seen, scraped_by_the_minute, watched_seconds
 from rules.wording import number
 
-LOAD_WORDS: dict[Shape, str] = {
-    Shape.KNEE: ": more load than replicas take",
-    Shape.TAIL: ": within what replicas take together, it is not the load",
-    Shape.EITHER: "",
+LOAD_WORDS: dict[LatencyPattern, str] = {
+    LatencyPattern.KNEE: ": more load than replicas take",
+    LatencyPattern.TAIL: ": within what replicas take together, it is not the load",
+    LatencyPattern.EITHER: "",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overload:
+class ReplicaOverload:
     """A replica beyond the benchmark: when, in how many minutes (hours), whether most of the last quarter, and what it showed.
 
     `completed` says whether it completed more than the benchmark did; else more requests were in the system, or queued.
     """
 
     replica: str | None
-    beyond: tuple[Slice, ...]
+    beyond: tuple[BinnedWindow, ...]
     periods: int
     lasting: bool
     text: str
     completed: bool
 
 
-def judge_beyond(case: Case) -> Answer:
+def judge_beyond(case: RuleContext) -> RuleResult:
     """Beyond in most of the last quarter: certain if in three separate minutes, likely if in two.
 
     Likely too is a queue that grew throughout: completed requests do not show how much arrives.
@@ -54,7 +54,7 @@ def judge_beyond(case: Case) -> Answer:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     rates = [s.rps for s in case.slices if s.rps is not None]
     if not rates:
-        return case.unknown(why(case.slices, "requests_finished"), "requests_finished is not there")
+        return case.unknown(worst_gap(case.slices, "requests_finished"), "requests_finished is not there")
     early = _too_early(case, case.limit("minutes") - 1)
     if early:
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
@@ -70,7 +70,7 @@ def judge_beyond(case: Case) -> Answer:
     return with_levers(case.verdict(status, certainty, observed, expected, told), shape)
 
 
-def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
+def _found(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str]:
     replicas = _by_replica(case.slices)
     overloads = _overloads(case, replicas)
     lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
@@ -79,7 +79,7 @@ def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
         named = surely or lasting
         sentence = f"{_who(named, len(replicas))} than the benchmark measured in {_when(case, named)}: {named[-1].text}"
         return Status.WARNING, Certainty.CERTAIN if surely else Certainty.LIKELY, sentence
-    growing = growing_queues(case)
+    growing = find_growing_queues(case)
     if growing:
         name, text = next(iter(growing.items()))
         finishing = number(max(s.rps or 0.0 for s in case.last_quarter(replicas[name])), "per_second")
@@ -94,12 +94,12 @@ def _found(case: Case, top: str, most: str) -> tuple[Status, Certainty, str]:
     return Status.OK, Certainty.CERTAIN, sentence
 
 
-def beyond_so_far(case: Case) -> str:
+def beyond_so_far(case: RuleContext) -> str:
     """Which load was seen beyond the benchmark in a time that is too short for any answer, in words; "" where none was."""
     return _too_early(case, math.inf)
 
 
-def _too_early(case: Case, needed: float) -> str:
+def _too_early(case: RuleContext, needed: float) -> str:
     """Beyond at the end, of replicas that were not seen in so many minutes (hours), as a finding takes; "" where it is not so."""
     replicas = _by_replica(case.slices)
     overloads = [one for one in _overloads(case, replicas) if one.lasting]
@@ -111,25 +111,25 @@ def _too_early(case: Case, needed: float) -> str:
     return f"beyond for {seen}: too early to say ({longest.text})"
 
 
-def _overloads(case: Case, replicas: Mapping[str | None, list[Slice]]) -> list[Overload]:
+def _overloads(case: RuleContext, replicas: Mapping[str | None, list[BinnedWindow]]) -> list[ReplicaOverload]:
     return [one for name, group in replicas.items() if (one := _overload(case, name, group)) is not None]
 
 
-def _by_replica(slices: Sequence[Slice]) -> dict[str | None, list[Slice]]:
-    replicas: dict[str | None, list[Slice]] = {}
+def _by_replica(slices: Sequence[BinnedWindow]) -> dict[str | None, list[BinnedWindow]]:
+    replicas: dict[str | None, list[BinnedWindow]] = {}
     for one in slices:
         replicas.setdefault(one.replica, []).append(one)
     return replicas
 
 
-def _overload(case: Case, replica: str | None, slices: Sequence[Slice]) -> Overload | None:
+def _overload(case: RuleContext, replica: str | None, slices: Sequence[BinnedWindow]) -> ReplicaOverload | None:
     beyond = [s for s in slices if s.beyond]
     if not beyond:
         return None
     last = case.last_quarter(slices)
     seconds = math.fsum(s.window.covered_seconds for s in last)
     over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
-    return Overload(
+    return ReplicaOverload(
         replica=replica,
         beyond=tuple(beyond),
         periods=len(case.periods(beyond)),
@@ -139,7 +139,7 @@ def _overload(case: Case, replica: str | None, slices: Sequence[Slice]) -> Overl
     )
 
 
-def _who(found: Sequence[Overload], replicas: int) -> str:
+def _who(found: Sequence[ReplicaOverload], replicas: int) -> str:
     names = ", ".join(one.replica for one in found if one.replica)
     completed = any(one.completed for one in found)
     if not names:
@@ -150,7 +150,7 @@ def _who(found: Sequence[Overload], replicas: int) -> str:
     return f"{len(found)} of {replicas} replicas ({names}) {had}"
 
 
-def _when(case: Case, found: Sequence[Overload]) -> str:
+def _when(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
     most = max(one.periods for one in found)
     word = case.periods_word if most > 1 else case.periods_word.removesuffix("s")
     return f"{'up to ' if len(found) > 1 else ''}{most} {word}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rules.judging import Case
+from rules.judging import RuleContext
 from rules.judging_idle import judge_empty_cache, judge_empty_queue, judge_trap
 from rules.judging_use import judge_falling, judge_headroom
 from rules.signals import Gap
-from rules.verdicts import Answer
+from rules.verdicts import RuleResult
 
-JUDGES: Mapping[str, Callable[[Case], Answer]] = {
+JUDGES: Mapping[str, Callable[[RuleContext], RuleResult]] = {
     "KvCacheUnderused": judge_empty_cache,
     "UtilizationTrap": judge_trap,
     "NoHeadroom": judge_headroom,
@@ -24,7 +24,7 @@ JUDGES: Mapping[str, Callable[[Case], Answer]] = {
 """By the rule's name: each looks at other numbers of its hours."""
 
 
-def judge_long(case: Case) -> Answer:
+def judge_long(case: RuleContext) -> RuleResult:
     """The rule's answer over the hours of its days (of a short hold: over its minutes)."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")

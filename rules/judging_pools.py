@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.judging import Case, persists
+from rules.judging import RuleContext, is_persistent
 from rules.plan import Disaggregation
 from rules.signals import Gap, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.windows import Window
 from rules.wording import number
 
@@ -23,7 +23,7 @@ PROMPT, GENERATED = "prompt_tokens", "generation_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
+class PoolRatio:
     """Replicas of each pool that were seen, tokens per second of the whole pool, and how many replicas those want."""
 
     prefill: int
@@ -38,12 +38,12 @@ class Pools:
         return self.prefill / self.decode
 
     @property
-    def wanted(self) -> float:
+    def wanted_ratio(self) -> float:
         """The guide's P:D ratio: (prompt tokens/s / prefill rate) / (output tokens/s / decode rate)."""
         return self.wants_prefill / self.wants_decode
 
     @property
-    def best(self) -> tuple[int, int]:
+    def best_split(self) -> tuple[int, int]:
         """The split of the same replicas whose busier pool has the least to do; each pool keeps one."""
         whole = self.prefill + self.decode
         splits = [(prefill, whole - prefill) for prefill in range(1, whole)]
@@ -55,17 +55,17 @@ class Pools:
     @property
     def short(self) -> tuple[str, float]:
         """The pool that is short, and its wanted replicas per present one (0-1: the share of it that works)."""
-        if self.wanted > self.present:
+        if self.wanted_ratio > self.present:
             return PREFILL, self.wants_prefill / self.prefill
         return DECODE, self.wants_decode / self.decode
 
-    def off(self, factor: float, busy: float) -> bool:
+    def is_off(self, factor: float, busy: float) -> bool:
         """Whether the ratio is off by more than `factor`, whole replicas would do better, and the short pool is at work."""
-        apart = max(self.wanted / self.present, self.present / self.wanted)
-        return apart > factor and self.best != (self.prefill, self.decode) and self.short[1] >= busy
+        apart = max(self.wanted_ratio / self.present, self.present / self.wanted_ratio)
+        return apart > factor and self.best_split != (self.prefill, self.decode) and self.short[1] >= busy
 
 
-def judge_pools(case: Case) -> Answer:
+def judge_pools(case: RuleContext) -> RuleResult:
     """The ratio of prefill to decode replicas against what prompt and output tokens want of each (guide 6.5)."""
     planned = case.view.plan.disaggregation if case.view.plan else None
     if planned is None:
@@ -83,34 +83,36 @@ def judge_pools(case: Case) -> Answer:
     if last is None:
         return case.unknown(Gap.NO_TRAFFIC, "no tokens in one of the pools in the last quarter of the time")
     each = [_pools(case, group, planned) for group in case.periods(case.slices)]
-    firing = found.off(factor, busy) and persists(last, each, lambda pools: pools.off(factor, busy))
+    firing = found.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
     observed = Reading(value=last.present, low=last.present, high=last.present, n=last.prefill + last.decode)
-    expected = Reading(value=found.wanted, low=found.wanted, high=found.wanted, n=last.prefill + last.decode)
+    expected = Reading(
+        value=found.wanted_ratio, low=found.wanted_ratio, high=found.wanted_ratio, n=last.prefill + last.decode
+    )
     status = Status.WARNING if firing else Status.OK
     return case.verdict(status, Certainty.CERTAIN, observed, expected, _sentence(last, firing))
 
 
-def _cannot(case: Case) -> Unknown | None:
+def _cannot(case: RuleContext) -> Unknown | None:
     """Why the pools cannot be told apart, or what one of them does not show."""
     for pool, family in ((PREFILL, PROMPT), (DECODE, GENERATED)):
         if pool not in case.view.pools.values():
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
-        seen = windows.add(_of(case, case.slices, pool))
+        seen = windows.sum_windows(_of(case, case.slices, pool))
         if family not in seen.counters:
-            return case.unknown(seen.why_missing(family), f"{family} of the {pool} pool are not there")
+            return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool are not there")
     return None
 
 
-def _of(case: Case, slices: Iterable[Slice], pool: str) -> tuple[Window, ...]:
+def _of(case: RuleContext, slices: Iterable[BinnedWindow], pool: str) -> tuple[Window, ...]:
     return tuple(s.window for s in slices if case.view.pools.get(s.replica or "") == pool)
 
 
-def _pools(case: Case, slices: Sequence[Slice], planned: Disaggregation) -> Pools | None:
+def _pools(case: RuleContext, slices: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
     """None where a pool was not seen, or had nothing to do: of nothing there is no ratio."""
     prompt, generation = (_rate(case, slices, *one) for one in ((PREFILL, PROMPT), (DECODE, GENERATED)))
     if not prompt or not generation:
         return None
-    return Pools(
+    return PoolRatio(
         prefill=_replicas(case, slices, PREFILL),
         decode=_replicas(case, slices, DECODE),
         prompt_rate=prompt,
@@ -120,7 +122,7 @@ def _pools(case: Case, slices: Sequence[Slice], planned: Disaggregation) -> Pool
     )
 
 
-def _rate(case: Case, slices: Sequence[Slice], pool: str, family: str) -> float:
+def _rate(case: RuleContext, slices: Sequence[BinnedWindow], pool: str, family: str) -> float:
     """Tokens per second of the pool: those of a replica-second, for each replica that was seen."""
     several = _of(case, slices, pool)
     seconds = sum(window.seconds_of(family) for window in several if family in window.counters)
@@ -128,20 +130,20 @@ def _rate(case: Case, slices: Sequence[Slice], pool: str, family: str) -> float:
     return tokens / seconds * _replicas(case, slices, pool) if seconds > 0 else 0.0
 
 
-def _replicas(case: Case, slices: Sequence[Slice], pool: str) -> int:
+def _replicas(case: RuleContext, slices: Sequence[BinnedWindow], pool: str) -> int:
     return len(
         {s.replica for s in slices if s.window.covered_seconds > 0 and case.view.pools.get(s.replica or "") == pool}
     )
 
 
-def _sentence(pools: Pools, firing: bool) -> str:
+def _sentence(pools: PoolRatio, firing: bool) -> str:
     pool, share = pools.short
     text = (
         f"{pools.prefill} prefill and {pools.decode} decode replicas (P:D {pools.present:.2g}); "
         f"{number(pools.prompt_rate, 'tokens_per_second')} of prompts and "
-        f"{number(pools.generation_rate, 'tokens_per_second')} of output want P:D {pools.wanted:.2g}"
+        f"{number(pools.generation_rate, 'tokens_per_second')} of output want P:D {pools.wanted_ratio:.2g}"
     )
     if not firing:
         return text
-    prefill, decode = pools.best
+    prefill, decode = pools.best_split
     return f"{text}: {prefill} and {decode} of the same replicas would fit; the {pool} pool is short, {share:.0%} of it is used"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rules.gpu_formats import Product, needed, product
-from rules.judging import Case
+from rules.judging import RuleContext
 from rules.signals import Gap, Reading
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 
 UNPACKED = frozenset({"fp4"})
 """Formats whose weights are often unpacked on purpose, to save memory (MXFP4 models on Hopper): no more than likely."""
@@ -26,7 +26,7 @@ class Mismatch:
     certain: bool
 
 
-def judge_precision(case: Case) -> Answer:
+def judge_precision(case: RuleContext) -> RuleResult:
     """Weights and KV cache of the plan against what the planned GPU computes."""
     plan = case.view.plan
     if plan is None or plan.precision is None or not (plan.precision.weights or plan.precision.kv):
@@ -53,7 +53,7 @@ def judge_precision(case: Case) -> Answer:
     return case.verdict(Status.OK, Certainty.CERTAIN, capability, expected, sentence)
 
 
-def _mismatch(case: Case, gpu: Product, part: str, format: str) -> Mismatch | None:
+def _mismatch(case: RuleContext, gpu: Product, part: str, format: str) -> Mismatch | None:
     needs = needed(format)
     if not needs or gpu.computes(needs, case.limit(needs)):
         return None
@@ -64,7 +64,7 @@ def _mismatch(case: Case, gpu: Product, part: str, format: str) -> Mismatch | No
     return Mismatch(text=f"{text}: they run converted, without the planned speed-up", certain=needs not in UNPACKED)
 
 
-def _since(case: Case, format: str) -> float:
+def _since(case: RuleContext, format: str) -> float:
     needs = needed(format)
     return case.limit(needs) if needs else 0.0
 

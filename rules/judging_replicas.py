@@ -6,13 +6,13 @@ Owns the answer's status and certainty; what is measured is `rules.locality`'s, 
 from __future__ import annotations
 
 from rules import routing
-from rules.judging import Case, why
-from rules.locality import FINISHED, QUERIED, total
+from rules.judging import RuleContext, worst_gap
+from rules.locality import FINISHED, QUERIED, sum_family
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 
 
-def judge_replicas(case: Case) -> Answer:
+def judge_replicas(case: RuleContext) -> RuleResult:
     """Lost hits that fall to a single replica's share on every replica at once are the routing's (guide 7.2).
 
     Certain only where requests surely are given out in another way than when the hits were there.
@@ -20,12 +20,12 @@ def judge_replicas(case: Case) -> Answer:
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(QUERIED in one.window.counters for one in case.slices):
-        return case.unknown(why(case.slices, QUERIED), "prefix cache queries are not there")
-    if total(case.slices, QUERIED) <= 0:
-        if total(case.slices, FINISHED) <= 0:
+        return case.unknown(worst_gap(case.slices, QUERIED), "prefix cache queries are not there")
+    if sum_family(case.slices, QUERIED) <= 0:
+        if sum_family(case.slices, FINISHED) <= 0:
             return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
         return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
-    seen = routing.assess(case.slices, case.view)
+    seen = routing.assess_routing(case.slices, case.view)
     if seen.broken is None:
         return case.unknown(seen.gap, seen.text)
     rate, reference = seen.found.rate, seen.found.reference

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from rules import histograms
 from rules.curve import Curve
-from rules.envelope import between
+from rules.envelope import interpolate
 from rules.gauges import IN_SYSTEM
-from rules.judging import Case, Comparable, comparable, persists, too_early
+from rules.judging import BenchmarkComparison, RuleContext, is_persistent, select_comparable, too_early
 from rules.plan import Point
 from rules.signals import Gap, Reading
-from rules.slices import BinSum, Slice, by_bin
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow, LoadBin, group_by_load_bin
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.windows import NET_CHANGE
 from rules.wording import number
 
@@ -32,7 +32,7 @@ STEADY = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class SystemTimes:
     """Mean seconds in the system of `requests`: seen, by the benchmark, and the most that the benchmark leaves open."""
 
     seen: float
@@ -42,9 +42,9 @@ class Times:
     supported: bool
 
 
-def judge_representative(case: Case) -> Answer:
+def judge_representative(case: RuleContext) -> RuleResult:
     """Time in the system above `factor` times the benchmark's at equal load: certain above the ceiling of the bin."""
-    found = comparable(case, ("requests_finished",), promised=1.0)
+    found = select_comparable(case, ("requests_finished",), promised=1.0)
     if isinstance(found, Unknown):
         return found
     if found.curve.concurrencies is None:
@@ -59,7 +59,7 @@ def judge_representative(case: Case) -> Answer:
     if times is None:
         return case.unknown(Gap.NOT_EXPOSED, "running and waiting requests are not known")
     if times.requests < case.limit("minimum_requests"):
-        return case.too_few(times.requests, case.limit("minimum_requests"))
+        return case.too_few_requests(times.requests, case.limit("minimum_requests"))
     factor = case.limit("factor")
     if times.seen <= factor * times.expected:
         return _verdict(case, times, Status.OK, Certainty.CERTAIN)
@@ -71,17 +71,17 @@ def judge_representative(case: Case) -> Answer:
     early = too_early(case, found.slices, last, each, lambda part: part.seen > factor * part.expected)
     if early is not None:
         return early
-    if not persists(last, each, lambda part: part.seen > factor * part.expected):
+    if not is_persistent(last, each, lambda part: part.seen > factor * part.expected):
         return _verdict(case, times, Status.OK, Certainty.CERTAIN)
     certain = times.supported and times.seen > factor * times.ceiling
-    certain = certain and persists(last, each, lambda part: part.seen > factor * part.ceiling)
+    certain = certain and is_persistent(last, each, lambda part: part.seen > factor * part.ceiling)
     return _verdict(case, times, Status.WARNING, Certainty.CERTAIN if certain else Certainty.LIKELY)
 
 
-def _times(of: Comparable, slices: Iterable[Slice]) -> Times | None:
+def _times(of: BenchmarkComparison, slices: Iterable[BinnedWindow]) -> SystemTimes | None:
     """Bin by bin, weighted by requests; None where requests in the system were nowhere seen or nothing finished."""
     requests = seen = expected = ceiling = supported = 0.0
-    for bin, one in by_bin(slices, of.curve).items():
+    for bin, one in group_by_load_bin(slices, of.curve).items():
         finished = one.counter("requests_finished")
         if one.in_system is None or finished <= 0 or one.rps <= 0:
             continue
@@ -93,7 +93,7 @@ def _times(of: Comparable, slices: Iterable[Slice]) -> Times | None:
         supported += finished if enough else 0.0
     if requests <= 0:
         return None
-    return Times(
+    return SystemTimes(
         seen=seen / requests,
         expected=expected / requests,
         ceiling=ceiling / requests,
@@ -102,13 +102,13 @@ def _times(of: Comparable, slices: Iterable[Slice]) -> Times | None:
     )
 
 
-def _benchmark(of: Comparable, bin: int, one: BinSum) -> tuple[float, float]:
+def _benchmark(of: BenchmarkComparison, bin: int, one: LoadBin) -> tuple[float, float]:
     """Seconds in the system at this load, and the most that the two points of the bin leave open."""
     low, high = of.curve.points[max(bin - 1, 0)], of.curve.points[bin]
     before, after = _seconds(of.curve, max(bin - 1, 0)), _seconds(of.curve, bin)
     width = high.completed_rps - low.completed_rps
     share = (one.rps - low.completed_rps) / width if width > 0 else 1.0
-    middle = between(before, after, min(max(share, 0.0), 1.0), log=True)
+    middle = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
     if of.curve.concurrency_given:
         return middle, max(before, after)
     return middle, max(before, after, *(_slowest(of.case, point) for point in (low, high)))
@@ -119,7 +119,7 @@ def _seconds(curve: Curve, place: int) -> float:
     return (curve.concurrencies or ())[place] / curve.points[place].completed_rps
 
 
-def _slowest(case: Case, point: Point) -> float:
+def _slowest(case: RuleContext, point: Point) -> float:
     """The most a mean time in the system can be where concurrency was only estimated, by the medians.
 
     Half of the requests are at most the median and the others, but for one in a hundred, at most the P99. Without a P99
@@ -135,7 +135,7 @@ def _slowest(case: Case, point: Point) -> float:
     return math.fsum(((p50 or 0.0) + (p99 or 0.0)) / 2 * (times or 0.0) for p50, p99, times in parts)
 
 
-def _output_tokens(case: Case, point: Point) -> float | None:
+def _output_tokens(case: RuleContext, point: Point) -> float | None:
     """Tokens after the first, of one request of the benchmark."""
     if point.output_tokens_per_second is not None:
         return max(point.output_tokens_per_second / point.completed_rps - 1, 0.0)
@@ -144,7 +144,7 @@ def _output_tokens(case: Case, point: Point) -> float | None:
     return None if planned is None else max(planned - 1, 0.0)
 
 
-def _contradiction(case: Case) -> str:
+def _contradiction(case: RuleContext) -> str:
     """Why the telemetry contradicts itself by Little's law, "" where it does not, or nothing can be said.
 
     Requests in the system against finished requests per second x their mean end-to-end time, over the hold, and
@@ -157,8 +157,10 @@ def _contradiction(case: Case) -> str:
     more = total.in_system > total.littles
     each = [_both(group) for group in case.periods(case.slices)]
     last = _both(case.last_quarter(case.slices))
-    off = total.off(allowed) and total.beyond_chance
-    if not off or not persists(last, each, lambda part: part.off(allowed) and (part.in_system > part.littles) == more):
+    off = total.is_off(allowed) and total.is_significant
+    if not off or not is_persistent(
+        last, each, lambda part: part.is_off(allowed) and (part.in_system > part.littles) == more
+    ):
         return ""
     return (
         f"the telemetry contradicts itself: {total.in_system:.3g} requests in the system by the gauges, "
@@ -167,7 +169,7 @@ def _contradiction(case: Case) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Both:
+class LittlesLawCheck:
     """Requests in the system of a replica by its gauges, and by Little's law from what finished. `sightings` are how
     many requests the samples of the gauges met."""
 
@@ -175,19 +177,19 @@ class Both:
     littles: float
     sightings: float
 
-    def off(self, allowed: float) -> bool:
+    def is_off(self, allowed: float) -> bool:
         """Apart by more than this share of the larger's smaller partner."""
         smaller, larger = sorted((self.in_system, self.littles))
         return larger > (1 + allowed) * smaller
 
     @property
-    def beyond_chance(self) -> bool:
+    def is_significant(self) -> bool:
         """Sightings scatter by their root (Poisson)."""
         met = self.littles / self.in_system * self.sightings if self.in_system > 0 else 0.0
         return abs(met - self.sightings) > SIGMA * math.sqrt(max(met, self.sightings, 1.0))
 
 
-def _both(slices: Sequence[Slice]) -> Both | None:
+def _both(slices: Sequence[BinnedWindow]) -> LittlesLawCheck | None:
     """None where the engine lacks a part, nothing finished, or the number of requests in the system changed too much."""
     usable = [
         one.window
@@ -198,7 +200,7 @@ def _both(slices: Sequence[Slice]) -> Both | None:
     ]
     finished = math.fsum(w.counters["requests_finished"] for w in usable)
     seconds = math.fsum(w.seconds_of("requests_finished") for w in usable)
-    mean = histograms.mean(histograms.add(part for w in usable for part in w.histograms["e2e_seconds"]))
+    mean = histograms.mean(histograms.sum_histograms(part for w in usable for part in w.histograms["e2e_seconds"]))
     change = math.fsum(w.counters.get(NET_CHANGE, 0.0) for w in usable)
     if mean is None or finished <= 0 or seconds <= 0 or abs(change) > STEADY * finished:
         return None
@@ -208,10 +210,10 @@ def _both(slices: Sequence[Slice]) -> Both | None:
     ]
     in_system = math.fsum(integral / covered for integral, covered in levels)
     samples = math.fsum(w.gauges[IN_SYSTEM[0]].samples for w in usable)
-    return Both(in_system=in_system, littles=finished / seconds * mean, sightings=in_system * samples)
+    return LittlesLawCheck(in_system=in_system, littles=finished / seconds * mean, sightings=in_system * samples)
 
 
-def _verdict(case: Case, times: Times, status: Status, certainty: Certainty) -> Answer:
+def _verdict(case: RuleContext, times: SystemTimes, status: Status, certainty: Certainty) -> RuleResult:
     wanted = number(times.expected, "seconds")
     ceiling = f" (at most {number(times.ceiling, 'seconds')})" if times.expected < times.ceiling < math.inf else ""
     sentence = (

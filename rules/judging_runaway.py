@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from rules import histograms
 from rules.bounds import CONFIDENCE, binomial_tail
-from rules.judging import LIKELY_CONFIDENCE, Case, persists, why
+from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
 from rules.lengths import OUTPUTS
 from rules.signals import Gap, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.wording import number
 
 CUT = "requests_ended_by_length"
@@ -27,7 +27,7 @@ MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runaways:
+class RunawayCount:
     """Of `n` requests `cut` ended at their token limit; `long` are surely longer than any normal answer, and at most
     `at_most_long` may be."""
 
@@ -37,7 +37,7 @@ class Runaways:
     at_most_long: float
 
     @property
-    def least(self) -> float:
+    def minimum_count(self) -> float:
         """Both at least (Frechet): whoever is long and not cut was counted among those not cut."""
         return max(0.0, self.cut + self.long - self.n)
 
@@ -47,7 +47,7 @@ class Runaways:
         return min(self.cut, self.long)
 
 
-def judge_runaway(case: Case) -> Answer:
+def judge_runaway(case: RuleContext) -> RuleResult:
     """The share of runaways above what a P99 leaves: likely if the long ones are the cut ones, certain by the bounds."""
     normal = _normal(case)
     if normal is None:
@@ -61,39 +61,41 @@ def judge_runaway(case: Case) -> Answer:
         return missing
     found = _of(case.slices, normal)
     if found is None or found.n < case.limit("minimum_requests"):
-        return case.too_few(found.n if found else 0.0, case.limit("minimum_requests"))
+        return case.too_few_requests(found.n if found else 0.0, case.limit("minimum_requests"))
     allowed = case.limit("allowed_share")
     status, certainty = Status.OK, Certainty.CERTAIN
     last, each = _of(case.last_quarter(case.slices), normal), [_of(g, normal) for g in case.periods(case.slices)]
     likely = _rarer(found.probable, found.n, allowed, LIKELY_CONFIDENCE)
-    if likely and persists(last, each, lambda part: part.probable > allowed * part.n):
-        sure = _rarer(found.least, found.n, allowed, CONFIDENCE)
-        sure = sure and persists(last, each, lambda part: part.least > allowed * part.n)
+    if likely and is_persistent(last, each, lambda part: part.probable > allowed * part.n):
+        sure = _rarer(found.minimum_count, found.n, allowed, CONFIDENCE)
+        sure = sure and is_persistent(last, each, lambda part: part.minimum_count > allowed * part.n)
         status, certainty = Status.WARNING, Certainty.CERTAIN if sure else Certainty.LIKELY
     return _verdict(case, found, normal, status, certainty)
 
 
-def _normal(case: Case) -> float | None:
+def _normal(case: RuleContext) -> float | None:
     """Tokens above which an answer is longer than any the plan knows: its P99 with the allowance for drift."""
     workload = case.view.plan.workload if case.view.plan else None
     planned = workload.generation_tokens.p99 if workload and workload.generation_tokens else None
     return None if planned is None else planned * case.limit("factor")
 
 
-def _missing(case: Case) -> Unknown | None:
+def _missing(case: RuleContext) -> Unknown | None:
     for family, words in ((CUT, "why requests ended"), (OUTPUTS, "how long answers were")):
         if not any(family in one.window.counters or family in one.window.histograms for one in case.slices):
-            return case.unknown(why(case.slices, family), f"the engine does not tell {words}")
+            return case.unknown(worst_gap(case.slices, family), f"the engine does not tell {words}")
     return None
 
 
-def _of(slices: Sequence[Slice], normal: float) -> Runaways | None:
+def _of(slices: Sequence[BinnedWindow], normal: float) -> RunawayCount | None:
     """None where nothing finished whose end and length were both seen."""
     known = [s.window for s in slices if CUT in s.window.counters and OUTPUTS in s.window.histograms]
-    share = histograms.above(histograms.add(part for w in known for part in w.histograms[OUTPUTS]), normal)
+    share = histograms.share_above(
+        histograms.sum_histograms(part for w in known for part in w.histograms[OUTPUTS]), normal
+    )
     if share.n <= 0:
         return None
-    return Runaways(
+    return RunawayCount(
         n=share.n, cut=min(math.fsum(w.counters[CUT] for w in known), share.n), long=share.low, at_most_long=share.high
     )
 
@@ -104,15 +106,15 @@ def _rarer(count: float, n: float, allowed: float, confidence: float) -> bool:
     return k >= 1 and binomial_tail(k, math.floor(n + 1e-9), allowed) < 1 - confidence
 
 
-def _cut(case: Case) -> str:
+def _cut(case: RuleContext) -> str:
     windows = [s.window.counters for s in case.slices if CUT in s.window.counters]
     finished = math.fsum(counters.get("requests_finished", 0.0) for counters in windows)
     cut = math.fsum(counters[CUT] for counters in windows)
     return f"; {cut / finished:.0%} of the answers end at their token limit" if finished > 0 else ""
 
 
-def _verdict(case: Case, found: Runaways, normal: float, status: Status, certainty: Certainty) -> Answer:
-    least, probable = found.least / found.n, found.probable / found.n
+def _verdict(case: RuleContext, found: RunawayCount, normal: float, status: Status, certainty: Certainty) -> RuleResult:
+    least, probable = found.minimum_count / found.n, found.probable / found.n
     between = f"{probable:.1%}" if probable - least < 0.0005 else f"{least:.1%} to {probable:.1%}"
     sentence = (
         f"{between} of {found.n:,.0f} answers ran beyond {number(normal, 'tokens')} until their token limit "

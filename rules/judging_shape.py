@@ -12,38 +12,47 @@ from dataclasses import dataclass
 
 from rules import histograms
 from rules.bounds import CONFIDENCE
-from rules.catalogue_latency import Shape
+from rules.catalogue_latency import LatencyPattern
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, persists, planned, too_early, why, with_levers
-from rules.judging_tails import beyond_chance
+from rules.judging import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    RuleContext,
+    is_persistent,
+    read_plan_value,
+    too_early,
+    with_levers,
+    worst_gap,
+)
+from rules.judging_tails import is_significant_share
 from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.wording import guess, number, quantity
 
-WORDS: dict[str, dict[Shape, str]] = {
+WORDS: dict[str, dict[LatencyPattern, str]] = {
     "ttft_seconds": {
-        Shape.TAIL: "only the tail is slow: a queue, or long prompts before others, hold up some of them",
-        Shape.EVERYTHING: "everything is slow: the tier is undersized, or its workload is not the benchmark's any more",
-        Shape.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+        LatencyPattern.TAIL: "only the tail is slow: a queue, or long prompts before others, hold up some of them",
+        LatencyPattern.EVERYTHING: "everything is slow: the tier is undersized, or its workload is not the benchmark's any more",
+        LatencyPattern.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
     },
     "tpot_seconds": {
-        Shape.TAIL: "only the tail is slow: prefill of other requests comes between their tokens",
-        Shape.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
-        Shape.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
+        LatencyPattern.TAIL: "only the tail is slow: prefill of other requests comes between their tokens",
+        LatencyPattern.EVERYTHING: "everything is slow: too many requests decode at once, or the GPUs are too weak for decoding",
+        LatencyPattern.EITHER: "the tail is slow, and perhaps everything: the bucket around the median leaves it open",
     },
 }
 
-KNEE_WORDS: dict[Shape, str] = {
-    Shape.KNEE: "past the knee: more load than a replica can take",
-    Shape.TAIL: "a tail above {ratio:g} x P50, not the load",
-    Shape.EITHER: "P99 is above {ratio:g} x P50, past the knee or a tail of its own",
+KNEE_WORDS: dict[LatencyPattern, str] = {
+    LatencyPattern.KNEE: "past the knee: more load than a replica can take",
+    LatencyPattern.TAIL: "a tail above {ratio:g} x P50, not the load",
+    LatencyPattern.EITHER: "P99 is above {ratio:g} x P50, past the knee or a tail of its own",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LatencyShape:
     """The latency of a case: all its requests, with their median and P99."""
 
     parts: tuple[Histogram, ...]
@@ -55,14 +64,14 @@ class Seen:
         return self.p50.n
 
 
-def judge_shape(case: Case) -> Answer:
+def judge_shape(case: RuleContext) -> RuleResult:
     """Against the median where the rule has a `ratio`, else against what the plan promises."""
     return judge_knee(case) if "ratio" in case.rule.thresholds else judge_promise(case)
 
 
-def judge_promise(case: Case) -> Answer:
+def judge_promise(case: RuleContext) -> RuleResult:
     """More requests than a P99 allows are slower than promised: is it the tail only, or everything?"""
-    promised = planned(case.view, case.rule.needs)
+    promised = read_plan_value(case.view, case.rule.needs)
     if not isinstance(promised, float | int):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     seen = _seen(case)
@@ -71,7 +80,7 @@ def judge_promise(case: Case) -> Answer:
     certainty = _slower(case, float(promised), float(promised))
     if isinstance(certainty, Unknown):
         return certainty
-    share = histograms.above(seen.parts, float(promised))
+    share = histograms.share_above(seen.parts, float(promised))
     sentence = f"{_both(case, seen)}, {number(promised, 'seconds')} is promised for the first: {_count(case, share)}"
     expected = Reading(value=None, low=0.0, high=float(promised), n=seen.n)
     if certainty is None:
@@ -82,12 +91,12 @@ def judge_promise(case: Case) -> Answer:
         sure = Certainty.CERTAIN if within else Certainty.LIKELY
         return case.verdict(Status.OK, sure, _reading(seen.p99), expected, told)
     shape = _shape(share, case.limit("median_share"))
-    status = Status.CRITICAL if shape is Shape.EVERYTHING else Status.WARNING
+    status = Status.CRITICAL if shape is LatencyPattern.EVERYTHING else Status.WARNING
     sentence = f"{sentence}; {WORDS[case.rule.family][shape]}"
     return with_levers(case.verdict(status, certainty, _reading(seen.p99), expected, sentence), shape)
 
 
-def judge_knee(case: Case) -> Answer:
+def judge_knee(case: RuleContext) -> RuleResult:
     """P99 has left P50 behind: past the knee where the load is above what a replica can take, else a tail of its own.
 
     Well past the knee the median follows and the two are close again: there it is past it by the load and the promise.
@@ -101,7 +110,7 @@ def judge_knee(case: Case) -> Answer:
     certainty = _slower(case, ratio * (median.value or median.high), ratio * median.high)
     load, shape = is_it_the_load(case)
     promised = case.view.basis.ttft_slo_seconds
-    if certainty is None and shape is Shape.KNEE and promised is not None:
+    if certainty is None and shape is LatencyPattern.KNEE and promised is not None:
         certainty = _slower(case, promised, promised)
     if isinstance(certainty, Unknown):
         return certainty
@@ -115,50 +124,50 @@ def judge_knee(case: Case) -> Answer:
     return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, told), shape)
 
 
-def _seen(case: Case) -> Seen | Unknown:
+def _seen(case: RuleContext) -> LatencyShape | Unknown:
     family, needed = case.rule.family, case.limit("minimum_requests")
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(family in one.window.histograms for one in case.slices):
-        return case.unknown(why(case.slices, family), f"{family} is not there")
+        return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
     parts = _parts(case, case.slices)
     n = math.fsum(part.n for part in parts)
     if 0 < n < needed:
-        return case.too_few(n, needed)
+        return case.too_few_requests(n, needed)
     p50, p99 = histograms.quantile(parts, 0.5), histograms.quantile(parts, 0.99)
     if p50 is None or p99 is None:
         return case.unknown(Gap.NO_TRAFFIC, "no requests in this time")
-    return Seen(parts=parts, p50=p50, p99=p99)
+    return LatencyShape(parts=parts, p50=p50, p99=p99)
 
 
-def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:
-    return histograms.add(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
+def _parts(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...]:
+    return histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
 
 
-def _slower(case: Case, likely: float, sure: float) -> Certainty | Unknown | None:
+def _slower(case: RuleContext, likely: float, sure: float) -> Certainty | Unknown | None:
     """Whether more requests than allowed are slower than these limits (seconds), lastingly; None where not."""
     allowed, needed = case.limit("allowed_share"), case.limit("minimum_requests") / 4
-    whole = histograms.above(_parts(case, case.slices), likely)
-    if not beyond_chance(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):
+    whole = histograms.share_above(_parts(case, case.slices), likely)
+    if not is_significant_share(whole.best, whole.n, whole.n, allowed, LIKELY_CONFIDENCE):
         return None
-    last = histograms.above(_parts(case, case.last_quarter(case.slices)), likely)
+    last = histograms.share_above(_parts(case, case.last_quarter(case.slices)), likely)
     if last.n < needed:
-        return case.too_few(last.n, needed, " in the last quarter of the time")
-    each = [histograms.above(_parts(case, group), likely) for group in case.periods(case.slices)]
-    if not persists(last, each, lambda part: part.best > allowed * part.n):
+        return case.too_few_requests(last.n, needed, " in the last quarter of the time")
+    each = [histograms.share_above(_parts(case, group), likely) for group in case.periods(case.slices)]
+    if not is_persistent(last, each, lambda part: part.best > allowed * part.n):
         return too_early(case, case.slices, last, each, lambda part: part.best > allowed * part.n)
-    surely = histograms.above(_parts(case, case.slices), sure)
-    proven = beyond_chance(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
+    surely = histograms.share_above(_parts(case, case.slices), sure)
+    proven = is_significant_share(surely.low, surely.n, surely.n, allowed, CONFIDENCE)
     return Certainty.CERTAIN if proven else Certainty.LIKELY
 
 
-def _shape(share: Share, median: float) -> Shape:
+def _shape(share: Share, median: float) -> LatencyPattern:
     if share.high <= median * share.n:
-        return Shape.TAIL
-    return Shape.EVERYTHING if share.low > median * share.n else Shape.EITHER
+        return LatencyPattern.TAIL
+    return LatencyPattern.EVERYTHING if share.low > median * share.n else LatencyPattern.EITHER
 
 
-def _both(case: Case, seen: Seen) -> str:
+def _both(case: RuleContext, seen: LatencyShape) -> str:
     word = case.rule.family.partition("_")[0].upper()
     return (
         f"{word} P99 {quantity(_reading(seen.p99), 'seconds')} and P50 {quantity(_reading(seen.p50), 'seconds')} "
@@ -166,19 +175,19 @@ def _both(case: Case, seen: Seen) -> str:
     )
 
 
-def _count(case: Case, share: Share) -> str:
+def _count(case: RuleContext, share: Share) -> str:
     slow = guess(share.low / share.n, share.best / share.n, share.high / share.n, "ratio")
     return f"{slow} are slower, {case.limit('allowed_share'):.0%} may be"
 
 
-def _excused(case: Case, limit: float) -> str:
+def _excused(case: RuleContext, limit: float) -> str:
     """Why more requests slower than `limit` (seconds) than allowed are no finding; empty where there are no more."""
-    allowed, slow = case.limit("allowed_share"), histograms.above(_parts(case, case.slices), limit)
+    allowed, slow = case.limit("allowed_share"), histograms.share_above(_parts(case, case.slices), limit)
     if slow.best <= allowed * slow.n:
         return ""
-    if not beyond_chance(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
+    if not is_significant_share(slow.best, slow.n, slow.n, allowed, LIKELY_CONFIDENCE):
         return "; that may be chance"
-    late = histograms.above(_parts(case, case.last_quarter(case.slices)), limit)
+    late = histograms.share_above(_parts(case, case.last_quarter(case.slices)), limit)
     if late.best <= allowed * late.n:
         return "; not any more in the last quarter of the time"
     return f"; in fewer than {SEPARATE} {case.periods_word}"
@@ -188,7 +197,7 @@ def _reading(found: Quantile) -> Reading:
     return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
 
 
-def _times(seen: Seen) -> Reading:
+def _times(seen: LatencyShape) -> Reading:
     """P99 as so many times P50, between the bounds of both."""
     value = None if seen.p99.value is None or not seen.p50.value else seen.p99.value / seen.p50.value
     low = seen.p99.low / seen.p50.high if seen.p50.high else None

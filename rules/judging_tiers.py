@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from rules import histograms, windows
 from rules.curve import operating_point
-from rules.judging import SEPARATE, Case, Tier, why
+from rules.judging import SEPARATE, RuleContext, TierWindows, worst_gap
 from rules.readings import replica_rate
 from rules.signals import Gap, Reading
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.slowest import slow_shares
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.windows import Window, minute_of
 
 FINISHED = "requests_finished"
@@ -29,7 +29,7 @@ Minutes = Mapping[float, Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class TierPair:
     """A tier beside a faster one, over the minutes both were seen in, newest last; `faster` is how many times, `words`
     by what measure, `planned` whether the plan says so."""
 
@@ -46,7 +46,7 @@ class Pair:
         """Whether in one minute the requests are nearer to an equal share than to what the tiers can take."""
         return self._alike(_rate(self.own[place]), _rate(self.other[place]), follow)
 
-    def alike(self, follow: float) -> bool:
+    def have_equal_shares(self, follow: float) -> bool:
         """The same over all minutes, and in each on its own."""
         each = all(self.shares_alike(place, follow) for place in range(len(self.own)))
         return each and self._alike(*self.rates, follow)
@@ -61,10 +61,10 @@ class Pair:
     @property
     def rates(self) -> tuple[float, float]:
         """Finished requests per second and replica of the slower and of the faster tier."""
-        return _rate(windows.add(self.own)), _rate(windows.add(self.other))
+        return _rate(windows.sum_windows(self.own)), _rate(windows.sum_windows(self.other))
 
 
-def judge_tiers(case: Case) -> Answer:
+def judge_tiers(case: RuleContext) -> RuleResult:
     """Whether a faster tier of the same model gets hardly more requests a replica than this one."""
     model = case.view.plan.model if case.view.plan else None
     if model is None:
@@ -76,12 +76,14 @@ def judge_tiers(case: Case) -> Answer:
         return _fine(case, f"No other tier of {model} is watched", 1.0, 1.0)
     mine = _by_minute(case.slices)
     if not any(FINISHED in window.counters for window in mine.values()):
-        return case.unknown(why(case.slices, FINISHED), "finished requests are not there")
+        return case.unknown(worst_gap(case.slices, FINISHED), "finished requests are not there")
     pairs = [pair for name, tier in sorted(others.items()) if (pair := _pair(case, mine, name, tier)) is not None]
     if not pairs:
         text = f"no {SEPARATE} minutes with traffic here and on {', '.join(sorted(others))}, or nothing tells which is faster"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    told = [pair for pair in pairs if pair.faster >= case.limit("unequal") and pair.alike(case.limit("follow"))]
+    told = [
+        pair for pair in pairs if pair.faster >= case.limit("unequal") and pair.have_equal_shares(case.limit("follow"))
+    ]
     routed = [pair for pair in told if _routed_by_length(pair, case.limit("lengths"))]
     if len(told) > len(routed):
         worst = max((pair for pair in told if pair not in routed), key=lambda pair: pair.faster)
@@ -94,7 +96,7 @@ def judge_tiers(case: Case) -> Answer:
     return _fine(case, _fine_sentence(fastest, case.limit("unequal"), model), *_of(fastest))
 
 
-def _pair(case: Case, mine: Minutes, name: str, tier: Tier) -> Pair | None:
+def _pair(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
     theirs = _by_minute(tier.slices)
     both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
     own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
@@ -104,7 +106,7 @@ def _pair(case: Case, mine: Minutes, name: str, tier: Tier) -> Pair | None:
     if planned is None and measured is None:
         return None
     faster, words = planned or measured or (1.0, "")
-    return Pair(
+    return TierPair(
         slow=case.view.tier,
         fast=name,
         own=own,
@@ -116,14 +118,14 @@ def _pair(case: Case, mine: Minutes, name: str, tier: Tier) -> Pair | None:
     )
 
 
-def _by_plan(own: TierView, other: TierView) -> tuple[float, str] | None:
+def _by_plan(own: TierContext, other: TierContext) -> tuple[float, str] | None:
     mine, theirs = (view.capacity.planned_rps if view.capacity else None for view in (own, other))
     if not mine or not theirs:
         return None
     return theirs / mine, f"usable are {mine:.3g} and {theirs:.3g} by the plan"
 
 
-def _knees(own: TierView, other: TierView) -> bool:
+def _knees(own: TierContext, other: TierContext) -> bool:
     """Whether both operating points are measured ends, not only what was tried."""
     points = [operating_point(view.plan) if view.plan else None for view in (own, other)]
     return all(point is not None and point.knee_reached for point in points)
@@ -146,7 +148,7 @@ def _proven(own: Sequence[Window], other: Sequence[Window], unequal: float) -> b
     return False
 
 
-def _routed_by_length(pair: Pair, most: float) -> bool:
+def _routed_by_length(pair: TierPair, most: float) -> bool:
     """Routing by what requests are like is what the guide asks for: then the lengths differ between the tiers."""
     for family in LENGTHS:
         mine, theirs = (histograms.mean(_parts(several, family)) for several in (pair.own, pair.other))
@@ -155,7 +157,7 @@ def _routed_by_length(pair: Pair, most: float) -> bool:
     return False
 
 
-def _told(case: Case, pair: Pair, others: Mapping[str, Tier], model: str) -> Answer:
+def _told(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> RuleResult:
     own, other = pair.rates
     sentence = (
         f"A replica of {pair.slow} gets {own:.3g} requests a second, one of {pair.fast} {other:.3g}, though {pair.words}"
@@ -165,7 +167,7 @@ def _told(case: Case, pair: Pair, others: Mapping[str, Tier], model: str) -> Ans
     return case.verdict(Status.WARNING, certainty, *_of(pair), sentence)
 
 
-def _p99(case: Case, pair: Pair, others: Mapping[str, Tier], model: str) -> str:
+def _p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> str:
     """Which part of the slowest 1 % of all requests of the model is here; empty where the buckets do not say."""
     first = pair.own[0].start
     tiers = {name: tuple(s.window for s in t.slices if s.window.start >= first) for name, t in others.items()}
@@ -185,19 +187,19 @@ def _p99(case: Case, pair: Pair, others: Mapping[str, Tier], model: str) -> str:
     return f": {share} of the slowest 1 % of {what} of {model} are on {pair.slow}, which sets the P99 of all"
 
 
-def _fine(case: Case, sentence: str, observed: Reading | float, expected: Reading | float) -> Answer:
+def _fine(case: RuleContext, sentence: str, observed: Reading | float, expected: Reading | float) -> RuleResult:
     ends = [e if isinstance(e, Reading) else Reading(value=e, low=e, high=e, n=0) for e in (observed, expected)]
     return case.verdict(Status.OK, Certainty.CERTAIN, ends[0], ends[1], sentence)
 
 
-def _fine_sentence(pair: Pair, unequal: float, model: str) -> str:
+def _fine_sentence(pair: TierPair, unequal: float, model: str) -> str:
     own, other = pair.rates
     if pair.faster < unequal:
         return f"No tier of {model} is much faster than {pair.slow}: {pair.words} ({pair.fast})"
     return f"{own:.3g} requests a second and replica on {pair.slow}, {other:.3g} on {pair.fast}: {pair.words}"
 
 
-def _of(pair: Pair) -> tuple[Reading, Reading]:
+def _of(pair: TierPair) -> tuple[Reading, Reading]:
     """The slower tier's share of the requests of a replica of each, and what it can take of them."""
     own, other = pair.rates
     n = _finished(pair.own) + _finished(pair.other)
@@ -205,13 +207,13 @@ def _of(pair: Pair) -> tuple[Reading, Reading]:
     return Reading(value=share, low=share, high=share, n=n), Reading(value=due, low=due, high=due, n=n)
 
 
-def _by_minute(slices: Sequence[Slice]) -> dict[float, Window]:
+def _by_minute(slices: Sequence[BinnedWindow]) -> dict[float, Window]:
     grouped: dict[float, list[Window]] = {}
     for one in slices:
         if one.window.covered_seconds <= 0:
             continue
         grouped.setdefault(minute_of(one.window), []).append(one.window)
-    return {minute: windows.add(group) for minute, group in grouped.items()}
+    return {minute: windows.sum_windows(group) for minute, group in grouped.items()}
 
 
 def _rate(window: Window) -> float:
@@ -223,4 +225,4 @@ def _finished(several: Sequence[Window]) -> float:
 
 
 def _parts(several: Sequence[Window], family: str) -> tuple[histograms.Histogram, ...]:
-    return histograms.add(part for window in several for part in window.histograms.get(family, ()))
+    return histograms.sum_histograms(part for window in several for part in window.histograms.get(family, ()))

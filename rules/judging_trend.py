@@ -13,15 +13,15 @@ from statistics import NormalDist
 
 from rules import backlog, histograms, windows
 from rules.bounds import CONFIDENCE
-from rules.catalogue_latency import Shape
+from rules.catalogue_latency import LatencyPattern
 from rules.histograms import Histogram
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, Case, too_early, why, with_levers
-from rules.judging_tails import beyond_chance
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, too_early, with_levers, worst_gap
+from rules.judging_tails import is_significant_share
 from rules.offered_load import is_it_the_load
 from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Unknown
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Unknown
 from rules.watched import part_seen
 from rules.wording import number, spread
 
@@ -35,7 +35,7 @@ QUANTILES = (0.5, 0.99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueTrend:
     """A replica's queue over the hold: waiting in its last third, requests more than finished, how many finished."""
 
     replica: str | None
@@ -50,19 +50,19 @@ class Queue:
         return self.more > Z * math.sqrt(2 * self.finished + self.more)
 
 
-def judge_trend(case: Case) -> Answer:
+def judge_trend(case: RuleContext) -> RuleResult:
     """Of GPUs where the rule says when they are pegged, else of the queue."""
     return judge_saturated(case) if "pegged" in case.rule.thresholds else judge_queue(case)
 
 
-def judge_queue(case: Case) -> Answer:
+def judge_queue(case: RuleContext) -> RuleResult:
     """A queue grew over the whole hold on some replica, while more requests arrived than finished."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     replicas = _by_replica(case.slices)
     last = {name: backlog.mean_waiting(case.last_quarter(group)) for name, group in replicas.items()}
     if all(value is None for value in last.values()):
-        return case.unknown(why(case.slices, "requests_waiting"), "how many requests wait is not known")
+        return case.unknown(worst_gap(case.slices, "requests_waiting"), "how many requests wait is not known")
     most = max(value for value in last.values() if value is not None)
     expected = Reading(value=None, low=0.0, high=case.limit("waiting"), n=float(len(replicas)))
     grown = [one for name, group in replicas.items() if (one := _queue(case, name, group)) is not None]
@@ -85,26 +85,26 @@ def judge_queue(case: Case) -> Answer:
         f"in this time, {worst.finished + worst.more:,.0f} arrived"
     )
     load, shape = is_it_the_load(case)
-    sentence += f"; {load}" if shape is not Shape.EITHER else ""
+    sentence += f"; {load}" if shape is not LatencyPattern.EITHER else ""
     observed = Reading(value=worst.waiting, low=worst.waiting, high=worst.waiting, n=worst.finished)
     certainty = Certainty.CERTAIN if worst.surely and lasting else Certainty.LIKELY
     return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence), shape)
 
 
-def _queue(case: Case, name: str | None, slices: Sequence[Slice]) -> Queue | None:
-    text = backlog.grown(slices, case.now)
+def _queue(case: RuleContext, name: str | None, slices: Sequence[BinnedWindow]) -> QueueTrend | None:
+    text = backlog.describe_growth(slices, case.now)
     if not text:
         return None
     waiting = backlog.mean_waiting(_third(case, slices, last=True))
-    whole = windows.add_of((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
+    whole = windows.sum_families((one.window for one in slices), ("requests_finished", windows.NET_CHANGE))
     finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
-    return Queue(replica=name, waiting=waiting, more=more, finished=finished, text=text)
+    return QueueTrend(replica=name, waiting=waiting, more=more, finished=finished, text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class SaturatedReplica:
     """A replica whose GPUs are pegged: how busy, and how its TTFT rose (None where it did not)."""
 
     replica: str | None
@@ -114,7 +114,7 @@ class Busy:
     surely: bool
 
 
-def judge_saturated(case: Case) -> Answer:
+def judge_saturated(case: RuleContext) -> RuleResult:
     """GPUs pegged over the hold and at its end: saturated where TTFT rises meanwhile, healthy where it is stable."""
     if not case.slices:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
@@ -136,7 +136,7 @@ def judge_saturated(case: Case) -> Answer:
         )
         return case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
     found = [_rising(case, name, known[name], replicas[name]) for name in pegged]
-    rising = [one for one in found if isinstance(one, Busy) and one.rise]
+    rising = [one for one in found if isinstance(one, SaturatedReplica) and one.rise]
     unknown = next((one for one in found if isinstance(one, Unknown)), None)
     if not rising:
         if unknown is not None:
@@ -152,12 +152,12 @@ def judge_saturated(case: Case) -> Answer:
     return case.verdict(Status.WARNING, certainty, worst.busy, expected, sentence)
 
 
-def _busy(slices: Sequence[Slice]) -> Reading | Missing:
+def _busy(slices: Sequence[BinnedWindow]) -> Reading | Missing:
     signal = BY_NAME["gpu_utilization"]
-    return read(signal, windows.add_of((one.window for one in slices), families_of(signal)))
+    return read(signal, windows.sum_families((one.window for one in slices), families_of(signal)))
 
 
-def _pegged(case: Case, whole: Reading, slices: Sequence[Slice]) -> bool:
+def _pegged(case: RuleContext, whole: Reading, slices: Sequence[BinnedWindow]) -> bool:
     """Over the hold, in its last quarter, and in three separate minutes."""
     limit = case.limit("pegged")
     parts = [_busy(group) for group in (case.last_quarter(slices), *case.periods(slices)) if group]
@@ -165,7 +165,7 @@ def _pegged(case: Case, whole: Reading, slices: Sequence[Slice]) -> bool:
     return (whole.value or 0.0) >= limit and over[0] and sum(over[1:]) >= SEPARATE
 
 
-def _too_early(case: Case, whole: Reading, slices: Sequence[Slice]) -> Unknown | None:
+def _too_early(case: RuleContext, whole: Reading, slices: Sequence[BinnedWindow]) -> Unknown | None:
     """A replica whose GPUs are pegged in the few minutes that were seen of it."""
     limit = case.limit("pegged")
     if (whole.value or 0.0) < limit:
@@ -177,20 +177,22 @@ def _too_early(case: Case, whole: Reading, slices: Sequence[Slice]) -> Unknown |
     return too_early(case, slices, end, known, lambda part: (part.value or 0.0) >= limit)
 
 
-def _rising(case: Case, name: str | None, busy: Reading, slices: Sequence[Slice]) -> Busy | Unknown:
+def _rising(
+    case: RuleContext, name: str | None, busy: Reading, slices: Sequence[BinnedWindow]
+) -> SaturatedReplica | Unknown:
     first, last = (_parts(case, _third(case, slices, last=end)) for end in (False, True))
     needed = case.limit("minimum_requests")
     for parts, where in ((first, " in the first third of the time"), (last, " in the last third of the time")):
         n = math.fsum(part.n for part in parts)
         if n < needed:
-            return case.too_few(n, needed, f"{where} of a replica with pegged GPUs")
+            return case.too_few_requests(n, needed, f"{where} of a replica with pegged GPUs")
     polled = not any(MEASURED & {*one.window.counters, *one.window.gauges} for one in slices)
     rises = [_rise(case, first, last, q) for q in QUANTILES]
     rise, surely = max(rises, key=lambda found: (bool(found[0]), found[1]))
-    return Busy(replica=name, busy=busy, polled=polled, rise=rise, surely=surely)
+    return SaturatedReplica(replica=name, busy=busy, polled=polled, rise=rise, surely=surely)
 
 
-def _rise(case: Case, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float) -> tuple[str, bool]:
+def _rise(case: RuleContext, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float) -> tuple[str, bool]:
     """How a quantile of TTFT rose from the first third to the last, "" where it did not, and whether that is certain.
 
     Likely: the best estimate rose by the factor, and more requests than the quantile leaves are above it. Certain: the same
@@ -200,20 +202,20 @@ def _rise(case: Case, first: tuple[Histogram, ...], last: tuple[Histogram, ...],
     factor = case.limit("rise")
     if before is None or after is None or before.high is None or before.value is None:
         return "", False
-    over = histograms.above(last, factor * before.value)
-    if not beyond_chance(over.best, over.n, over.n, 1 - q, LIKELY_CONFIDENCE):
+    over = histograms.share_above(last, factor * before.value)
+    if not is_significant_share(over.best, over.n, over.n, 1 - q, LIKELY_CONFIDENCE):
         return "", False
-    sure = histograms.above(last, factor * before.high)
-    surely = beyond_chance(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
+    sure = histograms.share_above(last, factor * before.high)
+    surely = is_significant_share(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
     was, now = (spread(one.low, one.high, "seconds") for one in (before, after))
     return f"TTFT P{q * 100:g} rose: it was {was}, it is {now}", surely
 
 
-def _parts(case: Case, slices: Sequence[Slice]) -> tuple[Histogram, ...]:
-    return histograms.add(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
+def _parts(case: RuleContext, slices: Sequence[BinnedWindow]) -> tuple[Histogram, ...]:
+    return histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(case.rule.family, ()))
 
 
-def _third(case: Case, slices: Sequence[Slice], *, last: bool) -> tuple[Slice, ...]:
+def _third(case: RuleContext, slices: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
     """The slices whose middle is in the first, or the last, third of the hold."""
     start = min((one.window.start for one in slices), default=case.now)
     third = (case.now - start) / 3
@@ -221,13 +223,13 @@ def _third(case: Case, slices: Sequence[Slice], *, last: bool) -> tuple[Slice, .
     return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
 
 
-def _by_replica(slices: Sequence[Slice]) -> dict[str | None, tuple[Slice, ...]]:
-    replicas: dict[str | None, list[Slice]] = {}
+def _by_replica(slices: Sequence[BinnedWindow]) -> dict[str | None, tuple[BinnedWindow, ...]]:
+    replicas: dict[str | None, list[BinnedWindow]] = {}
     for one in slices:
         replicas.setdefault(one.replica, []).append(one)
     return {name: tuple(several) for name, several in replicas.items()}
 
 
-def _who(case: Case, replica: str | None, count: int, of: int) -> str:
+def _who(case: RuleContext, replica: str | None, count: int, of: int) -> str:
     name = replica or case.view.tier
     return f"{name} ({count} of {of} replicas)" if of > 1 else name

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import money, periods, windows
-from rules.judging import SEPARATE, Case, persists, too_early
+from rules.judging import SEPARATE, RuleContext, is_persistent, too_early
 from rules.replica_count import margin_of, replica_count
 from rules.signals import Gap, Missing, Reading
-from rules.verdicts import Answer, Certainty, Status
+from rules.verdicts import Certainty, RuleResult, Status
 from rules.watched import watched_seconds
 from rules.windows import MINUTE_SECONDS, Window
 from rules.wording import number
@@ -21,13 +21,13 @@ from rules.wording import number
 DAY_SECONDS = 86_400.0
 
 
-def judge_headroom(case: Case) -> Answer:
+def judge_headroom(case: RuleContext) -> RuleResult:
     """Fleet utilisation above 90 % (guide 9.3): in the minutes of the hold, or in the busiest hours of a week.
 
     Certain only if the lower bound is above it, too. That there is headroom is certain if the upper bound says so, or if
     the lower was above for a while: where the two straddle the limit nothing is.
     """
-    apart = periods.not_mixed(case)
+    apart = periods.explain_pool_gap(case)
     if apart is not None:
         return apart
     each = periods.sums(case, case.rule.signal)
@@ -42,24 +42,24 @@ def judge_headroom(case: Case) -> Answer:
     limit = case.limit("above")
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"for {_minutes(case)} min"
     sentence = f"Fleet utilisation {number(used.value, 'ratio')}{periods.weighing(case, judged)} {when}"
-    last = _busiest_of_late(case) if weekly else periods.value(case, periods.in_last_quarter(case))
+    last = _busiest_of_late(case) if weekly else periods.value(case, periods.select_last_quarter(case))
     by_period = [periods.value(case, (one,)) for one in judged]
     early = None if weekly else too_early(case, case.slices, last, by_period, lambda value: value > limit)
     if early is not None and used.value > limit:
         return early
     above = used.low is not None and used.low > limit
-    lasting = persists(last, by_period, lambda value: value > limit)
+    lasting = is_persistent(last, by_period, lambda value: value > limit)
     if used.value <= limit or not lasting:
         told = f"{sentence}: up to {limit * 100:g}% leaves headroom{_excused(case, used.value, last)}"
         return _answer(case, used, Status.OK, above or (used.high is not None and used.high <= limit), told)
-    certain = periods.covered(judged) and above
+    certain = periods.is_covered(judged) and above
     # Over a week the report proposes the size, from the peak and not from hours: one number is enough.
     later = ": the report and `sizewatch prewarm` say how many are needed then"
     more = later if weekly else _more(case, judged, used.value)
     return _answer(case, used, Status.WARNING, certain, f"{sentence}{more}")
 
 
-def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
+def _busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
     """The share of the hours that the row names, at least as many as must show a finding, in their order."""
     known = [(periods.value(case, (hour,)), hour) for hour in hours]
     ordered = sorted((pair for pair in known if pair[0] is not None), key=lambda pair: pair[0] or 0.0, reverse=True)
@@ -67,18 +67,18 @@ def _busiest(case: Case, hours: Sequence[Window]) -> tuple[Window, ...]:
     return tuple(sorted((hour for _, hour in ordered[:most]), key=lambda hour: hour.start))
 
 
-def _busiest_of_late(case: Case) -> float | None:
+def _busiest_of_late(case: RuleContext) -> float | None:
     """The fullest hour of the last quarter of the time: a peak that does not come any more is over."""
     late = case.periods(case.last_quarter(case.slices))
     known = [periods.value(case, [one.window for one in group]) for group in late]
     return max((one for one in known if one is not None), default=None)
 
 
-def _minutes(case: Case) -> str:
+def _minutes(case: RuleContext) -> str:
     return f"{watched_seconds(case.slices) / MINUTE_SECONDS:.0f}"
 
 
-def _excused(case: Case, utilization: float, last: float | None) -> str:
+def _excused(case: RuleContext, utilization: float, last: float | None) -> str:
     """Why utilisation above the limit is no finding; empty where it is not above."""
     limit = case.limit("above")
     if utilization <= limit:
@@ -89,9 +89,9 @@ def _excused(case: Case, utilization: float, last: float | None) -> str:
     )
 
 
-def _more(case: Case, judged: Sequence[Window], utilization: float) -> str:
+def _more(case: RuleContext, judged: Sequence[Window], utilization: float) -> str:
     """How many replicas this use needs, as every count is made, and what the missing ones cost. One more at least."""
-    replicas, capacity = periods.ready(judged), case.view.capacity
+    replicas, capacity = periods.mean_ready_replicas(judged), case.view.capacity
     if capacity is None:
         return ""
     demand = utilization * replicas * capacity.rps
@@ -102,12 +102,12 @@ def _more(case: Case, judged: Sequence[Window], utilization: float) -> str:
     return (
         text
         if case.view.plan is None
-        else f"{text}; {more} more cost {money.a_day(more, money.price_of(case.view.plan))}"
+        else f"{text}; {more} more cost {money.cost_per_day(more, money.price_of(case.view.plan))}"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yield:
+class TokenYield:
     """What some hours yielded: traffic (requests a second of the tier), tokens per GPU-hour and per request, requests a
     second of one replica.
     """
@@ -118,7 +118,7 @@ class Yield:
     requests_per_replica: float
 
 
-def judge_falling(case: Case) -> Answer:
+def judge_falling(case: RuleContext) -> RuleResult:
     """Tokens per GPU-hour of this week against the week before, while traffic grew (guide 9.3: "flat or declining as
     traffic grows, something is saturating").
 
@@ -141,19 +141,19 @@ def judge_falling(case: Case) -> Answer:
     sentence = _compared(before, after)
     if not _falls(case, before, after):
         return _answer(case, seen, Status.OK, True, sentence, before)
-    certain = falling >= case.limit("days") and periods.covered(hours)
+    certain = falling >= case.limit("days") and periods.is_covered(hours)
     return _answer(case, seen, Status.WARNING, certain, f"{sentence}; on {falling} of {len(days)} days", before)
 
 
-def _yield(case: Case, hours: Sequence[Window]) -> Yield | None:
+def _yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
     if not hours:
         return None
-    total = windows.add(hours)
+    total = windows.sum_windows(hours)
     requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
     made = periods.value(case, hours)
     if requests <= 0 or tokens <= 0 or made is None:
         return None
-    return Yield(
+    return TokenYield(
         traffic=requests / math.fsum(hour.span for hour in hours),
         tokens_per_gpu_hour=made,
         tokens_per_request=tokens / requests,
@@ -161,7 +161,7 @@ def _yield(case: Case, hours: Sequence[Window]) -> Yield | None:
     )
 
 
-def _days(case: Case, hours: Sequence[Window]) -> list[tuple[Yield, Yield]]:
+def _days(case: RuleContext, hours: Sequence[Window]) -> list[tuple[TokenYield, TokenYield]]:
     """Each day of the later half with the day half the window before it, where both had traffic."""
     half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
     grouped: dict[int, list[Window]] = {}
@@ -175,12 +175,12 @@ def _middle(hour: Window) -> float:
     return (hour.start + hour.end) / 2
 
 
-def _falls(case: Case, before: Yield, after: Yield) -> bool:
+def _falls(case: RuleContext, before: TokenYield, after: TokenYield) -> bool:
     grown = after.traffic >= before.traffic * (1 + case.limit("growth"))
     return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - case.limit("fall"))
 
 
-def _compared(before: Yield, after: Yield) -> str:
+def _compared(before: TokenYield, after: TokenYield) -> str:
     """What moved: tokens per GPU-hour are requests per replica x tokens per request."""
     return (
         f"Tokens per GPU-hour {number(after.tokens_per_gpu_hour, 'count')} this week, "
@@ -202,8 +202,8 @@ def _reading(value: float, n: float) -> Reading:
 
 
 def _answer(
-    case: Case, seen: Reading, status: Status, certain: bool, sentence: str, before: Yield | None = None
-) -> Answer:
+    case: RuleContext, seen: Reading, status: Status, certain: bool, sentence: str, before: TokenYield | None = None
+) -> RuleResult:
     if before is not None:
         expected = Reading(value=None, low=before.tokens_per_gpu_hour * (1 - case.limit("fall")), high=None, n=seen.n)
     else:

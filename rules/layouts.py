@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from rules.engines.registry import ENGINES, PROCESS_START, mapped, unwrapped, winners
-from rules.engines.table import Across, Engine, Row
-from rules.families import Kind
+from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
+from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.families import FamilyKind
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
@@ -39,7 +39,7 @@ class GaugeSlots:
 
     family: str
     engines: tuple[tuple[int, ...], ...]
-    across: Across
+    across: LabelAggregation
     factor: float
     none: float | None = None
 
@@ -72,7 +72,7 @@ class HistogramSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FamilyFault:
     """What is wrong with a family; unless it is only `doubtful`, the family is not used."""
 
     family: str
@@ -81,10 +81,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SeriesLayout:
     """What to read where on pages with this set of series. Slots are places in the series it was compiled from."""
 
-    engine: Engine
+    engine: EngineTable
     counters: tuple[CounterSlots, ...]
     gauges: tuple[GaugeSlots, ...]
     names: tuple[NameSlots, ...]
@@ -93,21 +93,21 @@ class Layout:
     born: tuple[int, ...]
     facts: Mapping[str, str]
     fact_slots: tuple[tuple[str, int], ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[FamilyFault, ...]
 
 
-def wanted(name: str, engines: tuple[Engine, ...] = ENGINES) -> bool:
+def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
     """Whether a sample of this printed name feeds any family of any engine."""
-    plain = mapped(name)
-    return plain == PROCESS_START or any(unwrapped(plain, engine) in _sources(engine) for engine in engines)
+    plain = normalize_name(name)
+    return plain == PROCESS_START or any(strip_wrapper_prefix(plain, engine) in _sources(engine) for engine in engines)
 
 
 @cache
-def _sources(engine: Engine) -> frozenset[str]:
+def _sources(engine: EngineTable) -> frozenset[str]:
     names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
     for row in engine.rows:
         names.add(row.zero_with)
-        if row.kind is Kind.HISTOGRAM:
+        if row.kind is FamilyKind.HISTOGRAM:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
             names.update((row.sample, *row.plus))
@@ -115,33 +115,33 @@ def _sources(engine: Engine) -> frozenset[str]:
     return frozenset(names - {""})
 
 
-def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
+def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
     """Works out once which slot (place in `series`) feeds which family."""
     by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
     for slot, (name, labels) in enumerate(series):
         if name:
-            by_name.setdefault(unwrapped(mapped(name), engine), []).append((slot, labels))
+            by_name.setdefault(strip_wrapper_prefix(normalize_name(name), engine), []).append((slot, labels))
     facts = _facts(by_name, engine)
     counters: list[CounterSlots] = []
     gauges: list[GaugeSlots] = []
     names: list[NameSlots] = []
     histograms: list[HistogramSlots] = []
-    faults: list[Fault] = _several_models(facts)
-    for row in winners(engine.rows, lambda row: _on_page(row, by_name)):
+    faults: list[FamilyFault] = _several_models(facts)
+    for row in select_rows(engine.rows, lambda row: _on_page(row, by_name)):
         scale = _scale(row, by_name, engine)
         factor = row.factor if scale is not None else _factor(row, facts, faults)
-        if row.kind is Kind.HISTOGRAM:
+        if row.kind is FamilyKind.HISTOGRAM:
             parts = _parts(row, by_name, engine, faults)
             empty = row.sample not in by_name
             histograms.extend([HistogramSlots(row.family, parts, factor)] if parts or empty else [])
-        elif row.across is Across.NEWEST_NAMES:
+        elif row.across is LabelAggregation.NEWEST_NAMES:
             names.append(_names(row, by_name))
-        elif row.kind is Kind.COUNTER:
+        elif row.kind is FamilyKind.COUNTER:
             counters.extend(replace(one, scale=scale) for one in _counters(row, by_name, engine, factor))
         else:
             gauges.append(_gauge(row, by_name, engine, factor))
     start = by_name.get(PROCESS_START)
-    return Layout(
+    return SeriesLayout(
         engine=engine,
         counters=tuple(counters),
         gauges=tuple(gauges),
@@ -155,13 +155,13 @@ def compile_layout(series: Sequence[SeriesName], engine: Engine) -> Layout:
     )
 
 
-def _on_page(row: Row, by_name: _ByName) -> bool:
+def _on_page(row: SourceRow, by_name: _ByName) -> bool:
     if row.sample not in by_name:
         return row.zero_with in by_name
     return row.lazy or bool(_matching(row, by_name))
 
 
-def _facts(by_name: _ByName, engine: Engine) -> dict[str, str]:
+def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
     facts: dict[str, str] = {}
     for info in engine.info:
         for _, labels in by_name.get(info, ()):
@@ -179,37 +179,37 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
-def _several_models(facts: Mapping[str, str]) -> list[Fault]:
+def _several_models(facts: Mapping[str, str]) -> list[FamilyFault]:
     models = facts.get("model", "")
     if len({name.casefold() for name in models.split(",")}) < 2:
         return []
     shown = models if len(models) <= _LONGEST else f"{models[: _LONGEST - 1]}…"
     text = f"{shown} are served by this page, and are added up: a tier is one model"
-    return [Fault("model", text, doubtful=True)]
+    return [FamilyFault("model", text, doubtful=True)]
 
 
-def _scale(row: Row, by_name: _ByName, engine: Engine) -> int | None:
+def _scale(row: SourceRow, by_name: _ByName, engine: EngineTable) -> int | None:
     """The slot of the gauge that holds the row's unit, where one does."""
     sample = dict(engine.fact_gauges).get(row.factor_fact, "")
     return by_name[sample][0][0] if sample in by_name else None
 
 
-def _factor(row: Row, facts: Mapping[str, str], faults: list[Fault]) -> float:
+def _factor(row: SourceRow, facts: Mapping[str, str], faults: list[FamilyFault]) -> float:
     if not row.factor_fact:
         return row.factor
     try:
         return row.factor * float(facts[row.factor_fact])
     except (KeyError, ValueError):
         text = f"is counted in units of {row.factor_fact}, which the page does not tell: ratios hold, amounts do not"
-        faults.append(Fault(row.family, text, doubtful=True))
+        faults.append(FamilyFault(row.family, text, doubtful=True))
         return row.factor
 
 
-def _matching(row: Row, by_name: _ByName) -> list[tuple[int, Mapping[str, str]]]:
+def _matching(row: SourceRow, by_name: _ByName) -> list[tuple[int, Mapping[str, str]]]:
     return [(slot, labels) for slot, labels in by_name.get(row.sample, ()) if row.reads(labels)]
 
 
-def _counters(row: Row, by_name: _ByName, engine: Engine, factor: float) -> list[CounterSlots]:
+def _counters(row: SourceRow, by_name: _ByName, engine: EngineTable, factor: float) -> list[CounterSlots]:
     families: dict[str, dict[_Key, list[int]]] = {} if row.by else {row.family: {}}
     for slot, labels in _matching(row, by_name):
         family = f"{row.family}/{labels.get(row.by, '')}" if row.by else row.family
@@ -225,25 +225,27 @@ def _summed(family: str, groups: list[list[int]], factor: float) -> CounterSlots
     return CounterSlots(family, alone, tuple(tuple(slots) for slots in groups if len(slots) > 1), factor)
 
 
-def _gauge(row: Row, by_name: _ByName, engine: Engine, factor: float) -> GaugeSlots:
+def _gauge(row: SourceRow, by_name: _ByName, engine: EngineTable, factor: float) -> GaugeSlots:
     engines: dict[_Key, list[int]] = {}
     for slot, labels in _matching(row, by_name):
         engines.setdefault(_without(labels, engine.repeats), []).append(slot)
     return GaugeSlots(row.family, tuple(tuple(slots) for slots in engines.values()), row.across, factor, row.none)
 
 
-def _names(row: Row, by_name: _ByName) -> NameSlots:
+def _names(row: SourceRow, by_name: _ByName) -> NameSlots:
     choices = ((slot, sum(bool(n) for n in labels.get(row.by, "").split(","))) for slot, labels in by_name[row.sample])
     return NameSlots(row.family, tuple(choices))
 
 
-def _parts(row: Row, by_name: _ByName, engine: Engine, faults: list[Fault]) -> tuple[HistogramPart, ...]:
+def _parts(
+    row: SourceRow, by_name: _ByName, engine: EngineTable, faults: list[FamilyFault]
+) -> tuple[HistogramPart, ...]:
     buckets: dict[_Key, list[tuple[float, int]]] = {}
     for slot, labels in _matching(row, by_name):
         try:
             edge = float(labels["le"])
         except (KeyError, ValueError):
-            faults.append(Fault(row.family, "has a bucket without a numeric le label"))
+            faults.append(FamilyFault(row.family, "has a bucket without a numeric le label"))
             return ()
         buckets.setdefault(_without(labels, ("le",)), []).append((edge * row.factor, slot))
     totals = {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + "_sum", ())}

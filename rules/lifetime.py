@@ -15,7 +15,7 @@ UNKNOWN_LIFETIME_SECONDS = 1.0
 """Span where the page does not tell when its process started: rates then mean nothing, and must not be shown."""
 
 
-def since_start(page: Snapshot) -> Window:
+def window_since_start(page: Snapshot) -> Window:
     """The counters and histograms of a page as the increase since its process started, its gauges as they are."""
     start = (
         page.started_at

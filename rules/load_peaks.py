@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules.arrivals import arrived
+from rules.arrivals import count_arrivals
 from rules.bounds import poisson_lower_bound
-from rules.judging import SEPARATE, Case
-from rules.slices import Slice
+from rules.judging import SEPARATE, RuleContext
+from rules.slices import BinnedWindow
 from rules.wording import number
 
 DAY_SECONDS = 86400.0
@@ -23,7 +23,7 @@ WHOLE = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class PeakComparison:
     """Requests per second of the tier in its busiest periods, at least `rps` in three of them; what was planned.
 
     `ratio` is the peak by the average over a day or more, `planned_ratio` the plan's; None where not known.
@@ -39,7 +39,7 @@ class Peak:
     planned_ratio: float | None
 
     @property
-    def above(self) -> bool:
+    def is_above_plan(self) -> bool:
         """Beyond the planned peak, or beyond the planned peak-to-average ratio, by more than the allowed factor."""
         return self.rps > self.planned * self.factor or self._bursty
 
@@ -59,7 +59,7 @@ class Peak:
         return text
 
 
-def busiest(case: Case) -> Peak | None:
+def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     """The tier's busiest periods in the hold; None where the plan has no peak or fewer than three periods were seen."""
     rates = case.view.plan.workload.requests_per_second if case.view.plan and case.view.plan.workload else None
     found = sorted((one for group in case.periods(case.slices) if (one := _arrivals(case, group))), reverse=True)
@@ -69,7 +69,7 @@ def busiest(case: Case) -> Peak | None:
     requests, seconds = math.fsum(count for _, count, _ in top), math.fsum(span for _, _, span in top)
     total, whole = math.fsum(count for _, count, _ in found), math.fsum(span for _, _, span in found)
     average = total / whole if whole >= DAY_SECONDS else None
-    return Peak(
+    return PeakComparison(
         rps=top[-1][0],
         planned=rates.peak,
         requests=requests,
@@ -81,13 +81,13 @@ def busiest(case: Case) -> Peak | None:
     )
 
 
-def busiest_rate(case: Case) -> float | None:
+def busiest_rate(case: RuleContext) -> float | None:
     """Requests per second that arrived at the tier in at least three periods of the hold; None where fewer were seen."""
     found = sorted((one[0] for group in case.periods(case.slices) if (one := _arrivals(case, group))), reverse=True)
     return found[SEPARATE - 1] if len(found) >= SEPARATE else None
 
 
-def _arrivals(case: Case, group: Sequence[Slice]) -> tuple[float, float, float] | None:
+def _arrivals(case: RuleContext, group: Sequence[BinnedWindow]) -> tuple[float, float, float] | None:
     """Requests per second, requests and seconds of one period of the whole tier."""
     known = [one.window for one in group if "requests_finished" in one.window.counters]
     if not known:
@@ -95,5 +95,5 @@ def _arrivals(case: Case, group: Sequence[Slice]) -> tuple[float, float, float] 
     seconds = max(window.end for window in known) - min(window.start for window in known)
     if seconds < WHOLE * case.period_seconds:
         return None
-    requests = max(0.0, math.fsum(arrived(window.counters) or 0.0 for window in known))
+    requests = max(0.0, math.fsum(count_arrivals(window.counters) or 0.0 for window in known))
     return requests / seconds, requests, seconds

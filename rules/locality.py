@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rules import dispersion, histograms
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import minute_of
 
 HIT, QUERIED, FINISHED = "prefix_hit_tokens", "prefix_queried_tokens", "requests_finished"
@@ -22,12 +22,12 @@ PROMPTS, PREEMPTIONS = "prompt_tokens_per_request", "preemptions"
 MINUTES = 3
 """Separate minutes that are the present, and that the best of the past is summed over (DESIGN 3.3)."""
 
-Minute = tuple[Slice, ...]
+Minute = tuple[BinnedWindow, ...]
 """The slices of one minute, a replica each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LocalityThresholds:
     """The thresholds of PrefixRoutingBroken; their sources stand in the catalogue."""
 
     points: float
@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceHitRate:
     """The hit rate that one replica has (0-1) and who says so; `minutes` are those it was seen in, none from a plan."""
 
     rate: float
@@ -51,15 +51,15 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class CurrentHitRate:
     """The last minutes of the warm replicas that serve, and what they are compared with."""
 
     minutes: tuple[Minute, ...]
     replicas: tuple[str, ...]
-    reference: Reference | None
+    reference: ReferenceHitRate | None
 
     @property
-    def slices(self) -> tuple[Slice, ...]:
+    def slices(self) -> tuple[BinnedWindow, ...]:
         return tuple(one for minute in self.minutes for one in minute)
 
     @property
@@ -68,21 +68,23 @@ class Present:
 
     @property
     def requests(self) -> float:
-        return total(self.slices, FINISHED)
+        return sum_family(self.slices, FINISHED)
 
 
-def total(slices: Sequence[Slice], family: str) -> float:
+def sum_family(slices: Sequence[BinnedWindow], family: str) -> float:
     """The increase of a counter over slices."""
     return math.fsum(one.window.counters.get(family, 0.0) for one in slices)
 
 
-def hit_rate(slices: Sequence[Slice]) -> float | None:
+def hit_rate(slices: Sequence[BinnedWindow]) -> float | None:
     """Prompt tokens found in the prefix cache per token asked for (0-1); None where none was asked for, or fewer than found."""
-    asked, hits = total(slices, QUERIED), total(slices, HIT)
+    asked, hits = sum_family(slices, QUERIED), sum_family(slices, HIT)
     return hits / asked if asked > 0 and hits <= asked else None
 
 
-def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: Limits) -> Present:
+def measure_hit_rate(
+    slices: Sequence[BinnedWindow], planned: tuple[float, str] | None, limits: LocalityThresholds
+) -> CurrentHitRate:
     """What is compared; `planned` is the hit rate of plan or benchmark and whose it is. Replicas that are new or began
     anew are left out until their caches can be warm: a cold cache is no broken routing."""
     placed = [(minute_of(one.window), one) for one in slices]
@@ -90,14 +92,14 @@ def present(slices: Sequence[Slice], planned: tuple[float, str] | None, limits: 
     minutes = _by_minute(_warm(placed, limits.warm_up_seconds))
     now = tuple(several for minute, several in minutes if minute in newest)
     past = tuple(several for minute, several in minutes if minute not in newest)
-    return Present(
+    return CurrentHitRate(
         minutes=now,
         replicas=tuple(sorted({one.replica or "" for minute in now for one in minute})),
         reference=_reference(past, planned, limits),
     )
 
 
-def _warm(placed: Sequence[tuple[float, Slice]], warm_up_seconds: float) -> list[tuple[float, Slice]]:
+def _warm(placed: Sequence[tuple[float, BinnedWindow]], warm_up_seconds: float) -> list[tuple[float, BinnedWindow]]:
     """Those that asked a warm cache, each with its minute."""
     covered = [(minute, one) for minute, one in placed if one.window.covered_seconds > 0]
     begin = min((minute for minute, _ in covered), default=0.0)
@@ -115,14 +117,16 @@ def _warm(placed: Sequence[tuple[float, Slice]], warm_up_seconds: float) -> list
     ]
 
 
-def _by_minute(placed: Sequence[tuple[float, Slice]]) -> list[tuple[float, Minute]]:
-    grouped: dict[float, list[Slice]] = {}
+def _by_minute(placed: Sequence[tuple[float, BinnedWindow]]) -> list[tuple[float, Minute]]:
+    grouped: dict[float, list[BinnedWindow]] = {}
     for minute, one in placed:
         grouped.setdefault(minute, []).append(one)
     return [(minute, tuple(grouped[minute])) for minute in sorted(grouped)]
 
 
-def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: Limits) -> Reference | None:
+def _reference(
+    past: tuple[Minute, ...], planned: tuple[float, str] | None, limits: LocalityThresholds
+) -> ReferenceHitRate | None:
     """The better of the past's best minutes and of what the plan says."""
     # Read once a minute and not once a stretch: of a large tier an hour is many thousand slices.
     read = [
@@ -135,50 +139,50 @@ def _reference(past: tuple[Minute, ...], planned: tuple[float, str] | None, limi
             math.fsum(chain(*column)) for column in zip(*read[place : place + MINUTES], strict=True)
         )
         if requests >= limits.minimum_requests and asked > 0 and hit <= asked:
-            seen.append(Reference(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
+            seen.append(ReferenceHitRate(rate=hit / asked, words="before", minutes=past[place : place + MINUTES]))
     if planned is not None:
-        seen.append(Reference(rate=planned[0], words=planned[1]))
+        seen.append(ReferenceHitRate(rate=planned[0], words=planned[1]))
     return max(seen, key=lambda one: one.rate, default=None)
 
 
-def lost(found: Present, limits: Limits) -> bool:
+def is_locality_lost(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     """Whether hits are lost now, in each of the last minutes on its own."""
     return found.reference is not None and all(
         (hit_rate(minute) or 0.0) <= found.reference.rate - limits.points for minute in found.minutes
     )
 
 
-def keepers(found: Present, limits: Limits) -> tuple[str, ...]:
+def find_warm_replicas(found: CurrentHitRate, limits: LocalityThresholds) -> tuple[str, ...]:
     """Replicas whose own rate has not fallen."""
     floor = (found.reference.rate if found.reference else 0.0) - limits.points
     of_each = _by_replica(found.slices)
     return tuple(name for name in found.replicas if (hit_rate(of_each.get(name, ())) or 0.0) > floor)
 
 
-def expected_rate(found: Present) -> float:
+def expected_rate(found: CurrentHitRate) -> float:
     """What is left of the reference when any replica may get any prefix: its share by the number of replicas (guide 7.2)."""
     return (found.reference.rate if found.reference else 1.0) / max(1, len(found.replicas))
 
 
-def near(found: Present, limits: Limits) -> bool:
+def is_near_rate(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     """Whether the present rate is about that; caches that hold several prefixes keep some more, full ones less."""
     expected = expected_rate(found)
     return expected / limits.near <= found.rate <= expected * limits.near
 
 
-def shares(found: Present) -> tuple[float, ...]:
+def shares(found: CurrentHitRate) -> tuple[float, ...]:
     """Finished requests of each replica, in the order of the replicas."""
     return _requests_by(found.slices, found.replicas)
 
 
-def spread_evenly(found: Present, limits: Limits) -> bool:
+def spread_evenly(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     """Whether no replica has many more or fewer requests than the mean of all."""
     counts = shares(found)
     mean = math.fsum(counts) / len(counts)
     return all(mean / limits.spread <= count <= mean * limits.spread for count in counts)
 
 
-def spread_changed(found: Present, limits: Limits) -> bool:
+def spread_changed(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     """Whether requests are surely given out in another way than when the hits were there.
 
     Either dealt out in turn, more evenly than requests that choose their replica by prefix can be by chance, and not so
@@ -188,47 +192,47 @@ def spread_changed(found: Present, limits: Limits) -> bool:
         return False
     past = tuple(one for minute in found.reference.minutes for one in minute)
     before, now = (_even(minutes, found.replicas) for minutes in (found.reference.minutes, found.minutes))
-    if now.below <= limits.chance < before.below:
+    if now.probability_below <= limits.chance < before.probability_below:
         return True
     then, since = _requests_by(past, found.replicas), shares(found)
-    moved = dispersion.between(then, since).above <= limits.chance
+    moved = dispersion.test_homogeneity(then, since).probability_above <= limits.chance
     return moved and _unevenness(since) <= _unevenness(then) - limits.evened
 
 
 def _unevenness(counts: Sequence[float]) -> float:
     """The coefficient of variation (0 where all are equal): comparable between counts of different sums."""
-    return math.sqrt(dispersion.against_equal([counts]).statistic / max(1.0, math.fsum(counts)))
+    return math.sqrt(dispersion.test_uniformity([counts]).statistic / max(1.0, math.fsum(counts)))
 
 
 def _even(minutes: Sequence[Minute], replicas: Sequence[str]) -> dispersion.ChiSquare:
-    return dispersion.against_equal(_requests_by(minute, replicas) for minute in minutes)
+    return dispersion.test_uniformity(_requests_by(minute, replicas) for minute in minutes)
 
 
-def _requests_by(slices: Sequence[Slice], replicas: Sequence[str]) -> tuple[float, ...]:
+def _requests_by(slices: Sequence[BinnedWindow], replicas: Sequence[str]) -> tuple[float, ...]:
     of_each = _by_replica(slices)
-    return tuple(total(of_each.get(name, ()), FINISHED) for name in replicas)
+    return tuple(sum_family(of_each.get(name, ()), FINISHED) for name in replicas)
 
 
-def _by_replica(slices: Sequence[Slice]) -> Mapping[str | None, Sequence[Slice]]:
-    grouped: dict[str | None, list[Slice]] = {}
+def _by_replica(slices: Sequence[BinnedWindow]) -> Mapping[str | None, Sequence[BinnedWindow]]:
+    grouped: dict[str | None, list[BinnedWindow]] = {}
     for one in slices:
         grouped.setdefault(one.replica, []).append(one)
     return grouped
 
 
-def mean_prompt(slices: Sequence[Slice]) -> float | None:
+def mean_prompt(slices: Sequence[BinnedWindow]) -> float | None:
     """Mean prompt tokens a request, None where the engine does not say."""
-    parts = histograms.add(part for one in slices for part in one.window.histograms.get(PROMPTS, ()))
+    parts = histograms.sum_histograms(part for one in slices for part in one.window.histograms.get(PROMPTS, ()))
     return histograms.mean(parts)
 
 
-def lengths_change(found: Present) -> float | None:
+def lengths_change(found: CurrentHitRate) -> float | None:
     """Mean prompt length now to that of the minutes compared with; None where one of them is not known."""
     past = [one for minute in found.reference.minutes for one in minute] if found.reference else []
     then, now = mean_prompt(past), mean_prompt(found.slices)
     return now / then if then and now else None
 
 
-def evictions(found: Present) -> float:
+def eviction_rate(found: CurrentHitRate) -> float:
     """Preemptions a finished request in the last minutes."""
-    return total(found.slices, PREEMPTIONS) / max(1.0, found.requests)
+    return sum_family(found.slices, PREEMPTIONS) / max(1.0, found.requests)

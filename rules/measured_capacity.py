@@ -14,13 +14,13 @@ from rules import windows
 from rules.capacity import EVALUATIONS, EVIDENCE_DAYS, Capacity, CapacitySource, damp_capacity, planned_capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import CERTAIN_REQUESTS, OperatingPoint
-from rules.judging import LIKELY_CONFIDENCE, Case, Comparable, comparable
-from rules.judging_tails import beyond_chance, tail_of
+from rules.judging import LIKELY_CONFIDENCE, BenchmarkComparison, RuleContext, select_comparable
+from rules.judging_tails import compute_tail, is_significant_share
 from rules.plan import Point
 from rules.readings import families_of
-from rules.resize_curve import BAD, FINE, Kept, ProductionPoint, production_points
+from rules.resize_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
 from rules.signals import BY_NAME, Reading, SignalValue
-from rules.slices import Slice, TierView, sum_by_bin
+from rules.slices import BinnedWindow, TierContext, sum_by_bin
 from rules.verdicts import Certainty
 from rules.ways import replica_rate
 from rules.windows import Window
@@ -46,7 +46,7 @@ NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""
 
 
-def capacity_now(view: TierView, days: Iterable[Iterable[Slice]]) -> Capacity | None:
+def capacity_now(view: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> Capacity | None:
     """Return the capacity of one replica from the last DAYS days, oldest first, each as slices by load bin under the present plan.
 
     Each of the last EVALUATIONS days gets an estimate from the EVIDENCE_DAYS that end with it; `damp_capacity` joins them.
@@ -61,7 +61,7 @@ def capacity_now(view: TierView, days: Iterable[Iterable[Slice]]) -> Capacity | 
     return damp_capacity(estimates)
 
 
-def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
+def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
     """Return what a replica can take by one sum a load bin. None where neither production nor the plan tells.
 
     Where production broke the SLO above a load that kept it, the knee lies between the two, and the plan's own value stands
@@ -69,7 +69,7 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
     equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
     kept it was broken by something else than load: a cascade, a restart.
     """
-    whole = windows.add_of((one.window for one in bins), WORK_FAMILIES) if bins else None
+    whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
     planned = planned_capacity(view.plan) if view.plan else None
     plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
@@ -81,7 +81,7 @@ def estimate_capacity(view: TierView, bins: Sequence[Slice]) -> Capacity | None:
 
 
 def _estimate(
-    view: TierView, bins: Sequence[Slice], plan: Capacity | None, present: CapacityLengths
+    view: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
     """The same with the plan's capacity in requests of the present lengths."""
     points = production_points(view, bins)
@@ -192,7 +192,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
     The operator's word stands although production kept the SLO above it: there may be reasons that no metric shows.
     """
     best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
-    sure = kept.rps >= NEAR * base.rps and kept.kept is Kept.KEPT
+    sure = kept.rps >= NEAR * base.rps and kept.kept is SloStatus.KEPT
     whose = "the benchmark's" if base.source is CapacitySource.BENCHMARK else "the planned"
     return replace(
         base,
@@ -206,7 +206,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
 
 
 def _between(
-    view: TierView,
+    view: TierContext,
     plan: Capacity | None,
     points: Sequence[ProductionPoint],
     kept: ProductionPoint,
@@ -220,7 +220,7 @@ def _between(
     inside = planned is not None and low <= planned <= high
     capped = plan is not None and plan.source is CapacitySource.OPERATOR and plan.rps < low
     best = planned if planned is not None and (inside or capped) else _crossing(view, kept, broken)
-    sure = kept.kept is Kept.KEPT and broken.kept is Kept.BROKEN
+    sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
     text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
     if planned is not None:
         text += f"; {whose} {planned:.3g} lies between" if inside else f"; {whose} {planned:.3g} does not"
@@ -240,7 +240,7 @@ def _between(
     )
 
 
-def _crossing(view: TierView, kept: ProductionPoint, broken: ProductionPoint) -> float:
+def _crossing(view: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
     """Return the load at which TTFT or TPOT P99 crosses its limit first, by the logarithms of the best estimates (as
     `rules.curve` does between points of the benchmark)."""
     slo = view.plan.slo if view.plan else None
@@ -259,15 +259,15 @@ def _best(value: SignalValue) -> float | None:
     return value.low if value.value is None else value.value
 
 
-def _is_slower(view: TierView, bins: Sequence[Slice]) -> bool:
+def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
     """Return whether more requests than allowed were slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
-        case = Case(rule=RULES[name], view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS)
-        found = comparable(case, (case.rule.family,))
-        tail = tail_of(found, found.slices) if isinstance(found, Comparable) else None
+        case = RuleContext(rule=RULES[name], view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS)
+        found = select_comparable(case, (case.rule.family,))
+        tail = compute_tail(found, found.slices) if isinstance(found, BenchmarkComparison) else None
         if tail is None or tail.requests < case.limit("minimum_requests"):
             continue
-        if beyond_chance(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
+        if is_significant_share(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
             return True
     return False
 
@@ -281,7 +281,7 @@ def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float
     return max([1.0, *ttft]), max([1.0, *tpot])
 
 
-def _scaled(base: Capacity, view: TierView, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+def _scaled(base: Capacity, view: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
     """Return the benchmark's operating point with every latency as much slower as production is at equal load."""
     curve, plan, factors = view.curve, view.plan, slower_than_planned(points)
     found: OperatingPoint | None = None

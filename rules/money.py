@@ -39,7 +39,7 @@ def price_of(plan: TierPlan) -> Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Idle:
+class IdleCapacity:
     """Replicas (on average over the time) that were ready and not needed: the `insured` are kept warm on purpose."""
 
     ready: float
@@ -73,17 +73,17 @@ def spare_replicas(ready: float, utilization: float, target: float) -> float:
     return ready * max(0.0, 1 - utilization / target)
 
 
-def idle(ready: float, utilization: float, target: float, minimum_warm: float) -> Idle:
+def compute_idle_capacity(ready: float, utilization: float, target: float, minimum_warm: float) -> IdleCapacity:
     """Spare replicas, those kept warm on purpose apart.
 
     Guide 9.2: "the minimum warm instance count is not waste - it is the premium you pay for responsive scaling"; so as many
     of the spare ones as the plan never scales away are insurance (DESIGN 3.12), the others are the trap.
     """
     spare = spare_replicas(ready, utilization, target)
-    return Idle(ready=ready, spare=spare, insured=min(spare, minimum_warm))
+    return IdleCapacity(ready=ready, spare=spare, insured=min(spare, minimum_warm))
 
 
-def a_day(replicas: float, price: Price) -> str:
+def cost_per_day(replicas: float, price: Price) -> str:
     """What so many replicas cost a day, in words: money in the plan's currency, GPU-hours where it has no price."""
     hours = gpu_hours_a_day(replicas, price.gpus_per_replica)
     if price.gpu_hour_price is None:

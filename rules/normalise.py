@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from rules.engines.table import Across
+from rules.engines.table import LabelAggregation
 from rules.families import PART_OF
 from rules.histograms import NO_GRID, Cumulative, check_cumulative
-from rules.layouts import Fault, HistogramSlots, Layout, compile_layout, wanted
+from rules.layouts import FamilyFault, HistogramSlots, SeriesLayout, compile_layout, is_mapped_name
 from rules.snapshots import Snapshot
 
-__all__ = ["Layout", "compile_layout", "snapshot", "wanted"]
+__all__ = ["SeriesLayout", "compile_layout", "is_mapped_name", "snapshot"]
 
 EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
 """A histogram before its first observation: its edges are not known yet."""
@@ -24,7 +24,7 @@ AHEAD_SECONDS = 86_400.0
 """No clock is wrong by more; a later time of update is the sum of several (multiprocess mode, METRICS trap 8)."""
 
 
-def snapshot(layout: Layout, values: Sequence[float], t: float) -> Snapshot:
+def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapshot:
     """The page's values by family. `values` stand in the order of the series that the layout was compiled from."""
     faults = list(layout.faults)
     counters = _counters(layout, values, faults)
@@ -50,14 +50,14 @@ def snapshot(layout: Layout, values: Sequence[float], t: float) -> Snapshot:
     )
 
 
-def _facts(layout: Layout, values: Sequence[float]) -> Mapping[str, str]:
+def _facts(layout: SeriesLayout, values: Sequence[float]) -> Mapping[str, str]:
     if not layout.fact_slots:
         return layout.facts
     told = {fact: f"{values[slot]:.10g}" for fact, slot in layout.fact_slots if math.isfinite(values[slot])}
     return {**layout.facts, **told}
 
 
-def _counters(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dict[str, float]:
+def _counters(layout: SeriesLayout, values: Sequence[float], faults: list[FamilyFault]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for counter in layout.counters:
         numbers = [values[slot] for slot in counter.slots]
@@ -69,11 +69,11 @@ def _counters(layout: Layout, values: Sequence[float], faults: list[Fault]) -> d
         if (wrong := _no_amount((*numbers, total))) is None:
             counters[counter.family] = total
         else:
-            faults.append(Fault(counter.family, f"a counter of {wrong}"))
+            faults.append(FamilyFault(counter.family, f"a counter of {wrong}"))
     return counters
 
 
-def _contradictory(counters: Mapping[str, float], faults: list[Fault]) -> frozenset[str]:
+def _contradictory(counters: Mapping[str, float], faults: list[FamilyFault]) -> frozenset[str]:
     """Counters of a part above those of its whole: which of the two is wrong cannot be told."""
     found: list[str] = []
     for part, whole, words in PART_OF:
@@ -81,7 +81,7 @@ def _contradictory(counters: Mapping[str, float], faults: list[Fault]) -> frozen
         if some is not None and of is not None and some > of:
             text = words.format(part=some, whole=of)
             share = f" ({some / of:.0%})" if of else ""
-            faults.append(Fault(part, f"{text}{share}: cannot be, neither counter is used"))
+            faults.append(FamilyFault(part, f"{text}{share}: cannot be, neither counter is used"))
             found += [part, whole]
     return frozenset(found)
 
@@ -91,18 +91,18 @@ def _no_amount(numbers: Sequence[float]) -> float | None:
     return next((number for number in numbers if not 0 <= number < math.inf), None)
 
 
-def _histograms(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dict[str, Cumulative]:
+def _histograms(layout: SeriesLayout, values: Sequence[float], faults: list[FamilyFault]) -> dict[str, Cumulative]:
     histograms: dict[str, Cumulative] = {}
     for slots in layout.histograms:
         found = _histogram(slots, values)
-        if isinstance(found, Fault):
+        if isinstance(found, FamilyFault):
             faults.append(found)
         else:
             histograms[slots.family] = found
     return histograms
 
 
-def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | Fault:
+def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | FamilyFault:
     """The sum over data-parallel engines; a fault where one of them is broken or their bucket edges differ."""
     if not slots.parts:
         return EMPTY
@@ -114,9 +114,9 @@ def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | F
         count = values[part.count] if part.count is not None else cumulative[-1]
         text = check_cumulative(part.edges, cumulative, count)
         if text is not None:
-            return Fault(slots.family, text)
+            return FamilyFault(slots.family, text)
         if part.edges != edges:
-            return Fault(slots.family, "has different bucket edges on its data-parallel engines")
+            return FamilyFault(slots.family, "has different bucket edges on its data-parallel engines")
         columns.append(cumulative)
         totals.append(values[part.total] if part.total is not None else math.nan)
     counts = columns[0] if len(columns) == 1 else tuple(map(sum, zip(*columns, strict=True)))
@@ -124,14 +124,14 @@ def _histogram(slots: HistogramSlots, values: Sequence[float]) -> Cumulative | F
     return Cumulative(edges, counts, total if math.isfinite(total) else None)
 
 
-_COMBINE: dict[Across, Callable[[list[float]], float]] = {
-    Across.SUM: sum,
-    Across.MEAN: lambda numbers: sum(numbers) / len(numbers),
-    Across.MAX: max,
+_COMBINE: dict[LabelAggregation, Callable[[list[float]], float]] = {
+    LabelAggregation.SUM: sum,
+    LabelAggregation.MEAN: lambda numbers: sum(numbers) / len(numbers),
+    LabelAggregation.MAX: max,
 }
 
 
-def _gauges(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dict[str, float]:
+def _gauges(layout: SeriesLayout, values: Sequence[float], faults: list[FamilyFault]) -> dict[str, float]:
     gauges: dict[str, float] = {}
     for gauge in layout.gauges:
         numbers = [values[slot] for slots in gauge.engines for slot in slots]
@@ -142,16 +142,16 @@ def _gauges(layout: Layout, values: Sequence[float], faults: list[Fault]) -> dic
         if (wrong := _no_amount((*numbers, value))) is None:
             gauges[gauge.family] = value
         else:
-            faults.append(Fault(gauge.family, f"a gauge of {wrong}"))
+            faults.append(FamilyFault(gauge.family, f"a gauge of {wrong}"))
     return gauges
 
 
-def _names(layout: Layout, values: Sequence[float], t: float, faults: list[Fault]) -> dict[str, float]:
+def _names(layout: SeriesLayout, values: Sequence[float], t: float, faults: list[FamilyFault]) -> dict[str, float]:
     gauges: dict[str, float] = {}
     for names in layout.names:
         updated, count = max((values[slot], count) for slot, count in names.choices)
         if updated <= t + AHEAD_SECONDS:
             gauges[names.family] = float(count)
         else:
-            faults.append(Fault(names.family, f"its series was updated at {updated:g}, which is no time"))
+            faults.append(FamilyFault(names.family, f"its series was updated at {updated:g}, which is no time"))
     return gauges

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rules import windows
 from rules.arrivals import UNSERVED, unserved
 from rules.capacity import Capacity
-from rules.catalogue_latency import Shape
-from rules.judging import Case
+from rules.catalogue_latency import LatencyPattern
+from rules.judging import RuleContext
 from rules.readings import families_of, replica_rate
 from rules.signals import BY_NAME
 from rules.windows import NET_CHANGE, Window
@@ -54,7 +54,7 @@ def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad |
 
     Failed and refused requests arrived too. Those that did not finish are taken to be as long as those that finished.
     """
-    whole = windows.add_of(several, FAMILIES)
+    whole = windows.sum_families(several, FAMILIES)
     finished, work = replica_rate(whole, "requests_finished"), work_of(whole, capacity.lengths)
     if finished is None or work is None:
         return None
@@ -64,17 +64,17 @@ def offered_load(several: Iterable[Window], capacity: Capacity) -> OfferedLoad |
     return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
 
 
-def is_it_the_load(case: Case) -> tuple[str, Shape]:
+def is_it_the_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     """Return the load of the last quarter of the hold in words, and KNEE where it was above capacity for most of that time, TAIL
     where it was not, EITHER where capacity or load is not known. Replicas of the tier count together: what they could
     take if it were spread evenly needs no further replica.
     """
     capacity, last = case.view.capacity, case.last_quarter(case.slices)
     if capacity is None:
-        return "what load a replica can take is not known", Shape.EITHER
+        return "what load a replica can take is not known", LatencyPattern.EITHER
     whole = offered_load((one.window for one in last), capacity)
     if whole is None:
-        return "what load arrives is not known", Shape.EITHER
+        return "what load arrives is not known", LatencyPattern.EITHER
     seconds = above = 0.0
     for group in case.periods(last):
         found = offered_load((one.window for one in group), capacity)
@@ -82,4 +82,4 @@ def is_it_the_load(case: Case) -> tuple[str, Shape]:
             covered = math.fsum(one.window.covered_seconds for one in group)
             seconds += covered
             above += covered if found.is_above else 0.0
-    return str(whole), Shape.KNEE if above > 0 and above >= MOST * seconds else Shape.TAIL
+    return str(whole), LatencyPattern.KNEE if above > 0 and above >= MOST * seconds else LatencyPattern.TAIL

@@ -63,11 +63,11 @@ def outcomes(window: Window) -> Outcomes | Missing:
     """What became of the requests of a window; missing where the engine does not tell failed requests from others."""
     counters = window.counters
     if FAILED not in counters and HTTP_FAILED not in counters:
-        several = [window.why_missing(family) for family in (FAILED, HTTP_FAILED)]
+        several = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
         told = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return Missing(gap=told)
     if FINISHED not in counters:
-        return Missing(gap=window.why_missing(FINISHED))
+        return Missing(gap=window.explain_missing(FINISHED))
     low, high = failed(counters)
     return Outcomes(
         served=counters[FINISHED],

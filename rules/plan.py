@@ -29,7 +29,7 @@ TokenSeconds = Annotated[float, Field(gt=0, le=60)]
 TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
 
 
-class PlanProblems(ValueError):
+class InvalidPlanError(ValueError):
     """A plan that cannot be used; `problems` holds every reason, each beginning with the path of its place."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
@@ -44,34 +44,34 @@ class _KeysAsTheyAre(GenerateJsonSchema):
         return False
 
 
-class _Part(BaseModel):
+class _PlanSection(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Precision(_Part):
+class Precision(_PlanSection):
     weights: Text | None = Field(None, description="Format of the weights, such as fp8, bf16, awq-int4.")
     kv: Text | None = Field(None, description="Format of the KV cache, such as fp8, bf16.")
 
 
-class Gpu(_Part):
+class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
     interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, pcie, none.")
 
 
-class TokenQuantiles(_Part):
+class TokenQuantiles(_PlanSection):
     mean: Positive | None = Field(None, description="Mean, tokens per request: what use of the fleet is measured in.")
     p50: Positive | None = Field(None, description="Median, tokens per request.")
     p95: Positive | None = Field(None, description="95th percentile, tokens per request.")
     p99: Positive | None = Field(None, description="99th percentile, tokens per request.")
 
 
-class RequestRate(_Part):
+class RequestRate(_PlanSection):
     average: Positive | None = Field(None, description="Mean over the day, whole tier, requests per second.")
     peak: Positive | None = Field(None, description="The peak the tier must carry, requests per second.")
 
 
-class Workload(_Part):
+class Workload(_PlanSection):
     """Step 1 of the sizing algorithm (guide 9.1): the traffic this tier was sized for."""
 
     prompt_tokens: TokenQuantiles | None = Field(None, description="Input length.")
@@ -82,7 +82,7 @@ class Workload(_Part):
     streaming: bool | None = Field(None, description="Whether answers are streamed to the user.")
 
 
-class Slo(_Part):
+class Slo(_PlanSection):
     """What users were promised. C_max is where the curve crosses the first of these (guide 8.3)."""
 
     ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
@@ -93,7 +93,7 @@ class Slo(_Part):
     )
 
 
-class Point(_Part):
+class Point(_PlanSection):
     """One load of the benchmark and everything measured at it. null: not measured, which is not zero."""
 
     completed_rps: Positive = Field(description="Completed requests per second of one replica.")
@@ -120,7 +120,7 @@ class Point(_Part):
         return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
 
 
-class BenchmarkCurve(_Part):
+class BenchmarkCurve(_PlanSection):
     """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
 
     loop: Literal["open", "closed"] | None = Field(
@@ -133,7 +133,7 @@ class BenchmarkCurve(_Part):
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
 
 
-class PlannedOperatingPoint(_Part):
+class PlannedOperatingPoint(_PlanSection):
     """Given by hand, or measured by production. A lower one than the curve's counts; a higher one only where production
     measured it, else the curve counts. The difference is a finding either way."""
 
@@ -146,7 +146,7 @@ class PlannedOperatingPoint(_Part):
     )
 
 
-class Fleet(_Part):
+class Fleet(_PlanSection):
     """Step 11 (guide 9.1)."""
 
     instances: Count = Field(description="Replicas the plan deploys for the peak.")
@@ -156,7 +156,7 @@ class Fleet(_Part):
     minimum_warm: Annotated[int, Field(ge=0)] | None = Field(None, description="Replicas that are never scaled away.")
 
 
-class Cost(_Part):
+class Cost(_PlanSection):
     """Step 12 (guide 9.1)."""
 
     gpu_hour_price: Positive = Field(description="Price of one GPU for one hour.")
@@ -166,7 +166,7 @@ class Cost(_Part):
     )
 
 
-class Speculation(_Part):
+class Speculation(_PlanSection):
     method: Text | None = Field(None, description="Such as eagle3, ngram, draft_model.")
     draft_tokens: Count = Field(description="Tokens drafted per round.")
     acceptance: Ratio | None = Field(None, description="Acceptance per drafted token (not accepted / drafted).")
@@ -174,16 +174,16 @@ class Speculation(_Part):
     verify_step_seconds: Positive | None = Field(None, description="One verification pass of the target model.")
 
 
-class Lora(_Part):
+class Lora(_PlanSection):
     max_adapters: Count = Field(description="Adapters that fit in GPU memory at once.")
 
 
-class Disaggregation(_Part):
+class Disaggregation(_PlanSection):
     prefill_tokens_per_second: Positive = Field(description="Prompt tokens per second of one prefill replica.")
     decode_tokens_per_second: Positive = Field(description="Output tokens per second of one decode replica.")
 
 
-class Guardrails(_Part):
+class Guardrails(_PlanSection):
     """What the gateway enforces (guide 9.4)."""
 
     max_prompt_tokens: Count | None = Field(None, description="Longest prompt let in.")
@@ -191,7 +191,7 @@ class Guardrails(_Part):
     queue_breaker: Positive | None = Field(None, description="Queued requests above which load is shed.")
 
 
-class TierPlan(_Part):
+class TierPlan(_PlanSection):
     """One hardware generation serving one model configuration."""
 
     model: Text = Field(description="Model name as the engine reports it.")
@@ -214,7 +214,7 @@ class TierPlan(_Part):
     guardrails: Guardrails | None = None
 
 
-class Plan(_Part):
+class Plan(_PlanSection):
     """A sizing plan: the contract that production is checked against."""
 
     schema_version: Annotated[int, Field(ge=1, le=1)] = Field(alias="schema", description="Version of this format.")
@@ -231,9 +231,9 @@ def parse_plan(data: object) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        raise PlanProblems((*problems_of(error, Plan), *contradictions)) from None
+        raise InvalidPlanError((*problems_of(error, Plan), *contradictions)) from None
     if contradictions:
-        raise PlanProblems(contradictions)
+        raise InvalidPlanError(contradictions)
     return plan
 
 

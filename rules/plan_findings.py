@@ -59,7 +59,7 @@ CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PlanWarning:
     """`path` is the place in the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet, an `info`
     is good to know."""
 
@@ -68,24 +68,24 @@ class Finding:
     severity: Severity
 
 
-def findings(plan: Plan) -> tuple[Finding, ...]:
+def check_plan(plan: Plan) -> tuple[PlanWarning, ...]:
     """Everything to be said of every tier: the gravest first, within that tier by tier in the order of the plan."""
-    return _gravest_first([finding for name, tier in plan.tiers.items() for finding in tier_findings(name, tier)])
+    return _gravest_first([finding for name, tier in plan.tiers.items() for finding in check_tier(name, tier)])
 
 
-def tier_findings(name: str, tier: TierPlan) -> tuple[Finding, ...]:
+def check_tier(name: str, tier: TierPlan) -> tuple[PlanWarning, ...]:
     """Everything to be said of one tier, the gravest first."""
     case = case_of(tier)
     return _gravest_first(
         [
-            Finding(path=f"tiers.{name}.{place}", severity=severity, text=text)
+            PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
             for check in (*MISTAKES, *CHECKS)
             for place, severity, text in check(case)
         ]
     )
 
 
-def _gravest_first(found: list[Finding]) -> tuple[Finding, ...]:
+def _gravest_first(found: list[PlanWarning]) -> tuple[PlanWarning, ...]:
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 

@@ -14,7 +14,7 @@ from statistics import median
 
 from rules.curve import LIMITED
 from rules.engines.registry import ENGINES
-from rules.envelope import by_littles_law, by_load, metric_value
+from rules.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan import Point
 from rules.plan_case import Case, Found
 from rules.plausible import implausible
@@ -80,7 +80,7 @@ def _falling_latency(case: Case) -> Found:
     """A latency that falls from point to point while the load rises: its column is in the wrong order."""
     if case.tier.curve is None:
         return
-    points = by_load(case.tier.curve)
+    points = sort_by_load(case.tier.curve)
     for name in LIMITED:
         values = [value for point in points if (value := metric_value(point, name)) is not None]
         if len(values) < len(points) or len(points) < SHORTEST_ORDER or values[0] < FALLS * values[-1]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rules.envelope import by_load
+from rules.envelope import sort_by_load
 from rules.plan import TierPlan
 
 HOURS_A_MONTH = 730.0
@@ -145,7 +145,7 @@ def implausible(tier: TierPlan) -> Iterator[tuple[str, str]]:
         yield from _outside(PRICE, PRICE.path, tier.cost.gpu_hour_price, tier.cost.currency)
     if tier.curve is None:
         return
-    lowest = by_load(tier.curve)[0]
+    lowest = sort_by_load(tier.curve)[0]
     for place, point in enumerate(tier.curve.points):
         limits = (*CURVE_LIMITS, EVICTIONS) if point is lowest else (EVICTIONS,)
         for limit in limits:

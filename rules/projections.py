@@ -11,7 +11,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ForecastPoint:
     """Arriving requests per second of the whole tier at `t` (unix seconds): median, 95 % and 99 % quantile."""
 
     t: float
@@ -34,7 +34,7 @@ class Projection:
     tier: str
     made_at: float
     horizon_seconds: float
-    points: tuple[Demand, ...]
+    points: tuple[ForecastPoint, ...]
     method: str
     covered: int = 0
     forecasts: int = 0
@@ -55,7 +55,7 @@ class Projection:
         if self.error_ratio is not None and not 0 <= self.error_ratio < float("inf"):
             raise ValueError(f"an error ratio of {self.error_ratio} cannot be")
 
-    def ahead(self, now: float) -> tuple[Demand, ...]:
+    def points_until(self, now: float) -> tuple[ForecastPoint, ...]:
         """The points from `now` to the lead, the first one at or behind it included: what can still be warmed for.
 
         Empty where the forecast has been outlived.

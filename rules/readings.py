@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from rules import outcomes
 from rules.arrivals import UNSERVED
-from rules.derived import DERIVED, Basis, tokens_per_gpu_hour
+from rules.derived import DERIVED, PlanFacts, tokens_per_gpu_hour
 from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
-from rules.signals import SIGNALS, How, Signal, SignalValue
+from rules.signals import SIGNALS, Signal, SignalKind, SignalValue
 from rules.token_times import BRACKETS, FROM_WHOLE, PER_TOKEN, bracketed
-from rules.ways import FULL_COVERAGE, level, ratio, replica_rate, share, total_level, total_rate
+from rules.ways import FULL_COVERAGE, mean_level, ratio, replica_rate, share, total_level, total_rate
 from rules.windows import Window
 
 __all__ = [
@@ -22,10 +22,10 @@ __all__ = [
     "FULL_COVERAGE",
     "GPU_UTILIZATION_KINDS",
     "NOTHING",
-    "Basis",
+    "PlanFacts",
     "families_of",
     "gpu_utilization",
-    "level",
+    "mean_level",
     "ratio",
     "read",
     "read_all",
@@ -35,14 +35,14 @@ __all__ = [
     "total_rate",
 ]
 
-NOTHING = Basis()
+NOTHING = PlanFacts()
 
-_WAYS: dict[How, Callable[[Signal, Window], SignalValue]] = {
-    How.QUANTILE: lambda signal, window: bracketed(window, signal.families[0], signal.q or 0.0),
-    How.RATE: lambda signal, window: total_rate(window, signal.families[0]),
-    How.RATIO: lambda signal, window: ratio(window, signal.families[0], signal.families[1]),
-    How.LEVEL: lambda signal, window: level(window, signal.families[0]),
-    How.TOTAL_LEVEL: lambda signal, window: total_level(window, signal.families[0]),
+_WAYS: dict[SignalKind, Callable[[Signal, Window], SignalValue]] = {
+    SignalKind.QUANTILE: lambda signal, window: bracketed(window, signal.families[0], signal.q or 0.0),
+    SignalKind.RATE: lambda signal, window: total_rate(window, signal.families[0]),
+    SignalKind.RATIO: lambda signal, window: ratio(window, signal.families[0], signal.families[1]),
+    SignalKind.LEVEL: lambda signal, window: mean_level(window, signal.families[0]),
+    SignalKind.TOTAL_LEVEL: lambda signal, window: total_level(window, signal.families[0]),
 }
 
 
@@ -63,17 +63,17 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
 def families_of(signal: Signal) -> frozenset[str]:
     """All families that its reading may look at: the rest of a window does not change it."""
     bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
-    whole = FROM_WHOLE if signal.how is How.QUANTILE and PER_TOKEN in signal.families else ()
+    whole = FROM_WHOLE if signal.how is SignalKind.QUANTILE and PER_TOKEN in signal.families else ()
     return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket, *whole))
 
 
-def read_all(window: Window, basis: Basis = NOTHING) -> dict[str, SignalValue]:
+def read_all(window: Window, basis: PlanFacts = NOTHING) -> dict[str, SignalValue]:
     """Every signal of the table, in its order."""
     return {signal.name: read(signal, window, basis) for signal in SIGNALS}
 
 
-def read(signal: Signal, window: Window, basis: Basis = NOTHING) -> SignalValue:
+def read(signal: Signal, window: Window, basis: PlanFacts = NOTHING) -> SignalValue:
     """One signal's value in a window, or why there is none."""
-    if signal.how is How.DERIVED:
+    if signal.how is SignalKind.DERIVED:
         return DERIVED[signal.name](window, basis)
     return _WAYS[signal.how](signal, window)

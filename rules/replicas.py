@@ -10,20 +10,20 @@ import math
 from dataclasses import dataclass, field, replace
 
 from rules import histograms, spans, starts, tracks, windows
-from rules.cascade import Cascade, Limits, Observation, interrupted
-from rules.cascade import advance as advance_cascade
+from rules.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
+from rules.cascade import step_cascade as advance_cascade
 from rules.catalogue import BY_NAME
 from rules.signals import Gap
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.snapshots import Snapshot
 from rules.spans import Spans
-from rules.starts import Start
-from rules.tracks import Track
+from rules.starts import ReplicaStart
+from rules.tracks import ScrapeTrack
 from rules.windows import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaState:
     """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
     it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
     `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
@@ -32,31 +32,31 @@ class Replica:
 
     tier: str
     name: str
-    track: Track = field(default_factory=Track)
-    cascade: Cascade = field(default_factory=Cascade)
+    track: ScrapeTrack = field(default_factory=ScrapeTrack)
+    cascade: CascadeState = field(default_factory=CascadeState)
     open: tuple[Window, ...] = ()
     stale_seconds: float = 0.0
     trouble: str = ""
     gpu_problem: str = ""
     unslopable: Gap = Gap.RESTARTED
-    start: Start | None = None
+    start: ReplicaStart | None = None
     told: Spans = ()
     since: float = math.inf
 
 
-def page(
-    replica: Replica, snapshot: Snapshot, view: TierView, extra: Window | None = None
-) -> tuple[Replica, Window | None, Window | None]:
+def apply_snapshot(
+    replica: ReplicaState, snapshot: Snapshot, view: TierContext, extra: Window | None = None
+) -> tuple[ReplicaState, Window | None, Window | None]:
     """A good page: the replica after it, its window if there is one, and the minute that it closed.
 
     `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
     """
     before = replica.track.seen
-    start = starts.begun(replica.track, snapshot, replica.name) or starts.followed(replica.start, snapshot)
-    track, window = tracks.good(replica.track, snapshot)
+    start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
+    track, window = tracks.record_success(replica.track, snapshot)
     replica = replace(replica, track=track, trouble="", start=start)
     if window is None:
-        return _begun_anew(replace(replica, cascade=interrupted(replica.cascade), stale_seconds=0.0), before)
+        return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
     if extra is not None:
         window = _with(window, extra)
     replica = _follow_cascade(replica, snapshot, window, view)
@@ -65,28 +65,28 @@ def page(
     return _book(replica, window)
 
 
-def no_page(
-    replica: Replica, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
-) -> tuple[Replica, Window | None, Window | None]:
+def apply_failed_scrape(
+    replica: ReplicaState, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
+) -> tuple[ReplicaState, Window | None, Window | None]:
     """A failed scrape at `t`; `trouble` says in words what went wrong."""
     before = replica.track.seen
-    track, window = tracks.failed(replica.track, t, reason)
-    cascade = interrupted(replica.cascade)
+    track, window = tracks.record_failure(replica.track, t, reason)
+    cascade = interrupt_cascade(replica.cascade)
     replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
     if window is None:
         return _begun_anew(replica, before)
     return _book(replica, window)
 
 
-def _begun_anew(replica: Replica, before: float | None) -> tuple[Replica, Window | None, Window | None]:
+def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaState, Window | None, Window | None]:
     """Without a window. Where the clock went back behind `before`, the minute that was open is over."""
     seen = replica.track.seen
     if seen is None or (before is not None and seen >= before):
         return replica, None, None
     if before is None:
         return replace(replica, since=seen), None, None
-    closed = windows.add(replica.open) if replica.open else None
-    told = spans.added(replica.told, ((replica.since, before),))
+    closed = windows.sum_windows(replica.open) if replica.open else None
+    told = spans.add_spans(replica.told, ((replica.since, before),))
     return replace(replica, open=(), told=told, since=seen), None, closed
 
 
@@ -101,43 +101,43 @@ def _with(window: Window, extra: Window) -> Window:
     )
 
 
-def _book(replica: Replica, window: Window) -> tuple[Replica, Window, Window | None]:
-    if tracks.unwatched(window):
-        told = spans.added(replica.told, ((replica.since, window.start),))
+def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, Window | None]:
+    if tracks.is_unwatched(window):
+        told = spans.add_spans(replica.told, ((replica.since, window.start),))
         replica = replace(replica, told=told, since=window.end)
     if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
-        closed = windows.add(replica.open)
+        closed = windows.sum_windows(replica.open)
         return replace(replica, open=(window,)), window, closed
     return replace(replica, open=(*replica.open, window)), window, None
 
 
-def _follow_cascade(replica: Replica, now: Snapshot, window: Window, view: TierView) -> Replica:
+def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, view: TierContext) -> ReplicaState:
     whole_gap = window.gaps.get(windows.EVERYTHING)
     if whole_gap is not None:
-        return replace(replica, cascade=interrupted(replica.cascade), unslopable=whole_gap)
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=whole_gap)
     untold = window.gaps.get("kv_utilization_max")
     if "kv_utilization_max" not in now.gauges or untold is Gap.STALE:
         return replica
     if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
-        return replace(replica, cascade=interrupted(replica.cascade), unslopable=untold)
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=untold)
     limits = cascade_limits(view)
     return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
 
 
-def cascade_limits(view: TierView) -> Limits:
+def cascade_limits(view: TierContext) -> CascadeThresholds:
     """The cascade's thresholds from the catalogue, the tier's TTFT objective where the plan has one."""
     rule = BY_NAME["KvCacheCascade"]
     values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
     if view.basis.ttft_slo_seconds is not None:
         values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
-    return Limits(**values)
+    return CascadeThresholds(**values)
 
 
-def _observation(now: Snapshot, window: Window, limits: Limits) -> Observation:
-    slow = histograms.above(window.histograms.get("ttft_seconds", ()), limits.ttft_slo_seconds)
+def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> CascadeSample:
+    slow = histograms.share_above(window.histograms.get("ttft_seconds", ()), limits.ttft_slo_seconds)
     e2e = window.histograms.get("e2e_seconds")
     waiting = now.gauges.get("requests_waiting_capacity", now.gauges.get("requests_waiting", 0.0))
-    return Observation(
+    return CascadeSample(
         t=now.t,
         dt=window.span,
         level=now.gauges["kv_utilization_max"],

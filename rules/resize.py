@@ -21,13 +21,21 @@ from rules.plan import TierPlan
 from rules.readings import read
 from rules.replica_count import margin_of
 from rules.resize_curve import ProductionPoint, production_points
-from rules.resize_fleet import Costed, Sized, measured_cost, peak_of, planned_cost, proposed_cost, size_fleet
-from rules.resize_levers import Lever, levers
+from rules.resize_fleet import (
+    FleetCost,
+    FleetProposal,
+    find_peak_rps,
+    measured_cost,
+    planned_cost,
+    proposed_cost,
+    size_fleet,
+)
+from rules.resize_levers import Lever, list_levers
 from rules.resize_limits import fewest_within_limits, first_beyond, limits_text, loads_of
-from rules.resize_seen import Seen
-from rules.resize_workload import Length, WorkloadNow, workload_now
+from rules.resize_seen import ProductionSummary
+from rules.resize_workload import Length, WorkloadNow, measure_workload
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.verdicts import FIRING, Answer, Certainty, Verdict
+from rules.verdicts import FIRING, Certainty, RuleResult, Verdict
 
 DAY_SECONDS = 86_400.0
 
@@ -43,7 +51,7 @@ GONE_SECONDS = DAY_SECONDS
 EVICTING = ("KvEviction", "EvictionDivergence")
 
 
-class Kind(StrEnum):
+class ProposalKind(StrEnum):
     """What is proposed."""
 
     KEEP = "keep"
@@ -57,7 +65,7 @@ class Kind(StrEnum):
 class Proposal:
     """`replicas` for the plan's `now` (None: nothing is proposed). `needed` says what a recommendation lacks."""
 
-    kind: Kind
+    kind: ProposalKind
     certainty: Certainty
     now: int | None
     replicas: int | None
@@ -72,38 +80,38 @@ class Proposal:
 class Resize:
     """Steps 1, 11 and 12 of a tier anew; None where a step could not be done."""
 
-    seen: Seen
+    seen: ProductionSummary
     workload: WorkloadNow
     points: tuple[ProductionPoint, ...]
     utilization: SignalValue
     kv_fullest: float | None
     usable: Capacity | None
-    sized: Sized | None
-    planned: Costed | None
-    measured: Costed | None
-    proposed: Costed | None
+    sized: FleetProposal | None
+    planned: FleetCost | None
+    measured: FleetCost | None
+    proposed: FleetCost | None
     levers: tuple[Lever, ...]
     proposal: Proposal
 
 
-Answers = Mapping[str, Answer]
+Answers = Mapping[str, RuleResult]
 """What the rules over the time say of the tier, by rule name."""
 
 
-def by_rule(answers: Iterable[Answer]) -> Answers:
+def index_by_rule(answers: Iterable[RuleResult]) -> Answers:
     """Of the tier as a whole; a verdict before an unknown."""
-    found: dict[str, Answer] = {}
+    found: dict[str, RuleResult] = {}
     for answer in answers:
         if answer.subject.replica is None and not isinstance(found.get(answer.rule), Verdict):
             found[answer.rule] = answer
     return found
 
 
-def resize(seen: Seen, answers: Answers) -> Resize:
+def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
     """The steps and the proposal from what was seen and what the rules over the same time say of it."""
-    workload, points = workload_now(seen), production_points(seen.view, seen.bins)
+    workload, points = measure_workload(seen), production_points(seen.view, seen.bins)
     usable = seen.view.capacity
-    plan, peak = seen.view.plan, peak_of(seen, workload)
+    plan, peak = seen.view.plan, find_peak_rps(seen, workload)
     mixed = seen.view.serves_whole_requests
     counted = usable if usable and not usable.is_lower_bound else None
     size = (
@@ -125,18 +133,18 @@ def resize(seen: Seen, answers: Answers) -> Resize:
         planned=planned_cost(seen.view),
         measured=measured,
         proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
-        levers=levers(seen, usable, size) if usable and size else (),
+        levers=list_levers(seen, usable, size) if usable and size else (),
         proposal=proposal,
     )
 
 
-def _utilization(seen: Seen) -> SignalValue:
+def _utilization(seen: ProductionSummary) -> SignalValue:
     if not seen.plan_hours:
         return Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
-    return read(BY_NAME["fleet_utilization"], windows.add(seen.plan_hours), seen.view.basis)
+    return read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.view.basis)
 
 
-def _trap(name: str, seen: Seen) -> float:
+def _trap(name: str, seen: ProductionSummary) -> float:
     return RULES["UtilizationTrap"].limit(name, seen.view.limits)
 
 
@@ -145,20 +153,20 @@ def _fires(answers: Answers, names: Iterable[str]) -> bool:
 
 
 def _proposal(
-    seen: Seen,
+    seen: ProductionSummary,
     answers: Answers,
     workload: WorkloadNow,
     usable: Capacity | None,
-    size: Sized | None,
+    size: FleetProposal | None,
     kv_fullest: float | None,
 ) -> Proposal:
     plan = seen.view.plan
-    now = plan.fleet.instances if plan and plan.fleet else (round(seen.ready) or None)
+    now = plan.fleet.instances if plan and plan.fleet else (round(seen.mean_ready_replicas) or None)
     lacking = _lacking(seen, plan, workload, usable)
     if lacking or plan is None or usable is None or size is None or now is None:
         text = "No recommendation: " + "; ".join(lacking or ("no replica was seen",))
         return Proposal(
-            kind=Kind.NONE, certainty=Certainty.LIKELY, now=now, replicas=None, sentence=text, needed=lacking
+            kind=ProposalKind.NONE, certainty=Certainty.LIKELY, now=now, replicas=None, sentence=text, needed=lacking
         )
     evidence = _evidence(seen, workload, usable, size, plan)
     if size.replicas > now:
@@ -170,9 +178,11 @@ def _proposal(
     return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
 
 
-def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None) -> tuple[str, ...]:
+def _lacking(
+    seen: ProductionSummary, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None
+) -> tuple[str, ...]:
     """What a recommendation lacks, each with how much of it is needed."""
-    hours = seen.seen_seconds / 3600
+    hours = seen.observed_seconds / 3600
     found = []
     if hours < TO_GROW_SECONDS / 3600:
         found.append(
@@ -200,7 +210,9 @@ def _lacking(seen: Seen, plan: TierPlan | None, workload: WorkloadNow, usable: C
     return tuple(found)
 
 
-def _evidence(seen: Seen, workload: WorkloadNow, usable: Capacity, size: Sized, plan: TierPlan) -> tuple[str, ...]:
+def _evidence(
+    seen: ProductionSummary, workload: WorkloadNow, usable: Capacity, size: FleetProposal, plan: TierPlan
+) -> tuple[str, ...]:
     planned = f" (planned {workload.planned_peak_rps:.4g})" if workload.planned_peak_rps else ""
     peak, counted = size.count.demand_rps, size.count
     told = [
@@ -217,7 +229,7 @@ def _evidence(seen: Seen, workload: WorkloadNow, usable: Capacity, size: Sized, 
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
     moved = [one for one in workload.lengths if one.longer or one.shorter]
     told += [_moved(one) for one in moved[:2]]
-    return (*told, f"{seen.seen_seconds / DAY_SECONDS:.1f} days were seen")
+    return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
 
 
 def _moved(one: Length) -> str:
@@ -226,13 +238,13 @@ def _moved(one: Length) -> str:
     return f"{one.what} {one.quantile.upper()} are {by} as long as planned"
 
 
-def _grow(size: Sized, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:
+def _grow(size: FleetProposal, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:
     sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
     against: tuple[str, ...] = ()
     if size.fewest is not None and size.fewest <= now:
         against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
     return Proposal(
-        kind=Kind.GROW,
+        kind=ProposalKind.GROW,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now,
         replicas=size.replicas,
@@ -243,10 +255,10 @@ def _grow(size: Sized, usable: Capacity, now: int, evidence: tuple[str, ...]) ->
 
 
 def _fewer(
-    seen: Seen,
+    seen: ProductionSummary,
     answers: Answers,
     usable: Capacity,
-    size: Sized,
+    size: FleetProposal,
     now: int,
     evidence: tuple[str, ...],
     kv_fullest: float | None,
@@ -254,11 +266,11 @@ def _fewer(
     """Fewer, down to where every limit still holds, unless memory or evictions say that the replicas are needed, or a week was
     not seen."""
     if not _long(seen):
-        hours, needed = seen.seen_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
+        hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
         said = f"Keep {_replicas(now)} for now: {text}"
         return Proposal(
-            kind=Kind.NONE,
+            kind=ProposalKind.NONE,
             certainty=Certainty.LIKELY,
             now=now,
             replicas=None,
@@ -289,7 +301,7 @@ def _fewer(
             "go down step by step and run `sizewatch check` after each"
         )
     return Proposal(
-        kind=Kind.SHRINK,
+        kind=ProposalKind.SHRINK,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         now=now,
         replicas=fewest,
@@ -301,11 +313,13 @@ def _fewer(
 
 def _kept(now: int, text: str, evidence: tuple[str, ...], sure: bool) -> Proposal:
     certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
-    return Proposal(kind=Kind.KEEP, certainty=certainty, now=now, replicas=now, sentence=text, evidence=evidence)
+    return Proposal(
+        kind=ProposalKind.KEEP, certainty=certainty, now=now, replicas=now, sentence=text, evidence=evidence
+    )
 
 
-def _long(seen: Seen) -> bool:
-    return seen.seen_seconds >= TO_SHRINK_SECONDS
+def _long(seen: ProductionSummary) -> bool:
+    return seen.observed_seconds >= TO_SHRINK_SECONDS
 
 
 def _replicas(count: int) -> str:

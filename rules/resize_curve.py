@@ -17,9 +17,9 @@ from rules.bounds import binomial_lower_bound
 from rules.curve import CERTAIN_REQUESTS
 from rules.plan import Slo
 from rules.readings import read, replica_rate
-from rules.resize_seen import Seen
-from rules.signals import BY_NAME, How, Reading, SignalValue
-from rules.slices import Slice, TierView
+from rules.resize_seen import ProductionSummary
+from rules.signals import BY_NAME, Reading, SignalKind, SignalValue
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 
 ALLOWED = 0.01
@@ -33,7 +33,7 @@ LIMITS = (
 """What an SLO can limit, and the family whose requests are counted against it."""
 
 
-class Kept(StrEnum):
+class SloStatus(StrEnum):
     """Whether a load keeps the SLO: surely or by the best estimate, or nothing can be said."""
 
     KEPT = "kept"
@@ -44,8 +44,15 @@ class Kept(StrEnum):
     NOT_KNOWN = "not_known"
 
 
-FINE, BAD = frozenset({Kept.KEPT, Kept.LIKELY_KEPT}), frozenset({Kept.BROKEN, Kept.LIKELY_BROKEN})
-_WORST_FIRST = (Kept.BROKEN, Kept.LIKELY_BROKEN, Kept.TOO_FEW, Kept.NOT_KNOWN, Kept.LIKELY_KEPT, Kept.KEPT)
+FINE, BAD = frozenset({SloStatus.KEPT, SloStatus.LIKELY_KEPT}), frozenset({SloStatus.BROKEN, SloStatus.LIKELY_BROKEN})
+_WORST_FIRST = (
+    SloStatus.BROKEN,
+    SloStatus.LIKELY_BROKEN,
+    SloStatus.TOO_FEW,
+    SloStatus.NOT_KNOWN,
+    SloStatus.LIKELY_KEPT,
+    SloStatus.KEPT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +76,17 @@ class ProductionPoint:
     kv_utilization: SignalValue
     planned_ttft_p99: float | None
     planned_tpot_p99: float | None
-    kept: Kept
+    kept: SloStatus
     replica_hours: float
 
 
-def production_points(view: TierView, bins: Iterable[Slice]) -> tuple[ProductionPoint, ...]:
+def production_points(view: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
     """Return the points that had requests, by rising load, from one sum a load bin; what was beyond the benchmark last."""
     found = [_point(view, one) for one in bins if one.rps]
     return tuple(sorted(found, key=lambda point: (point.bin is None, point.rps)))
 
 
-def _point(view: TierView, one: Slice) -> ProductionPoint:
+def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
     window, basis = one.window, view.basis
     readings = {name: read(BY_NAME[name], window, basis) for name in _READ}
     rps = one.rps or 0.0
@@ -97,7 +104,7 @@ def _point(view: TierView, one: Slice) -> ProductionPoint:
         output_tokens_per_second=replica_rate(window, "generation_tokens"),
         planned_ttft_p99=_planned(view, one, "ttft_p99_seconds"),
         planned_tpot_p99=_planned(view, one, "tpot_p99_seconds"),
-        kept=keeps(window, view.plan.slo, view.itl_comparable) if view.plan else Kept.NOT_KNOWN,
+        kept=check_slo(window, view.plan.slo, view.itl_comparable) if view.plan else SloStatus.NOT_KNOWN,
         replica_hours=window.covered_seconds / 3600,
     )
 
@@ -105,11 +112,11 @@ def _point(view: TierView, one: Slice) -> ProductionPoint:
 _READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
 
 
-def pooled(seen: Seen, name: str, window: Window) -> SignalValue:
+def pooled(seen: ProductionSummary, name: str, window: Window) -> SignalValue:
     """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
     where these hold all requests of the window: no pool has another."""
     found = read(BY_NAME[name], window, seen.view.basis)
-    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not How.QUANTILE:
+    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
         return found
     each = [read(BY_NAME[name], one.window, seen.view.basis) for one in seen.bins]
     told = [one for one in each if isinstance(one, Reading)]
@@ -120,7 +127,7 @@ def pooled(seen: Seen, name: str, window: Window) -> SignalValue:
     return replace(found, value=min(max(found.value, least), most))
 
 
-def _planned(view: TierView, one: Slice, metric: str) -> float | None:
+def _planned(view: TierContext, one: BinnedWindow, metric: str) -> float | None:
     curve = view.curve
     if curve is None or one.bin is None or one.rps is None or one.bin >= len(curve.points):
         return None
@@ -128,7 +135,7 @@ def _planned(view: TierView, one: Slice, metric: str) -> float | None:
     return found.interpolated if found else None
 
 
-def keeps(window: Window, slo: Slo, itl: bool = True) -> Kept:
+def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
     """Whether the requests of a window kept every objective of the SLO that the engine's histograms tell.
 
     Surely broken: more than 1 % are slower whatever happened inside the bucket, and beyond chance (99.9 %, one-sided). From
@@ -140,19 +147,19 @@ def keeps(window: Window, slo: Slo, itl: bool = True) -> Kept:
         if (limit := getattr(slo, metric)) is not None and (itl or family != "itl_seconds")
     ]
     # An engine that shows one of two latencies says nothing of the other; what it shows still counts.
-    known = [one for one in told if one is not Kept.NOT_KNOWN]
-    return min(known, key=_WORST_FIRST.index, default=Kept.NOT_KNOWN)
+    known = [one for one in told if one is not SloStatus.NOT_KNOWN]
+    return min(known, key=_WORST_FIRST.index, default=SloStatus.NOT_KNOWN)
 
 
-def _keeps(window: Window, family: str, limit: float) -> Kept:
+def _keeps(window: Window, family: str, limit: float) -> SloStatus:
     parts = window.histograms.get(family, ())
-    share = histograms.above(parts, limit)
+    share = histograms.share_above(parts, limit)
     if share.n <= 0:
-        return Kept.NOT_KNOWN
+        return SloStatus.NOT_KNOWN
     if share.n < CERTAIN_REQUESTS:
-        return Kept.TOO_FEW
+        return SloStatus.TOO_FEW
     if binomial_lower_bound(math.floor(share.low), math.floor(share.n)) > ALLOWED:
-        return Kept.BROKEN
+        return SloStatus.BROKEN
     if share.high <= ALLOWED * share.n:
-        return Kept.KEPT
-    return Kept.LIKELY_BROKEN if share.best > ALLOWED * share.n else Kept.LIKELY_KEPT
+        return SloStatus.KEPT
+    return SloStatus.LIKELY_BROKEN if share.best > ALLOWED * share.n else SloStatus.LIKELY_KEPT

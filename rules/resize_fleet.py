@@ -12,14 +12,14 @@ from rules.capacity import Capacity
 from rules.money import HOURS_A_DAY
 from rules.plan import TierPlan
 from rules.replica_count import Margin, ReplicaCount, count_fleet_of, fleet_terms, replica_count
-from rules.resize_seen import Seen
+from rules.resize_seen import ProductionSummary
 from rules.resize_workload import WorkloadNow
 from rules.sizing import cost_per_million_tokens
-from rules.slices import TierView
+from rules.slices import TierContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class FormulaTerm:
     """One number that goes into a formula: its name, value, unit, and where it came from."""
 
     name: str
@@ -33,12 +33,12 @@ class Arithmetic:
     """A formula in words with its terms and its result."""
 
     formula: str
-    terms: tuple[Term, ...]
-    result: Term
+    terms: tuple[FormulaTerm, ...]
+    result: FormulaTerm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class FleetProposal:
     """Step 11 for one peak and one capacity: `replicas` to deploy, `count` what the peak needs without the plan's safety factor.
 
     `fewest` and `most` are the replicas at the bounds of the capacity (None: open)."""
@@ -53,7 +53,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costed:
+class FleetCost:
     """Step 12 for one fleet: `replicas` on average, GPU-hours and money a day (None: no price), and of a million output tokens
     (None: none were generated, or there is no price). `utilization` is the share of capacity that it assumes or shows."""
 
@@ -67,7 +67,7 @@ class Costed:
     arithmetic: Arithmetic | None
 
 
-def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> Sized:
+def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> FleetProposal:
     """Return Step 11 for a peak that was seen, with its arithmetic."""
     fleet = plan.fleet
     safety, warm = fleet_terms(plan)
@@ -80,15 +80,15 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
     chosen = count_fleet_of(plan, peak_rps, capacity.rps, margin)
     share, one_lost = margin.target_utilization, margin.survives_loss_from
     terms = (
-        Term(name="peak", value=peak_rps, unit="per_second", source=peak_source),
-        Term(name="capacity", value=capacity.rps, unit="per_second", source=capacity.reason),
-        Term(name="safety factor", value=safety, unit="", source=told),
-        Term(name="target utilisation", value=share, unit="ratio", source="NoHeadroom's limit"),
-        Term(name="minimum warm", value=warm, unit="replicas", source=kept),
+        FormulaTerm(name="peak", value=peak_rps, unit="per_second", source=peak_source),
+        FormulaTerm(name="capacity", value=capacity.rps, unit="per_second", source=capacity.reason),
+        FormulaTerm(name="safety factor", value=safety, unit="", source=told),
+        FormulaTerm(name="target utilisation", value=share, unit="ratio", source="NoHeadroom's limit"),
+        FormulaTerm(name="minimum warm", value=warm, unit="replicas", source=kept),
     )
     formula = "replicas = max(minimum warm, ceil(peak x safety factor / capacity), ceil(peak / (capacity x target utilisation))"
     formula += f"; from {one_lost} replicas on ceil(peak / capacity) + 1)" if one_lost else ")"
-    return Sized(
+    return FleetProposal(
         count=replica_count(peak_rps, capacity, margin, warm),
         replicas=chosen,
         gpus=chosen * plan.gpu.per_replica,
@@ -98,12 +98,12 @@ def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capa
         arithmetic=Arithmetic(
             formula=formula,
             terms=terms,
-            result=Term(name="replicas", value=chosen, unit="replicas", source="guide 9.1, Step 11"),
+            result=FormulaTerm(name="replicas", value=chosen, unit="replicas", source="guide 9.1, Step 11"),
         ),
     )
 
 
-def planned_cost(view: TierView) -> Costed | None:
+def planned_cost(view: TierContext) -> FleetCost | None:
     """What the plan pays and what a million output tokens were to cost, at the planned utilisation of its usable load."""
     plan = view.plan
     if plan is None or plan.fleet is None:
@@ -114,17 +114,19 @@ def planned_cost(view: TierView) -> Costed | None:
     return _costed("planned", plan, plan.fleet.instances, made, used, "benchmark at usable load x planned utilisation")
 
 
-def measured_cost(seen: Seen, utilization: float | None) -> Costed | None:
+def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
     """What the replicas that were seen cost and made. Measured tokens are divided by once (DESIGN 3.14)."""
-    if seen.view.plan is None or seen.total is None or seen.ready <= 0:
+    if seen.view.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
         return None
     tokens = seen.total.counters.get("generation_tokens", 0.0)
-    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.ready if tokens else 0.0
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if tokens else 0.0
     made = tokens / hours if hours > 0 else None
-    return _costed("measured", seen.view.plan, seen.ready, made, utilization, "generated tokens, counted")
+    return _costed("measured", seen.view.plan, seen.mean_ready_replicas, made, utilization, "generated tokens, counted")
 
 
-def proposed_cost(seen: Seen, replicas: int, measured: Costed | None, utilization: float | None) -> Costed | None:
+def proposed_cost(
+    seen: ProductionSummary, replicas: int, measured: FleetCost | None, utilization: float | None
+) -> FleetCost | None:
     """The proposed fleet with the traffic that was seen: the same tokens from other replicas.
 
     A fleet that is scaled with its traffic is on average smaller than its plan; the proposed one is taken to be scaled alike.
@@ -133,34 +135,38 @@ def proposed_cost(seen: Seen, replicas: int, measured: Costed | None, utilizatio
     if plan is None or measured is None:
         return None
     warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
-    planned = plan.fleet.instances if plan.fleet else seen.ready
-    mean = max(float(warm), replicas * min(1.0, seen.ready / planned))
+    planned = plan.fleet.instances if plan.fleet else seen.mean_ready_replicas
+    mean = max(float(warm), replicas * min(1.0, seen.mean_ready_replicas / planned))
     tokens = seen.total.counters.get("generation_tokens", 0.0) if seen.total else 0.0
-    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.ready if seen.total and tokens else 0.0
+    hours = (
+        seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if seen.total and tokens else 0.0
+    )
     made = tokens / hours if hours > 0 else None
-    used = utilization * seen.ready / mean if utilization is not None and mean > 0 else None
+    used = utilization * seen.mean_ready_replicas / mean if utilization is not None and mean > 0 else None
     return _costed("proposed", plan, mean, made, used, "generated tokens, counted")
 
 
 def _costed(
     name: str, plan: TierPlan, replicas: float, tokens_an_hour: float | None, used: float | None, source: str
-) -> Costed:
+) -> FleetCost:
     gpus, cost = replicas * plan.gpu.per_replica, plan.cost
     arithmetic, price = None, None
     if cost is not None and tokens_an_hour:
         price = cost_per_million_tokens(gpus, cost.gpu_hour_price, tokens_an_hour)
         terms = (
-            Term(name="replicas", value=replicas, unit="replicas", source=name),
-            Term(name="GPUs a replica", value=plan.gpu.per_replica, unit="", source="plan"),
-            Term(name="price of a GPU-hour", value=cost.gpu_hour_price, unit=cost.currency, source="plan"),
-            Term(name="output tokens an hour", value=tokens_an_hour, unit="tokens", source=source),
+            FormulaTerm(name="replicas", value=replicas, unit="replicas", source=name),
+            FormulaTerm(name="GPUs a replica", value=plan.gpu.per_replica, unit="", source="plan"),
+            FormulaTerm(name="price of a GPU-hour", value=cost.gpu_hour_price, unit=cost.currency, source="plan"),
+            FormulaTerm(name="output tokens an hour", value=tokens_an_hour, unit="tokens", source=source),
         )
         arithmetic = Arithmetic(
             formula="cost per million = replicas x GPUs a replica x price / tokens an hour x 1,000,000",
             terms=terms,
-            result=Term(name="cost per million tokens", value=price, unit=cost.currency, source="guide 9.1, Step 12"),
+            result=FormulaTerm(
+                name="cost per million tokens", value=price, unit=cost.currency, source="guide 9.1, Step 12"
+            ),
         )
-    return Costed(
+    return FleetCost(
         name=name,
         replicas=replicas,
         gpu_hours_a_day=gpus * HOURS_A_DAY,
@@ -172,13 +178,13 @@ def _costed(
     )
 
 
-def _tokens_at_usable(view: TierView) -> float | None:
+def _tokens_at_usable(view: TierContext) -> float | None:
     point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
-    return view.curve.at("output_tokens_per_second", point) if view.curve and point else None
+    return view.curve.value_at("output_tokens_per_second", point) if view.curve and point else None
 
 
-def peak_of(seen: Seen, workload: WorkloadNow) -> tuple[float, str] | None:
+def find_peak_rps(seen: ProductionSummary, workload: WorkloadNow) -> tuple[float, str] | None:
     """The peak to size for, and where it came from: what arrived; None where that is not known."""
     if workload.peak_rps is None or workload.peak_rps <= 0:
         return None
-    return workload.peak_rps, f"three stretches of five minutes in {seen.seen_seconds / 86400:.1f} days seen"
+    return workload.peak_rps, f"three stretches of five minutes in {seen.observed_seconds / 86400:.1f} days seen"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from rules import lengths
 from rules.catalogue import BY_NAME as RULES
 from rules.judging_guardrails import LIMITED
-from rules.resize_seen import Seen
+from rules.resize_seen import ProductionSummary
 from rules.resize_workload import WorkloadNow
 from rules.sizing import safe_queue_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class GuardrailRange:
     """A guardrail by its key in the plan: what is planned (None: nothing), and between what it would fit; `proposed` is the
     middle. `basis` says what it was reckoned from."""
 
@@ -29,7 +29,7 @@ class Fit:
     basis: str
 
 
-def fits(seen: Seen, workload: WorkloadNow) -> tuple[Fit, ...]:
+def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tuple[GuardrailRange, ...]:
     """Every guardrail that can be reckoned from what was seen; lengths need as many requests as the rule does."""
     plan = seen.view.plan
     if plan is None:
@@ -39,16 +39,20 @@ def fits(seen: Seen, workload: WorkloadNow) -> tuple[Fit, ...]:
     rates = [rate for rate in (workload.peak_rps, workload.planned_peak_rps) if rate]
     if rates:
         found.append(
-            breaker(plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.view.limits)
+            compute_queue_breaker(
+                plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.view.limits
+            )
         )
     return tuple(found)
 
 
-def breaker(slo_seconds: float, rps: float, planned: float | None, limits: Mapping[str, Mapping[str, float]]) -> Fit:
+def compute_queue_breaker(
+    slo_seconds: float, rps: float, planned: float | None, limits: Mapping[str, Mapping[str, float]]
+) -> GuardrailRange:
     """The queue at which to shed load: 80 to 90 % of objective x arrivals; 2 s at 50 rps are 100, so 80 to 90."""
     rule, depth = RULES["QueueBreakerOff"], safe_queue_depth(slo_seconds, rps)
     low, high = rule.limit("low", limits) * depth, rule.limit("high", limits) * depth
-    return Fit(
+    return GuardrailRange(
         key="queue_breaker",
         planned=planned,
         low=low,
@@ -58,7 +62,7 @@ def breaker(slo_seconds: float, rps: float, planned: float | None, limits: Mappi
     )
 
 
-def _lengths(seen: Seen, planned: Mapping[str, float | None]) -> list[Fit]:
+def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> list[GuardrailRange]:
     rule, found = RULES["GuardrailMissing"], []
     for one in LIMITED:
         parts = seen.lately.histograms.get(one.family, ()) if seen.lately else ()
@@ -68,7 +72,7 @@ def _lengths(seen: Seen, planned: Mapping[str, float | None]) -> list[Fit]:
         best = quantile.value if quantile.value is not None else quantile.high
         low, high = (rule.limit(name, seen.view.limits) * best for name in ("least_headroom", "most_headroom"))
         found.append(
-            Fit(
+            GuardrailRange(
                 key=one.key,
                 planned=planned[one.key],
                 low=low,

@@ -17,8 +17,8 @@ from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.readings import read
 from rules.replica_count import count_fleet, count_replicas
-from rules.resize_fleet import Sized
-from rules.resize_seen import Rate, Seen
+from rules.resize_fleet import FleetProposal
+from rules.resize_seen import ProductionSummary, Rate
 from rules.signals import BY_NAME, Reading
 from rules.verdicts import Certainty
 from rules.watch_long import HOUR_SECONDS
@@ -64,20 +64,20 @@ class Lever:
 class LeverCase:
     """What levers are reckoned from: hours of at least one replica, each with its utilisation (None: not known)."""
 
-    seen: Seen
+    seen: ProductionSummary
     usable: Capacity
-    sized: Sized
+    sized: FleetProposal
     hours: tuple[tuple[Window, float | None], ...]
     target: float
     warm: int
 
 
-def target_of(seen: Seen) -> float:
+def read_target_utilization(seen: ProductionSummary) -> float:
     """The fleet utilisation that a tier should have, 0-1: the threshold of UtilizationTrap."""
     return RULES["UtilizationTrap"].limit("target", seen.view.limits)
 
 
-def used_hours(seen: Seen) -> tuple[tuple[Window, float | None], ...]:
+def list_used_hours(seen: ProductionSummary) -> tuple[tuple[Window, float | None], ...]:
     """The hours under the present plan with the fleet utilisation of each."""
     found = []
     for hour in seen.plan_hours:
@@ -86,15 +86,15 @@ def used_hours(seen: Seen) -> tuple[tuple[Window, float | None], ...]:
     return tuple(found)
 
 
-def by_hour_of_week(seen: Seen, zone: str) -> tuple[HourOfWeek, ...]:
+def group_by_hour_of_week(seen: ProductionSummary, zone: str) -> tuple[HourOfWeek, ...]:
     """All 168 hours of the week, Monday 0:00 first, by the clock of `zone` (an IANA name)."""
-    clock, target = ZoneInfo(zone), target_of(seen)
+    clock, target = ZoneInfo(zone), read_target_utilization(seen)
     grouped: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for hour, used in used_hours(seen):
+    for hour, used in list_used_hours(seen):
         if used is None or hour.span <= 0:
             continue
         local = datetime.fromtimestamp((hour.start + hour.end) / 2, clock)
-        idle = money.spare_replicas(periods.ready((hour,)), used, target)
+        idle = money.spare_replicas(periods.mean_ready_replicas((hour,)), used, target)
         grouped.setdefault((local.weekday(), local.hour), []).append((used, idle))
     return tuple(_of_week(day, hour, grouped.get((day, hour), [])) for day in range(7) for hour in range(24))
 
@@ -110,15 +110,15 @@ def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> Hou
     )
 
 
-def levers(seen: Seen, usable: Capacity, sized: Sized) -> tuple[Lever, ...]:
+def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal) -> tuple[Lever, ...]:
     """Every lever of LEVERS for the tier, the one that is worth most first."""
     fleet = seen.view.plan.fleet if seen.view.plan else None
     case = LeverCase(
         seen=seen,
         usable=usable,
         sized=sized,
-        hours=used_hours(seen),
-        target=target_of(seen),
+        hours=list_used_hours(seen),
+        target=read_target_utilization(seen),
         warm=fleet.minimum_warm if fleet and fleet.minimum_warm else 0,
     )
     found = [lever(case) for lever in LEVERS]
@@ -130,7 +130,7 @@ def _batch_fill(case: LeverCase) -> Lever:
     known = [(hour, used) for hour, used in case.hours if used is not None]
     if not known:
         return _unknown("Offline batch fill", "no hour's fleet utilisation is known")
-    idle = [money.spare_replicas(periods.ready((hour,)), used, case.target) for hour, used in known]
+    idle = [money.spare_replicas(periods.mean_ready_replicas((hour,)), used, case.target) for hour, used in known]
     most = max(idle)
     basis = f"replicas beyond {case.target:.0%} utilisation, hour by hour ({most:.1f} at most); batch work costs electricity only"
     return _lever(case, "Offline batch fill", math.fsum(idle) / len(idle), Certainty.CERTAIN, basis)
@@ -145,7 +145,7 @@ def _schedule(case: LeverCase) -> Lever:
         if peak is None:
             continue
         counted += 1
-        saved += max(0.0, periods.ready((hour,)) - _needed(case, peak))
+        saved += max(0.0, periods.mean_ready_replicas((hour,)) - _needed(case, peak))
     if not counted:
         return _unknown("Scaling by schedule", "no hour's arrivals are known")
     basis = (
@@ -173,10 +173,12 @@ def _colocation(case: LeverCase) -> Lever:
     """Replicas beyond the target on average that nobody keeps warm on purpose: another model's work fits into them."""
     if not case.seen.plan_hours:
         return _unknown("Model colocation", "no hour under the present plan was seen")
-    used = read(BY_NAME["fleet_utilization"], windows.add(case.seen.plan_hours), case.seen.view.basis)
+    used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.view.basis)
     if not isinstance(used, Reading) or used.value is None:
         return _unknown("Model colocation", "fleet utilisation is not known")
-    idle = money.idle(periods.ready(case.seen.plan_hours), used.value, case.target, case.warm)
+    idle = money.compute_idle_capacity(
+        periods.mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm
+    )
     basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average over the time where "
     basis += f"{case.target:.0%} is aimed at; the minimum warm count apart"
     return _lever(case, "Model colocation", max(0.0, idle.wasted), Certainty.CERTAIN, basis)

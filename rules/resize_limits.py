@@ -14,9 +14,9 @@ from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import operating_point
 from rules.replica_count import Margin, ReplicaCount
-from rules.resize_seen import Seen
+from rules.resize_seen import ProductionSummary
 from rules.signals import Reading
-from rules.whatif_benchmark import planned_at
+from rules.whatif_benchmark import read_benchmark
 from rules.windows import Window
 from rules.wording import number
 
@@ -41,7 +41,7 @@ class TierLoad:
         return self.amount / replicas
 
 
-def loads_of(seen: Seen, capacity: Capacity, count: ReplicaCount) -> tuple[TierLoad, ...]:
+def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -> tuple[TierLoad, ...]:
     """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
     plan, limits = seen.view.plan, seen.view.limits
     found = [
@@ -57,7 +57,7 @@ def loads_of(seen: Seen, capacity: Capacity, count: ReplicaCount) -> tuple[TierL
     if full is not None:
         ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
         found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
-    measured = planned_at(seen.view, KV, capacity.rps)
+    measured = read_benchmark(seen.view, KV, capacity.rps)
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
         amount = measured.value * count.demand_rps / capacity.rps
@@ -72,7 +72,8 @@ def loads_of(seen: Seen, capacity: Capacity, count: ReplicaCount) -> tuple[TierL
 def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:
     """Return quantile q over the hours of the mean sum of gauges over the whole tier; None where no hour has all of them."""
     sums = [
-        periods.ready((hour,)) * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
+        periods.mean_ready_replicas((hour,))
+        * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
         for hour in hours
         if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
     ]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rules.money import amount, figure
 from rules.replica_count import count_fleet
-from rules.resize import Kind, Proposal, Resize
+from rules.resize import Proposal, ProposalKind, Resize
 from rules.resize_workload import WorkloadNow
 from rules.signals import Reading
 from rules.verdicts import Certainty
@@ -23,13 +23,13 @@ CHEAPER = 0.8
 """Of a million tokens; a smaller difference does not pay for moving."""
 
 
-def with_moves(several: Sequence[Resize]) -> tuple[Resize, ...]:
+def add_tier_moves(several: Sequence[Resize]) -> tuple[Resize, ...]:
     """The same, and where a cheaper tier has room for a tier's peak, the proposal to move it there (likely at most)."""
     return tuple(_moved(one, [other for other in several if other is not one]) for one in several)
 
 
 def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
-    if one.proposal.kind is Kind.NONE:
+    if one.proposal.kind is ProposalKind.NONE:
         return one
     found = [(cost, other) for other in others if (cost := _cheaper(one, other)) is not None]
     if not found:
@@ -43,7 +43,7 @@ def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
     return replace(
         one,
         proposal=Proposal(
-            kind=Kind.MOVE,
+            kind=ProposalKind.MOVE,
             certainty=Certainty.LIKELY,
             now=kept.now,
             replicas=kept.replicas,
@@ -60,7 +60,9 @@ def _cheaper(one: Resize, other: Resize) -> float | None:
     mine, theirs = one.seen.view.plan, other.seen.view.plan
     if mine is None or theirs is None or mine.model != theirs.model:
         return None
-    if theirs.slo.ttft_p99_seconds > mine.slo.ttft_p99_seconds or not matched(one.workload, other.workload):
+    if theirs.slo.ttft_p99_seconds > mine.slo.ttft_p99_seconds or not have_matching_lengths(
+        one.workload, other.workload
+    ):
         return None
     own = one.measured.per_million_tokens if one.measured else None
     cost = other.measured.per_million_tokens if other.measured else None
@@ -79,7 +81,7 @@ def _spare(one: Resize) -> int:
     return max(0, now - (one.sized.replicas if one.sized else now))
 
 
-def matched(one: WorkloadNow, other: WorkloadNow) -> bool:
+def have_matching_lengths(one: WorkloadNow, other: WorkloadNow) -> bool:
     """Whether prompts and outputs of two tiers are about as long, by their medians."""
     pairs = [
         (a.observed.value, b.observed.value)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rules import periods, windows
-from rules.arrivals import Demand
-from rules.slices import Slice, TierView, sum_by_bin
+from rules.arrivals import MinuteDemand
+from rules.slices import BinnedWindow, TierContext, sum_by_bin
 from rules.watch_long import HOUR_SECONDS
 from rules.windows import MINUTE_SECONDS, Window
 
@@ -36,7 +36,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProductionSummary:
     """One tier in [since, until), unix seconds.
 
     `total` is the sum of everything, the hours that were seen as if they followed each other (None: nothing was booked),
@@ -46,23 +46,23 @@ class Seen:
     arrivals; `minutes` of them are known. `versions` are the plan versions, newest last.
     """
 
-    view: TierView
+    view: TierContext
     since: float
     until: float
     total: Window | None = None
     lately: Window | None = None
     hours: tuple[Window, ...] = ()
     plan_hours: tuple[Window, ...] = ()
-    bins: tuple[Slice, ...] = ()
+    bins: tuple[BinnedWindow, ...] = ()
     rates: tuple[Rate, ...] = ()
     minutes: int = 0
     requests: float = 0.0
     versions: tuple[str, ...] = ()
 
     @property
-    def seen_seconds(self) -> float:
+    def observed_seconds(self) -> float:
         """The seconds in which the tier was seen, as far as its replicas were covered."""
-        return sum(periods.seen_seconds(hour, HOUR_SECONDS) for hour in self.hours)
+        return sum(periods.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
 
     @property
     def average_rps(self) -> float | None:
@@ -70,28 +70,30 @@ class Seen:
         return self.requests / (self.minutes * MINUTE_SECONDS) if self.minutes else None
 
     @property
-    def ready(self) -> float:
+    def mean_ready_replicas(self) -> float:
         """Replicas that were seen, on average over the hours in which any was."""
-        return periods.ready(self.hours)
+        return periods.mean_ready_replicas(self.hours)
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenSoFar:
+class ProductionSummaryBuilder:
     """Collects a `Seen` day by day. Not frozen: it is what `rows in` and `record out` have between them."""
 
-    view: TierView
+    view: TierContext
     since: float
     until: float
     total: Window | None = None
     lately: Window | None = None
     hours: dict[float, Window] = field(default_factory=dict)
     plan_hours: dict[float, Window] = field(default_factory=dict)
-    bins: dict[int | None, Slice] = field(default_factory=dict)
+    bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
     minutes: int = 0
     requests: float = 0.0
 
-    def add(self, every: Iterable[Slice], of_plan: Iterable[Slice], demand: Iterable[Demand]) -> None:
+    def add(
+        self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
+    ) -> None:
         """Some hours by load bin (all of them, and those under the present plan), and the minutes of the same time."""
         slices, present = tuple(every), tuple(of_plan)
         self.total = _added(self.total, slices)
@@ -103,7 +105,7 @@ class SeenSoFar:
         of_bins = [one for one in present if _middle(one.window) >= recent]
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
-    def _add_demand(self, demand: tuple[Demand, ...]) -> None:
+    def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
         grouped: dict[float, list[float]] = {}
         for one in demand:
             if one.requests is None:
@@ -115,11 +117,11 @@ class SeenSoFar:
             if len(several) >= WHOLE_MINUTES:
                 self.rates.append(Rate(start=start, rps=sum(several) / (len(several) * MINUTE_SECONDS)))
 
-    def seen(self, versions: tuple[str, ...]) -> Seen:
+    def build(self, versions: tuple[str, ...]) -> ProductionSummary:
         """The record of what was collected."""
         hours = tuple(self.hours[start] for start in sorted(self.hours))
         ordered = sorted(self.bins.values(), key=lambda one: (one.bin is None, one.bin or 0))
-        return Seen(
+        return ProductionSummary(
             view=self.view,
             since=self.since,
             until=self.until,
@@ -135,9 +137,9 @@ class SeenSoFar:
         )
 
 
-def _added(known: Window | None, slices: Sequence[Slice]) -> Window | None:
+def _added(known: Window | None, slices: Sequence[BinnedWindow]) -> Window | None:
     several = [one.window for one in slices]
-    return windows.add([*([known] if known is not None else []), *several]) if several else known
+    return windows.sum_windows([*([known] if known is not None else []), *several]) if several else known
 
 
 def _without_holes(total: Window | None, hours: tuple[Window, ...]) -> Window | None:
@@ -154,9 +156,9 @@ def _middle(window: Window) -> float:
     return (window.start + window.end) / 2
 
 
-def _into_hours(hours: dict[float, Window], slices: tuple[Slice, ...]) -> None:
+def _into_hours(hours: dict[float, Window], slices: tuple[BinnedWindow, ...]) -> None:
     for one in slices:
         start = _middle(one.window) // HOUR_SECONDS * HOUR_SECONDS
         # Weeks of hours are held at once, and of a window its histograms are most.
         slim = replace(one.window, histograms={})
-        hours[start] = windows.add((hours[start], slim)) if start in hours else slim
+        hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim

@@ -13,7 +13,7 @@ from rules.judging import SEPARATE
 from rules.judging_drift import LENGTHS, TOWARDS
 from rules.periods import nearest_rank
 from rules.readings import read
-from rules.resize_seen import Seen
+from rules.resize_seen import ProductionSummary
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -85,7 +85,7 @@ class WorkloadNow:
         return self.peak_rps / self.average_rps if self.peak_rps and self.average_rps else None
 
 
-def workload_now(seen: Seen) -> WorkloadNow:
+def measure_workload(seen: ProductionSummary) -> WorkloadNow:
     """Step 1 from what was seen."""
     plan = seen.view.plan
     planned = plan.workload if plan else None
@@ -110,7 +110,7 @@ def workload_now(seen: Seen) -> WorkloadNow:
     )
 
 
-def _length(seen: Seen, word: str, key: str, name: str) -> Length:
+def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
     plan = seen.view.plan
     part = getattr(plan.workload, key) if plan and plan.workload else None
     planned: float | None = getattr(part, name) if part else None
@@ -120,7 +120,7 @@ def _length(seen: Seen, word: str, key: str, name: str) -> Length:
     return Length(what=word, quantile=name, observed=observed, planned=planned)
 
 
-def _mean(seen: Seen, counter: str, family: str) -> float | None:
+def _mean(seen: ProductionSummary, counter: str, family: str) -> float | None:
     """Tokens a request: the histogram's own mean, else tokens by requests that finished meanwhile."""
     if seen.lately is None:
         return None

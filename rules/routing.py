@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 
 from rules import locality
 from rules.catalogue import BY_NAME
-from rules.locality import Limits, Present
-from rules.scene import Finding, Scene
+from rules.locality import CurrentHitRate, LocalityThresholds
+from rules.scene import CauseContext, CauseResult
 from rules.signals import Gap
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.wording import number
 
 RULE = "PrefixRoutingBroken"
@@ -27,17 +27,19 @@ class Routing:
 
     broken: bool | None
     text: str
-    found: Present
+    found: CurrentHitRate
     certain: bool = False
     gap: Gap = Gap.NOT_IN_PLAN
 
 
-def limits_of(overrides: Mapping[str, Mapping[str, float]]) -> Limits:
+def limits_of(overrides: Mapping[str, Mapping[str, float]]) -> LocalityThresholds:
     """The thresholds of the catalogue, or what the configuration of the tier says instead."""
-    return Limits(**{field.name: BY_NAME[RULE].limit(field.name, overrides) for field in fields(Limits)})
+    return LocalityThresholds(
+        **{field.name: BY_NAME[RULE].limit(field.name, overrides) for field in fields(LocalityThresholds)}
+    )
 
 
-def planned_hits(view: TierView) -> tuple[float, str] | None:
+def planned_hits(view: TierContext) -> tuple[float, str] | None:
     """The hit rate that was counted on, and whose word that is; the workload's before the benchmark's."""
     workload = view.plan.workload if view.plan else None
     if workload is not None and workload.prefix_hit_ratio is not None:
@@ -46,33 +48,33 @@ def planned_hits(view: TierView) -> tuple[float, str] | None:
     return (min(measured), "in the benchmark") if measured else None
 
 
-def assess(slices: Sequence[Slice], view: TierView) -> Routing:
+def assess_routing(slices: Sequence[BinnedWindow], view: TierContext) -> Routing:
     """What the last minutes of the tier's replicas say, against the minutes before them and the plan."""
     limits, planned = limits_of(view.limits), planned_hits(view)
-    found = locality.present(slices, planned, limits)
+    found = locality.measure_hit_rate(slices, planned, limits)
     if found.requests < limits.minimum_requests:
         text = f"{found.requests:.0f} requests of warm replicas in the last minutes, {limits.minimum_requests:.0f} are needed"
         return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)
     excuse = next((words(found, limits) for applies, words in EXCUSES if applies(found, limits)), "")
     if excuse:
         return Routing(broken=False, text=excuse, found=found)
-    if not locality.lost(found, limits):
+    if not locality.is_locality_lost(found, limits):
         return _not_lost(found, limits, planned is not None)
     return Routing(broken=True, text=_broken(found), found=found, certain=locality.spread_changed(found, limits))
 
 
-def examine(scene: Scene) -> Finding:
+def check_routing_cause(scene: CauseContext) -> CauseResult:
     """The same as a suspect of a slow first token or of lost hits, where several replicas are seen."""
     if len({one.replica for one in scene.slices} - {None}) < 2:
-        return Finding(supported=False)
-    seen = assess(scene.slices, scene.view)
+        return CauseResult(supported=False)
+    seen = assess_routing(scene.slices, scene.view)
     if seen.broken is None:
-        return Finding(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
+        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
     text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"
-    return Finding(supported=seen.broken, proven=seen.certain, text=text)
+    return CauseResult(supported=seen.broken, proven=seen.certain, text=text)
 
 
-def _not_lost(found: Present, limits: Limits, planned: bool) -> Routing:
+def _not_lost(found: CurrentHitRate, limits: LocalityThresholds, planned: bool) -> Routing:
     """Without a plan a rate that was low all the time may have been broken all the time."""
     best = found.reference.rate if found.reference else found.rate
     if best <= limits.near / len(found.replicas) and not planned:
@@ -83,15 +85,15 @@ def _not_lost(found: Present, limits: Limits, planned: bool) -> Routing:
     return Routing(broken=False, text=f"{_rate(found)}{_compared(found)}: {state}", found=found)
 
 
-def _rate(found: Present) -> str:
+def _rate(found: CurrentHitRate) -> str:
     return f"prefix hits are {found.rate:.0%} over {len(found.replicas)} replicas"
 
 
-def _compared(found: Present) -> str:
+def _compared(found: CurrentHitRate) -> str:
     return f", {found.reference.rate:.0%} {found.reference.words}" if found.reference else ""
 
 
-def _broken(found: Present) -> str:
+def _broken(found: CurrentHitRate) -> str:
     change = locality.lengths_change(found)
     lengths = (
         "prompt lengths before are not known" if change is None else f"prompts are {change:.2f} times as long as before"
@@ -102,34 +104,39 @@ def _broken(found: Present) -> str:
     return (
         f"{_rate(found)}{_compared(found)}: about what is left when any replica gets any prompt "
         f"({locality.expected_rate(found):.0%}); every replica lost hits, {lengths}, "
-        f"{number(locality.evictions(found), 'ratio')} preemptions a request, and each replica gets {share} of the requests"
+        f"{number(locality.eviction_rate(found), 'ratio')} preemptions a request, and each replica gets {share} of the requests"
     )
 
 
-def _lost_and(check: Callable[[Present, Limits], bool]) -> Callable[[Present, Limits], bool]:
-    return lambda found, limits: locality.lost(found, limits) and check(found, limits)
+def _lost_and(
+    check: Callable[[CurrentHitRate, LocalityThresholds], bool],
+) -> Callable[[CurrentHitRate, LocalityThresholds], bool]:
+    return lambda found, limits: locality.is_locality_lost(found, limits) and check(found, limits)
 
 
-def _longer_or_shorter(found: Present, limits: Limits) -> bool:
+def _longer_or_shorter(found: CurrentHitRate, limits: LocalityThresholds) -> bool:
     change = locality.lengths_change(found)
     return change is not None and not 1 / limits.length_change <= change <= limits.length_change
 
 
-EXCUSES: tuple[tuple[Callable[[Present, Limits], bool], Callable[[Present, Limits], str]], ...] = (
+EXCUSES: tuple[
+    tuple[Callable[[CurrentHitRate, LocalityThresholds], bool], Callable[[CurrentHitRate, LocalityThresholds], str]],
+    ...,
+] = (
     (
         lambda found, limits: len(found.replicas) < 2,
         lambda found, limits: f"one replica with a warm cache ({found.rate:.0%} prefix hits): no routing to break",
     ),
     (
-        _lost_and(lambda found, limits: bool(locality.keepers(found, limits))),
+        _lost_and(lambda found, limits: bool(locality.find_warm_replicas(found, limits))),
         lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}, but not lost on {', '.join(locality.keepers(found, limits))}"
+            f"{_rate(found)}{_compared(found)}, but not lost on {', '.join(locality.find_warm_replicas(found, limits))}"
         ),
     ),
     (
-        _lost_and(lambda found, limits: locality.evictions(found) > limits.eviction_rate),
+        _lost_and(lambda found, limits: locality.eviction_rate(found) > limits.eviction_rate),
         lambda found, limits: (
-            f"{_rate(found)}{_compared(found)}, with {number(locality.evictions(found), 'ratio')} preemptions a request: "
+            f"{_rate(found)}{_compared(found)}, with {number(locality.eviction_rate(found), 'ratio')} preemptions a request: "
             "the KV cache has no room"
         ),
     ),
@@ -141,7 +148,7 @@ EXCUSES: tuple[tuple[Callable[[Present, Limits], bool], Callable[[Present, Limit
         ),
     ),
     (
-        _lost_and(lambda found, limits: not locality.near(found, limits)),
+        _lost_and(lambda found, limits: not locality.is_near_rate(found, limits)),
         lambda found, limits: (
             f"{_rate(found)}{_compared(found)}; routing alone would leave about {locality.expected_rate(found):.0%}: "
             "prompts changed, or the caches did"

@@ -53,7 +53,7 @@ class Condition(StrEnum):
     SERVING = "serving"  # with requests in the system or finished
 
 
-class Loudness(StrEnum):
+class Severity(StrEnum):
     PAGE = "page"
     TICKET = "ticket"
     REPORT = "report"
@@ -85,7 +85,7 @@ class Rule:
     name: str
     way: Way
     scope: Scope
-    loudness: Loudness
+    loudness: Severity
     window_seconds: float
     minimum_seconds: float
     thresholds: Mapping[str, Threshold]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rules import outcomes, windows
 from rules.catalogue import Rule, Way
 from rules.plan import Workload
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 
 USERS = frozenset({Way.BURN, Way.SHAPE})
@@ -34,7 +34,7 @@ PREFIX_HITS = ("prefix_hit_ratio",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CauseResult:
     """What one suspect came to: `supported` True, False (excluded), or None (cannot be known).
 
     `proven` says that counters or bucket edges prove the evidence; such causes are named before mere suspicions. What is
@@ -47,18 +47,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class CauseContext:
     """What suspects are examined with: the rule that fired, the tier, and the slices with their sum."""
 
     rule: Rule
-    view: TierView
-    slices: tuple[Slice, ...]
+    view: TierContext
+    slices: tuple[BinnedWindow, ...]
     total: Window
 
     @classmethod
-    def of(cls, rule: Rule, view: TierView, slices: tuple[Slice, ...]) -> Scene:
+    def from_windows(cls, rule: Rule, view: TierContext, slices: tuple[BinnedWindow, ...]) -> CauseContext:
         """The scene over at least one slice; only what suspects read is added up."""
-        return cls(rule=rule, view=view, slices=slices, total=windows.add_of((s.window for s in slices), READ))
+        return cls(rule=rule, view=view, slices=slices, total=windows.sum_families((s.window for s in slices), READ))
 
     @property
     def workload(self) -> Workload | None:
@@ -81,13 +81,13 @@ READ = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
+class CauseCheck:
     """One row: its name in verdicts, the ways of judging it can explain, the families it can spoil, its examination."""
 
     cause: str
     ways: frozenset[Way]
     families: tuple[str, ...] = EVERY_LATENCY
-    examine: Callable[[Scene], Finding]
+    examine: Callable[[CauseContext], CauseResult]
 
     def explains(self, rule: Rule) -> bool:
         return rule.way in self.ways and (rule.way not in OF_ONE_FAMILY or rule.family in self.families)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rules import causes
-from rules.cascade import STAGES, Cascade
+from rules.cascade import STAGES, CascadeState
 from rules.catalogue import BY_NAME, Rule
 from rules.gauges import STEP_FAMILY
-from rules.replicas import Replica
+from rules.replicas import ReplicaState
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice, TierView
-from rules.verdicts import Action, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 from rules.windows import MINUTE_SECONDS
 
 ONE_PAGE = "one page is no slope yet"
@@ -26,22 +26,24 @@ NO_SLOPE = {
 """Why two pages make no slope, where it is not the want of a second one."""
 
 
-def replica_answers(replica: Replica, view: TierView, now: float, recent: Sequence[Slice] = ()) -> tuple[Answer, ...]:
+def evaluate_replica_rules(
+    replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow] = ()
+) -> tuple[RuleResult, ...]:
     """What they say at `now`; `recent` are the replica's last minutes, to explain a cascade with."""
     return _cascade(replica, view, now, recent), _down(replica, view, now), _stale(replica, view, now)
 
 
-def _unknown(rule: Rule, replica: Replica, now: float, reason: Gap, text: str) -> Unknown:
+def _unknown(rule: Rule, replica: ReplicaState, now: float, reason: Gap, text: str) -> Unknown:
     return Unknown(t=now, rule=rule.name, subject=_subject(replica), reason=reason, text=text)
 
 
-def _subject(replica: Replica) -> Subject:
+def _subject(replica: ReplicaState) -> Subject:
     return Subject(tier=replica.tier, replica=replica.name)
 
 
-def _verdict(
+def _replica_verdict(
     rule: Rule,
-    replica: Replica,
+    replica: ReplicaState,
     now: float,
     status: Status,
     observed: float,
@@ -64,7 +66,7 @@ def _verdict(
     )
 
 
-def _cascade(replica: Replica, view: TierView, now: float, recent: Sequence[Slice]) -> Answer:
+def _cascade(replica: ReplicaState, view: TierContext, now: float, recent: Sequence[BinnedWindow]) -> RuleResult:
     """Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant."""
     rule, state, last = BY_NAME["KvCacheCascade"], replica.cascade, replica.track.last
     if last is None or replica.track.misses:
@@ -75,21 +77,21 @@ def _cascade(replica: Replica, view: TierView, now: float, recent: Sequence[Slic
         return _unknown(rule, replica, now, replica.unslopable, NO_SLOPE.get(replica.unslopable, ONE_PAGE))
     level = state.recent[-1].level
     if state.stage == 0:
-        return _verdict(rule, replica, now, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
+        return _replica_verdict(rule, replica, now, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
     certainty = Certainty.CERTAIN if state.confirmed else Certainty.LIKELY
-    found = _verdict(rule, replica, now, status, level, _cascade_sentence(state), certainty, state.stage)
-    return causes.explain(found, view, recent)
+    found = _replica_verdict(rule, replica, now, status, level, _cascade_sentence(state), certainty, state.stage)
+    return causes.add_causes(found, view, recent)
 
 
-def _cascade_sentence(state: Cascade) -> str:
+def _cascade_sentence(state: CascadeState) -> str:
     text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}"
     if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
         text += f"; first seen {state.breach_at - state.onset:.0f} s before users felt it"
     return text
 
 
-def _down(replica: Replica, view: TierView, now: float) -> Answer:
+def _down(replica: ReplicaState, view: TierContext, now: float) -> RuleResult:
     rule, misses, last = BY_NAME["TargetDown"], replica.track.misses, replica.track.last
     if last is None and misses < rule.limit("misses", view.limits):
         # Not "ok": after a restart of the agent that would end the episode of a target that is still down.
@@ -103,17 +105,17 @@ def _down(replica: Replica, view: TierView, now: float) -> Answer:
         # Failed scrapes are counted where they come at least once a minute.
         if misses and silent > rule.limit("misses", view.limits) * MINUTE_SECONDS:
             return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
-        return _verdict(rule, replica, now, Status.OK, float(misses), text)
+        return _replica_verdict(rule, replica, now, Status.OK, float(misses), text)
     since = f" ({now - last.t:.0f} s)" if last is not None else ", and none before"
     why = f": {replica.trouble}" if replica.trouble else ""
     text = f"No usable metrics page in the last {misses} scrapes{since}{why}"
-    return _verdict(rule, replica, now, Status.WARNING, float(misses), text)
+    return _replica_verdict(rule, replica, now, Status.WARNING, float(misses), text)
 
 
-def _stale(replica: Replica, view: TierView, now: float) -> Answer:
+def _stale(replica: ReplicaState, view: TierContext, now: float) -> RuleResult:
     rule, seconds, last = BY_NAME["TelemetryStale"], replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
-        return _verdict(rule, replica, now, Status.WARNING, seconds, replica.gpu_problem)
+        return _replica_verdict(rule, replica, now, Status.WARNING, seconds, replica.gpu_problem)
     if last is None or replica.track.misses:
         return _unknown(rule, replica, now, Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:
@@ -122,16 +124,16 @@ def _stale(replica: Replica, view: TierView, now: float) -> Answer:
         return _unknown(rule, replica, now, Gap.NOT_EXPOSED, "the page does not count the engine's steps")
     if seconds >= rule.limit("seconds", view.limits):
         text = f"The engine has not stepped for {seconds:.0f} s, yet its page claims {_claimed(replica)}"
-        return _verdict(rule, replica, now, Status.WARNING, seconds, text)
-    return _verdict(rule, replica, now, Status.OK, seconds, "The page moves with the engine")
+        return _replica_verdict(rule, replica, now, Status.WARNING, seconds, text)
+    return _replica_verdict(rule, replica, now, Status.OK, seconds, "The page moves with the engine")
 
 
-def _unasked(replica: Replica) -> str:
+def _unasked(replica: ReplicaState) -> str:
     """After a silence that is not bridged: what the target did in it, nobody knows."""
     return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
 
 
-def _claimed(replica: Replica) -> str:
+def _claimed(replica: ReplicaState) -> str:
     gauges = replica.track.last.gauges if replica.track.last else {}
     running, waiting = gauges.get("requests_running", 0.0), gauges.get("requests_waiting", 0.0)
     if running or waiting:

@@ -76,7 +76,7 @@ RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECO
 """Units of what needs a time to be told."""
 
 
-class How(StrEnum):
+class SignalKind(StrEnum):
     """The few ways to read a window; each is one function in `rules.ways`."""
 
     QUANTILE = "quantile"  # of a histogram family
@@ -93,7 +93,7 @@ class Signal:
 
     name: str
     unit: Unit
-    how: How
+    how: SignalKind
     families: tuple[str, ...]
     q: float | None = None
     text: str
@@ -105,7 +105,7 @@ def _quantiles(stem: str, unit: Unit, family: str, what: str, qs: tuple[int, ...
         Signal(
             name=f"{stem}_p{q}{suffix}",
             unit=unit,
-            how=How.QUANTILE,
+            how=SignalKind.QUANTILE,
             families=(family,),
             q=q / 100,
             text=f"{what}, P{q} of the requests in the window",
@@ -114,7 +114,7 @@ def _quantiles(stem: str, unit: Unit, family: str, what: str, qs: tuple[int, ...
     )
 
 
-def _row(name: str, unit: Unit, how: How, families: tuple[str, ...], text: str) -> Signal:
+def _row(name: str, unit: Unit, how: SignalKind, families: tuple[str, ...], text: str) -> Signal:
     return Signal(name=name, unit=unit, how=how, families=families, text=text)
 
 
@@ -128,129 +128,159 @@ SIGNALS: tuple[Signal, ...] = (
     _row(
         "tpot_mean_seconds",
         Unit.SECONDS,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("decode_seconds", "generation_tokens_per_request"),
         "Mean time per output token: decode time / (generated tokens - requests), or as near as the engine tells",
     ),
     _row(
         "arrival_rps",
         Unit.PER_SECOND,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("requests_finished", "in_system_change"),
         "Arrivals, where counted; else finished, failed and refused requests plus the change of requests in the system "
         "(aborted unseen on top)",
     ),
-    _row("completed_rps", Unit.PER_SECOND, How.RATE, ("requests_finished",), "Requests that finished without an error"),
+    _row(
+        "completed_rps",
+        Unit.PER_SECOND,
+        SignalKind.RATE,
+        ("requests_finished",),
+        "Requests that finished without an error",
+    ),
     _row(
         "failed_share",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("requests_finished", "requests_failed"),
         "Requests that failed, of those that were neither refused nor are in the system still",
     ),
     _row(
         "refused_share",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("requests_finished", "admission_rejections"),
         "Requests refused for want of room or answered 4xx, of all that came to an end",
     ),
     _row(
         "goodput_rps",
         Unit.PER_SECOND,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("requests_finished", "ttft_seconds", "tpot_seconds"),
         "Requests that ended well, within the TTFT and the TPOT SLO; bounds are Frechet's: the joint share is not exposed",
     ),
     _row(
         "prompt_tokens_per_second",
         Unit.TOKENS_PER_SECOND,
-        How.RATE,
+        SignalKind.RATE,
         ("prompt_tokens",),
         "Prompt tokens, cached ones included",
     ),
-    _row("generation_tokens_per_second", Unit.TOKENS_PER_SECOND, How.RATE, ("generation_tokens",), "Generated tokens"),
+    _row(
+        "generation_tokens_per_second",
+        Unit.TOKENS_PER_SECOND,
+        SignalKind.RATE,
+        ("generation_tokens",),
+        "Generated tokens",
+    ),
     *_quantiles("prompt_tokens", Unit.TOKENS, "prompt_tokens_per_request", "Prompt length", (50, 95, 99)),
     *_quantiles("generation_tokens", Unit.TOKENS, "generation_tokens_per_request", "Output length", (50, 95, 99)),
-    _row("requests_running", Unit.REQUESTS, How.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
-    _row("requests_waiting", Unit.REQUESTS, How.TOTAL_LEVEL, ("requests_waiting",), "Requests queued in the engine"),
-    _row("kv_utilization", Unit.RATIO, How.LEVEL, ("kv_utilization",), "KV cache blocks in use"),
+    _row("requests_running", Unit.REQUESTS, SignalKind.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
     _row(
-        "eviction_rate", Unit.RATIO, How.RATIO, ("preemptions", "requests_finished"), "Preemptions per finished request"
+        "requests_waiting",
+        Unit.REQUESTS,
+        SignalKind.TOTAL_LEVEL,
+        ("requests_waiting",),
+        "Requests queued in the engine",
+    ),
+    _row("kv_utilization", Unit.RATIO, SignalKind.LEVEL, ("kv_utilization",), "KV cache blocks in use"),
+    _row(
+        "eviction_rate",
+        Unit.RATIO,
+        SignalKind.RATIO,
+        ("preemptions", "requests_finished"),
+        "Preemptions per finished request",
     ),
     _row(
         "evictions_per_running_request_per_second",
         Unit.EVENTS_PER_SECOND,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("preemptions", "requests_running"),
         "Preemptions per second and running request (the guide's 7.4 reading)",
     ),
     _row(
         "prefix_hit_ratio",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("prefix_hit_tokens", "prefix_queried_tokens"),
         "Prompt tokens found in the prefix cache",
     ),
     _row(
         "prefix_reuse_ratio",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("prompt_tokens_computed", "prompt_tokens"),
         "Share of prefill work avoided: 1 - computed / all prompt tokens",
     ),
     _row(
         "speculative_acceptance",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
         "Accepted tokens of those that were tried, from mean accepted per draft = a + a^2 + ... + a^k",
     ),
     _row(
         "tokens_per_round",
         Unit.TOKENS,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("spec_accepted_tokens", "spec_drafts"),
         "Tokens a verification round yields, the bonus token included",
     ),
     _row(
         "expert_balance_ratio",
         Unit.RATIO,
-        How.RATIO,
+        SignalKind.RATIO,
         ("expert_balance_sum", "expert_balance_passes"),
         "Mean by largest number of tokens of the GPUs that hold experts, mean over layers and forward passes (1 is even)",
     ),
-    _row("adapters_active", Unit.ADAPTERS, How.LEVEL, ("adapters_running",), "LoRA adapters with running requests"),
+    _row(
+        "adapters_active", Unit.ADAPTERS, SignalKind.LEVEL, ("adapters_running",), "LoRA adapters with running requests"
+    ),
     _row(
         "adapter_evictions_per_second",
         Unit.EVENTS_PER_SECOND,
-        How.RATE,
+        SignalKind.RATE,
         ("adapter_evictions",),
         "LoRA adapters paged out",
     ),
     _row(
         "gpu_utilization",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("gpu_gr_engine_active", "gpu_busy_seconds"),
         "Share of time the GPU had work (graphics engine active, else NVML's utilisation, else AMD's gfx activity)",
     ),
     _row(
         "gpu_memory_utilization",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("gpu_memory_used_bytes", "gpu_memory_total_bytes"),
         "GPU memory in use",
     ),
-    _row("tensor_active", Unit.RATIO, How.LEVEL, ("tensor_active",), "Tensor pipes active"),
-    _row("dram_active", Unit.RATIO, How.LEVEL, ("dram_active",), "Memory interface active"),
-    _row("gpu_power_watts", Unit.WATTS, How.DERIVED, ("gpu_energy_joules", "gpu_power_watts"), "Mean power of one GPU"),
-    _row("gpu_temperature_celsius", Unit.CELSIUS, How.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
+    _row("tensor_active", Unit.RATIO, SignalKind.LEVEL, ("tensor_active",), "Tensor pipes active"),
+    _row("dram_active", Unit.RATIO, SignalKind.LEVEL, ("dram_active",), "Memory interface active"),
+    _row(
+        "gpu_power_watts",
+        Unit.WATTS,
+        SignalKind.DERIVED,
+        ("gpu_energy_joules", "gpu_power_watts"),
+        "Mean power of one GPU",
+    ),
+    _row("gpu_temperature_celsius", Unit.CELSIUS, SignalKind.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
     *(
         _row(
             f"gpu_throttled_{what}_ratio",
             Unit.RATIO,
-            How.RATIO,
+            SignalKind.RATIO,
             (f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds"),
             text,
         )
@@ -263,49 +293,49 @@ SIGNALS: tuple[Signal, ...] = (
     _row(
         "gpu_throttled_ratio",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds", "gpu_throttled_covered_seconds"),
         "The larger of the two: slower than the GPU that was measured",
     ),
     _row(
         "gpu_fault_events_per_second",
         Unit.EVENTS_PER_SECOND,
-        How.RATE,
+        SignalKind.RATE,
         ("gpu_fault_events",),
         "Faults the driver reported (NVIDIA XID, AMD AFID)",
     ),
     _row(
         "gpu_ecc_uncorrectable_errors_per_second",
         Unit.EVENTS_PER_SECOND,
-        How.RATE,
+        SignalKind.RATE,
         ("gpu_ecc_uncorrectable_errors",),
         "Memory errors that ECC could not correct",
     ),
     _row(
         "fleet_utilization",
         Unit.RATIO,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("requests_finished", "prompt_tokens", "generation_tokens"),
         "Used share of the capacity of the ready replicas, by computed prompt and generated tokens (DESIGN 3.12)",
     ),
     _row(
         "tokens_per_gpu_hour",
         Unit.TOKENS_PER_HOUR,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("generation_tokens",),
         "Generated tokens per GPU-hour",
     ),
     _row(
         "cost_per_million_tokens",
         Unit.MONEY,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("generation_tokens",),
         "GPU-hours x price / generated tokens x 1e6",
     ),
     _row(
         "cold_start_seconds",
         Unit.SECONDS,
-        How.DERIVED,
+        SignalKind.DERIVED,
         ("cold_start_seconds", "cold_starts"),
         "Process start to ready, of the restarts seen in the window",
     ),

@@ -16,7 +16,7 @@ from rules.curve import Curve
 from rules.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE
 from rules.histograms import Histogram
 from rules.plan import TierPlan
-from rules.readings import Basis, replica_rate
+from rules.readings import PlanFacts, replica_rate
 from rules.windows import Window
 
 APART = frozenset({"prefill", "decode"})
@@ -24,7 +24,7 @@ APART = frozenset({"prefill", "decode"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierView:
+class TierContext:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
     `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule, `pools`
@@ -34,7 +34,7 @@ class TierView:
     tier: str
     plan: TierPlan | None
     curve: Curve | None
-    basis: Basis
+    basis: PlanFacts
     itl_comparable: bool = True
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
@@ -54,24 +54,24 @@ class TierView:
         return self.basis.capacity
 
 
-def with_capacity(view: TierView, capacity: Capacity | None) -> TierView:
+def with_capacity(view: TierContext, capacity: Capacity | None) -> TierContext:
     """The same view with the capacity that production showed; the plan's stays where `capacity` is None."""
     return view if capacity is None else replace(view, basis=replace(view.basis, capacity=capacity))
 
 
-def view(
+def build_tier_context(
     tier: str,
     plan: TierPlan | None,
     itl_comparable: bool = True,
     limits: Mapping[str, Mapping[str, float]] | None = None,
     pools: Mapping[str, str] | None = None,
-) -> TierView:
+) -> TierContext:
     """The view of a tier from its plan."""
-    known = TierView(
+    known = TierContext(
         tier=tier,
         plan=None,
         curve=None,
-        basis=Basis(),
+        basis=PlanFacts(),
         itl_comparable=itl_comparable,
         limits=limits or {},
         pools=pools or {},
@@ -82,7 +82,7 @@ def view(
         known,
         plan=plan,
         curve=Curve.from_plan(plan),
-        basis=Basis(
+        basis=PlanFacts(
             gpus_per_replica=plan.gpu.per_replica,
             gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
             ttft_slo_seconds=plan.slo.ttft_p99_seconds,
@@ -93,7 +93,7 @@ def view(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class BinnedWindow:
     """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
     requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is
     because the load was beyond what the benchmark measured, and `backlog`, if its requests waited for such a load that
@@ -115,21 +115,21 @@ class Slice:
         return self.beyond or self.backlog
 
 
-def place(window: Window, curve: Curve | None, replica: str | None, bin: int | None = None) -> Slice:
+def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: int | None = None) -> BinnedWindow:
     """A slice of a window; `bin` is given where the window is already the sum of one bin (history)."""
     rps = replica_rate(window, "requests_finished")
     in_system = _in_system(window)
     if curve is None or rps is None or bin is not None:
-        return Slice(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
+        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
     found = curve.place(rps, in_system)
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
         # The bounds of Little's law leave open where it lies.
-        return Slice(replica=replica, window=window, rps=rps, in_system=in_system)
+        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system)
     if found.beyond and in_system is not None and _by_few_samples(window):
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
         found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
-    return Slice(
+    return BinnedWindow(
         replica=replica,
         window=window,
         rps=rps,
@@ -165,10 +165,10 @@ def _by_few_samples(window: Window) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinSum:
+class LoadBin:
     """The slices of one load bin with the load of their sum; families are added up only when asked for."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[BinnedWindow, ...]
     rps: float
     in_system: float | None
 
@@ -178,7 +178,7 @@ class BinSum:
         return math.fsum(s.window.covered_seconds for s in self.slices)
 
     def parts(self, family: str) -> tuple[Histogram, ...]:
-        return histograms.add(part for s in self.slices for part in s.window.histograms.get(family, ()))
+        return histograms.sum_histograms(part for s in self.slices for part in s.window.histograms.get(family, ()))
 
     def counter(self, family: str) -> float:
         return math.fsum(s.window.counters.get(family, 0.0) for s in self.slices)
@@ -193,36 +193,36 @@ class BinSum:
         return any(family in s.window.sampled for s in self.slices)
 
 
-def sum_by_bin(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def sum_by_bin(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """Return one slice a load bin, and one for what was beyond the benchmark, by the bins that each was booked in."""
-    grouped: dict[int | None, list[Slice]] = {}
+    grouped: dict[int | None, list[BinnedWindow]] = {}
     for one in slices:
         grouped.setdefault(one.bin, []).append(one)
     return tuple(
         # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
         replace(
-            place(windows.add(one.window for one in several), None, None, bin),
+            bin_window(windows.sum_windows(one.window for one in several), None, None, bin),
             beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
         )
         for bin, several in grouped.items()
     )
 
 
-def by_bin(slices: Iterable[Slice], curve: Curve) -> dict[int, BinSum]:
+def group_by_load_bin(slices: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
     """The slices inside the curve, grouped by load bin."""
-    grouped: dict[int, list[Slice]] = {}
+    grouped: dict[int, list[BinnedWindow]] = {}
     for one in slices:
         if one.bin is not None and 0 <= one.bin < len(curve.points):
             grouped.setdefault(one.bin, []).append(one)
     return {bin: _bin_sum(tuple(group)) for bin, group in sorted(grouped.items())}
 
 
-def _bin_sum(group: tuple[Slice, ...]) -> BinSum:
+def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:
     seconds = math.fsum(s.window.seconds_of("requests_finished") for s in group)
     finished = math.fsum(s.window.counters.get("requests_finished", 0.0) for s in group)
     known = [(s.in_system, s.window.covered_seconds) for s in group if s.in_system is not None]
     weight = math.fsum(w for _, w in known)
-    return BinSum(
+    return LoadBin(
         slices=group,
         rps=finished / seconds if seconds > 0 else 0.0,
         in_system=math.fsum(v * w for v, w in known) / weight if weight > 0 else None,

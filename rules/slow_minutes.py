@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from rules import first_token, histograms
 from rules.catalogue import Way
 from rules.histograms import Share
-from rules.scene import USERS, Finding, Scene
-from rules.slices import Slice
+from rules.scene import USERS, CauseContext, CauseResult
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 MOST = 0.8
@@ -24,11 +24,11 @@ MOST = 0.8
 class SlowMinutes:
     """The slow slices with how many requests of each were late, and the windows before them that were not slow."""
 
-    slow: tuple[tuple[Slice, float], ...]
+    slow: tuple[tuple[BinnedWindow, float], ...]
     before: tuple[Window, ...]
 
 
-def find_slow_minutes(scene: Scene) -> SlowMinutes | None:
+def find_slow_minutes(scene: CauseContext) -> SlowMinutes | None:
     """Return the slow minutes of a scene; None where its rule tells no limit, or no minute was slower than the others.
 
     Late is later than what users were promised, or than the benchmark allows at this load. Before is earlier than the middle
@@ -52,42 +52,44 @@ def find_slow_minutes(scene: Scene) -> SlowMinutes | None:
     return SlowMinutes(slow=tuple(slow), before=tuple(before))
 
 
-def prove_when_slow(examine: Callable[[Scene], Finding]) -> Callable[[Scene], Finding]:
+def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[[CauseContext], CauseResult]:
     """Return the same examination, which proves a cause only if the minutes of most late requests show it on their own."""
 
-    def examine_slow(scene: Scene) -> Finding:
+    def examine_slow(scene: CauseContext) -> CauseResult:
         found = examine(scene)
         minutes = find_slow_minutes(scene) if found.proven else None
         if minutes is None:
             return found
         total = math.fsum(late for _, late in minutes.slow)
         shown = math.fsum(
-            late for one, late in minutes.slow if examine(Scene.of(scene.rule, scene.view, (one,))).supported
+            late
+            for one, late in minutes.slow
+            if examine(CauseContext.from_windows(scene.rule, scene.view, (one,))).supported
         )
         return replace(found, proven=shown >= MOST * total)
 
     return examine_slow
 
 
-def _promised(scene: Scene) -> float | None:
+def _promised(scene: CauseContext) -> float | None:
     """What the rule calls late (seconds)."""
     if scene.rule.family == first_token.FAMILY:
-        return first_token.late_after(scene)
+        return first_token.explain_late_first_token(scene)
     return scene.view.basis.tpot_slo_seconds if scene.rule.family == "tpot_seconds" else None
 
 
-def _late(scene: Scene, one: Slice, limit: float | None) -> Share | None:
+def _late(scene: CauseContext, one: BinnedWindow, limit: float | None) -> Share | None:
     """Requests slower than `limit` (seconds), or without it than the benchmark allows at this load."""
     curve, parts = scene.view.curve, one.window.histograms.get(scene.rule.family)
     if limit is not None:
-        return histograms.above(parts, limit) if parts else None
+        return histograms.share_above(parts, limit) if parts else None
     if curve is None or one.bin is None or not parts:
         return None
     expected = curve.expectation(one.bin, scene.rule.metric, one.rps or 0.0, one.in_system)
     if expected is None:
         return None
-    return histograms.above(parts, expected.interpolated * scene.rule.limit("factor", scene.view.limits))
+    return histograms.share_above(parts, expected.interpolated * scene.rule.limit("factor", scene.view.limits))
 
 
-def _at(one: Slice) -> float:
+def _at(one: BinnedWindow) -> float:
     return (one.window.start + one.window.end) / 2

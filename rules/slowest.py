@@ -51,11 +51,11 @@ def _share(
 
 
 def _surely(tiers: Mapping[str, Parts], edge: float) -> float:
-    return math.fsum(histograms.above(parts, edge).low for parts in tiers.values())
+    return math.fsum(histograms.share_above(parts, edge).low for parts in tiers.values())
 
 
 def _possibly(tiers: Mapping[str, Parts], edge: float | None) -> float:
     """Requests that may be above an edge; all of them where there is no edge below."""
     if edge is None:
         return math.fsum(part.n for parts in tiers.values() for part in parts)
-    return math.fsum(histograms.above(parts, edge).high for parts in tiers.values())
+    return math.fsum(histograms.share_above(parts, edge).high for parts in tiers.values())

@@ -15,7 +15,7 @@ MOST = 64
 """Of more than so many the smallest holes between them count as told: rather once too few than twice."""
 
 
-def added(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
+def add_spans(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
     """With several more; what touches is one. One without length adds nothing."""
     joined: list[tuple[float, float]] = []
     for begin, end in sorted((*spans, *(one for one in several if one[0] < one[1]))):
@@ -32,7 +32,7 @@ def _without_smallest_holes(spans: list[tuple[float, float]]) -> Spans:
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
-def mostly_in(spans: Spans, begin: float, end: float) -> bool:
+def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
     """Whether at least half of (begin, end] lies in the spans: what their edge cuts belongs where most of it is."""
     inside = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
     return 0.0 < inside >= (end - begin) / 2

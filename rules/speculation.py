@@ -10,7 +10,7 @@ import math
 
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import expected_tokens_per_round
-from rules.ways import level, ratio
+from rules.ways import mean_level, ratio
 from rules.windows import Window
 
 AT_POSITION = "spec_accepted_at_position/"
@@ -48,7 +48,7 @@ def _from_gauges(window: Window) -> SignalValue:
     The averages are the engine's own over its last log interval, so nothing bounds the result (SGLang
     srt/observability/metrics_collector.py: spec_accept_length, spec_num_steps).
     """
-    length, steps = level(window, "spec_accept_length"), level(window, "spec_steps")
+    length, steps = mean_level(window, "spec_accept_length"), mean_level(window, "spec_steps")
     if isinstance(length, Missing) or not length.value:
         return length if isinstance(length, Missing) else Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
     if isinstance(steps, Missing) or not steps.value:

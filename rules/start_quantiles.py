@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rules.starts import ENOUGH, LEAD_QUANTILE, Start, Timing, nearest_rank
+from rules.starts import ENOUGH, LEAD_QUANTILE, ReplicaStart, Timing, nearest_rank
 from rules.wording import number
 
 FROM_TO = {
@@ -61,20 +61,20 @@ class StartQuantiles:
         return f" ({'all' if self.bounded == self.count else self.bounded} of them at most, by the scrapes around)"
 
 
-def quantiles_by_timing(starts: Iterable[Start]) -> tuple[StartQuantiles, ...]:
+def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """The quantiles of each kind of timing that the starts have, in the order of `Timing`."""
     every = tuple(starts)
     kinds = ((timing, tuple(one for one in every if one.source is timing)) for timing in Timing)
     return tuple(_quantiles(timing, several) for timing, several in kinds if several)
 
 
-def unseen_quantile(starts: Iterable[Start], timing: Timing) -> tuple[float, int] | None:
+def unseen_quantile(starts: Iterable[ReplicaStart], timing: Timing) -> tuple[float, int] | None:
     """The P95 of what timings of this kind leave out, by the starts of which both are known, and how many these are."""
     parts = [part for one in starts if (part := one.unseen_seconds(timing)) is not None]
     return (nearest_rank(parts, LEAD_QUANTILE), len(parts)) if parts else None
 
 
-def _quantiles(timing: Timing, starts: tuple[Start, ...]) -> StartQuantiles:
+def _quantiles(timing: Timing, starts: tuple[ReplicaStart, ...]) -> StartQuantiles:
     seconds = [one.lead_seconds for one in starts]
     return StartQuantiles(
         timing=timing,

@@ -20,7 +20,7 @@ from rules.gauges import IN_SYSTEM
 from rules.pod_times import PodTimes
 from rules.signals import Reading
 from rules.snapshots import Snapshot
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.wording import number, quantity
 
 SILENCE_LIMIT_SECONDS = 960.0
@@ -58,7 +58,7 @@ class Timing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ReplicaStart:
     """One start of a replica; all times are unix seconds, None where nothing tells them.
 
     `alive_at` is the last good page of the process before, `silent_since` the first scrape that failed, `started_at` and
@@ -90,17 +90,17 @@ class Start:
         return self.seen_at if self.ready_at is None else self.ready_at
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether nothing more will be learnt of it."""
         return (not self.waited or self.served_at is not None) and not self.unready
 
     @property
-    def watched(self) -> bool:
+    def has_observed_begin(self) -> bool:
         """Whether it was seen to come, so that `seen_at` bounds it."""
         return self.alive_at is not None or self.silent_since is not None
 
     @property
-    def measured(self) -> bool:
+    def is_independently_timed(self) -> bool:
         """Whether more is known of it than what the engine says of itself."""
         return self.source is not Timing.ENGINE
 
@@ -127,7 +127,7 @@ class Start:
                 low = max(0.0, (self.silent_since or 0.0) - self.started_at)
                 return Reading(value=None, low=low, high=until - self.started_at, n=1.0)
             took = self.ready_at - self.started_at
-            high = max(took, until - self.started_at) if self.watched else None
+            high = max(took, until - self.started_at) if self.has_observed_begin else None
             return Reading(value=took, low=took, high=high, n=1.0)
         low = self.engine_seconds or 0.0
         silence = self._silence
@@ -158,7 +158,7 @@ class Start:
         return next(each for each in (found.value, found.high, found.low, 0.0) if each is not None)
 
     @property
-    def after_gone(self) -> Reading | None:
+    def seconds_since_gone(self) -> Reading | None:
         """From the moment it was gone to ready; None where it was not seen to go (another process took over at once).
 
         It was gone between its last good page and the first failed scrape, and ready between what the page tells (an engine
@@ -172,13 +172,13 @@ class Start:
     @property
     def _silence(self) -> float | None:
         """The upper bound that a silence is, where it was short enough to have been a start."""
-        gone = self.after_gone
+        gone = self.seconds_since_gone
         if gone is None or gone.high is None or gone.high > SILENCE_LIMIT_SECONDS:
             return None
         return gone.high if self.served_at is None or self.alive_at is None else self.served_at - self.alive_at
 
 
-def begun(track: Track, page: Snapshot, replica: str) -> Start | None:
+def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaStart | None:
     """The start of the page's process, if this is its first page and anything tells how long it took.
 
     `track` is the replica's as it was before this page. A process that was already running when it was met counts by what
@@ -186,7 +186,7 @@ def begun(track: Track, page: Snapshot, replica: str) -> Start | None:
     """
     if track.seen is not None and page.t <= track.seen:
         return None
-    if track.last is not None and not windows.restarted(track.last, page):
+    if track.last is not None and not windows.is_restart(track.last, page):
         return None
     told = _told(page, replica)
     came = track.last.t if track.last is not None else track.silent_since
@@ -199,16 +199,16 @@ def begun(track: Track, page: Snapshot, replica: str) -> Start | None:
     if found is None and told.asked_at is not None:
         # Its page tells too little, its pod enough.
         found = told
-    return found if found is not None and (found.measured or found.engine_seconds) else None
+    return found if found is not None and (found.is_independently_timed or found.engine_seconds) else None
 
 
-def _told(page: Snapshot, replica: str) -> Start:
+def _told(page: Snapshot, replica: str) -> ReplicaStart:
     """What the page says of its process. Where it tells no process start, `started_at` is when its metrics were made."""
     started, ready = page.started_at, page.ready_at
     if started is not None and ready is not None and ready <= started:
         started = None
     pod = page.pod or PodTimes()
-    return Start(
+    return ReplicaStart(
         replica=replica,
         seen_at=page.t,
         started_at=started,
@@ -222,7 +222,7 @@ def _told(page: Snapshot, replica: str) -> Start:
     )
 
 
-def _older(told: Start, came: float) -> bool:
+def _older(told: ReplicaStart, came: float) -> bool:
     """Whether the process was there before it was waited for: the network was away, or the address leads to several."""
     known = told.started_at if told.ready_at is None else told.ready_at
     return known is not None and known <= came
@@ -233,9 +233,9 @@ def _waits(page: Snapshot) -> bool:
     return there > 0 and page.counters.get(FINISHED) == 0
 
 
-def followed(start: Start | None, page: Snapshot) -> Start | None:
+def update_start(start: ReplicaStart | None, page: Snapshot) -> ReplicaStart | None:
     """The replica's start after a further page of the same process; the same object where nothing new is learnt."""
-    if start is None or start.settled:
+    if start is None or start.is_final:
         return start
     if start.unready and page.pod is not None and page.pod.ready_at is not None:
         start = replace(start, unready=False, pod_ready_at=page.pod.ready_at)
@@ -245,18 +245,18 @@ def followed(start: Start | None, page: Snapshot) -> Start | None:
     return replace(start, waited=False, unready=False) if late else start
 
 
-def added(known: tuple[Start, ...], start: Start) -> tuple[Start, ...]:
+def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[ReplicaStart, ...]:
     """A tier's starts with one more, oldest first; the same object where it is known already, too old or not settled.
 
     Age counts from the newest start: of a tier that runs for months without one, the last ones stay what is known best.
     """
     since = max(one.t for one in (*known, start)) - KEPT_SECONDS
-    if not start.settled or start.t <= since or any(_same(start, one) for one in known):
+    if not start.is_final or start.t <= since or any(_same(start, one) for one in known):
         return known
     return tuple(sorted((*(one for one in known if one.t > since), start), key=lambda one: one.t))[-MOST:]
 
 
-def _same(one: Start, other: Start) -> bool:
+def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
     """Whether both are of one process: an agent that starts anew meets the processes that it watched before."""
     if one.replica != other.replica:
         return False
@@ -275,9 +275,9 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
     return sorted(values)[max(0, math.ceil(q * len(values) - 1e-9) - 1)]
 
 
-def sentence(start: Start) -> str:
+def describe_start(start: ReplicaStart) -> str:
     """What a person is told of one start."""
-    gone, took, engine = start.after_gone, _process(start), start.engine_seconds
+    gone, took, engine = start.seconds_since_gone, _process(start), start.engine_seconds
     if start.asked_at is not None:
         return _pod(start, start.asked_at)
     if gone is not None and start.ready_at is not None:
@@ -295,7 +295,7 @@ def sentence(start: Start) -> str:
     )
 
 
-def _pod(start: Start, asked_at: float) -> str:
+def _pod(start: ReplicaStart, asked_at: float) -> str:
     """The pod's way, each step counted from the moment it was asked for: the engine's readiness is not its pod's."""
     steps = (
         ("on a node", start.scheduled_at),
@@ -307,7 +307,7 @@ def _pod(start: Start, asked_at: float) -> str:
     return f"its pod was asked for: {', '.join(told)}" + ("" if start.pod_ready_at else "; Ready was not seen")
 
 
-def _process(start: Start) -> str:
+def _process(start: ReplicaStart) -> str:
     if start.started_at is None:
         return ""
     took = start.seconds
@@ -316,17 +316,17 @@ def _process(start: Start) -> str:
     return f"process start to ready {number(took.value or 0.0, 'seconds')}"
 
 
-_START = TypeAdapter(Start)
+_START = TypeAdapter(ReplicaStart)
 
 
-def to_text(start: Start) -> str:
+def to_text(start: ReplicaStart) -> str:
     """The start as JSON, as events keep it."""
     return json.dumps(
         {name: value for name, value in asdict(start).items() if value is not None and value is not False}
     )
 
 
-def from_text(text: str) -> Start:
+def from_text(text: str) -> ReplicaStart:
     """The start in a text. Raises ValueError where it holds none."""
     try:
         return _START.validate_python(json.loads(text))

@@ -16,8 +16,8 @@ from rules.catalogue import BY_NAME, RULES, Way
 from rules.curve import Curve
 from rules.judgements import BY_SLICES, judge
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.slices import Slice, TierView
-from rules.verdicts import FIRING, Answer, Status, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import FIRING, RuleResult, Status, Verdict
 from rules.watched import watched_seconds
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
@@ -54,7 +54,7 @@ class Step13:
     """
 
     tier: str
-    answers: tuple[Answer, ...]
+    answers: tuple[RuleResult, ...]
     requests: float
     highest_rps: float | None
     usable_rps: float | None
@@ -85,7 +85,9 @@ class Step13:
         return Status.OK if compared else Status.UNKNOWN
 
 
-def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: float = HOUR_SECONDS) -> Step13:
+def check_benchmark(
+    view: TierContext, slices: Sequence[BinnedWindow], now: float, period_seconds: float = HOUR_SECONDS
+) -> Step13:
     """The check of one tier at `now` over its slices, oldest first: sums by load bin, each within one `period_seconds`.
 
     A finding must show in three separate periods: over less than half a day give minutes (60 s), not hours.
@@ -94,7 +96,7 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
     for rule in RULES:
         if rule.name in ASKED and rule.way in BY_SLICES:
             answer = judge(rule, view, slices, now, period_seconds)
-            answers.append(causes.explain(answer, view, slices) if isinstance(answer, Verdict) else answer)
+            answers.append(causes.add_causes(answer, view, slices) if isinstance(answer, Verdict) else answer)
     return Step13(
         tier=view.tier,
         answers=tuple(answers),
@@ -108,11 +110,11 @@ def step13(view: TierView, slices: Sequence[Slice], now: float, period_seconds: 
     )
 
 
-def _requests(slices: Sequence[Slice]) -> float:
+def _requests(slices: Sequence[BinnedWindow]) -> float:
     return math.fsum(s.window.counters.get("requests_finished", 0.0) for s in slices)
 
 
-def _bins(curve: Curve, slices: Sequence[Slice]) -> tuple[BinReached, ...]:
+def _bins(curve: Curve, slices: Sequence[BinnedWindow]) -> tuple[BinReached, ...]:
     rates = [0.0, *(point.completed_rps for point in curve.points)]
     return tuple(
         BinReached(lower_rps=rates[bin], upper_rps=rates[bin + 1], requests=_seen([s for s in slices if s.bin == bin]))
@@ -120,7 +122,7 @@ def _bins(curve: Curve, slices: Sequence[Slice]) -> tuple[BinReached, ...]:
     )
 
 
-def _seen(slices: Sequence[Slice]) -> SignalValue:
+def _seen(slices: Sequence[BinnedWindow]) -> SignalValue:
     requests = _requests(slices)
     if requests <= 0:
         return Missing(gap=Gap.LOAD_NOT_REACHED)

@@ -7,10 +7,10 @@ nothing; heat and the board's own brakes do.
 from __future__ import annotations
 
 from rules.readings import ratio
-from rules.scene import Finding, Scene
+from rules.scene import CauseContext, CauseResult
 from rules.signals import Missing
 
-NOTICEABLE = 0.05
+NOTICEABLE_THROTTLING = 0.05
 """The share of time below which clocks are taken as free (as for the other suspects)."""
 
 HELD_BY = (("thermal", "heat", True), ("hardware", "the board", True), ("power", "the power limit", False))
@@ -19,17 +19,17 @@ HELD_BY = (("thermal", "heat", True), ("hardware", "the board", True), ("power",
 COVERED = "gpu_throttled_covered_seconds"
 
 
-def examine(scene: Scene) -> Finding:
+def check_throttling_cause(scene: CauseContext) -> CauseResult:
     """The shares of time in which clocks were held down, the largest of what proves it first."""
     found = [
         (ratio(scene.total, f"gpu_throttled_{what}_seconds", COVERED), word, proof) for what, word, proof in HELD_BY
     ]
     known = [(share.value or 0.0, word, proof) for share, word, proof in found if not isinstance(share, Missing)]
     if not known:
-        return Finding(supported=None, text="GPU throttling is not known")
-    held = [one for one in known if one[0] > NOTICEABLE]
+        return CauseResult(supported=None, text="GPU throttling is not known")
+    held = [one for one in known if one[0] > NOTICEABLE_THROTTLING]
     if not held:
-        return Finding(supported=False, text=f"clocks were not held down ({max(known)[0]:.0%} of the time at most)")
+        return CauseResult(supported=False, text=f"clocks were not held down ({max(known)[0]:.0%} of the time at most)")
     share, word, proof = max(held, key=lambda one: (one[2], one[0]))
     text = f"throttling: clocks were held down by {word} {share:.0%} of the time"
-    return Finding(supported=True, proven=proof, text=text)
+    return CauseResult(supported=True, proven=proof, text=text)

@@ -12,12 +12,12 @@ from enum import StrEnum
 
 from rules import starts
 from rules.catalogue import BY_NAME
-from rules.episodes import Episode
-from rules.foreign_alerts import ForeignAlert
-from rules.starts import Start
+from rules.episodes import Finding
+from rules.foreign_alerts import ExternalAlert
+from rules.starts import ReplicaStart
 
 
-class Kind(StrEnum):
+class TimelineKind(StrEnum):
     """What an entry is. The history keeps the word: one that is gone from here is still read."""
 
     EPISODE = "episode"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class TimelineEvent:
     """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result.
 
     `text` is what is said of it; of a cold start it is the start itself (`rules.starts`), which is read again after an agent's
@@ -50,7 +50,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TimelineEntry:
     """One line of the timeline. `lasts` says whether it has an end at all; `ended_at` is None while there is none yet.
 
     `rule` and `status` are an episode's, empty otherwise. Without a tier it is about the whole installation.
@@ -67,13 +67,13 @@ class Entry:
     status: str = ""
 
 
-def entries(
-    episodes: Iterable[Episode],
-    foreign: Iterable[ForeignAlert],
-    events: Iterable[Event],
+def list_entries(
+    episodes: Iterable[Finding],
+    foreign: Iterable[ExternalAlert],
+    events: Iterable[TimelineEvent],
     since: float,
     tier: str | None = None,
-) -> tuple[Entry, ...]:
+) -> tuple[TimelineEntry, ...]:
     """What happened at or lasted beyond `since` (unix seconds), the newest last.
 
     Of one tier that is what is said of it, of its replicas, and of the whole installation.
@@ -83,15 +83,15 @@ def entries(
     return tuple(sorted(kept, key=lambda e: (e.t, e.tier or "", e.replica or "", e.text)))
 
 
-def _reaches(entry: Entry, since: float) -> bool:
+def _reaches(entry: TimelineEntry, since: float) -> bool:
     return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
 
 
-def _of_episode(episode: Episode) -> Entry:
+def _of_episode(episode: Finding) -> TimelineEntry:
     rule, worst = BY_NAME.get(episode.rule), episode.worst
-    return Entry(
+    return TimelineEntry(
         t=episode.started_at,
-        kind=Kind.EPISODE,
+        kind=TimelineKind.EPISODE,
         tier=episode.subject.tier,
         replica=episode.subject.replica,
         text=f"{rule.title if rule else episode.rule}: {worst.sentence}",
@@ -102,12 +102,12 @@ def _of_episode(episode: Episode) -> Entry:
     )
 
 
-def _of_foreign(alert: ForeignAlert) -> Entry:
+def _of_foreign(alert: ExternalAlert) -> TimelineEntry:
     said = [alert.diagnosis.sentence] if alert.diagnosis else []
     said += [alert.summary] if alert.summary else []
-    return Entry(
+    return TimelineEntry(
         t=alert.started_at,
-        kind=Kind.FOREIGN_ALERT,
+        kind=TimelineKind.FOREIGN_ALERT,
         tier=alert.tier,
         replica=alert.replica,
         text=f"{alert.name}: {'; '.join(said)}" if said else alert.name,
@@ -116,21 +116,21 @@ def _of_foreign(alert: ForeignAlert) -> Entry:
     )
 
 
-def _of_event(event: Event) -> Entry:
-    started = start_of(event)
-    text = event.text if started is None else starts.sentence(started)
-    return Entry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
+def _of_event(event: TimelineEvent) -> TimelineEntry:
+    started = parse_start_event(event)
+    text = event.text if started is None else starts.describe_start(started)
+    return TimelineEntry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
 
 
-def cold_start(tier: str, start: Start) -> Event:
+def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:
     """The event by which a start is kept."""
     text = starts.to_text(start)
-    return Event(t=start.t, kind=Kind.COLD_START, tier=tier, replica=start.replica, text=text)
+    return TimelineEvent(t=start.t, kind=TimelineKind.COLD_START, tier=tier, replica=start.replica, text=text)
 
 
-def start_of(event: Event) -> Start | None:
+def parse_start_event(event: TimelineEvent) -> ReplicaStart | None:
     """The start that an event keeps; None of another kind, and where its text is none (another release wrote it)."""
-    if event.kind != Kind.COLD_START:
+    if event.kind != TimelineKind.COLD_START:
         return None
     try:
         return starts.from_text(event.text)

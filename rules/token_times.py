@@ -11,7 +11,7 @@ import math
 from rules import histograms
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.tpot_bounds import highest_quantile
-from rules.ways import nothing_seen, quantile, ratio
+from rules.ways import gap_for_empty_family, quantile, ratio
 from rules.windows import Window
 
 BRACKETS = {
@@ -57,7 +57,7 @@ def _by_whole_and_length(window: Window, q: float, without: Missing) -> SignalVa
         return without
     wholes, lengths = (window.histograms[family] for family in FROM_WHOLE)
     if not any(part.n for part in (*wholes, *lengths)):
-        return nothing_seen(window, FROM_WHOLE[0])
+        return gap_for_empty_family(window, FROM_WHOLE[0])
     found = highest_quantile(wholes, lengths, q)
     if found is None:
         return Missing(gap=Gap.NO_TRAFFIC, text=NO_SECOND_TOKEN)
@@ -78,13 +78,13 @@ def tpot_mean(window: Window) -> SignalValue:
         return ratio(window, "generation_seconds", "generation_tokens")
     lengths = window.histograms.get("generation_tokens_per_request")
     if lengths is None:
-        return Missing(gap=window.why_missing("generation_tokens_per_request"))
+        return Missing(gap=window.explain_missing("generation_tokens_per_request"))
     decode = _decode_mean(window)
     if isinstance(decode, Missing):
         return decode
     requests, tokens = math.fsum(part.n for part in lengths), histograms.mean(lengths)
     if requests <= 0:
-        return nothing_seen(window, "generation_tokens_per_request")
+        return gap_for_empty_family(window, "generation_tokens_per_request")
     if tokens is None:
         return CONTRADICTED
     if tokens <= 1:
@@ -103,15 +103,15 @@ def _decode_mean(window: Window) -> tuple[float, bool] | Missing:
     if "decode_seconds" in window.histograms:
         decode = window.histograms["decode_seconds"]
         if not math.fsum(part.n for part in decode):
-            return nothing_seen(window, "decode_seconds")
+            return gap_for_empty_family(window, "decode_seconds")
         seconds = histograms.mean(decode)
         return CONTRADICTED if seconds is None else (seconds, True)
-    why = window.why_missing("decode_seconds")
+    why = window.explain_missing("decode_seconds")
     whole, first = (window.histograms.get(name) for name in ("e2e_seconds", "ttft_seconds"))
     if why is not Gap.NOT_EXPOSED or whole is None or first is None:
         return Missing(gap=why)
     if not (math.fsum(part.n for part in whole) and math.fsum(part.n for part in first)):
-        return nothing_seen(window, "e2e_seconds")
+        return gap_for_empty_family(window, "e2e_seconds")
     of_whole, of_first = histograms.mean(whole), histograms.mean(first)
     if of_whole is None or of_first is None:
         return CONTRADICTED

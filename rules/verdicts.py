@@ -88,4 +88,4 @@ class Unknown:
     text: str = ""
 
 
-Answer = Verdict | Unknown
+RuleResult = Verdict | Unknown

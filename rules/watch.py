@@ -17,36 +17,36 @@ from rules import backlog, budget, causes, slices, starts, windows
 from rules.budget import Budget
 from rules.catalogue import RULES, Rule, Way
 from rules.judgements import BY_SLICES, judge
-from rules.judging import SEPARATE, Tier, planned
+from rules.judging import SEPARATE, TierWindows, read_plan_value
 from rules.projections import Projection
-from rules.replicas import Replica, cascade_limits, no_page, page
-from rules.scrape_answers import replica_answers
+from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot, cascade_limits
+from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import Gap, Reading
-from rules.slices import Slice, TierView
-from rules.starts import Start
-from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.starts import ReplicaStart
+from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
 from rules.watched import seldom_scraped, too_short
-from rules.whole_tier import whole_tier_answers
+from rules.whole_tier import evaluate_tier_availability
 from rules.windows import Window
 
 __all__ = [
     "LONGEST",
-    "Minutes",
-    "Replica",
-    "Watched",
-    "before_it",
+    "ReplicaState",
+    "TierMinutes",
+    "TierSize",
+    "add_aggregated_minute",
+    "add_minute",
+    "add_start",
+    "apply_failed_scrape",
+    "apply_snapshot",
+    "cached_results",
     "cascade_limits",
-    "closed_minute",
-    "no_page",
-    "page",
-    "placed_anew",
-    "recent",
-    "replica_answers",
-    "started",
-    "still_stand",
-    "summed_minute",
-    "tier_answers",
-    "whole_tier_answers",
+    "evaluate_replica_rules",
+    "evaluate_tier_availability",
+    "evaluate_tier_rules",
+    "last_minute_by_replica",
+    "rebin_minutes",
+    "recent_windows",
 ]
 
 LIVE_SECONDS = 3600.0
@@ -96,60 +96,60 @@ EXPLAINED_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Minutes:
+class TierMinutes:
     """The closed minutes of a tier's replicas, oldest first, as far back as its rules look; its error budget and its starts.
 
     Of a tier that is seen as sums, `slices` are minutes added up over the replicas of one load, and `each` holds what rules
     that compare replicas need of every one; None where `slices` are those of single replicas already.
     """
 
-    slices: tuple[Slice, ...] = ()
-    each: tuple[Slice, ...] | None = None
+    slices: tuple[BinnedWindow, ...] = ()
+    each: tuple[BinnedWindow, ...] | None = None
     budget: Budget = field(default_factory=Budget)
-    starts: tuple[Start, ...] = ()
+    starts: tuple[ReplicaStart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class TierSize:
     """What is known when minutes are over: the judge's own time (unix seconds), and how many replicas the tier has."""
 
     now: float
     replicas: int
 
 
-def closed_minute(
-    minutes: Minutes, minute: Window, replica: str, view: TierView, watched: Watched | None = None
-) -> Minutes:
+def add_minute(
+    minutes: TierMinutes, minute: Window, replica: str, view: TierContext, watched: TierSize | None = None
+) -> TierMinutes:
     """With one more closed minute of one replica, last; what is older than any rule looks back is dropped, and what is of
     a time that has yet to come: the clock went back. Without `watched` it is the minute that says what time it is."""
     now, since, until = _reach(minute.end, watched)
     keep = tuple(_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
     before = next((s for s in reversed(keep) if s.replica == replica), None)
-    newest = backlog.settled(slices.place(minute, view.curve, replica), before)
-    return Minutes(
+    newest = backlog.mark_backlog(slices.bin_window(minute, view.curve, replica), before)
+    return TierMinutes(
         slices=_bounded(keep, (newest,), watched),
-        budget=budget.booked(_budget(minutes, view), minute),
+        budget=budget.add_minute(_budget(minutes, view), minute),
         starts=minutes.starts,
     )
 
 
-def summed_minute(
-    minutes: Minutes,
-    groups: Sequence[Slice],
-    each: Sequence[Slice],
-    view: TierView,
-    watched: Watched | None = None,
-) -> Minutes:
+def add_aggregated_minute(
+    minutes: TierMinutes,
+    groups: Sequence[BinnedWindow],
+    each: Sequence[BinnedWindow],
+    view: TierContext,
+    watched: TierSize | None = None,
+) -> TierMinutes:
     """With one more minute of a tier that is seen as sums: `groups` added up by load, `each` of every replica, placed."""
     if not groups and not each:
         return minutes
     now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
     known = _budget(minutes, view)
     for one in groups:
-        known = budget.booked(known, one.window)
+        known = budget.add_minute(known, one.window)
     before = (_aged(s, now) for s in minutes.slices if since < s.window.end <= until)
     of_each = (_aged_each(s, now) for s in minutes.each or () if since < s.window.end <= until)
-    return Minutes(
+    return TierMinutes(
         slices=_bounded(before, groups, watched),
         each=_bounded(of_each, each, watched),
         budget=known,
@@ -157,7 +157,7 @@ def summed_minute(
     )
 
 
-def _reach(end: float, watched: Watched | None) -> tuple[float, float, float]:
+def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
     """What time it is when a minute ends at `end`, and which minutes are remembered then: those that end after the first and not
     after the second. A minute that is far from the judge's own time is of another's wrong clock, and makes none of the tier's old.
     """
@@ -165,7 +165,9 @@ def _reach(end: float, watched: Watched | None) -> tuple[float, float, float]:
     return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
 
 
-def _bounded(before: Iterable[Slice], newest: Sequence[Slice], watched: Watched | None) -> tuple[Slice, ...]:
+def _bounded(
+    before: Iterable[BinnedWindow], newest: Sequence[BinnedWindow], watched: TierSize | None
+) -> tuple[BinnedWindow, ...]:
     """With the newest, and without the oldest of their minutes where these are in more slices than so many replicas leave."""
     several = (*before, *newest)
     if watched is None or len(several) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
@@ -178,18 +180,18 @@ def _bounded(before: Iterable[Slice], newest: Sequence[Slice], watched: Watched 
     return tuple(several[place] for place in sorted(itertools.chain(others, *places.values())))
 
 
-def before_it(minutes: Minutes, now: float) -> dict[str | None, Slice]:
+def last_minute_by_replica(minutes: TierMinutes, now: float) -> dict[str | None, BinnedWindow]:
     """The last minute of every replica of such a tier, for `rules.backlog`."""
     return {s.replica: s for s in minutes.each or () if s.window.end > now - backlog.AFTER_SECONDS - RECENT_SECONDS}
 
 
-def started(minutes: Minutes, start: Start) -> Minutes:
+def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
     """With one more start of a replica; the same object where it adds nothing."""
-    known = starts.added(minutes.starts, start)
+    known = starts.add_start(minutes.starts, start)
     return minutes if known is minutes.starts else replace(minutes, starts=known)
 
 
-def _aged(one: Slice, now: float) -> Slice:
+def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
     """The slice without what nobody asks of it any more."""
     window = one.window
     slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= LEVELS
@@ -200,7 +202,7 @@ def _aged(one: Slice, now: float) -> Slice:
     return replace(one, window=replace(window, histograms=parts, gauges=gauges))
 
 
-def _aged_each(one: Slice, now: float) -> Slice:
+def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
     """Of a replica's older minutes only what tells whether the prefix cache's locality was kept is asked any more."""
     window = one.window
     if window.end > now - RECENT_SECONDS or not window.gauges:
@@ -215,55 +217,57 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 """One object for all of an hour."""
 
 
-def _budget(minutes: Minutes, view: TierView) -> Budget:
+def _budget(minutes: TierMinutes, view: TierContext) -> Budget:
     """The budget so far, if it was counted against the tier's present objectives."""
-    anew = budget.empty(view)
+    anew = budget.empty_budget(view)
     return minutes.budget if minutes.budget.objectives == anew.objectives else anew
 
 
-def placed_anew(minutes: Minutes, view: TierView) -> Minutes:
+def rebin_minutes(minutes: TierMinutes, view: TierContext) -> TierMinutes:
     """The same minutes on another curve, after the plan changed."""
-    anew = Minutes(starts=minutes.starts)
+    anew = TierMinutes(starts=minutes.starts)
     if minutes.each is not None:
         # Sums by the loads of another curve: they cannot be taken apart again.
         return replace(anew, each=(), budget=_budget(minutes, view))
     for one in minutes.slices:
-        anew = closed_minute(anew, one.window, one.replica or "", view)
-    same = minutes.budget.objectives == budget.empty(view).objectives
+        anew = add_minute(anew, one.window, one.replica or "", view)
+    same = minutes.budget.objectives == budget.empty_budget(view).objectives
     return replace(anew, budget=minutes.budget) if same else anew
 
 
-def recent(minutes: Minutes, replica: Replica, view: TierView, now: float) -> tuple[Slice, ...]:
+def recent_windows(
+    minutes: TierMinutes, replica: ReplicaState, view: TierContext, now: float
+) -> tuple[BinnedWindow, ...]:
     """The last minutes of one replica, the open one included."""
     of_each = minutes.slices if minutes.each is None else minutes.each
     closed = [s for s in of_each if s.replica == replica.name and s.window.end > now - EXPLAINED_SECONDS]
     if replica.open:
-        closed.append(slices.place(windows.add(replica.open), view.curve, replica.name))
+        closed.append(slices.bin_window(windows.sum_windows(replica.open), view.curve, replica.name))
     return tuple(closed)
 
 
-def still_stand(minutes: Minutes, answers: Iterable[Answer], now: float) -> dict[str, Answer]:
+def cached_results(minutes: TierMinutes, answers: Iterable[RuleResult], now: float) -> dict[str, RuleResult]:
     """By rule, those of a tier's last answers that need not be asked for anew at `now`."""
     if minutes.each is None:
         return {}
     return {one.rule: one for one in answers if one.rule in SELDOM and one.t <= now < one.t + SELDOM_SECONDS}
 
 
-def tier_answers(
-    minutes: Minutes,
-    view: TierView,
+def evaluate_tier_rules(
+    minutes: TierMinutes,
+    view: TierContext,
     now: float,
-    fleet: Mapping[str, Tier] | None = None,
+    fleet: Mapping[str, TierWindows] | None = None,
     projection: Projection | None = None,
-    kept: Mapping[str, Answer] | None = None,
-) -> tuple[Answer, ...]:
+    kept: Mapping[str, RuleResult] | None = None,
+) -> tuple[RuleResult, ...]:
     """What the rules over slices say about the tier at `now`; of a rule whose minimum has not passed: unknown.
 
     `fleet` are the minutes of all tiers, for rules that compare them; `projection` is the tier's forecast, where there is one.
     `kept` are answers, by rule, that still stand and are not asked for anew (`still_stand`).
     """
     standing = kept or {}
-    holds: dict[tuple[bool, float], tuple[Slice, ...]] = {}
+    holds: dict[tuple[bool, float], tuple[BinnedWindow, ...]] = {}
     answers = []
     for rule in LIVE:
         if rule.name in standing:
@@ -280,15 +284,15 @@ def tier_answers(
 
 def _judged(
     rule: Rule,
-    minutes: Minutes,
-    hold: tuple[Slice, ...],
-    view: TierView,
+    minutes: TierMinutes,
+    hold: tuple[BinnedWindow, ...],
+    view: TierContext,
     now: float,
-    fleet: Mapping[str, Tier],
+    fleet: Mapping[str, TierWindows],
     projection: Projection | None,
-) -> Answer:
+) -> RuleResult:
     subject = Subject(tier=view.tier)
-    if rule.needs and planned(view, rule.needs) is None:
+    if rule.needs and read_plan_value(view, rule.needs) is None:
         # First of all: waiting does not put it into the plan.
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
@@ -297,14 +301,16 @@ def _judged(
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
     others = None
     if rule.way in ACROSS:
-        others = {name: Tier(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()}
+        others = {
+            name: TierWindows(view=tier.view, slices=_hold(tier.slices, rule, now)) for name, tier in fleet.items()
+        }
     answer = judge(
         rule, view, hold, now, fleet=others, budget=minutes.budget, projection=projection, starts=minutes.starts
     )
     if not isinstance(answer, Verdict):
         return answer
     if not seldom_scraped(hold):
-        return causes.explain(answer, view, hold)
+        return causes.add_causes(answer, view, hold)
     steps = len({windows.minute_of(one.window) for one in hold if one.window.covered_seconds > 0})
     if answer.status is Status.OK and steps < SEPARATE:
         text = f"scrapes are too far apart: {steps} intervals between scrapes were seen, {SEPARATE} are needed"
@@ -312,7 +318,7 @@ def _judged(
     if answer.status is Status.OK and _may_exceed(answer):
         text = "scrapes are too far apart, and the bounds of what was seen reach beyond what is healthy"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)
-    return causes.explain(replace(answer, certainty=Certainty.LIKELY), view, hold)
+    return causes.add_causes(replace(answer, certainty=Certainty.LIKELY), view, hold)
 
 
 def _may_exceed(answer: Verdict) -> bool:
@@ -323,5 +329,5 @@ def _may_exceed(answer: Verdict) -> bool:
     return seen.high is None or seen.high > expected.high
 
 
-def _hold(all_slices: Sequence[Slice], rule: Rule, now: float) -> tuple[Slice, ...]:
+def _hold(all_slices: Sequence[BinnedWindow], rule: Rule, now: float) -> tuple[BinnedWindow, ...]:
     return tuple(s for s in all_slices if s.window.end > now - rule.window_seconds)

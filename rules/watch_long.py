@@ -16,8 +16,8 @@ from rules import causes, windows
 from rules.catalogue import BY_NAME, RULES, Rule
 from rules.judgements import BY_SLICES, judge
 from rules.signals import Gap
-from rules.slices import Slice, TierView
-from rules.verdicts import FIRING, Answer, Subject, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import FIRING, RuleResult, Subject, Unknown, Verdict
 from rules.watch import LIVE_SECONDS
 from rules.windows import Window
 
@@ -46,7 +46,7 @@ OF_THE_CURVE = frozenset({"fleet_utilization"})
 _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
-def hour_sums(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """One slice for each hour, its load bins added up, with what the rules over days read and no more.
 
     Weeks of hours are held at once, and of a window its histograms are most.
@@ -55,7 +55,8 @@ def hour_sums(slices: Iterable[Slice]) -> tuple[Slice, ...]:
     for one in slices:
         grouped.setdefault(_hour(one.window), []).append(_slim(one.window))
     return tuple(
-        Slice(replica=None, window=windows.add(grouped[hour]), rps=None, in_system=None) for hour in sorted(grouped)
+        BinnedWindow(replica=None, window=windows.sum_windows(grouped[hour]), rps=None, in_system=None)
+        for hour in sorted(grouped)
     )
 
 
@@ -68,21 +69,21 @@ def _slim(window: Window) -> Window:
     return replace(window, histograms=kept)
 
 
-def long_answers(
-    view: TierView, hours: Sequence[Slice], now: float, of_plan: Sequence[Slice] | None = None
-) -> tuple[Answer, ...]:
+def evaluate_long_rules(
+    view: TierContext, hours: Sequence[BinnedWindow], now: float, of_plan: Sequence[BinnedWindow] | None = None
+) -> tuple[RuleResult, ...]:
     """What the rules over days say about the tier at `now` from its hours, oldest first; unknown where these are too few.
 
     Only hours that are over count. `of_plan` are those under the present version of the plan, for rules that rest on its
     curve; None where all are.
     """
     until = now // HOUR_SECONDS * HOUR_SECONDS
-    every = hour_sums(hours)
-    present = every if of_plan is None else hour_sums(of_plan)
+    every = sum_by_hour(hours)
+    present = every if of_plan is None else sum_by_hour(of_plan)
     return tuple(_judged(rule, present if rule.signal in OF_THE_CURVE else every, view, now, until) for rule in ASKED)
 
 
-def _judged(rule: Rule, hours: Sequence[Slice], view: TierView, now: float, until: float) -> Answer:
+def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: float, until: float) -> RuleResult:
     since = until - rule.window_seconds
     seen = [one for one in hours if since <= _hour(one.window) < until]
     short = _too_few(rule, seen, any(_hour(one.window) <= since for one in hours))
@@ -91,11 +92,11 @@ def _judged(rule: Rule, hours: Sequence[Slice], view: TierView, now: float, unti
     # At the end of the last full hour: hours are put into days and halves from there.
     answer = judge(rule, view, seen, until, HOUR_SECONDS)
     if isinstance(answer, Verdict):
-        answer = causes.explain(answer, view, seen)
+        answer = causes.add_causes(answer, view, seen)
     return replace(answer, t=now)
 
 
-def _too_few(rule: Rule, seen: Sequence[Slice], reaches_back: bool) -> str:
+def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
     """What is missing, in words, "" where nothing is: hours inside the time, or the beginning of it."""
     each = [min(one.window.span, HOUR_SECONDS) * one.window.coverage for one in seen]
     hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
@@ -104,20 +105,20 @@ def _too_few(rule: Rule, seen: Sequence[Slice], reaches_back: bool) -> str:
     return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"
 
 
-def unanswered(view: TierView, now: float, reason: Gap, text: str) -> tuple[Answer, ...]:
+def unknown_results(view: TierContext, now: float, reason: Gap, text: str) -> tuple[RuleResult, ...]:
     """The same where no history can be asked: every rule over days is unknown, in the same words."""
     return tuple(_unknown(rule, view, now, reason, text) for rule in LONG)
 
 
-def _unknown(rule: Rule, view: TierView, now: float, reason: Gap, text: str) -> Unknown:
+def _unknown(rule: Rule, view: TierContext, now: float, reason: Gap, text: str) -> Unknown:
     return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=reason, text=text)
 
 
-Told = Mapping[tuple[str, Subject], Answer]
+Told = Mapping[tuple[str, Subject], RuleResult]
 """The latest answers over days, by rule and subject."""
 
 
-def beside(live: Answer, told: Told) -> Answer:
+def prefer_firing_result(live: RuleResult, told: Told) -> RuleResult:
     """A live answer, or the one over a week where that fires and the live one does not: a quiet hour is no headroom."""
     weekly = told.get((live.rule, live.subject))
     if isinstance(weekly, Verdict) and weekly.status in FIRING and not _fires(live):
@@ -125,10 +126,10 @@ def beside(live: Answer, told: Told) -> Answer:
     return live
 
 
-def alone(told: Iterable[Answer]) -> tuple[Answer, ...]:
+def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
     """Of answers over days those of rules that nothing else answers."""
     return tuple(answer for answer in told if BY_NAME[answer.rule].window_seconds > LIVE_SECONDS)
 
 
-def _fires(answer: Answer) -> bool:
+def _fires(answer: RuleResult) -> bool:
     return isinstance(answer, Verdict) and answer.status in FIRING

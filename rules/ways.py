@@ -21,14 +21,14 @@ ALL = 1e-6
 def quantile(window: Window, family: str, q: float) -> SignalValue:
     """A histogram family's quantile (0-1) of the requests in the window; the edges around its rank are the bounds."""
     if family not in window.histograms:
-        return Missing(gap=window.why_missing(family))
+        return Missing(gap=window.explain_missing(family))
     found = histograms.quantile(window.histograms[family], q)
     if found is None:
-        return nothing_seen(window, family)
+        return gap_for_empty_family(window, family)
     return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
 
 
-def nothing_seen(window: Window, family: str, text: str = "") -> Missing:
+def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing:
     """A family that counted nothing: no traffic, unless too much of the window was not seen to say so."""
     if window.seconds_of(family) < FULL_COVERAGE * window.due_seconds:
         unseen = window.gaps.get(family) or window.gaps.get(EVERYTHING)
@@ -45,7 +45,7 @@ def total_rate(window: Window, family: str) -> SignalValue:
     """
     seen = window.seconds_of(family)
     if family not in window.counters or seen <= 0 or window.span <= 0:
-        return Missing(gap=window.why_missing(family))
+        return Missing(gap=window.explain_missing(family))
     increase = window.counters[family]
     at_least = increase / window.span
     share = seen / window.due_seconds
@@ -70,16 +70,16 @@ def ratio(window: Window, above: str, below: str) -> SignalValue:
     """
     for family in (above, below):
         if family not in window.counters:
-            return Missing(gap=window.why_missing(family))
+            return Missing(gap=window.explain_missing(family))
     base = window.counters[below]
     if base <= 0:
-        return nothing_seen(window, below)
+        return gap_for_empty_family(window, below)
     value = window.counters[above] / base
     of_above, of_below = window.seconds_of(above), window.seconds_of(below)
     if abs(of_above - of_below) <= ALL * window.due_seconds:
         return Reading(value=value, low=value, high=value, n=base)
     if of_above <= 0 or of_below <= 0:
-        return Missing(gap=window.why_missing(above if of_above <= 0 else below))
+        return Missing(gap=window.explain_missing(above if of_above <= 0 else below))
     return Reading(value=value * of_below / of_above, low=None, high=None, n=base)
 
 
@@ -92,11 +92,11 @@ def share(window: Window, part: str, whole: str) -> SignalValue:
     return found
 
 
-def level(window: Window, family: str) -> SignalValue:
+def mean_level(window: Window, family: str) -> SignalValue:
     """Mean of a gauge over its covered time; the extremes that were seen are the bounds."""
     gauge = window.gauge(family)
     if gauge is None:
-        return Missing(gap=window.why_missing(family))
+        return Missing(gap=window.explain_missing(family))
     return Reading(
         value=gauge.integral / gauge.seconds,
         low=gauge.minimum,
@@ -110,7 +110,7 @@ def total_level(window: Window, family: str) -> SignalValue:
 
     Below FULL_COVERAGE only what was seen is told: a lower bound, for no gauge here is negative.
     """
-    mean, gauge = level(window, family), window.gauge(family)
+    mean, gauge = mean_level(window, family), window.gauge(family)
     if isinstance(mean, Missing) or gauge is None or window.span <= 0:
         return mean
     share, at_least = gauge.seconds / window.due_seconds, gauge.integral / window.span

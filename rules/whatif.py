@@ -18,26 +18,33 @@ from rules.measured_capacity import slower_than_planned
 from rules.plan import TierPlan
 from rules.readings import read
 from rules.replica_count import ReplicaCount, margin_of, replica_count
-from rules.resize_curve import Kept, ProductionPoint, production_points
-from rules.resize_seen import Seen
-from rules.resize_workload import WorkloadNow, workload_now
+from rules.resize_curve import ProductionPoint, SloStatus, production_points
+from rules.resize_seen import ProductionSummary
+from rules.resize_workload import WorkloadNow, measure_workload
 from rules.signals import BY_NAME, Missing, Reading
-from rules.slices import Slice
-from rules.whatif_benchmark import planned_at
-from rules.whatif_limits import OBJECTIVES, Limit, first, limits
-from rules.whatif_load import Peak, peak_seen, replicas_at
-from rules.whatif_money import Bill, bill, tokens_per_hour
-from rules.whatif_predict import NOT_MEASURED, Ground, Held, Predicted, held, predicted
-from rules.whatif_prompts import KV, Effect, Varied, effect
-from rules.whatif_served import IN_SYSTEM, Served, served
+from rules.slices import BinnedWindow
+from rules.whatif_benchmark import read_benchmark
+from rules.whatif_limits import OBJECTIVES, CapacityLimit, find_first_limit, list_limits
+from rules.whatif_load import ObservedPeak, count_replicas_at, find_peak
+from rules.whatif_money import Bill, compute_bill, tokens_per_hour
+from rules.whatif_predict import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
+from rules.whatif_prompts import KV, PromptEffect, PromptVariation, estimate_effect
+from rules.whatif_served import IN_SYSTEM, ProductionLoads, collect_loads
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 
-WORST_FIRST = (Kept.BROKEN, Kept.LIKELY_BROKEN, Kept.NOT_KNOWN, Kept.TOO_FEW, Kept.LIKELY_KEPT, Kept.KEPT)
+WORST_FIRST = (
+    SloStatus.BROKEN,
+    SloStatus.LIKELY_BROKEN,
+    SloStatus.NOT_KNOWN,
+    SloStatus.TOO_FEW,
+    SloStatus.LIKELY_KEPT,
+    SloStatus.KEPT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class WhatIfQuestion:
     """So many replicas; requests per second of the whole tier (None: the peak that was seen), prompts so many times as long."""
 
     instances: int
@@ -51,21 +58,21 @@ class AtLoad:
 
     replicas: float
     rps: float
-    predicted: tuple[Predicted, ...]
-    held: tuple[Held, ...]
-    kept: Kept
+    predicted: tuple[Prediction, ...]
+    held: tuple[SloPrediction, ...]
+    kept: SloStatus
 
-    def of(self, name: str) -> Predicted:
+    def get_prediction(self, name: str) -> Prediction:
         """One quantity. Raises KeyError for one that is not predicted."""
         return {one.name: one for one in self.predicted}[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class LimitHeadroom:
     """A limit, the load of the whole tier at which these replicas meet it, how far that is above the asked load (0.25: a quarter
     more), and the fewest replicas that keep it at the asked load. None where no load is known at which it is met."""
 
-    limit: Limit
+    limit: CapacityLimit
     tier_rps: float | None
     headroom: float | None
     fewest: int | None
@@ -78,8 +85,8 @@ class WhatIf:
     (None: other prompts, or of what a replica takes not more than a lower bound is known)."""
 
     tier: str
-    question: Question
-    peak: Peak | None
+    question: WhatIfQuestion
+    peak: ObservedPeak | None
     rps: float
     asked: AtLoad
     now: AtLoad | None
@@ -87,7 +94,7 @@ class WhatIf:
     usable: Capacity | None
     utilization: float | None
     needed: ReplicaCount | None
-    met: tuple[Met, ...]
+    met: tuple[LimitHeadroom, ...]
     one_lost_rps: float | None
     bill: Bill | None
     bill_now: Bill | None
@@ -97,13 +104,13 @@ class WhatIf:
     assumed: tuple[str, ...]
 
     @property
-    def first(self) -> Met | None:
+    def first_limit(self) -> LimitHeadroom | None:
         """What would break first."""
-        found = first(tuple(one.limit for one in self.met))
+        found = find_first_limit(tuple(one.limit for one in self.met))
         return next((one for one in self.met if one.limit is found), None)
 
 
-def not_answerable(seen: Seen, question: Question) -> str:
+def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
     """Why nothing can be predicted of a tier; "" where something can."""
     plan = seen.view.plan
     if not seen.view.serves_whole_requests:
@@ -111,28 +118,30 @@ def not_answerable(seen: Seen, question: Question) -> str:
             "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
             "curve is of a mixed one"
         )
-    if question.rps is None and peak_seen(seen) is None:
+    if question.rps is None and find_peak(seen) is None:
         return "no peak was seen and the plan has none: say with --rps for which load"
     if plan is None and not any(one.rps for one in seen.bins):
         return "it is in no plan, and no traffic of it was seen"
     return ""
 
 
-def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], question: Question) -> WhatIf:
+def answer_question(
+    seen: ProductionSummary, slices: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
+) -> WhatIf:
     """The answer from what was seen, the slices whose load is known (of the last days, under the present plan) and the hours
     that tell what prompts did. Raises ValueError where `not_answerable`."""
-    peak = peak_seen(seen)
+    peak = find_peak(seen)
     rps = question.rps or (peak.rps if peak else 0.0)
-    if not_answerable(seen, question) or rps <= 0:
-        raise ValueError(not_answerable(seen, question) or f"{rps} rps is no load")
-    points, work = production_points(seen.view, seen.bins), workload_now(seen)
+    if explain_unanswerable(seen, question) or rps <= 0:
+        raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
+    points, work = production_points(seen.view, seen.bins), measure_workload(seen)
     slower = _slower(seen, points)
-    ground = _ground(seen, served(slices, seen.view), tuple(hours), work, question, slower)
+    ground = _ground(seen, collect_loads(slices, seen.view), tuple(hours), work, question, slower)
     usable = seen.view.capacity
     counted = usable if usable is not None and not usable.is_lower_bound else None
-    now = replicas_at(seen, peak.at if peak else None)
-    found = limits(ground)
-    breaks = first(found)
+    now = count_replicas_at(seen, peak.at if peak else None)
+    found = list_limits(ground)
+    breaks = find_first_limit(found)
     per_replica = rps / question.instances
     return WhatIf(
         tier=seen.view.tier,
@@ -152,22 +161,24 @@ def what_if(seen: Seen, slices: Iterable[Slice], hours: Iterable[Varied], questi
         **_bills(seen, question, peak, rps),
         workload=work,
         slower=slower,
-        days_seen=seen.seen_seconds / 86_400,
+        days_seen=seen.observed_seconds / 86_400,
         assumed=tuple(_assumed(ground, question, points, work)),
     )
 
 
 def _ground(
-    seen: Seen,
-    known: Served,
-    hours: Sequence[Varied],
+    seen: ProductionSummary,
+    known: ProductionLoads,
+    hours: Sequence[PromptVariation],
     work: WorkloadNow,
-    question: Question,
+    question: WhatIfQuestion,
     slower: Mapping[str, float],
-) -> Ground:
+) -> PredictionInputs:
     names = (*OBJECTIVES, *LATENCIES, KV) if question.prompt_scale != 1 else ()
-    effects: dict[str, Effect] = {name: one for name in names if (one := effect(hours, name)) is not None}
-    return Ground(
+    effects: dict[str, PromptEffect] = {
+        name: one for name in names if (one := estimate_effect(hours, name)) is not None
+    }
+    return PredictionInputs(
         view=seen.view,
         served=known,
         scale=question.prompt_scale,
@@ -177,56 +188,58 @@ def _ground(
     )
 
 
-def _slower(seen: Seen, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
+def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
     """How many times the benchmark production is at equal load, at most, by how a quantity's name begins: times of first tokens and
     of tokens (and of events, which come with tokens), and the KV cache's use."""
     ttft, tpot = slower_than_planned(points)
     fuller = [1.0]
     for one in points:
-        planned, found = planned_at(seen.view, KV, one.rps), one.kv_utilization
+        planned, found = read_benchmark(seen.view, KV, one.rps), one.kv_utilization
         if one.bin is not None and one.requests >= CERTAIN_REQUESTS and isinstance(found, Reading) and found.value:
             fuller += [found.value / planned.value] if isinstance(planned, Reading) and planned.value else []
     return {"ttft": ttft, "tpot": tpot, "itl": tpot, "kv": max(fuller)}
 
 
-def _at(ground: Ground, replicas: float, rps: float) -> AtLoad:
+def _at(ground: PredictionInputs, replicas: float, rps: float) -> AtLoad:
     each = rps / replicas
     slo = ground.view.plan.slo if ground.view.plan else None
     names = [*LATENCIES, *(["itl_p99_seconds"] if slo and slo.itl_p99_seconds else []), KV, IN_SYSTEM]
     told = [
-        held(ground, name, objective, each)
+        check_objective(ground, name, objective, each)
         for name in OBJECTIVES
         if slo is not None and (objective := getattr(slo, name)) is not None
     ]
-    several = {name: predicted(ground, name, each) for name in names}
+    several = {name: predict(ground, name, each) for name in names}
     # What neither the engine shows nor the benchmark measured says nothing of the others.
-    spoken = [one for one in told if one.kept is not Kept.NOT_KNOWN or not _unmeasured(several[one.name])]
+    spoken = [one for one in told if one.kept is not SloStatus.NOT_KNOWN or not _unmeasured(several[one.name])]
     return AtLoad(
         replicas=replicas,
         rps=each,
         predicted=tuple(several.values()),
         held=tuple(told),
-        kept=min((one.kept for one in spoken), key=WORST_FIRST.index, default=Kept.NOT_KNOWN),
+        kept=min((one.kept for one in spoken), key=WORST_FIRST.index, default=SloStatus.NOT_KNOWN),
     )
 
 
-def _unmeasured(one: Predicted) -> bool:
+def _unmeasured(one: Prediction) -> bool:
     return all(isinstance(value, Missing) and value.gap in NOT_MEASURED for value in (one.production, one.benchmark))
 
 
-def _met(limit: Limit, instances: int, rps: float) -> Met:
+def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
     load = limit.earliest if limit.breaks else _reach(limit)
     if load is None:
-        return Met(limit=limit, tier_rps=None, headroom=None, fewest=None)
+        return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
     fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
-    return Met(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
+    return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
 
 
-def _reach(limit: Limit) -> float | None:
+def _reach(limit: CapacityLimit) -> float | None:
     return limit.rps.value if isinstance(limit.rps, Reading) else None
 
 
-def _bills(seen: Seen, question: Question, peak: Peak | None, rps: float) -> Mapping[str, Bill | None]:
+def _bills(
+    seen: ProductionSummary, question: WhatIfQuestion, peak: ObservedPeak | None, rps: float
+) -> Mapping[str, Bill | None]:
     """With another peak the whole traffic is taken to be as many times as large."""
     plan: TierPlan | None = seen.view.plan
     if plan is None:
@@ -234,12 +247,14 @@ def _bills(seen: Seen, question: Question, peak: Peak | None, rps: float) -> Map
     tokens = tokens_per_hour(seen)
     grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
     return {
-        "bill": bill(plan, question.instances, tokens * grown if tokens else None),
-        "bill_now": bill(plan, seen.ready, tokens) if seen.ready > 0 else None,
+        "bill": compute_bill(plan, question.instances, tokens * grown if tokens else None),
+        "bill_now": compute_bill(plan, seen.mean_ready_replicas, tokens) if seen.mean_ready_replicas > 0 else None,
     }
 
 
-def _assumed(ground: Ground, question: Question, points: Sequence[ProductionPoint], work: WorkloadNow) -> Iterable[str]:
+def _assumed(
+    ground: PredictionInputs, question: WhatIfQuestion, points: Sequence[ProductionPoint], work: WorkloadNow
+) -> Iterable[str]:
     yield "the load is spread evenly over the replicas, and latency never falls with load"
     yield "prompts, outputs, prefix hits and engine stay as in the time looked at (its last 7 days), but for what was asked"
     if ground.served.overloaded:
@@ -252,12 +267,12 @@ def _assumed(ground: Ground, question: Question, points: Sequence[ProductionPoin
         yield "the share of prompt tokens found in the prefix cache stays as it is"
 
 
-def _hits(ground: Ground, points: Sequence[ProductionPoint]) -> bool:
+def _hits(ground: PredictionInputs, points: Sequence[ProductionPoint]) -> bool:
     found = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.view.basis) for one in ground.served.blocks[:1]]
     return bool(points) and any(isinstance(one, Reading) for one in found)
 
 
-def _assumed_of_prompts(ground: Ground, question: Question) -> Iterable[str]:
+def _assumed_of_prompts(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:
     scale = question.prompt_scale
     if scale == 1:
         return

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from rules.curve import Curve
-from rules.envelope import METRICS, between, metric_value
+from rules.envelope import METRICS, interpolate, metric_value
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.whatif_served import IN_SYSTEM
 
 NO_CURVE = Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no benchmark")
@@ -22,7 +22,7 @@ NAMES = (
 )
 
 
-def planned_at(view: TierView, name: str, rps: float) -> SignalValue:
+def read_benchmark(view: TierContext, name: str, rps: float) -> SignalValue:
     """A quantity at completed requests per second of one replica: interpolated, within the two points around it.
 
     `outside_benchmark` above its last point, `not_in_plan` where it was not measured. Below the first point it is at most
@@ -57,11 +57,11 @@ def _in_system(curve: Curve, bin: int, rps: float) -> SignalValue:
     ends = [(curve.points[at].completed_rps, curve.concurrencies[at]) for at in (max(bin - 1, 0), bin)]
     (below, low), (above, high) = ends
     share = (rps - below) / (above - below) if above > below else 1.0
-    value = between(low, high, min(1.0, max(0.0, share)), log=False)
+    value = interpolate(low, high, min(1.0, max(0.0, share)), log=False)
     return Reading(value=value, low=low, high=high, n=float(curve.points[bin].requests or 0))
 
 
-def planned_crossing(view: TierView, name: str, limit: float) -> tuple[float, bool] | Missing:
+def find_benchmark_crossing(view: TierContext, name: str, limit: float) -> tuple[float, bool] | Missing:
     """The load of one replica at which a measured quantity crosses a limit, and whether it does: False where the last point
     that has it still keeps it, whose load it then is. 0 where no measured load keeps it; `not_in_plan` where none has it."""
     curve = view.curve

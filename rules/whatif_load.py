@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rules.arrivals import arrived
+from rules.arrivals import count_arrivals
 from rules.judging import SEPARATE
-from rules.resize_seen import RATE_SECONDS, Seen
+from rules.resize_seen import RATE_SECONDS, ProductionSummary
 from rules.watch_long import HOUR_SECONDS
 from rules.windows import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class ObservedPeak:
     """Requests per second of the whole tier; `at` is when it was (unix seconds, None: never seen) over `seconds`, `source` says of
     what it is the peak. `highest` is the busiest single stretch."""
 
@@ -29,37 +29,37 @@ class Peak:
     highest: float | None = None
 
 
-def peak_seen(seen: Seen) -> Peak | None:
+def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """The peak of the time; None where neither production nor plan has one."""
     rates = seen.view.plan.workload.requests_per_second if seen.view.plan and seen.view.plan.workload else None
     by_rate = ((one.rps, one.start) for one in seen.rates)
     found = _third(by_rate, RATE_SECONDS, "reached in three stretches of five minutes", SEPARATE)
     found = found or _third(_hours(seen.hours), HOUR_SECONDS, "mean of a busy hour: its busiest minutes were higher", 1)
     if found is None and rates is not None and rates.peak:
-        return Peak(rps=rates.peak, at=None, seconds=0.0, source="the plan's peak: none was seen")
+        return ObservedPeak(rps=rates.peak, at=None, seconds=0.0, source="the plan's peak: none was seen")
     return found
 
 
-def replicas_at(seen: Seen, t: float | None) -> float | None:
+def count_replicas_at(seen: ProductionSummary, t: float | None) -> float | None:
     """Replicas that were seen in the hour of `t`; without it, or where that hour is not known, on average. None: none."""
     for one in seen.hours:
         middle = (one.start + one.end) / 2
         if t is not None and middle // HOUR_SECONDS == t // HOUR_SECONDS and one.span > 0:
             return one.covered_seconds / one.span
-    return seen.ready or None
+    return seen.mean_ready_replicas or None
 
 
-def _third(several: Iterable[tuple[float, float]], seconds: float, source: str, fewest: int) -> Peak | None:
+def _third(several: Iterable[tuple[float, float]], seconds: float, source: str, fewest: int) -> ObservedPeak | None:
     """Of the busiest three the lowest, so that one burst is no peak; of fewer the lowest of those there are."""
     found = sorted((one for one in several if one[0] > 0), reverse=True)
     if len(found) < fewest:
         return None
     rps, at = found[min(SEPARATE, len(found)) - 1]
-    return Peak(rps=rps, at=at, seconds=seconds, source=source, highest=found[0][0])
+    return ObservedPeak(rps=rps, at=at, seconds=seconds, source=source, highest=found[0][0])
 
 
 def _hours(several: Iterable[Window]) -> Iterable[tuple[float, float]]:
     for one in several:
-        requests = arrived(one.counters)
+        requests = count_arrivals(one.counters)
         if requests is not None and one.span > 0 and one.coverage > 0 and math.isfinite(requests):
             yield requests / one.span / one.coverage, (one.start + one.end) / 2 // HOUR_SECONDS * HOUR_SECONDS

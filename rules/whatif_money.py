@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rules.plan import TierPlan
-from rules.resize_seen import Seen
+from rules.resize_seen import ProductionSummary
 from rules.sizing import cost_per_million_tokens
 
 HOURS_A_MONTH = 365 * 24 / 12
@@ -29,16 +29,16 @@ class Bill:
     currency: str
 
 
-def tokens_per_hour(seen: Seen) -> float | None:
+def tokens_per_hour(seen: ProductionSummary) -> float | None:
     """Output tokens that the tier made in an hour, on average over the seconds that were seen; None where none were counted."""
-    if seen.total is None or seen.ready <= 0:
+    if seen.total is None or seen.mean_ready_replicas <= 0:
         return None
     tokens = seen.total.counters.get("generation_tokens", 0.0)
-    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.ready
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas
     return tokens / hours if tokens > 0 and hours > 0 else None
 
 
-def bill(plan: TierPlan, replicas: float, tokens: float | None) -> Bill:
+def compute_bill(plan: TierPlan, replicas: float, tokens: float | None) -> Bill:
     """The cost of so many replicas that make so many output tokens an hour. Raises ValueError for fewer than none."""
     if replicas < 0:
         raise ValueError(f"{replicas} replicas cost nothing and are none")

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rules.catalogue import BY_NAME as RULES
-from rules.resize_curve import BAD, FINE, Kept
+from rules.resize_curve import BAD, FINE, SloStatus
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.slices import TierView
-from rules.whatif_benchmark import planned_at
-from rules.whatif_prompts import KV, At, Effect, grows, moved, scaled
-from rules.whatif_served import Served, reading
+from rules.slices import TierContext
+from rules.whatif_benchmark import read_benchmark
+from rules.whatif_prompts import KV, At, PromptEffect, grows_with_prompts, scale_prediction, shift_prediction
+from rules.whatif_served import ProductionLoads, read_window
 
 NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
 
 
-class Source(StrEnum):
+class PredictionSource(StrEnum):
     """By whose word: what production served, the benchmark, the benchmark with production's slowness, the plan's own number."""
 
     PRODUCTION = "production"
@@ -32,18 +32,18 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class PredictionInputs:
     """What predictions stand on: a tier, what it served, prompts `scale` times as long (the mean of them now is `prompts` tokens)
     with their effects by quantity, and how many times as slow as the benchmark production was at equal load."""
 
-    view: TierView
-    served: Served
+    view: TierContext
+    served: ProductionLoads
     scale: float = 1.0
     prompts: float | None = None
-    effects: Mapping[str, Effect] = field(default_factory=dict)
+    effects: Mapping[str, PromptEffect] = field(default_factory=dict)
     slower: Mapping[str, float] = field(default_factory=dict)
 
-    def effect(self, name: str) -> Effect | None:
+    def effect(self, name: str) -> PromptEffect | None:
         """What production showed of such prompts; None where it had none as long."""
         found = self.effects.get(name)
         if self.scale == 1 or found is None or self.prompts is None:
@@ -67,7 +67,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Prediction:
     """One quantity at one load: as production showed it, and as the benchmark did."""
 
     name: str
@@ -76,35 +76,39 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class SloPrediction:
     """Whether an objective (seconds, P99) is kept at a load, by whose word, and why so."""
 
     name: str
     objective: float
-    kept: Kept
-    source: Source
+    kept: SloStatus
+    source: PredictionSource
     reason: str
 
 
-def predicted(ground: Ground, name: str, rps: float) -> Predicted:
+def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
     """A quantity (by its signal's name) at completed requests per second of one replica."""
     by_production = _open(ground, name, rps, ground.served, _of_production(ground, name))
-    by_benchmark = _open(ground, name, rps, None, lambda load: planned_at(ground.view, name, load))
-    return Predicted(name=name, production=by_production, benchmark=by_benchmark)
+    by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.view, name, load))
+    return Prediction(name=name, production=by_production, benchmark=by_benchmark)
 
 
-def _of_production(ground: Ground, name: str) -> At:
-    return lambda load: ground.served.at(name, load)
+def _of_production(ground: PredictionInputs, name: str) -> At:
+    return lambda load: ground.served.read_at(name, load)
 
 
-def _open(ground: Ground, name: str, rps: float, served: Served | None, at: At) -> SignalValue:
+def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoads | None, at: At) -> SignalValue:
     """With the asked prompts. By the law the upper end of a time is open where the KV cache may be full: it knows of no
     preemption."""
     if ground.scale == 1:
         return at(rps)
     effect = ground.effect(name) if served is not None else None
     by_law = effect is None
-    found = scaled(at, rps, ground.scale, grows(name)) if effect is None else moved(at(rps), ground.scale, effect)
+    found = (
+        scale_prediction(at, rps, ground.scale, grows_with_prompts(name))
+        if effect is None
+        else shift_prediction(at(rps), ground.scale, effect)
+    )
     if isinstance(found, Missing):
         return found
     if name == KV:
@@ -114,11 +118,11 @@ def _open(ground: Ground, name: str, rps: float, served: Served | None, at: At) 
     return Reading(value=None, low=found.low, high=None, n=found.n)
 
 
-def _may_be_full(ground: Ground, rps: float, served: Served | None) -> bool:
+def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads | None) -> bool:
     def level(load: float) -> SignalValue:
-        return planned_at(ground.view, KV, load) if served is None else served.at(KV, load)
+        return read_benchmark(ground.view, KV, load) if served is None else served.read_at(KV, load)
 
-    found = scaled(level, rps, ground.scale, grows(KV))
+    found = scale_prediction(level, rps, ground.scale, grows_with_prompts(KV))
     if isinstance(found, Missing):
         # An engine that shows no KV cache: nothing is known of it, and the law speaks of time alone.
         return found.gap not in NOT_MEASURED
@@ -130,51 +134,59 @@ def _at_most_all(found: Reading) -> Reading:
     return Reading(value=value, low=low, high=1.0 if high is None else high, n=found.n)
 
 
-def kept_by(found: SignalValue, limit: float) -> Kept:
+def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
     """Whether a reading keeps a limit: whatever lies inside its bounds, or by its best estimate."""
     if isinstance(found, Missing):
-        return Kept.NOT_KNOWN
+        return SloStatus.NOT_KNOWN
     if found.low is not None and found.low >= limit:
-        return Kept.BROKEN
+        return SloStatus.BROKEN
     if found.high is not None and found.high <= limit:
-        return Kept.KEPT
+        return SloStatus.KEPT
     if found.value is None:
-        return Kept.NOT_KNOWN
-    return Kept.LIKELY_KEPT if found.value <= limit else Kept.LIKELY_BROKEN
+        return SloStatus.NOT_KNOWN
+    return SloStatus.LIKELY_KEPT if found.value <= limit else SloStatus.LIKELY_BROKEN
 
 
-def held(ground: Ground, name: str, objective: float, rps: float) -> Held:
+def check_objective(ground: PredictionInputs, name: str, objective: float, rps: float) -> SloPrediction:
     """Whether P99 of TTFT, TPOT or ITL keeps its objective at a load: by production where it reaches it, else by the benchmark,
     which makes nothing sure; with production slower than it at equal load, with latencies as many times as long."""
-    found = predicted(ground, name, rps)
+    found = predict(ground, name, rps)
 
-    def told(kept: Kept, source: Source, reason: str) -> Held:
-        return Held(name=name, objective=objective, kept=kept, source=source, reason=reason)
+    def told(kept: SloStatus, source: PredictionSource, reason: str) -> SloPrediction:
+        return SloPrediction(name=name, objective=objective, kept=kept, source=source, reason=reason)
 
-    kept = kept_by(found.production, objective)
+    kept = is_within_limit(found.production, objective)
     if kept in FINE | BAD:
-        return told(kept, Source.PRODUCTION, "production served such loads")
+        return told(kept, PredictionSource.PRODUCTION, "production served such loads")
     if _broke_below(ground, name, objective, rps):
-        return told(Kept.BROKEN, Source.PRODUCTION, "production broke it at a lower load")
+        return told(SloStatus.BROKEN, PredictionSource.PRODUCTION, "production broke it at a lower load")
     slower = ground.slowness(name)
-    kept = kept_by(_slowed(_as_production(ground, name, rps, found.benchmark), slower), objective)
+    kept = is_within_limit(_slowed(_as_production(ground, name, rps, found.benchmark), slower), objective)
     if kept in FINE | BAD:
-        likely = Kept.LIKELY_KEPT if kept in FINE else Kept.LIKELY_BROKEN
+        likely = SloStatus.LIKELY_KEPT if kept in FINE else SloStatus.LIKELY_BROKEN
         if slower > 1:
-            return told(likely, Source.SLOWED, f"the benchmark, {slower:.2g}x as slow: as production is at equal load")
-        return told(likely, Source.BENCHMARK, "production does not tell; the benchmark measured such loads")
+            return told(
+                likely, PredictionSource.SLOWED, f"the benchmark, {slower:.2g}x as slow: as production is at equal load"
+            )
+        return told(likely, PredictionSource.BENCHMARK, "production does not tell; the benchmark measured such loads")
     if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.view.curve:
         last = ground.view.curve.top_rps
-        top = _as_production(ground, name, last, predicted(ground, name, last).benchmark)
-        if kept_by(_slowed(top, slower), objective) in BAD:
-            return told(Kept.LIKELY_BROKEN, Source.BENCHMARK, "the benchmark's last point breaks it at a lower load")
-    return told(Kept.NOT_KNOWN, Source.NOBODY, _why(found))
+        top = _as_production(ground, name, last, predict(ground, name, last).benchmark)
+        if is_within_limit(_slowed(top, slower), objective) in BAD:
+            return told(
+                SloStatus.LIKELY_BROKEN,
+                PredictionSource.BENCHMARK,
+                "the benchmark's last point breaks it at a lower load",
+            )
+    return told(SloStatus.NOT_KNOWN, PredictionSource.NOBODY, _why(found))
 
 
-def _as_production(ground: Ground, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
+def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
     """The benchmark with other prompts: as production moved with them, where it had such; else by the law."""
     effect = ground.effect(name)
-    return benchmark if effect is None else moved(planned_at(ground.view, name, rps), ground.scale, effect)
+    return (
+        benchmark if effect is None else shift_prediction(read_benchmark(ground.view, name, rps), ground.scale, effect)
+    )
 
 
 def _slowed(found: SignalValue, slower: float) -> SignalValue:
@@ -184,16 +196,19 @@ def _slowed(found: SignalValue, slower: float) -> SignalValue:
     return Reading(value=value, low=low, high=high, n=found.n)
 
 
-def _broke_below(ground: Ground, name: str, objective: float, rps: float) -> bool:
+def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:
     """Whether the requests just below a load that production did not reach were surely too slow, with prompts no longer than
     asked for."""
     if ground.scale < 1:
         return False
-    below = ground.served.from_below(rps)
-    return below is not None and kept_by(reading(below.window, name, ground.view.basis), objective) is Kept.BROKEN
+    below = ground.served.nearest_at_or_below(rps)
+    return (
+        below is not None
+        and is_within_limit(read_window(below.window, name, ground.view.basis), objective) is SloStatus.BROKEN
+    )
 
 
-def _why(found: Predicted) -> str:
+def _why(found: Prediction) -> str:
     """Why neither tells."""
     texts = []
     for who, value in (("production", found.production), ("benchmark", found.benchmark)):

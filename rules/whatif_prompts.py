@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rules import histograms
 from rules.curve import CERTAIN_REQUESTS
 from rules.signals import Missing, Reading, SignalValue
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 WORK_EXPONENT = 2.0
@@ -45,7 +45,7 @@ At = Callable[[float], SignalValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Varied:
+class PromptVariation:
     """One hour in one load bin: mean prompt (tokens), load of a replica, and the means of what is followed."""
 
     bin: int | None
@@ -55,7 +55,7 @@ class Varied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class PromptEffect:
     """A quantity moved with the prompts' length to the power of [low, high], best estimate `value`, in `hours` hours whose mean
     prompts lay between `shortest` and `longest` tokens."""
 
@@ -71,7 +71,7 @@ class Effect:
         return self.shortest <= prompts <= self.longest
 
 
-def varied(one: Slice) -> Varied | None:
+def find_prompt_variation(one: BinnedWindow) -> PromptVariation | None:
     """What an hour tells; None of one with fewer than 300 requests, or without lengths."""
     window, prompts = one.window, histograms.mean(one.window.histograms.get(PROMPTS, ()))
     if not prompts or not one.rps or window.counters.get("requests_finished", 0.0) < CERTAIN_REQUESTS:
@@ -79,7 +79,7 @@ def varied(one: Slice) -> Varied | None:
     means = {stem: histograms.mean(window.histograms.get(family, ())) for stem, family in FAMILIES.items()}
     means[KV] = _level(window)
     known = tuple((name, value) for name, value in means.items() if value)
-    return Varied(bin=one.bin, prompts=prompts, rps=one.rps, means=known)
+    return PromptVariation(bin=one.bin, prompts=prompts, rps=one.rps, means=known)
 
 
 def _level(window: Window) -> float | None:
@@ -87,7 +87,7 @@ def _level(window: Window) -> float | None:
     return gauge.integral / gauge.seconds if gauge is not None and gauge.seconds > 0 else None
 
 
-def effect(hours: Iterable[Varied], name: str) -> Effect | None:
+def estimate_effect(hours: Iterable[PromptVariation], name: str) -> PromptEffect | None:
     """How a quantity moved with the prompts at equal load; None where prompts varied too little to tell.
 
     Least squares of the logarithms, after what the load explains is taken out of both within each load bin (Frisch and Waugh
@@ -105,7 +105,7 @@ def effect(hours: Iterable[Varied], name: str) -> Effect | None:
     slope = math.fsum(x * y for x, y in left) / squares
     rest = math.fsum((y - slope * x) ** 2 for x, y in left)
     slack = DEVIATIONS * math.sqrt(rest / (len(left) - 2) / squares)
-    return Effect(
+    return PromptEffect(
         value=slope,
         low=slope - slack,
         high=slope + slack,
@@ -115,14 +115,14 @@ def effect(hours: Iterable[Varied], name: str) -> Effect | None:
     )
 
 
-def _by_bin(known: Sequence[tuple[Varied, float]]) -> list[list[tuple[Varied, float]]]:
-    grouped: dict[int | None, list[tuple[Varied, float]]] = {}
+def _by_bin(known: Sequence[tuple[PromptVariation, float]]) -> list[list[tuple[PromptVariation, float]]]:
+    grouped: dict[int | None, list[tuple[PromptVariation, float]]] = {}
     for one, value in known:
         grouped.setdefault(one.bin, []).append((one, value))
     return [group for group in grouped.values() if len(group) > 3]
 
 
-def _residuals(group: Sequence[tuple[Varied, float]]) -> list[tuple[float, float]]:
+def _residuals(group: Sequence[tuple[PromptVariation, float]]) -> list[tuple[float, float]]:
     """Logarithms of prompts and of the quantity, less what a straight line in the load explains of each."""
     loads = [one.rps for one, _ in group]
     lines = [[math.log(one.prompts) for one, _ in group], [math.log(value) for _, value in group]]
@@ -136,7 +136,7 @@ def _less_line(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
     return [b - y - slope * (a - x) for a, b in zip(xs, ys, strict=True)]
 
 
-def moved(value: SignalValue, scale: float, by: Effect) -> SignalValue:
+def shift_prediction(value: SignalValue, scale: float, by: PromptEffect) -> SignalValue:
     """A prediction moved by what production showed."""
     if isinstance(value, Missing):
         return value
@@ -149,13 +149,13 @@ def moved(value: SignalValue, scale: float, by: Effect) -> SignalValue:
     )
 
 
-def grows(name: str) -> float:
+def grows_with_prompts(name: str) -> float:
     """The power of the prompts' length that multiplies a quantity under the law: times as the work, the KV cache as its tokens,
     counts of requests not at all."""
     return GROWS.get(name, WORK_EXPONENT)
 
 
-def scaled(at: At, rps: float, scale: float, power: float) -> SignalValue:
+def scale_prediction(at: At, rps: float, scale: float, power: float) -> SignalValue:
     """A quantity at a load with prompts `scale` times as long, by the law above: bounds only; `power` is that of `grows`.
 
     Missing where its curve does not reach the load.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from rules import histograms, windows
 from rules.curve import CERTAIN_REQUESTS, RPS_TOLERANCE
-from rules.readings import Basis, level, read
-from rules.signals import BY_NAME, Gap, How, Missing, Reading, SignalValue
-from rules.slices import Slice, TierView
+from rules.readings import PlanFacts, mean_level, read
+from rules.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 
 ENOUGH = 3000
@@ -36,7 +36,7 @@ LEVELS = {"kv_utilization": ("kv_utilization",), IN_SYSTEM: ("requests_running",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class LoadBlock:
     """Requests served at loads in [lowest, highest] of one replica; `rps` is their mean load."""
 
     window: Window
@@ -47,7 +47,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ProductionLoads:
     """A tier's slices by rising load, each at one load: completed requests per second of one replica.
 
     `top_rps` is the highest load at or above which FEWEST requests were served (None: fewer were served at all). `blocks` are
@@ -56,13 +56,13 @@ class Served:
     longer tell such a load (DESIGN 3.4).
     """
 
-    slices: tuple[Slice, ...]
-    basis: Basis
+    slices: tuple[BinnedWindow, ...]
+    basis: PlanFacts
     top_rps: float | None
-    blocks: tuple[Pool, ...]
+    blocks: tuple[LoadBlock, ...]
     overloaded: float
 
-    def from_above(self, rps: float) -> Pool | None:
+    def nearest_at_or_above(self, rps: float) -> LoadBlock | None:
         """The ENOUGH requests that were served nearest to a load, at it or above it; None where fewer than FEWEST were.
 
         A load as little above the highest as the benchmark's end allows counts as that.
@@ -72,21 +72,21 @@ class Served:
             rps = top
         return _nearest(one for one in self.slices if (one.rps or 0.0) >= rps)
 
-    def from_below(self, rps: float) -> Pool | None:
+    def nearest_at_or_below(self, rps: float) -> LoadBlock | None:
         """The same at the load or below it."""
         return _nearest(one for one in reversed(self.slices) if (one.rps or 0.0) <= rps)
 
-    def at(self, name: str, rps: float) -> SignalValue:
+    def read_at(self, name: str, rps: float) -> SignalValue:
         """A signal at a load of one replica, with bounds: what was served just below it, and just above it.
 
         The best estimate lies between the two by their mean loads, by logarithms (as `rules.curve` does between points).
         `load_not_reached` where too few requests were served at the load or above it: nothing is drawn on from the last point.
         """
-        above, below = self.from_above(rps), self.from_below(rps)
+        above, below = self.nearest_at_or_above(rps), self.nearest_at_or_below(rps)
         if above is None:
             return Missing(gap=Gap.LOAD_NOT_REACHED, text=self._reach())
-        upper = reading(above.window, name, self.basis)
-        lower = reading(below.window, name, self.basis) if below is not None else None
+        upper = read_window(above.window, name, self.basis)
+        lower = read_window(below.window, name, self.basis) if below is not None else None
         if isinstance(upper, Missing) or below is None or not isinstance(lower, Reading):
             # Below all that was served: not slower than that, and nobody saw how much quicker.
             return upper if isinstance(upper, Missing) else Reading(value=None, low=0.0, high=upper.high, n=upper.n)
@@ -97,54 +97,54 @@ class Served:
 
     def _reach(self) -> str:
         if self.top_rps is None:
-            requests = math.fsum(map(requests_of, self.slices))
+            requests = math.fsum(map(count_requests, self.slices))
             return f"production served {requests:.0f} requests; {FEWEST} are needed"
         return f"production ran at {self.top_rps:.3g} rps a replica at most (with {FEWEST} requests there)"
 
 
-def served(slices: Iterable[Slice], view: TierView) -> Served:
+def collect_loads(slices: Iterable[BinnedWindow], view: TierContext) -> ProductionLoads:
     """The slices that had a load, by it. What waited for a load that was over (`rules.backlog`) was not served at its own."""
-    loaded = [one for one in slices if one.rps and not one.backlog and requests_of(one) > 0]
+    loaded = [one for one in slices if one.rps and not one.backlog and count_requests(one) > 0]
     known = sorted((one for one in loaded if not _overloaded(one, view)), key=lambda one: one.rps or 0.0)
     top = _top(known)
-    return Served(
+    return ProductionLoads(
         slices=tuple(known),
         basis=view.basis,
         top_rps=top,
         blocks=_blocks(known) if top is not None else (),
-        overloaded=math.fsum(requests_of(one) for one in loaded if _overloaded(one, view)),
+        overloaded=math.fsum(count_requests(one) for one in loaded if _overloaded(one, view)),
     )
 
 
-def _overloaded(one: Slice, view: TierView) -> bool:
+def _overloaded(one: BinnedWindow, view: TierContext) -> bool:
     """Beyond the benchmark by what is in the system, not by what is completed."""
     return bool(one.beyond) and view.curve is not None and (one.rps or 0.0) <= view.curve.top_rps
 
 
-def _top(known: Sequence[Slice]) -> float | None:
+def _top(known: Sequence[BinnedWindow]) -> float | None:
     requests = 0.0
     for one in reversed(known):
-        requests += requests_of(one)
+        requests += count_requests(one)
         if requests >= FEWEST:
             return one.rps
     return None
 
 
-def _blocks(known: Sequence[Slice]) -> tuple[Pool, ...]:
+def _blocks(known: Sequence[BinnedWindow]) -> tuple[LoadBlock, ...]:
     width = (known[-1].rps or 0.0) / BLOCKS
-    found: list[Pool] = []
-    group: list[Slice] = []
+    found: list[LoadBlock] = []
+    group: list[BinnedWindow] = []
     requests = 0.0
     for one in reversed(known):
         if requests >= ENOUGH and (group[0].rps or 0.0) - (one.rps or 0.0) > width:
             found.append(_pool(group))
             group, requests = [], 0.0
         group.append(one)
-        requests += requests_of(one)
+        requests += count_requests(one)
     return (*([_pool(group)] if requests >= FEWEST else []), *reversed(found))
 
 
-def reading(window: Window, name: str, basis: Basis) -> SignalValue:
+def read_window(window: Window, name: str, basis: PlanFacts) -> SignalValue:
     """A signal of pooled requests. Of a quantile the bounds are wider than a reading's by chance: those of the ranks between
     which the quantile of such requests lies (99.9 % each way), not only of these."""
     if name in LEVELS:
@@ -154,7 +154,7 @@ def reading(window: Window, name: str, basis: Basis) -> SignalValue:
     if isinstance(found, Missing):
         return found
     parts = window.histograms.get(signal.families[0], ())
-    if signal.how is not How.QUANTILE or signal.q is None or not parts or found.low is None:
+    if signal.how is not SignalKind.QUANTILE or signal.q is None or not parts or found.low is None:
         return found
     slack = CHANCE * math.sqrt(signal.q * (1 - signal.q) / found.n)
     below = histograms.quantile(parts, max(signal.q - slack, 1 / found.n))
@@ -171,35 +171,35 @@ def _mean_level(window: Window, families: tuple[str, ...]) -> SignalValue:
     """The mean of gauges of one replica, added up. The extremes of a gauge are those of instants, and no bounds of it."""
     total, samples = 0.0, math.inf
     for family in families:
-        found = level(window, family)
+        found = mean_level(window, family)
         if isinstance(found, Missing) or found.value is None:
             return found
         total, samples = total + found.value, min(samples, found.n)
     return Reading(value=total, low=total, high=total, n=samples)
 
 
-def requests_of(one: Slice) -> float:
+def count_requests(one: BinnedWindow) -> float:
     """Requests that finished in a slice."""
     return one.window.counters.get("requests_finished", 0.0)
 
 
-def _nearest(slices: Iterable[Slice]) -> Pool | None:
-    group: list[Slice] = []
+def _nearest(slices: Iterable[BinnedWindow]) -> LoadBlock | None:
+    group: list[BinnedWindow] = []
     requests = 0.0
     for one in slices:
         group.append(one)
-        requests += requests_of(one)
+        requests += count_requests(one)
         if requests >= ENOUGH:
             break
     return _pool(group) if requests >= FEWEST else None
 
 
-def _pool(group: Sequence[Slice]) -> Pool:
+def _pool(group: Sequence[BinnedWindow]) -> LoadBlock:
     loads = [one.rps or 0.0 for one in group]
-    requests = math.fsum(map(requests_of, group))
-    seconds = math.fsum(requests_of(one) / (one.rps or 1.0) for one in group)
-    return Pool(
-        window=windows.add(one.window for one in group),
+    requests = math.fsum(map(count_requests, group))
+    seconds = math.fsum(count_requests(one) / (one.rps or 1.0) for one in group)
+    return LoadBlock(
+        window=windows.sum_windows(one.window for one in group),
         lowest=min(loads),
         highest=max(loads),
         rps=requests / seconds,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rules.catalogue import BY_NAME, Rule
-from rules.episodes import Standing
-from rules.replicas import Replica
+from rules.episodes import RuleState
+from rules.replicas import ReplicaState
 from rules.signals import Gap, Missing, Reading
-from rules.slices import TierView
-from rules.verdicts import Action, Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.slices import TierContext
+from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 from rules.windows import MINUTE_SECONDS
 
 FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})
@@ -23,14 +23,14 @@ NAMED = 3
 """So many of the rules that cannot judge are named in a sentence."""
 
 
-def whole_tier_answers(
-    replicas: Sequence[Replica], standings: Iterable[Standing], view: TierView, now: float
-) -> tuple[Answer, ...]:
+def evaluate_tier_availability(
+    replicas: Sequence[ReplicaState], standings: Iterable[RuleState], view: TierContext, now: float
+) -> tuple[RuleResult, ...]:
     """What they say at `now` of the tier whose replicas and standings (its replicas' too) these are."""
     return tier_down(replicas, view, now), unknown_too_long(standings, view, now)
 
 
-def tier_down(replicas: Sequence[Replica], view: TierView, now: float) -> Answer:
+def tier_down(replicas: Sequence[ReplicaState], view: TierContext, now: float) -> RuleResult:
     """A warning when no replica gave a usable page in its last scrapes, whether or not one ever did; critical once that
     has lasted longer than a restart does."""
     rule = BY_NAME["TierDown"]
@@ -47,16 +47,16 @@ def tier_down(replicas: Sequence[Replica], view: TierView, now: float) -> Answer
         text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"
         return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.SCRAPE_FAILED, text=text)
     if up:
-        return _verdict(rule, view, now, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
+        return _tier_verdict(rule, view, now, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
     if len(down) < len(replicas) or not replicas:
         text = f"{len(replicas) - len(down)} of {len(replicas)} replicas have not been scraped often enough yet"
         return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=Gap.SCRAPE_FAILED, text=text)
     silent = min(now - _silent_since(one) for one in down)
     status = Status.CRITICAL if silent >= rule.limit("seconds", view.limits) else Status.WARNING
-    return _verdict(rule, view, now, status, seen, _down_sentence(down, silent))
+    return _tier_verdict(rule, view, now, status, seen, _down_sentence(down, silent))
 
 
-def _silent_since(replica: Replica) -> float:
+def _silent_since(replica: ReplicaState) -> float:
     """The last usable page, or the first failed scrape where there never was one."""
     last = replica.track.last
     return last.t if last is not None else replica.track.silent_since or 0.0
@@ -66,7 +66,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _down_sentence(down: Sequence[Replica], silent: float) -> str:
+def _down_sentence(down: Sequence[ReplicaState], silent: float) -> str:
     never = "" if any(one.track.last is not None for one in down) else "; none ever did"
     why = next((f" ({one.name}: {one.trouble})" for one in down if one.trouble), "")
     fewest = min(one.track.misses for one in down)
@@ -74,7 +74,7 @@ def _down_sentence(down: Sequence[Replica], silent: float) -> str:
     return f"{of} answered in the last {fewest} scrapes, {silent:.0f} s by now{never}{why}"
 
 
-def unknown_too_long(standings: Iterable[Standing], view: TierView, now: float) -> Answer:
+def unknown_too_long(standings: Iterable[RuleState], view: TierContext, now: float) -> RuleResult:
     """Rules that could judge the tier or a replica of it and for long cannot, for a reason that can be repaired."""
     rule = BY_NAME["UnknownTooLong"]
     allowed = rule.limit("seconds", view.limits)
@@ -91,14 +91,14 @@ def unknown_too_long(standings: Iterable[Standing], view: TierView, now: float) 
     late = [answer for seconds, answer in silent if seconds >= allowed]
     if not late:
         text = "Every rule that could judge the tier still can, or could until a moment ago"
-        return _verdict(rule, view, now, Status.OK, observed, text)
+        return _tier_verdict(rule, view, now, Status.OK, observed, text)
     named = "; ".join(f"{answer.rule} of {answer.subject}: {_reason(answer)}" for answer in late[:NAMED])
     more = f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     text = f"{_counted(len(late), 'rule')} that judged before cannot any more, for up to {longest / 3600:.1f} h: {named}{more}"
-    return _verdict(rule, view, now, Status.WARNING, observed, text)
+    return _tier_verdict(rule, view, now, Status.WARNING, observed, text)
 
 
-def _silent_from(one: Standing, judged_at: float) -> float:
+def _silent_from(one: RuleState, judged_at: float) -> float:
     """Since when a rule cannot judge. Nobody asked for an answer in a silence of the agent's own."""
     if one.unknown is not None and one.unknown.reason is Gap.NOT_SCRAPED:
         return one.unknown.started_at
@@ -110,7 +110,9 @@ def _reason(answer: Unknown) -> str:
     return f"{words} ({answer.text})" if answer.text else words
 
 
-def _verdict(rule: Rule, view: TierView, now: float, status: Status, observed: Reading, sentence: str) -> Verdict:
+def _tier_verdict(
+    rule: Rule, view: TierContext, now: float, status: Status, observed: Reading, sentence: str
+) -> Verdict:
     return Verdict(
         t=now,
         rule=rule.name,

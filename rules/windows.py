@@ -82,7 +82,7 @@ class Window:
         untold = self.gaps.get(family) in UNKNOWN_BETWEEN_SCRAPES and found.seconds < self.covered_seconds / 2
         return None if untold else found
 
-    def why_missing(self, family: str) -> Gap:
+    def explain_missing(self, family: str) -> Gap:
         """Of a family that is not in this window. Pages that were read and lack it say more than pages that failed."""
         named = self.gaps.get(family)
         if named is not None:
@@ -90,7 +90,7 @@ class Window:
         return Gap.NOT_EXPOSED if self.covered_seconds > 0 else self.gaps.get(EVERYTHING, Gap.NOT_EXPOSED)
 
 
-def gap(start: float, end: float, reason: Gap) -> Window:
+def gap_window(start: float, end: float, reason: Gap) -> Window:
     """A window in which a replica should have been seen and was not."""
     return Window(start=start, end=end, expected_seconds=end - start, covered_seconds=0.0, gaps={EVERYTHING: reason})
 
@@ -100,7 +100,7 @@ def minute_of(window: Window) -> float:
     return (window.start + window.end) / 2 // MINUTE_SECONDS * MINUTE_SECONDS
 
 
-def between(earlier: Snapshot, later: Snapshot) -> Window:
+def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
     """What one process did between two scrapes; a gap `restarted` where it is not one process any more.
 
     A family that the earlier page did not have is a gap for this window, not an increase from zero: one that was broken
@@ -109,7 +109,7 @@ def between(earlier: Snapshot, later: Snapshot) -> Window:
     dt = later.t - earlier.t
     if dt <= 0:
         raise ValueError(f"scrapes out of order: {later.t} after {earlier.t}")
-    if restarted(earlier, later):
+    if is_restart(earlier, later):
         return _after_restart(earlier, later)
     if later.counters.get("restarts", 0.0) > earlier.counters.get("restarts", 0.0):
         return _told_restart(earlier, later)
@@ -134,7 +134,7 @@ def between(earlier: Snapshot, later: Snapshot) -> Window:
     )
 
 
-def restarted(earlier: Snapshot, later: Snapshot) -> bool:
+def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
     """Whether the later page is another process's.
 
     Another start time tells it where both pages have one, whichever is later (a service address may lead to either of
@@ -152,14 +152,14 @@ def restarted(earlier: Snapshot, later: Snapshot) -> bool:
 
 
 def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
-    return replace(gap(earlier.t, later.t, Gap.RESTARTED), counters={"restarts": 1.0, **cold_start(later)})
+    return replace(gap_window(earlier.t, later.t, Gap.RESTARTED), counters={"restarts": 1.0, **cold_start(later)})
 
 
 def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:
     """A page that counts its engine's restarts itself, as a node agent's does: its sums went on and its engine did not."""
     told = {f: later.counters.get(f, 0.0) - earlier.counters.get(f, 0.0) for f in STARTS}
     grown = {family: value for family, value in told.items() if value > 0}
-    return replace(gap(earlier.t, later.t, Gap.RESTARTED), counters=grown)
+    return replace(gap_window(earlier.t, later.t, Gap.RESTARTED), counters=grown)
 
 
 def cold_start(page: Snapshot) -> dict[str, float]:
@@ -175,7 +175,7 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
         before = earlier.histograms.get(family)
         if before is not None:
             # Changed edges or falling buckets: the family began anew, and is absent from this window.
-            with suppress(histograms.Broken):
+            with suppress(histograms.BrokenHistogramError):
                 parts[family] = (histograms.increase(before, now),)
     return parts
 
@@ -198,10 +198,10 @@ def _absences(earlier: Snapshot, later: Snapshot, present: set[str]) -> dict[str
     return gaps
 
 
-def why_missing(several: Sequence[Window], family: str) -> Gap:
+def explain_missing(several: Sequence[Window], family: str) -> Gap:
     """Why a family is not in the sum of windows, without making the sum. Raises ValueError on none."""
     if len(several) < 2:
-        return add(several).why_missing(family)
+        return sum_windows(several).explain_missing(family)
     named = max((w.gaps[family] for w in several if family in w.gaps), key=GAP_ORDER.__getitem__, default=None)
     if named is not None:
         return named
@@ -211,13 +211,13 @@ def why_missing(several: Sequence[Window], family: str) -> Gap:
     return max(whole, key=GAP_ORDER.__getitem__, default=Gap.NOT_EXPOSED)
 
 
-def add_of(windows: Iterable[Window], families: Container[str]) -> Window:
+def sum_families(windows: Iterable[Window], families: Container[str]) -> Window:
     """The sum as far as some families are concerned (of one in parts, `family/part`, all parts): most rules read two of
     forty, and a sum of all costs more than the judgement. Raises ValueError on none."""
-    return add(only(window, families) for window in windows)
+    return sum_windows(select_families(window, families) for window in windows)
 
 
-def only(window: Window, families: Container[str]) -> Window:
+def select_families(window: Window, families: Container[str]) -> Window:
     """The window as if nothing but these families had been looked at."""
     return replace(
         window,
@@ -228,7 +228,7 @@ def only(window: Window, families: Container[str]) -> Window:
     )
 
 
-def add(windows: Iterable[Window]) -> Window:
+def sum_windows(windows: Iterable[Window]) -> Window:
     """The sum of windows, of one replica over time or of several replicas. Raises ValueError on none."""
     several = tuple(windows)
     if not several:
@@ -269,7 +269,7 @@ def _short_in(window: Window, family: str) -> float:
 
 def _sum_parts(mappings: list[Mapping[str, tuple[Histogram, ...]]]) -> dict[str, tuple[Histogram, ...]]:
     names = sorted({name for mapping in mappings for name in mapping})
-    return {name: histograms.add(part for m in mappings for part in m.get(name, ())) for name in names}
+    return {name: histograms.sum_histograms(part for m in mappings for part in m.get(name, ())) for name in names}
 
 
 def _sum_gauges(mappings: list[Mapping[str, GaugeSum]]) -> dict[str, GaugeSum]:

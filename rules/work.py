@@ -85,7 +85,7 @@ def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint 
     of_production = plan.operating_point is not None and plan.operating_point.source == "production"
 
     def at(metric: str) -> float | None:
-        return curve.at(metric, point) if curve and point and not of_production else None
+        return curve.value_at(metric, point) if curve and point and not of_production else None
 
     prompts = _planned(load.prompt_tokens if load else None, limits.max_prompt_tokens if limits else None)
     outputs = _planned(load.generation_tokens if load else None, limits.max_generation_tokens if limits else None)

@@ -20,7 +20,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.config import load
 from agent.config_keys import Config, TargetKeys
-from agent.daemon import Daemon, Surroundings
+from agent.daemon import Daemon, DaemonOptions
 from agent.web_config import options_of
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +56,7 @@ def made(path: Path, **surroundings: Any) -> Daemon:
         "web": lambda loaded: replace(options_of(loaded.config.web), port=0),
         **surroundings,
     }
-    return Daemon(load(path), Surroundings(**options))
+    return Daemon(load(path), DaemonOptions(**options))
 
 
 def _patience(config: Config, target: TargetKeys | None = None) -> float:

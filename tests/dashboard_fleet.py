@@ -20,7 +20,7 @@ from daemon_runs import running, write
 from agent.assembly import assemble
 from agent.daemon import Daemon
 from agent.demo.gpus import StandInGpus
-from agent.demo.player import Player, Track, track
+from agent.demo.player import Player, RecordedTrack, track
 from agent.demo.stage import HERE, PLAN, Clock
 from agent.recording import load
 from agent.web_config import options_of
@@ -46,7 +46,7 @@ def _folder(name: str) -> Path:
     return own if own.is_dir() else recorded.folder(name)
 
 
-def _track(replica: str, recording: str, begin: float) -> Track:
+def _track(replica: str, recording: str, begin: float) -> RecordedTrack:
     found, problems = load(_folder(recording))
     assert problems == ()
     return track(found, replica, begin)

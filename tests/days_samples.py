@@ -12,8 +12,8 @@ import judging_samples
 from judging_samples import START, gauge
 
 from rules import watch_long
-from rules.slices import Slice, TierView, place
-from rules.verdicts import Answer, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext, bin_window
+from rules.verdicts import RuleResult, Unknown, Verdict
 from rules.windows import Window
 
 HOUR = 3600.0
@@ -28,7 +28,7 @@ FLEET = {
 }
 
 
-def view(*changes: Mapping[str, Any], **parts: Any) -> TierView:
+def view(*changes: Mapping[str, Any], **parts: Any) -> TierContext:
     """The view of the tier with its price and its minimum warm count, planned for the hours' lengths."""
     return judging_samples.view(*changes, **{**FLEET, **parts})
 
@@ -63,24 +63,24 @@ def hours(count: int, make: Callable[[int], Window] = hour, first: int = 0) -> l
     return [make(number) for number in range(first, first + count)]
 
 
-def slices(several: Iterable[Window]) -> list[Slice]:
-    return [place(one, None, None) for one in several]
+def slices(several: Iterable[Window]) -> list[BinnedWindow]:
+    return [bin_window(one, None, None) for one in several]
 
 
-def answered(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Answer:
+def answered(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> RuleResult:
     """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
     at = max(one.end for one in several) if now is None else now
-    return next(a for a in watch_long.long_answers(view, slices(several), at) if a.rule == rule)
+    return next(a for a in watch_long.evaluate_long_rules(view, slices(several), at) if a.rule == rule)
 
 
-def verdict(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Verdict:
+def verdict(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> Verdict:
     """The same where it must be a verdict."""
     found = answered(rule, view, several, now)
     assert isinstance(found, Verdict), found
     return found
 
 
-def unknown(rule: str, view: TierView, several: list[Window], now: float | None = None) -> Unknown:
+def unknown(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> Unknown:
     """The same where it must be unknown."""
     found = answered(rule, view, several, now)
     assert isinstance(found, Unknown), found

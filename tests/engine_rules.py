@@ -7,7 +7,7 @@ from typing import Any
 
 from judging_samples import tier
 
-from exporters.engine_only import Asked, engine_only_text
+from exporters.engine_only import EngineRulesOptions, engine_only_text
 from rules.plan import Plan
 
 SELECTOR = 'tier="{tier}"'
@@ -26,6 +26,7 @@ def written(folder: Path, **parts: Any) -> Path:
     """The file, found by target labels."""
     file = folder / "rules.yaml"
     file.write_text(
-        engine_only_text(Asked(plan=plan(**parts), source="plan.yaml", selector=SELECTOR)), encoding="utf-8"
+        engine_only_text(EngineRulesOptions(plan=plan(**parts), source="plan.yaml", selector=SELECTOR)),
+        encoding="utf-8",
     )
     return file

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from agent.forecasting.exchange import Question
+from agent.forecasting.exchange import ForecastRequest
 from agent.history.bodies import NO_BIN
 from agent.history.rows import RowKey
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from forecast.series import Series
 from rules.arrivals import MinuteSums
 from rules.capacity import stated_capacity
@@ -44,7 +44,7 @@ def series(minutes: int, end: float = SETTLED, **changes: Any) -> Series:
 
 def keep(path: Path, minutes: int, end: float = SETTLED, tier: str = TIER, seen: float = 60.0) -> Path:
     """A history that holds this demand, `seen` seconds of each minute watched."""
-    with Store(path) as store, store._transaction():
+    with HistoryStore(path) as store, store._transaction():
         for t, amount in amounts(minutes, end):
             key = RowKey(start=int(t), tier=tier, plan_version="", replica="", bin=NO_BIN)
             sums = MinuteSums(
@@ -61,7 +61,7 @@ def keep(path: Path, minutes: int, end: float = SETTLED, tier: str = TIER, seen:
     return path
 
 
-def question(history: Path | str = "/nowhere/history.db", minutes_later: int = 0, **changes: Any) -> Question:
+def question(history: Path | str = "/nowhere/history.db", minutes_later: int = 0, **changes: Any) -> ForecastRequest:
     """About the tier's demand, with a cold start of under three minutes and replicas of 2 requests per second."""
     usual: dict[str, Any] = {
         "tier": TIER,
@@ -76,4 +76,4 @@ def question(history: Path | str = "/nowhere/history.db", minutes_later: int = 0
         "capacity": stated_capacity(2.0, "the plan"),
         "minimum_warm": 3,
     }
-    return Question(**{**usual, **changes})
+    return ForecastRequest(**{**usual, **changes})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.profile import QUICK, Profiles
 from forecast.series import Array, Series
 from forecast.smoothing import Smoothed
@@ -24,14 +24,14 @@ def series(values: Array, *, bin_seconds: float = HOUR, start: float = MONDAY, z
     return Series(start=start, bin_seconds=bin_seconds, values=np.asarray(values, dtype=np.float64), zone=zone)
 
 
-def past_of(values: Array, *, bin_seconds: float = HOUR) -> Past:
-    return Past(series(values, bin_seconds=bin_seconds))
+def past_of(values: Array, *, bin_seconds: float = HOUR) -> ObservedBins:
+    return ObservedBins(series(values, bin_seconds=bin_seconds))
 
 
-def profiles_of(past: Past) -> Profiles:
+def profiles_of(past: ObservedBins) -> Profiles:
     first = len(past) - (len(past) - past.per_day) // past.per_day * past.per_day
     return Profiles(past, QUICK, first)
 
 
-def parts_of(past: Past, leads: int = 1) -> tuple[Profiles, Smoothed]:
+def parts_of(past: ObservedBins, leads: int = 1) -> tuple[Profiles, Smoothed]:
     return profiles_of(past), Smoothed(past, leads)

@@ -17,32 +17,32 @@ from fuzz_pages import HERE, check_snapshot, check_window, engine_pages
 from fuzz_target import Target, bounded_words, sound
 from linted import DCGM_PAGE
 
-from agent.alerting.payload import BadPayload, read
-from agent.alerting.receiver import Receiver, TokenBucket
+from agent.alerting.payload import PayloadError, read
+from agent.alerting.receiver import TokenBucket, WebhookReceiver
 from agent.benchmarks import prometheus_api as telemetry
-from agent.benchmarks.telemetry_series import by_target, replica
+from agent.benchmarks.telemetry_series import group_by_target, replica
 from agent.collect.exposition import SeriesReader
 from agent.config import parse_config
 from agent.config_discovery import PodTier
 from agent.config_files import load_plan
 from agent.kubernetes.api import _event
-from agent.kubernetes.discovery import discover, told
+from agent.kubernetes.discovery import describe_excluded_pods, discover
 from agent.kubernetes.pod_resources import _devices
 from agent.kubernetes.pods import pod_of
-from agent.kubernetes.tiers import Known
-from agent.store.answers import RawSeries, answer, matrix, vector
+from agent.kubernetes.tiers import TierCandidates
+from agent.store.answers import MatrixSeries, answer, matrix, vector
 from agent.store.engine_pages import EnginePages
-from agent.store.engine_sums import SUMS, Part
+from agent.store.engine_sums import SUMS, ReleaseGroup
 from agent.store.engine_sums_found import part_sums, replica_windows
 from agent.store.gpu_pages import GpuPages, PagesWithGpus
-from agent.store.own_pages import OwnPages
+from agent.store.own_pages import AgentPages
 from agent.store.promql import GROUP, WHAT
 from agent.store.sums import COUNTED, LEVEL_NAMES, LEVELS, PART
 from agent.store.sums import SUMS as OWN_SUMS
 from agent.store.sums_found import group_sums, replica_parts
 from agent.web import WebServer
 from agent.web_config import WEBHOOK, WebOptions
-from agent.web_credentials import Gate
+from agent.web_credentials import Authenticator
 from exporters import names
 from rules.engines.registry import ENGINES
 from rules.gpu_names.registry import EXPORTERS
@@ -67,27 +67,27 @@ def run_store(data: bytes) -> None:
     _READ[kind - 1](several)
 
 
-def _read_engines(several: tuple[RawSeries, ...]) -> None:
+def _read_engines(several: tuple[MatrixSeries, ...]) -> None:
     for page in EnginePages("instance").pages(several):
         if page.snapshot is not None:
             check_snapshot(page.snapshot)
 
 
-def _read_own(several: tuple[RawSeries, ...]) -> None:
-    for page in OwnPages().pages(several):
+def _read_own(several: tuple[MatrixSeries, ...]) -> None:
+    for page in AgentPages().pages(several):
         assert math.isfinite(page.t)
         if page.snapshot is not None:
             sound(page.snapshot.counters, "counter")
             sound(page.snapshot.gauges, "gauge")
 
 
-def _read_sums(several: tuple[RawSeries, ...]) -> None:
+def _read_sums(several: tuple[MatrixSeries, ...]) -> None:
     for parts in group_sums(several, NOW, NOW + 60).values():
         for part in parts:
             sound(part.window.counters, "increase of")
 
 
-def _read_gpus(several: tuple[RawSeries, ...]) -> None:
+def _read_gpus(several: tuple[MatrixSeries, ...]) -> None:
     for exporter in EXPORTERS:
         for page in PagesWithGpus(EnginePages("instance"), GpuPages(exporter, "instance")).pages(several):
             for readout in page.gpus:
@@ -95,10 +95,11 @@ def _read_gpus(several: tuple[RawSeries, ...]) -> None:
                 assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
 
 
-def _read_engine_sums(several: tuple[RawSeries, ...]) -> None:
+def _read_engine_sums(several: tuple[MatrixSeries, ...]) -> None:
     times = (NOW, NOW + 60)
     parts = [
-        Part(key=f"{place}", engine=one, repeated=False, members=("a:1", "b:1")) for place, one in enumerate(ENGINES)
+        ReleaseGroup(key=f"{place}", engine=one, repeated=False, members=("a:1", "b:1"))
+        for place, one in enumerate(ENGINES)
     ]
     for found in part_sums(several, parts, times).values():
         if found is not None:
@@ -109,16 +110,16 @@ def _read_engine_sums(several: tuple[RawSeries, ...]) -> None:
             sound(window.counters, "increase of")
 
 
-def _read_replica_sums(several: tuple[RawSeries, ...]) -> None:
+def _read_replica_sums(several: tuple[MatrixSeries, ...]) -> None:
     for by_family in replica_parts(several, NOW, NOW + 60).values():
         for family, parts in by_family.items():
             assert all(0 <= count < math.inf for part in parts for count in part.counts), f"increase of {family}"
 
 
-def _read_telemetry(several: tuple[RawSeries, ...]) -> None:
+def _read_telemetry(several: tuple[MatrixSeries, ...]) -> None:
     """As a benchmark's run is looked up: every series needs a name."""
     named = [
-        telemetry.RawSeries(
+        telemetry.BenchmarkSeries(
             one.labels["__name__"],
             tuple(sorted((name, text) for name, text in one.labels.items() if name != "__name__")),
             tuple(zip(one.times, one.values, strict=True)),
@@ -126,7 +127,7 @@ def _read_telemetry(several: tuple[RawSeries, ...]) -> None:
         for one in several
         if "__name__" in one.labels
     ]
-    for target, of_it in by_target(named).items():
+    for target, of_it in group_by_target(named).items():
         found = replica(target, of_it, ENGINES)
         for window in found.windows if found is not None else ():
             check_window(window)
@@ -145,10 +146,10 @@ def run_webhook(data: bytes) -> None:
 
 
 @cache
-def _server() -> tuple[WebServer, Receiver]:
+def _server() -> tuple[WebServer, WebhookReceiver]:
     from status_samples import agent_status
 
-    receiver, status = Receiver(Gate((TOKEN,)), bucket=TokenBucket(1e9, 1e9)), agent_status()
+    receiver, status = WebhookReceiver(Authenticator((TOKEN,)), bucket=TokenBucket(1e9, 1e9)), agent_status()
     server = WebServer(WebOptions(port=0, timeout_seconds=2.0), lambda: status)
     server.receive(receiver)
     reports = Path(tempfile.mkdtemp())
@@ -199,20 +200,20 @@ def run_kubernetes(data: bytes) -> None:
             (pod.name, pod.namespace, pod.node, pod.address, *pod.labels, *pod.labels.values(), *pod.own.values())
         )
     for known in _known():
-        bounded_words(told(discover(pods, _keys(), known)))
+        bounded_words(describe_excluded_pods(discover(pods, _keys(), known)))
 
 
 @cache
-def _known() -> tuple[Known, ...]:
+def _known() -> tuple[TierCandidates, ...]:
     """Nothing; a plan and the node's GPU; the configuration's own entries."""
     tiers = load_plan(HERE / "plans" / "cpu-small.yaml").tiers
     models = {"uid-llm-a-1": ("org/small-llama",), "uid-llm-a-2": ()}
     entry = PodTier.model_validate({"tier": "cpu-small", "labels": {"app": "vllm"}, "namespaces": ["llm"]})
     return (
-        Known(),
-        Known(tiers=tiers, products=("NVIDIA-CPU",), models=models),
-        Known(tiers=tiers, entries=(entry,)),
-        Known(tiers=tiers, products=("NVIDIA-H100",)),
+        TierCandidates(),
+        TierCandidates(tiers=tiers, products=("NVIDIA-CPU",), models=models),
+        TierCandidates(tiers=tiers, entries=(entry,)),
+        TierCandidates(tiers=tiers, products=("NVIDIA-H100",)),
     )
 
 
@@ -435,7 +436,7 @@ TARGETS = (
         name="webhook",
         run=run_webhook,
         seeds=_webhooks,
-        declared=(BadPayload,),
+        declared=(PayloadError,),
         words=JSON_WORDS,
         reads=("agent.alerting.payload",),
     ),

@@ -18,10 +18,10 @@ from agent import config
 from agent.benchmarks.formats import read_results
 from agent.config_files import load_plan
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.exchange import Failed, answer_line, answer_of, question_line, question_of
+from agent.forecasting.exchange import ForecastFailure, answer_line, parse_request, parse_response, question_line
 from agent.forecasting.history_forecasts import no_forecast
-from agent.history.bodies import pack, unpack
-from agent.history.chunks import ChunkRow, seal, unseal
+from agent.history.bodies import decode_window, encode_window
+from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
 from rules.window_record import from_record, to_record
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ def _plan() -> bytes:
 def run_config(data: bytes) -> None:
     """Beside it stands the plan that the sound ones name."""
 
-    def read(path: Path) -> config.Loaded:
+    def read(path: Path) -> config.LoadedConfig:
         (path.parent / "plan.json").write_bytes(_plan())
         return config.load(path, environment=ENVIRONMENT)
 
@@ -97,31 +97,31 @@ def run_trace(data: bytes) -> None:
 
 def run_exchange(data: bytes) -> None:
     try:
-        question_of(data)
+        parse_request(data)
     except ValueError:
-        answer_of(data)
+        parse_response(data)
 
 
 def run_record(data: bytes) -> None:
     """A row's body, packed as the history packs it: what is read, comes back."""
-    window = unpack(zlib.compress(data))
+    window = decode_window(zlib.compress(data))
     again = from_record(json.loads(json.dumps(to_record(window))))
     assert again == window or "nan" in repr(window), "a record does not come back"
     if all(map(math.isfinite, (window.start, window.end))) and "nan" not in repr(window):
-        assert unpack(pack(window)) == window
+        assert decode_window(encode_window(window)) == window
 
 
 def run_chunk(data: bytes) -> None:
-    rows = unseal(BASE, zlib.compress(data, 1))
+    rows = decode_chunk(BASE, zlib.compress(data, 1))
     for row in rows:
         assert isinstance(row.start, int)
     if rows and "nan" not in repr(rows):
-        assert unseal(BASE, seal(BASE, rows)) == rows, "a chunk does not come back"
+        assert decode_chunk(BASE, encode_chunk(BASE, rows)) == rows, "a chunk does not come back"
 
 
 def run_body(data: bytes) -> None:
     """A body as the file holds it, damaged."""
-    unseal(BASE, data)
+    decode_chunk(BASE, data)
 
 
 def _plans() -> Iterator[bytes]:
@@ -279,8 +279,8 @@ def _records() -> Iterator[bytes]:
 
 def _bodies() -> Iterator[bytes]:
     rows = [ChunkRow(BASE + 60 * p, p, "", w) for p, w in enumerate(_windows())]  # type: ignore[arg-type]
-    yield seal(BASE, rows)
-    yield seal(BASE, rows[:1])
+    yield encode_chunk(BASE, rows)
+    yield encode_chunk(BASE, rows[:1])
 
 
 def _exchanges() -> Iterator[bytes]:
@@ -288,7 +288,7 @@ def _exchanges() -> Iterator[bytes]:
 
     yield question_line(question(replica_hour=10.0, currency="USD"))
     yield answer_line(no_forecast(question(), "no demand of this tier has been kept yet"))
-    yield answer_line(Failed(tier="h100", trouble="ZeroDivisionError"))
+    yield answer_line(ForecastFailure(tier="h100", trouble="ZeroDivisionError"))
 
 
 CSV_WORDS = (

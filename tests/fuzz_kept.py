@@ -13,14 +13,14 @@ from pathlib import Path
 
 from fuzz_target import Target, bounded_words
 
-from agent.errors import BadConfig
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem, HistoryTrouble
-from agent.kubernetes.api import ApiTrouble, _parsed
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryOpenError
+from agent.kubernetes.api import KubernetesApiError, _parsed
 from agent.kubernetes.lease import Leadership
 from agent.reporting import state
 from agent.web_config import WebOptions
-from agent.web_credentials import hashed, read_gate
+from agent.web_credentials import hash_password, read_gate
 from agent.web_reports import report_reply
 from exporters.report.message import message
 from rules import starts
@@ -31,16 +31,18 @@ def _history() -> bytes:
     """A small history, as it lies on the disk."""
     import history_samples
 
-    from rules.timeline import Event, Kind
+    from rules.timeline import TimelineEvent, TimelineKind
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "h.db"
-        with closing(Store(path)) as store:
+        with closing(HistoryStore(path)) as store:
             store.book(history_samples.booking(minute) for minute in range(90))
-            store.add_event(Event(t=history_samples.START, kind=Kind.START, tier="h100", replica="r0", text="text"))
+            store.add_event(
+                TimelineEvent(t=history_samples.START, kind=TimelineKind.START, tier="h100", replica="r0", text="text")
+            )
             store.keep("a-name", '{"sentence": "s"}')
             store.seal(history_samples.START + 2 * 86_400)
-        with closing(Store(path)) as store:
+        with closing(HistoryStore(path)) as store:
             store.book([history_samples.booking(91)])
         shutil.copy(path, copied := Path(folder) / "copy.db")
         return copied.read_bytes()
@@ -60,10 +62,10 @@ def run_history(data: bytes) -> None:
         path = Path(folder) / "h.db"
         path.write_bytes(whole)
         if data[:1] == b"\x01":
-            with closing(Store(path)) as store:
-                with suppress(HistoryTrouble):
+            with closing(HistoryStore(path)) as store:
+                with suppress(HistoryError):
                     store.book([history_samples.booking(60)])
-                with suppress(HistoryTrouble):
+                with suppress(HistoryError):
                     store.seal(history_samples.START + 86_400)
                 store.prune(history_samples.START + 90 * 86_400)
             return
@@ -71,7 +73,7 @@ def run_history(data: bytes) -> None:
 
 
 def _read_all(path: Path, start: float) -> None:
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         several = (
             lambda: reader.minutes("h100", start, start + 86_400),
             lambda: reader.replica_bins("h100", start, start + 86_400),
@@ -84,12 +86,12 @@ def _read_all(path: Path, start: float) -> None:
                 reader.foreign_alerts(start),
                 reader.events(start),
             ),
-            lambda: (reader.kept("a-name"), reader.newest, reader.format),
+            lambda: (reader.read_value("a-name"), reader.newest_minute_end, reader.format),
         )
         for asked in several:
             try:
                 asked()
-            except HistoryTrouble as trouble:
+            except HistoryError as trouble:
                 bounded_words([str(trouble)])
 
 
@@ -118,7 +120,7 @@ def run_report(data: bytes) -> None:
         for path in ("/reports/", "/reports/2026-01-05/report.json"):
             assert report_reply(Path(name), path, "").status == "200 OK"
         with suppress(ValueError):
-            state.read(folder / "report.json")
+            state.read_state(folder / "report.json")
         with suppress(ValueError):
             starts.from_text(data.decode("utf-8", "replace"))
     try:
@@ -138,7 +140,7 @@ class _Answers:
     def _next(self) -> dict[str, object]:
         found = self._several.pop(0) if self._several else 500
         if not isinstance(found, dict):
-            raise ApiTrouble("refused", found if isinstance(found, int) else None)
+            raise KubernetesApiError("refused", found if isinstance(found, int) else None)
         return found
 
     def get(self, path: str) -> dict[str, object]:
@@ -158,7 +160,7 @@ def run_lease(data: bytes) -> None:
     one = Leadership(given, "n", "ns", "me", clock=lambda: clock[0], wall=lambda: 1.8e9)
     for _ in range(4):
         one.step(clock[0])
-        assert not one.leads(clock[0]) or one.holder in ("me", ""), "it leads by the lease of another"
+        assert not one.is_leader(clock[0]) or one.holder in ("me", ""), "it leads by the lease of another"
         clock[0] += 2.0
     one.release(clock[0])
 
@@ -180,7 +182,7 @@ def _edits() -> Iterator[bytes]:
 def _secrets() -> Iterator[bytes]:
     import base64
 
-    made = hashed(b"password", b"0123456789abcdef")
+    made = hash_password(b"password", b"0123456789abcdef")
     salt, digest = (base64.b64encode(part).rstrip(b"=") for part in (made.salt, made.hash))
     yield b"\x00# users\nalice:$scrypt$ln=13,r=8,p=10$" + salt + b"$" + digest + b"\n"
     yield b"\x01# tokens\n0123456789abcdef0123\nfedcba9876543210fedc\n"
@@ -236,7 +238,7 @@ TARGETS = (
         name="history",
         run=run_history,
         seeds=_edits,
-        declared=(HistoryProblem, HistoryTrouble),
+        declared=(HistoryOpenError, HistoryError),
         words=(b"\xff\xff", b"\x00\x00", b"\x80"),
         reads=("agent.history.reader", "agent.history.schema", "agent.history.troubles"),
     ),
@@ -244,7 +246,7 @@ TARGETS = (
         name="credentials",
         run=run_credentials,
         seeds=_secrets,
-        declared=(BadConfig,),
+        declared=(ConfigError,),
         words=(
             b"$scrypt$ln=",
             b",r=",

@@ -142,7 +142,7 @@ def run_page(data: bytes) -> None:
         assert repr(found) == repr(fresh), "two readers read two things"
         check_snapshot(found)
         if found.engine == before.engine:
-            check_window(windows.between(before, found))
+            check_window(windows.diff_snapshots(before, found))
         check_cuts(cold, body, found)
         assert warm.uses, "a page without families"
     if isinstance(found, Snapshot) and body.endswith(b"# EOF\n") and not known.endswith(b"# EOF\n"):
@@ -184,7 +184,7 @@ def run_gpu_page(data: bytes) -> None:
         sound(readout.counters, "counter")
         assert all(map(math.isfinite, readout.gauges.values())), f"gauges {dict(readout.gauges)}"
         bounded_words(readout.gaps.values())
-        window = gpu_windows.between(readout, readout)
+        window = gpu_windows.diff_readouts(readout, readout)
         assert window is None or window.covered_seconds >= 0
 
 

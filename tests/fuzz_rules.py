@@ -17,8 +17,8 @@ from fuzz_documents import HERE, YAML_WORDS
 from fuzz_pages import engine_pages, thinned
 from fuzz_target import Target, bounded_words, sound
 
-from agent.benchmarks.plan_edit import chosen_tier, open_plan, with_curve
-from agent.benchmarks.results import Measured
+from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
+from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
 from agent.lint.catalogue import Catalogue, catalogue, read_page
 from agent.lint.linting import lint
@@ -52,7 +52,7 @@ def run_plan_edit(data: bytes) -> None:
         path.write_bytes(data[1:])
         plan = open_plan(path)
         tier = chosen_tier(plan, None)
-        edited = with_curve(plan, tier, CURVE, head=("head",), notes=((), ("note",)))
+        edited = replace_curve(plan, tier, CURVE, head=("head",), notes=((), ("note",)))
         bounded_words(edited.lost_comments)
         path.write_text(edited.text, encoding="utf-8", newline="")
         again = open_plan(path)
@@ -63,7 +63,7 @@ def run_plan_edit(data: bytes) -> None:
     assert after == before, "something else was changed"
 
 
-RUN = Measured(
+RUN = BenchmarkMeasurement(
     source="run.json",
     tool="t",
     loop="open",
@@ -84,7 +84,7 @@ def run_telemetry(data: bytes) -> None:
         else:
             for place, part in zip(("before", "after_run", "after"), parts, strict=False):
                 (folder / f"m_{place}.prom").write_bytes(part)
-        found = open_telemetry(name).during(RUN)
+        found = open_telemetry(name).read_run(RUN)
     bounded_words(found.remarks)
     sound({key: value for key, value in found.values.items() if isinstance(value, float)}, "value")
 

@@ -22,17 +22,17 @@ from pathlib import Path
 from fuzz_pages import engine_pages, thinned
 from fuzz_target import Target, message_trouble
 
-from agent.alerting.posting import PATH, Poster
+from agent.alerting.posting import PATH, AlertmanagerClient
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError
-from agent.grafana_api import Grafana, WayIn
+from agent.grafana_api import GrafanaClient, GrafanaCredentials
 from agent.kubernetes import pod_resources
-from agent.kubernetes.api import Api, Server
-from agent.running import ask
+from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint
+from agent.running import probe_engine
 from agent.store.api import StoreApi
 from agent.store.options import StoreOptions
-from exporters.alertmanager import Posted
+from exporters.alertmanager import AlertPayload
 
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 TIMEOUT_SECONDS = 2.0
@@ -153,41 +153,41 @@ def _chunks(said: bytes, at: int) -> tuple[bytes | None, int]:
             return None, 0
 
 
-ALERT = Posted(title="A", firing=True, body={"labels": {"alertname": "A"}})
+ALERT = AlertPayload(title="A", firing=True, body={"labels": {"alertname": "A"}})
 
 
 def _grafana(url: str) -> None:
     with tempfile.NamedTemporaryFile() as token:
         token.write(b"glsa_token")
         token.flush()
-        grafana = Grafana(url, WayIn(token_file=Path(token.name)))
+        grafana = GrafanaClient(url, GrafanaCredentials(token_file=Path(token.name)))
         grafana.folder("sizewatch")
         assert not message_trouble([grafana.save({"uid": "a"}, "f")]), "an address that nobody can read"
 
 
 def _alertmanager(url: str) -> None:
-    done = Poster(TargetOptions(url=url + PATH, timeout_seconds=TIMEOUT_SECONDS)).round((ALERT,))
+    done = AlertmanagerClient(TargetOptions(url=url + PATH, timeout_seconds=TIMEOUT_SECONDS)).round((ALERT,))
     assert not (wrong := message_trouble(done.refused.values())), wrong
 
 
 def _kubernetes(url: str) -> None:
-    with closing(Api(Server(url=url, timeout_seconds=TIMEOUT_SECONDS))) as api:
+    with closing(KubernetesClient(KubernetesEndpoint(url=url, timeout_seconds=TIMEOUT_SECONDS))) as api:
         api.get("/api/v1/pods")
 
 
 def _watch(url: str) -> None:
-    with closing(Api(Server(url=url, timeout_seconds=TIMEOUT_SECONDS))) as api:
+    with closing(KubernetesClient(KubernetesEndpoint(url=url, timeout_seconds=TIMEOUT_SECONDS))) as api:
         for _ in itertools.islice(api.watch("/api/v1/pods", 1.0), 1000):
             pass
 
 
 def _store(url: str) -> None:
     with closing(StoreApi(StoreOptions(url=url, timeout_seconds=TIMEOUT_SECONDS, most_bytes=MOST_PAGE_BYTES))) as api:
-        api.instant("up", 1.0)
+        api.query("up", 1.0)
 
 
 def _engine(url: str) -> None:
-    found = ask(TargetOptions(url=f"{url}/metrics", timeout_seconds=TIMEOUT_SECONDS))
+    found = probe_engine(TargetOptions(url=f"{url}/metrics", timeout_seconds=TIMEOUT_SECONDS))
     assert not (wrong := message_trouble((found.model, *found.remarks))), wrong
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.collect.exposition import SeriesReader
 from agent.collect.gpus import samples
-from rules.gpu_names.exporter import GpuExporter, Page, Sample
+from rules.gpu_names.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.gpu_readout import GpuReadout
 
 MADE = Path(__file__).parent / "gpu_exporter_pages"
@@ -61,9 +61,9 @@ def families(text: str) -> dict[str, str]:
     return dict(SeriesReader(lambda name: False).read(text.encode()).families)
 
 
-def read_page(text: str, exporter: GpuExporter, t: float = 0.0) -> Page:
+def read_page(text: str, exporter: GpuExporter, t: float = 0.0) -> GpuExporterPage:
     return exporter.read(series(text, exporter), t)
 
 
-def by_gpu(page: Page) -> dict[str, GpuReadout]:
+def by_gpu(page: GpuExporterPage) -> dict[str, GpuReadout]:
     return {gpu.gpu: gpu for gpu in page.readouts}

@@ -7,13 +7,13 @@ import math
 import recorded
 
 from agent.collect.reader import PageReader
-from agent.history.booking import Booking
+from agent.history.booking import MinuteRecord
 from agent.recording import load, scrapes
 from rules import slices, tracks, windows
 from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.signals import Gap
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 START = 1_700_006_400.0
@@ -26,7 +26,7 @@ def window(minute: int, finished: float = 60.0, covered: float = 60.0) -> Window
     """The window of the minute `minute` minutes after START."""
     start = START + 60.0 * minute
     if covered == 0:
-        return windows.gap(start, start + 60.0, Gap.SCRAPE_FAILED)
+        return windows.gap_window(start, start + 60.0, Gap.SCRAPE_FAILED)
     gauge = GaugeSum(integral=4.0 * covered, seconds=covered, minimum=1.0, maximum=9.0, samples=4.0)
     return Window(
         start=start,
@@ -51,15 +51,15 @@ def booking(
     plan: str = "v1",
     finished: float = 60.0,
     covered: float = 60.0,
-) -> Booking:
+) -> MinuteRecord:
     """A closed minute of a replica in a load bin."""
-    one = slices.place(window(minute, finished, covered), None, replica, bin)
+    one = slices.bin_window(window(minute, finished, covered), None, replica, bin)
     if beyond:
-        one = Slice(replica=replica, window=one.window, rps=one.rps, in_system=one.in_system, beyond=beyond)
-    return Booking(tier=tier, plan_version=plan, slice=one)
+        one = BinnedWindow(replica=replica, window=one.window, rps=one.rps, in_system=one.in_system, beyond=beyond)
+    return MinuteRecord(tier=tier, plan_version=plan, slice=one)
 
 
-def finished(several: tuple[Slice, ...]) -> float:
+def finished(several: tuple[BinnedWindow, ...]) -> float:
     """Requests finished over slices."""
     return sum(one.window.counters.get("requests_finished", 0.0) for one in several)
 
@@ -67,15 +67,15 @@ def finished(several: tuple[Slice, ...]) -> float:
 def recorded_minutes(name: str) -> list[Window]:
     """The minutes of a recording's first replica, those with failed scrapes and restarts included."""
     recording, _ = load(recorded.folder(name))
-    reader, track = PageReader(recording.targets[0].engine), tracks.Track()
+    reader, track = PageReader(recording.targets[0].engine), tracks.ScrapeTrack()
     minutes: dict[float, list[Window]] = {}
     for scrape in scrapes(recording, []):
         if scrape.target != 0:
             continue
         if scrape.body is None:
-            track, one = tracks.failed(track, scrape.t)
+            track, one = tracks.record_failure(track, scrape.t)
         else:
-            track, one = tracks.good(track, reader.read(scrape.body, scrape.t))
+            track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
         if one is not None:
             minutes.setdefault(windows.minute_of(one), []).append(one)
-    return [windows.add(group) for group in minutes.values()]
+    return [windows.sum_windows(group) for group in minutes.values()]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from history_samples import booking
 
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 REPLICAS = ("r0", "r1", "r2")
 LONGEST_LIFE_SECONDS = 0.1
@@ -27,7 +27,7 @@ LONGEST_LIFE_SECONDS = 0.1
 
 def write(path: Path, first: int, count: int, say: Callable[[int], object]) -> None:
     """Turn n books minute n of every replica with n + 1 requests each."""
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         # Often enough that a kill also hits the copying of the log into the file.
         store._connection.execute("PRAGMA wal_autocheckpoint = 20")
         for turn in range(first, first + count):

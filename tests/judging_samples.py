@@ -15,9 +15,9 @@ from rules.catalogue import BY_NAME
 from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.plan import TierPlan, parse_plan
-from rules.slices import TierView
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Unknown, Verdict
+from rules.slices import TierContext
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import RuleResult, Unknown, Verdict
 from rules.windows import Window
 
 START = 1_800_000_000.0
@@ -52,7 +52,7 @@ def tier(
 
 def view(
     *changes: Mapping[str, Any], limits: Mapping[str, Mapping[str, float]] | None = None, **parts: Any
-) -> TierView:
+) -> TierContext:
     """The view of that plan."""
     return view_of("t", tier(*changes, **parts), limits=limits)
 
@@ -102,30 +102,30 @@ def minute(
     return Window(**{**span, **whole, **more})
 
 
-def minutes(view: TierView, replicas: Mapping[str, Iterable[Window]]) -> watch.Minutes:
+def minutes(view: TierContext, replicas: Mapping[str, Iterable[Window]]) -> watch.TierMinutes:
     """The minutes of several replicas, booked in the order of time."""
-    booked = watch.Minutes()
+    booked = watch.TierMinutes()
     every = [(window, name) for name, windows in replicas.items() for window in windows]
     for window, name in sorted(every, key=lambda pair: pair[0].end):
-        booked = watch.closed_minute(booked, window, name, view)
+        booked = watch.add_minute(booked, window, name, view)
     return booked
 
 
-def answered(rule: str, view: TierView, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Answer:
+def answered(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> RuleResult:
     """What a rule says at the end of these minutes, by the way of the daemon; a list is one replica's."""
     booked = minutes(view, {"a": replicas} if isinstance(replicas, list) else replicas)
     now = max(s.window.end for s in booked.slices)
-    return next(a for a in watch.tier_answers(booked, view, now) if a.rule == BY_NAME[rule].name)
+    return next(a for a in watch.evaluate_tier_rules(booked, view, now) if a.rule == BY_NAME[rule].name)
 
 
-def verdict(rule: str, view: TierView, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:
+def verdict(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:
     """The same where it must be a verdict."""
     found = answered(rule, view, replicas)
     assert isinstance(found, Verdict), found
     return found
 
 
-def unknown(rule: str, view: TierView, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Unknown:
+def unknown(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Unknown:
     """The same where it must be unknown."""
     found = answered(rule, view, replicas)
     assert isinstance(found, Unknown), found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.demo.past.demand import DAY, HOUR
-from agent.demo.past.folder import Past, fill
+from agent.demo.past.folder import SimulatedHistory, fill
 
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""
@@ -25,7 +25,7 @@ class PastFleet:
         # What goes on from here are the engines; the store is closed, and neither can go to another process.
         del self._past.filling._store, self._past.filling._keeping
 
-    def into(self, folder: Path) -> Past:
+    def into(self, folder: Path) -> SimulatedHistory:
         """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
         shutil.copytree(self._folder, folder)
         filling = copy.copy(self._past.filling)

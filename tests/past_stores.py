@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from stored_recordings import MemoryStore, Sample, engine_samples
 
-from agent.store.answers import RawSeries, Sampled
-from agent.store.api import Counts
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.answers import InstantSample, MatrixSeries
+from agent.store.api import QueryCounters
+from agent.store.trouble import StoreError, StoreErrorKind
 
 HOUR = 1_700_035_200.0
 """A full hour that is long past, eight in the morning in UTC."""
@@ -23,25 +23,25 @@ class PastStore:
     store: MemoryStore
     fails_at: int | None = None
     longest: float = float("inf")
-    kind: TroubleKind = TroubleKind.AWAY
+    kind: StoreErrorKind = StoreErrorKind.AWAY
     asked: list[tuple[float, float]] = field(default_factory=list)
     place: str = "http://memory"
-    counts: Counts = field(default_factory=Counts)
+    counts: QueryCounters = field(default_factory=QueryCounters)
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         self.asked.append((start, end))
         if end - start > self.longest:
-            raise StoreTrouble(TroubleKind.TOO_MUCH, self.place, "too much at once")
+            raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too much at once")
         if self.fails_at is not None and len(self.asked) > self.fails_at:
-            raise StoreTrouble(self.kind, self.place, "connection refused")
-        return self.store.raw(selector, start, end)
+            raise StoreError(self.kind, self.place, "connection refused")
+        return self.store.query_samples(selector, start, end)
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]:
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         """The one thing that is asked so is how many replicas there are."""
         assert expr.startswith("count")
-        return (Sampled({}, 1.0),)
+        return (InstantSample({}, 1.0),)
 
-    def over(self, expr: str, start: float, end: float, step: float) -> tuple[RawSeries, ...]:
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         raise AssertionError("sums are not asked of a few replicas")
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 from report_samples import START, TIER, WEEK, book, hours, plan, reported
 
-from agent.config import Loaded, load
-from agent.history.store import Store
+from agent.config import LoadedConfig, load
+from agent.history.store import HistoryStore
 from agent.reporting import folder, worker
 from agent.reporting import state as kept
-from agent.reporting.jobs import Done, Job
-from agent.reporting.process import Runner
+from agent.reporting.jobs import Job, JobResult
+from agent.reporting.process import JobRunner
 from agent.reporting.reports import STATE_FILE
-from agent.reporting.state import State, Waiting
+from agent.reporting.state import PendingDelivery, ReportState
 from exporters.report.whole import report_json
 
 DUE = START + WEEK + 7 * 3600.0
@@ -28,14 +28,14 @@ CANARY = "CANARY-in-the-address"
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
-class InThisProcess(Runner):
+class InThisProcess(JobRunner):
     """Makes reports here, where the process of their own is not what is tested: that one loads its libraries each time."""
 
-    def run(self, job: Job) -> Done:
+    def run(self, job: Job) -> JobResult:
         return worker._done(job)
 
 
-def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> Loaded:
+def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> LoadedConfig:
     """A configuration there, of one tier; `deliver` are addresses by the name of the destination, each put into a file."""
     (place / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}))
     several = []
@@ -62,7 +62,7 @@ def history() -> bytes:
     """A history of two weeks of one tier, until 16 November: booked once, for it is the same in every test."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "history.db"
-        with Store(path) as store:
+        with HistoryStore(path) as store:
             book(store, plan(), hours(336))
         assert [one.name for one in Path(folder).iterdir() if one.stat().st_size] == [path.name], (
             "all of it is in one file"
@@ -92,12 +92,12 @@ def written(place: Path, name: str = NAME) -> Path:
 
 def remembered(place: Path, *waiting: str, until: float = DUE + DAY, **parts: Any) -> None:
     """The state after a report was made at DUE, with these destinations still to be told."""
-    several = tuple(Waiting(destination=name, report=NAME, next_at=DUE, until=until) for name in waiting)
+    several = tuple(PendingDelivery(destination=name, report=NAME, next_at=DUE, until=until) for name in waiting)
     whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "waiting": several, **parts}
-    kept.write(place / "data" / STATE_FILE, State(**whole))
+    kept.write_state(place / "data" / STATE_FILE, ReportState(**whole))
 
 
-def state_of(place: Path) -> State:
-    found = kept.read(place / "data" / STATE_FILE)
+def state_of(place: Path) -> ReportState:
+    found = kept.read_state(place / "data" / STATE_FILE)
     assert found is not None
     return found

@@ -16,22 +16,22 @@ from typing import Any
 from judging_samples import gauge, seen
 from length_samples import TOKEN_EDGES
 
-from agent.history.booking import Booking
-from agent.history.store import Store
-from exporters.report.past import Past, TierPast
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
+from exporters.report.past import ReportInputs, TierPast
 from exporters.report.record import Report
 from exporters.report.whole import report
 from rules import arrivals, watch_long
-from rules.arrivals import Demand
-from rules.episodes import Episode
+from rules.arrivals import MinuteDemand
+from rules.episodes import Finding
 from rules.lengths import OUTPUTS, PROMPTS
 from rules.measured_capacity import estimate_capacity
 from rules.plan import Plan, TierPlan, parse_plan, plan_version
-from rules.resize import by_rule, resize
-from rules.resize_seen import Seen, SeenSoFar
+from rules.resize import index_by_rule, propose_size
+from rules.resize_seen import ProductionSummary, ProductionSummaryBuilder
 from rules.signals import Reading
-from rules.slices import Slice, TierView, place, view, with_capacity
-from rules.step13 import step13
+from rules.slices import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
+from rules.step13 import check_benchmark
 from rules.verdicts import Certainty, Status, Subject, Verdict
 from rules.windows import Window
 
@@ -87,8 +87,8 @@ def tier(**parts: Any) -> TierPlan:
     return plan(**parts).tiers["t"]
 
 
-def tier_view(**parts: Any) -> TierView:
-    return view("t", tier(**parts))
+def tier_view(**parts: Any) -> TierContext:
+    return build_tier_context("t", tier(**parts))
 
 
 def hour(
@@ -142,52 +142,55 @@ def hours(count: int = 168, rps: Rates = day_and_night, first: int = 0, **more: 
     return [hour(number, rps(number), **more) for number in range(first, first + count)]
 
 
-def slices(view: TierView, several: Iterable[Window]) -> list[Slice]:
+def slices(view: TierContext, several: Iterable[Window]) -> list[BinnedWindow]:
     """Each hour in the load bin of its own load."""
-    return [place(one, view.curve, None) for one in several]
+    return [bin_window(one, view.curve, None) for one in several]
 
 
-_HOURS: dict[str, tuple[Demand, ...]] = {}
+_HOURS: dict[str, tuple[MinuteDemand, ...]] = {}
 """The minutes of an hour by what is in it: a week has two kinds of them, and to cut each anew would be most of a test's time."""
 
 
-def minutes_of(one: Window) -> tuple[Demand, ...]:
+def minutes_of(one: Window) -> tuple[MinuteDemand, ...]:
     """What arrived in each minute of a window; re-sizing reads requests alone, which no hour before has a part in."""
     if one.end - one.start != HOUR or (one.start - START) % HOUR:
-        return arrivals.demand(arrivals.by_minute(one))
+        return arrivals.list_demand(arrivals.split_by_minute(one))
     first = replace(one, start=START, end=START + HOUR, histograms={})
     key = repr(first)
     if key not in _HOURS:
-        _HOURS[key] = arrivals.demand(arrivals.by_minute(first))
+        _HOURS[key] = arrivals.list_demand(arrivals.split_by_minute(first))
     return _moved(key, one.start - START)
 
 
 @lru_cache(maxsize=1024)
-def _moved(key: str, seconds: float) -> tuple[Demand, ...]:
+def _moved(key: str, seconds: float) -> tuple[MinuteDemand, ...]:
     """The minutes of such an hour, so many seconds later."""
     return tuple(replace(minute, start=minute.start + seconds) for minute in _HOURS[key])
 
 
-def seen_of(view: TierView, several: Iterable[Window], since: float = START, until: float = START + WEEK) -> Seen:
+def seen_of(
+    view: TierContext, several: Iterable[Window], since: float = START, until: float = START + WEEK
+) -> ProductionSummary:
     """As the history tells it: the hours by load bin, and the minutes they fall into."""
     windows = list(several)
     placed = slices(view, windows)
-    collected = SeenSoFar(view=view, since=since, until=until)
+    collected = ProductionSummaryBuilder(view=view, since=since, until=until)
     collected.add(placed, placed, [minute for one in windows for minute in minutes_of(one)])
-    return measured(collected.seen((plan_version(view.plan),) if windows and view.plan else ()))
+    return measured(collected.build((plan_version(view.plan),) if windows and view.plan else ()))
 
 
-def measured(seen: Seen) -> Seen:
+def measured(seen: ProductionSummary) -> ProductionSummary:
     """With the capacity that these load bins show, as if every day before had shown the same."""
     return replace(seen, view=with_capacity(seen.view, estimate_capacity(seen.view, seen.bins)))
 
 
-def book(store: Store, one: Plan, several: Iterable[Window], name: str = "t") -> None:
+def book(store: HistoryStore, one: Plan, several: Iterable[Window], name: str = "t") -> None:
     """Puts hours into a history under the plan's version, as if one replica had them."""
     found = one.tiers[name]
-    curve = view(name, found).curve
+    curve = build_tier_context(name, found).curve
     store.book(
-        Booking(tier=name, plan_version=plan_version(found), slice=place(window, curve, "all")) for window in several
+        MinuteRecord(tier=name, plan_version=plan_version(found), slice=bin_window(window, curve, "all"))
+        for window in several
     )
 
 
@@ -195,15 +198,17 @@ def tier_past(
     one: Plan, several: Iterable[Window], since: float = START, until: float = START + WEEK, **parts: Any
 ) -> TierPast:
     """What the history would tell of these hours; `parts` replace the fields of the record."""
-    found = view("t", one.tiers["t"])
+    found = build_tier_context("t", one.tiers["t"])
     windows = list(several)
-    checked = step13(found, slices(found, windows), until)
+    checked = check_benchmark(found, slices(found, windows), until)
     seen = seen_of(found, windows, since, until)
-    answers = (*checked.answers, *watch_long.long_answers(found, slices(found, windows), until))
-    return TierPast(**{"resize": resize(seen, by_rule(answers)), "step13": checked, "answers": answers, **parts})
+    answers = (*checked.answers, *watch_long.evaluate_long_rules(found, slices(found, windows), until))
+    return TierPast(
+        **{"resize": propose_size(seen, index_by_rule(answers)), "step13": checked, "answers": answers, **parts}
+    )
 
 
-def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> Past:
+def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> ReportInputs:
     """The report's input over the time of its first tier."""
     seen = tiers[0].resize.seen
     whole = {
@@ -214,7 +219,7 @@ def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> Past:
         "version": "0.1",
         "plan": one,
     }
-    return Past(**{**whole, "tiers": tiers, **parts})
+    return ReportInputs(**{**whole, "tiers": tiers, **parts})
 
 
 def reported(one: Plan, several: Iterable[Window], zone: str = "UTC", **parts: Any) -> tuple[Report, Plan | None]:
@@ -222,7 +227,7 @@ def reported(one: Plan, several: Iterable[Window], zone: str = "UTC", **parts: A
     return report(past(one, tier_past(one, several, **parts), zone=zone))
 
 
-def episode(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Episode:
+def episode(rule: str, start: float, end: float | None, status: Status = Status.WARNING, **parts: Any) -> Finding:
     """An episode of the tier, hours after START."""
     seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
     subject = Subject(tier="t", replica=parts.pop("replica", None))
@@ -238,7 +243,7 @@ def episode(rule: str, start: float, end: float | None, status: Status = Status.
         unit="",
         sentence=parts.pop("sentence", f"{rule} fired"),
     )
-    return Episode(
+    return Finding(
         rule=rule,
         subject=subject,
         started_at=began,

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from exporters.scaling import Reference, Scaling, Slot
+from exporters.scaling import ObjectReference, Scaling, ScheduleSlot
 from exporters.scaling_formats import manifest_text
 
 WORKDAYS = (0, 1, 2, 3, 4)
@@ -17,17 +17,17 @@ ALL_DAYS = tuple(range(7))
 DAY, WEEK = 1440, 10080
 
 SCHEDULE = (
-    Slot(start=time(8), weekdays=WORKDAYS, replicas=8),
-    Slot(start=time(12, 30), weekdays=WORKDAYS, replicas=11),
-    Slot(start=time(19), weekdays=WORKDAYS, replicas=3),
-    Slot(start=time(22), weekdays=ALL_DAYS, replicas=2),
-    Slot(start=time(10), weekdays=(5,), replicas=4),
+    ScheduleSlot(start=time(8), weekdays=WORKDAYS, replicas=8),
+    ScheduleSlot(start=time(12, 30), weekdays=WORKDAYS, replicas=11),
+    ScheduleSlot(start=time(19), weekdays=WORKDAYS, replicas=3),
+    ScheduleSlot(start=time(22), weekdays=ALL_DAYS, replicas=2),
+    ScheduleSlot(start=time(10), weekdays=(5,), replicas=4),
 )
 
 CHAT = Scaling(
     tier="chat",
     namespace="llm",
-    workload=Reference(kind="Deployment", name="vllm-chat"),
+    workload=ObjectReference(kind="Deployment", name="vllm-chat"),
     minimum_warm=2,
     maximum=14,
     zone="Europe/Berlin",
@@ -38,18 +38,20 @@ CHAT = Scaling(
     schedule=SCHEDULE,
 )
 UNSCHEDULED = replace(CHAT, schedule=())
-BEHIND_HPA = replace(CHAT, autoscaler=Reference(kind="HorizontalPodAutoscaler", name="chat-hpa"))
-BEHIND_AIBRIX = replace(CHAT, autoscaler=Reference(kind="PodAutoscaler", name="chat-pa"))
+BEHIND_HPA = replace(CHAT, autoscaler=ObjectReference(kind="HorizontalPodAutoscaler", name="chat-hpa"))
+BEHIND_AIBRIX = replace(CHAT, autoscaler=ObjectReference(kind="PodAutoscaler", name="chat-pa"))
 BY_FORMAT: Mapping[str, Scaling] = {"keda": CHAT, "hpa": CHAT, "cronjob": CHAT, "aibrix": BEHIND_AIBRIX}
 
 NIGHTSHIFT = (
-    Slot(start=time(23, 50), weekdays=(4, 6), replicas=9),
-    Slot(start=time(3), weekdays=(0, 5), replicas=5),
-    Slot(start=time(0, 1), weekdays=(2,), replicas=7),
+    ScheduleSlot(start=time(23, 50), weekdays=(4, 6), replicas=9),
+    ScheduleSlot(start=time(3), weekdays=(0, 5), replicas=5),
+    ScheduleSlot(start=time(0, 1), weekdays=(2,), replicas=7),
 )
-FLAT = (Slot(start=time(9), weekdays=ALL_DAYS, replicas=6),)
+FLAT = (ScheduleSlot(start=time(9), weekdays=ALL_DAYS, replicas=6),)
 RESTLESS = tuple(
-    Slot(start=time(minute // 60, minute % 60), weekdays=(day,), replicas=2 + minute // 240 + (minute // 7 + day) % 3)
+    ScheduleSlot(
+        start=time(minute // 60, minute % 60), weekdays=(day,), replicas=2 + minute // 240 + (minute // 7 + day) % 3
+    )
     for day in ALL_DAYS
     for minute in range(0, DAY, 7)
 )

@@ -16,19 +16,19 @@ from typing import Any
 
 import yaml
 
-from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus, TierStatus, TrendPoint
+from exporters.status import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules import alert_state, episodes, slices, watch, windows
-from rules.cascade import Cascade, Observation
-from rules.episodes import Episode
+from rules.cascade import CascadeSample, CascadeState
+from rules.episodes import Finding
 from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.plan import TierPlan, parse_plan
 from rules.readings import read_all
 from rules.signals import Gap
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.snapshots import Snapshot
-from rules.tracks import Track
-from rules.verdicts import FIRING, Answer, Certainty, Status, Verdict
+from rules.tracks import ScrapeTrack
+from rules.verdicts import FIRING, Certainty, RuleResult, Status, Verdict
 from rules.windows import Window
 
 NOW = 1_790_000_040.0
@@ -139,7 +139,7 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
         "engine": "vllm",
         "versions": "after 0.29.0",
         "model": "llama-3.3-70b-instruct",
-        "totals": windows.add(window(NOW - 60 * back) for back in range(60)),
+        "totals": windows.sum_windows(window(NOW - 60 * back) for back in range(60)),
         "gauges": {
             "requests_running": 26.0,
             "requests_waiting": 0.0,
@@ -152,18 +152,18 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
     return ReplicaStatus(tier=tier, name=name, **(usual | changes))
 
 
-def judged(view: TierView, hours: Mapping[str, list[Window]]) -> tuple[Answer, ...]:
+def judged(view: TierContext, hours: Mapping[str, list[Window]]) -> tuple[RuleResult, ...]:
     """What the rules over load bins say at NOW of the minutes of each replica."""
-    minutes = watch.Minutes()
+    minutes = watch.TierMinutes()
     for number in range(MINUTES):
         for name, hour in hours.items():
-            minutes = watch.closed_minute(minutes, hour[number], name, view)
-    return watch.tier_answers(minutes, view, NOW)
+            minutes = watch.add_minute(minutes, hour[number], name, view)
+    return watch.evaluate_tier_rules(minutes, view, NOW)
 
 
 def watched(
-    tier: str, view: TierView, name: str, misses: int = 0, cascade: Cascade | None = None, kv: float = 0.36
-) -> tuple[Answer, ...]:
+    tier: str, view: TierContext, name: str, misses: int = 0, cascade: CascadeState | None = None, kv: float = 0.36
+) -> tuple[RuleResult, ...]:
     """What the rules over one replica's scrapes say at NOW."""
     page = Snapshot(
         t=NOW - 4,
@@ -176,7 +176,7 @@ def watched(
         gauges={"kv_utilization_max": kv},
         facts={},
     )
-    seen = Observation(
+    seen = CascadeSample(
         t=NOW - 4,
         dt=15,
         level=kv,
@@ -189,38 +189,42 @@ def watched(
         slow_first_tokens=20,
         request_seconds=9,
     )
-    state = replace(cascade or Cascade(), recent=(seen,))
-    one = watch.Replica(tier=tier, name=name, track=Track(last=page, seen=NOW - 4, misses=misses), cascade=state)
-    return watch.replica_answers(one, view, NOW)
+    state = replace(cascade or CascadeState(), recent=(seen,))
+    one = watch.ReplicaState(
+        tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state
+    )
+    return watch.evaluate_replica_rules(one, view, NOW)
 
 
-def trend(view: TierView, hours: Mapping[str, list[Window]], missing: range = range(0)) -> tuple[TrendPoint, ...]:
+def trend(view: TierContext, hours: Mapping[str, list[Window]], missing: range = range(0)) -> tuple[TrendPoint, ...]:
     """The readings of each minute; those of `missing` (minutes ago) are gaps: every scrape failed."""
     points = []
     for number in range(MINUTES):
         ago = MINUTES - 1 - number
         several = [hour[number] for hour in hours.values()]
-        total = windows.add(several)
+        total = windows.sum_windows(several)
         if ago in missing:
-            total = windows.add(windows.gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in several)
+            total = windows.sum_windows(windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in several)
         points.append(TrendPoint(t=total.end, readings=read_all(total, view.basis)))
     return tuple(points)
 
 
-def started(answer: Answer, ago: float) -> tuple[Episode, ...]:
+def started(answer: RuleResult, ago: float) -> tuple[Finding, ...]:
     """The open episode of an answer that fires, begun `ago` seconds before NOW."""
     if not isinstance(answer, Verdict) or answer.status not in FIRING:
         return ()
-    standing, _ = episodes.advance(None, replace(answer, t=NOW - ago))
+    standing, _ = episodes.step_rule_state(None, replace(answer, t=NOW - ago))
     assert standing.episode is not None
     return (standing.episode,)
 
 
-def ended(answer: Verdict, ago: float, lasted: float) -> Episode:
+def ended(answer: Verdict, ago: float, lasted: float) -> Finding:
     """A closed episode of a rule that did fire."""
-    first, _ = episodes.advance(None, replace(answer, t=NOW - ago - lasted))
-    _, (closed,) = episodes.advance(first, replace(answer, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN))
-    assert isinstance(closed, Episode)
+    first, _ = episodes.step_rule_state(None, replace(answer, t=NOW - ago - lasted))
+    _, (closed,) = episodes.step_rule_state(
+        first, replace(answer, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN)
+    )
+    assert isinstance(closed, Finding)
     return closed
 
 
@@ -238,7 +242,7 @@ def wave(ago: float, size: float = 1.0) -> float:
 def planned_tier() -> TierStatus:
     """`h100-llama70b-fp8`: as planned but for its prefix hits; one of four replicas does not answer."""
     name = "h100-llama70b-fp8"
-    view = slices.view(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
+    view = slices.build_tier_context(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
     hours = {
         f"h100-{number}": hour(
             lambda ago, number=number: {
@@ -251,7 +255,7 @@ def planned_tier() -> TierStatus:
         )
         for number in (1, 2, 3, 4)
     }
-    hours["h100-4"][-3:] = [windows.gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in hours["h100-4"][-3:]]
+    hours["h100-4"][-3:] = [windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in hours["h100-4"][-3:]]
     answers = judged(view, hours)
     for one in ("h100-1", "h100-2", "h100-3"):
         answers += watched(name, view, one)
@@ -265,7 +269,7 @@ def planned_tier() -> TierStatus:
     )
     return TierStatus(
         view=view,
-        recent=windows.add(w for h in hours.values() for w in h[-5:]),
+        recent=windows.sum_windows(w for h in hours.values() for w in h[-5:]),
         answers=answers,
         episodes=(*open_ones, ended(replace(down, subject=replace(down.subject, replica="h100-2")), 30_000, 240)),
         trend=trend(view, hours, range(20, 26)),
@@ -278,7 +282,7 @@ def planned_tier() -> TierStatus:
 def cascading_tier() -> TierStatus:
     """`l40s-qwen14b`: its second replica fills its KV cache, evicts, queues, and users wait."""
     name = "l40s-qwen14b"
-    view = slices.view(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
+    view = slices.build_tier_context(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
 
     def shape(ago: float) -> dict[str, float]:
         late = max(0.0, 12 - ago) / 12
@@ -298,7 +302,7 @@ def cascading_tier() -> TierStatus:
         "l40s-1": hour(lambda ago: {"rps": 10.4 + 4 * wave(ago), "kv": 0.45 + 0.3 * wave(ago)}),
         "l40s-2": hour(shape),
     }
-    cascade = Cascade(
+    cascade = CascadeState(
         confirmed=True,
         stage=4,
         onset=NOW - 430,
@@ -312,7 +316,7 @@ def cascading_tier() -> TierStatus:
     busy = {"requests_running": 60.0, "requests_waiting": 58.0, "kv_utilization": 0.97, "kv_utilization_max": 0.97}
     return TierStatus(
         view=view,
-        recent=windows.add(w for h in hours.values() for w in h[-5:]),
+        recent=windows.sum_windows(w for h in hours.values() for w in h[-5:]),
         answers=answers,
         episodes=tuple(e for answer in answers for e in started(answer, 430)),
         trend=trend(view, hours),
@@ -328,7 +332,7 @@ def cascading_tier() -> TierStatus:
 def unplanned_tier(**changes: Any) -> TierStatus:
     """`mi300x-mixtral`: watched for ten minutes, without a plan and without a GPU source."""
     name = "mi300x-mixtral"
-    view = slices.view(name, None)
+    view = slices.build_tier_context(name, None)
     hours = {"mi300x-1": hour(lambda ago: {"rps": 4 + 5 * wave(ago), "running": 12 + 20 * wave(ago), "kv": 0.22})}
     bare = [
         replace(w, gauges={k: v for k, v in w.gauges.items() if not k.startswith("gpu_")}) for w in hours["mi300x-1"]
@@ -336,7 +340,7 @@ def unplanned_tier(**changes: Any) -> TierStatus:
     answers = judged(view, {"mi300x-1": bare}) + watched(name, view, "mi300x-1", kv=0.22)
     usual: dict[str, Any] = {
         "view": view,
-        "recent": windows.add(bare[-5:]),
+        "recent": windows.sum_windows(bare[-5:]),
         "answers": answers,
         "trend": trend(view, {"mi300x-1": bare})[-10:],
         "replicas": (replica(name, "mi300x-1", model="mixtral-8x22b", versions="0.11 to 0.13", gpus=()),),
@@ -348,7 +352,7 @@ def agent_status(**changes: Any) -> AgentStatus:
     """The whole installation after some hours."""
     tiers = changes.get("tiers") or (planned_tier(), cascading_tier(), unplanned_tier())
     answers = [answer for tier in tiers for answer in tier.answers]
-    health = Health(
+    health = AgentHealth(
         turns=1431,
         overruns=2,
         last_turn_at=NOW - 4,
@@ -362,7 +366,7 @@ def agent_status(**changes: Any) -> AgentStatus:
         "started_at": NOW - 21_465,
         "now": NOW,
         "tiers": tiers,
-        "alerts": tuple(alert_state.advance({}, answers, NOW - 60).values()),
+        "alerts": tuple(alert_state.step_alerts({}, answers, NOW - 60).values()),
         "health": health,
     }
     return AgentStatus(**(usual | changes))

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.collect.gpus import Gpus
+from agent.collect.gpus import GpuCollector
 from agent.collect.pages import TargetOptions
 from agent.collect.reader import PageReader
-from agent.collect.scrapers import Scraped, Scrapers, Target
-from agent.cycle import Key
+from agent.collect.scrapers import ScrapeResult, Scrapers, Target
+from agent.cycle import ReplicaKey
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.publishing import Facts, status
+from agent.publishing import StatusInputs, status
 from agent.recording import Recording, Scrape, load, scrapes
-from agent.store.answers import RawSeries
-from agent.turns import Turns
+from agent.store.answers import MatrixSeries
+from agent.turns import EvaluationLoop
 from exporters import prometheus
-from exporters.status import Health
+from exporters.status import AgentHealth
 from rules.plan import Plan
-from rules.slices import view
+from rules.slices import build_tier_context
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -53,19 +53,19 @@ class _Recorded(Scrapers):
         self.readers = [PageReader(target.engine) for target in recording.targets]
         self.round: list[Scrape] = []
 
-    def ask(self) -> dict[Key, object]:  # type: ignore[override]
+    def start_scrapes(self) -> dict[ReplicaKey, object]:  # type: ignore[override]
         return {}
 
-    def answers(self, asked: object) -> dict[Key, Scraped]:
+    def collect_results(self, asked: object) -> dict[ReplicaKey, ScrapeResult]:
         told = {scrape.target: scrape for scrape in self.round}
         found = {}
         for place, target in enumerate(self.recording.targets):
             found[target.tier, target.replica] = self._scraped(place, told.get(place))
         return found
 
-    def _scraped(self, place: int, scrape: Scrape | None) -> Scraped:
+    def _scraped(self, place: int, scrape: Scrape | None) -> ScrapeResult:
         if scrape is None:
-            return Scraped(t=self.round[-1].t, seconds=0.0, snapshot=None, error=None)
+            return ScrapeResult(t=self.round[-1].t, seconds=0.0, snapshot=None, error=None)
         error: ScrapeError | None = ScrapeError(ScrapeFailure.CONNECT, scrape.error)
         page = None
         if scrape.body is not None:
@@ -73,7 +73,7 @@ class _Recorded(Scrapers):
                 page, error = self.readers[place].read(scrape.body, scrape.t), None
             except ScrapeError as bad:
                 error = bad
-        return Scraped(t=scrape.t, seconds=0.1, snapshot=page, error=error)
+        return ScrapeResult(t=scrape.t, seconds=0.1, snapshot=page, error=error)
 
 
 def agent_samples(name: str | Path, plan: Plan | None = None, late_seconds: float = 0.25) -> Sequence[Sample]:
@@ -91,22 +91,22 @@ def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Itera
     scrapers = _Recorded(recording)
     now = 0.0
     tiers = {target.tier for target in recording.targets}
-    turns = Turns(
+    turns = EvaluationLoop(
         targets=[
             Target(tier=t.tier, replica=t.replica, pool=t.pool, options=TargetOptions(url="http://127.0.0.1:1"))
             for t in recording.targets
         ],
-        views={tier: view(tier, plan.tiers.get(tier) if plan else None) for tier in tiers},
+        views={tier: build_tier_context(tier, plan.tiers.get(tier) if plan else None) for tier in tiers},
         versions={},
         scrapers=scrapers,
-        gpus=Gpus(None),
+        gpus=GpuCollector(None),
         history=None,
         clock=lambda: now,
     )
-    facts = Facts(role="node", started_at=0.0, health=Health(), simulated="", past=(), step13={})
+    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
     for several in rounds(recording):
         scrapers.round, now = several, several[-1].t
-        turns.turn()
+        turns.run_cycle()
         page, _ = prometheus.render(status(turns, facts, now), "")
         yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:9095", "job": "sizewatch"})
 
@@ -152,7 +152,7 @@ class MemoryStore:
             values.append(value)
         return store
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         self.queries += 1
         matchers = re.findall(r'(\w+)(=~|=)"([^"]*)"', selector)
         found = []
@@ -161,7 +161,7 @@ class MemoryStore:
             if all(_fits(labels.get(name, ""), how, value) for name, how, value in matchers):
                 inside = [(t, v) for t, v in zip(times, values, strict=True) if start < t <= end]
                 if inside:
-                    found.append(RawSeries(labels, tuple(t for t, _ in inside), tuple(v for _, v in inside)))
+                    found.append(MatrixSeries(labels, tuple(t for t, _ in inside), tuple(v for _, v in inside)))
         return tuple(found)
 
 

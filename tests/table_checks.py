@@ -8,11 +8,11 @@ from making import START
 
 from agent.collect.reader import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.families import BY_NAME, stem
 
 
-def uses(engine: Engine, text: str) -> dict[str, FamilyUse]:
+def uses(engine: EngineTable, text: str) -> dict[str, FamilyUse]:
     """What becomes of each family of a page that must be this engine's."""
     reader = PageReader()
     reader.read(text.encode(), START)
@@ -20,18 +20,18 @@ def uses(engine: Engine, text: str) -> dict[str, FamilyUse]:
     return {use.name: use for use in explain_families(engine, reader.families)}
 
 
-def unknown(engine: Engine, text: str) -> list[str]:
+def unknown(engine: EngineTable, text: str) -> list[str]:
     """The families of a page that the table has no row and no reason for."""
     return [name for name, use in uses(engine, text).items() if use.use is Use.UNKNOWN or not use.text]
 
 
-def never_met(engine: Engine, *pages: str) -> set[tuple[str, str]]:
+def never_met(engine: EngineTable, *pages: str) -> set[tuple[str, str]]:
     """The rows (source, family) that none of these pages has."""
     met = {(name, family) for page in pages for name, use in uses(engine, page).items() for family in use.families}
     return {(row.source, row.family) for row in engine.rows} - met
 
 
-def misread(engine: Engine, text: str) -> set[str]:
+def misread(engine: EngineTable, text: str) -> set[str]:
     """Families that are read and not said to be, or of a kind that is not theirs."""
     page = PageReader().read(text.encode(), START)
     present = {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)}

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.benchmarks.results import Measured
+from agent.benchmarks.results import BenchmarkMeasurement
 from rules.plan import Point
 
 BENCH = Path(__file__).parent / "bench"
@@ -17,13 +17,15 @@ def run(
     requests: int | None = None,
     started_at: float | None = None,
     ended_at: float | None = None,
-) -> Measured:
+) -> BenchmarkMeasurement:
     """A run of which the file tells this much."""
     point = Point(completed_rps=1.0, requests=requests)  # type: ignore[call-arg]
-    return Measured(source=str(source), tool="test", loop=None, point=point, started_at=started_at, ended_at=ended_at)
+    return BenchmarkMeasurement(
+        source=str(source), tool="test", loop=None, point=point, started_at=started_at, ended_at=ended_at
+    )
 
 
-def saved(sweep: str, tag: str) -> Measured:
+def saved(sweep: str, tag: str) -> BenchmarkMeasurement:
     """A run of one of the real sweeps, with the requests and times of its file."""
     path = BENCH / sweep / f"bench_{tag}.json"
     told = json.loads(path.read_text())

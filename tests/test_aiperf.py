@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import Lengths, Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
 
 EXCERPT = Path(__file__).parent.parent.parent / "shared" / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
 
@@ -43,7 +43,7 @@ EXPORT: dict[str, Any] = {
 }
 
 
-def read(tmp_path: Path, **changed: Any) -> Measured:
+def read(tmp_path: Path, **changed: Any) -> BenchmarkMeasurement:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**EXPORT, **changed}), encoding="utf-8")
     (one,) = read_results(path)
@@ -51,7 +51,7 @@ def read(tmp_path: Path, **changed: Any) -> Measured:
 
 
 def refusal(tmp_path: Path, **changed: Any) -> str:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read(tmp_path, **changed)
     return caught.value.text
 
@@ -75,7 +75,7 @@ def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
         "output_tokens_per_second": 495.0,
         "prompt_tokens_mean": 200.0,
     }
-    assert one.prompt_tokens == Lengths(mean=200.0, p50=200.0, p95=220.0, p99=220.0)
+    assert one.prompt_tokens == LengthQuantiles(mean=200.0, p50=200.0, p95=220.0, p99=220.0)
     assert one.remarks == ()
 
 

@@ -20,7 +20,7 @@ from mortal_alertmanager import Pager, pager
 from waiting import free_port, wait_for
 
 from agent.assembly import assemble
-from agent.demo.player import Player, Track, track
+from agent.demo.player import Player, RecordedTrack, track
 from agent.recording import load
 from agent.web_config import options_of
 from exporters.alertmanager import runbook_url
@@ -48,7 +48,7 @@ class Ahead:
         return self._begin + (time.monotonic() - self._real) * SPEED
 
 
-def afterwards(*names: str) -> Track:
+def afterwards(*names: str) -> RecordedTrack:
     """Recordings one after the other, each by an engine that was started anew."""
     tracks = []
     for name in names:

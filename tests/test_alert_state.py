@@ -3,10 +3,18 @@ from typing import Any
 import pytest
 
 from rules import episodes
-from rules.alert_state import RESOLVED_KEPT_SECONDS, UNASKED_SECONDS, AlertKey, AlertState, Phase, advance, resumed
-from rules.episodes import Episode
+from rules.alert_state import (
+    RESOLVED_KEPT_SECONDS,
+    UNASKED_SECONDS,
+    AlertKey,
+    AlertState,
+    Phase,
+    restore_alerts,
+    step_alerts,
+)
+from rules.episodes import Finding
 from rules.signals import Gap, Missing
-from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 KEY = AlertKey(rule="TtftDivergence", subject=SUBJECT)
@@ -23,10 +31,10 @@ def answer(status: Status, certainty: Certainty = CERTAIN, rule: str = KEY.rule,
 GAP = Unknown(t=0, rule=KEY.rule, subject=SUBJECT, reason=Gap.SCRAPE_FAILED)
 
 
-def after(*steps: tuple[float, list[Answer]]) -> dict[AlertKey, AlertState]:
+def after(*steps: tuple[float, list[RuleResult]]) -> dict[AlertKey, AlertState]:
     states: dict[AlertKey, AlertState] = {}
     for now, answers in steps:
-        states = advance(states, answers, now)
+        states = step_alerts(states, answers, now)
     return states
 
 
@@ -37,7 +45,7 @@ def test_a_certain_verdict_is_an_alert() -> None:
 
 
 @pytest.mark.parametrize("made", [answer(WARNING, LIKELY), answer(CRITICAL, LIKELY), answer(OK), GAP])
-def test_nothing_else_begins_one(made: Answer) -> None:
+def test_nothing_else_begins_one(made: RuleResult) -> None:
     assert after((10, [made])) == {}
 
 
@@ -47,7 +55,7 @@ def test_it_is_one_alert_while_it_lasts() -> None:
 
 
 @pytest.mark.parametrize("made", [[GAP], [], [answer(WARNING, LIKELY)]])
-def test_a_gap_or_a_doubt_is_no_recovery(made: list[Answer]) -> None:
+def test_a_gap_or_a_doubt_is_no_recovery(made: list[RuleResult]) -> None:
     state = after((10, [answer(WARNING)]), (20, made))[KEY]
     assert (state.phase, state.since) == (Phase.FIRING, 10)
     assert state.verdict.certainty is CERTAIN
@@ -68,9 +76,9 @@ def test_ok_resolves_it_and_it_is_told_for_fifteen_minutes() -> None:
     resolved = after((10, [answer(WARNING)]), (20, [answer(OK)]))
     assert (resolved[KEY].phase, resolved[KEY].resolved_at, resolved[KEY].since) == (Phase.RESOLVED, 20, 10)
     assert resolved[KEY].verdict.sentence == "warning"
-    kept = advance(resolved, [answer(OK)], 20 + RESOLVED_KEPT_SECONDS)
+    kept = step_alerts(resolved, [answer(OK)], 20 + RESOLVED_KEPT_SECONDS)
     assert (kept[KEY].resolved_at, RESOLVED_KEPT_SECONDS) == (20, 900)
-    assert advance(kept, [answer(OK)], 21 + RESOLVED_KEPT_SECONDS) == {}
+    assert step_alerts(kept, [answer(OK)], 21 + RESOLVED_KEPT_SECONDS) == {}
 
 
 def test_a_resolved_alert_that_comes_back_is_a_new_one() -> None:
@@ -101,9 +109,9 @@ def test_each_rule_and_subject_has_its_own_alert() -> None:
 
 def test_what_is_watched_no_more_is_resolved() -> None:
     firing = after((10, [answer(WARNING)]))
-    gone = advance(firing, [], 20, {(KEY.rule, SUBJECT)})
+    gone = step_alerts(firing, [], 20, {(KEY.rule, SUBJECT)})
     assert (gone[KEY].phase, gone[KEY].resolved_at) == (Phase.RESOLVED, 20)
-    again = advance(gone, [], 30, {(KEY.rule, SUBJECT)})
+    again = step_alerts(gone, [], 30, {(KEY.rule, SUBJECT)})
     assert again[KEY].resolved_at == 20
 
 
@@ -115,7 +123,7 @@ def test_an_alert_only_becomes_louder_while_it_lasts() -> None:
     at_once = after((10, [answer(CRITICAL, rule=cascade.rule)]), (20, [answer(WARNING, rule=cascade.rule)]))[cascade]
     assert (at_once.loudness, at_once.louder_since) == ("page", None)
     again = after((10, [answer(CRITICAL, rule=cascade.rule)]), (20, [answer(OK, rule=cascade.rule)]))
-    assert advance(again, [answer(WARNING, rule=cascade.rule)], 30)[cascade].loudness == "ticket"
+    assert step_alerts(again, [answer(WARNING, rule=cascade.rule)], 30)[cascade].loudness == "ticket"
 
 
 STEPS = [
@@ -133,12 +141,12 @@ def test_after_a_restart_the_states_are_those_that_the_episodes_stand_for(ended:
     states: dict[AlertKey, AlertState] = {}
     standing, over = None, []
     for now, made in STEPS[:ended]:
-        states = advance(states, [made], now)
-        standing, gone = episodes.advance(standing, made)
+        states = step_alerts(states, [made], now)
+        standing, gone = episodes.step_rule_state(standing, made)
         over += gone
     assert standing is not None
-    kept = [one for one in (*over, standing.episode) if isinstance(one, Episode)]
-    found = resumed(kept, 70)
+    kept = [one for one in (*over, standing.episode) if isinstance(one, Finding)]
+    found = restore_alerts(kept, 70)
     assert {k: _shape(v) for k, v in found.items()} == {k: _shape(v) for k, v in states.items()}
 
 
@@ -147,8 +155,8 @@ def _shape(state: AlertState) -> tuple[object, ...]:
 
 
 def test_what_ended_long_ago_is_not_told_again_after_a_restart() -> None:
-    standing, _ = episodes.advance(None, answer(WARNING, t=10))
-    _, over = episodes.advance(standing, answer(OK, t=20))
-    kept = [one for one in over if isinstance(one, Episode)]
-    assert len(resumed(kept, 20 + RESOLVED_KEPT_SECONDS)) == 1
-    assert resumed(kept, 21 + RESOLVED_KEPT_SECONDS) == {}
+    standing, _ = episodes.step_rule_state(None, answer(WARNING, t=10))
+    _, over = episodes.step_rule_state(standing, answer(OK, t=20))
+    kept = [one for one in over if isinstance(one, Finding)]
+    assert len(restore_alerts(kept, 20 + RESOLVED_KEPT_SECONDS)) == 1
+    assert restore_alerts(kept, 21 + RESOLVED_KEPT_SECONDS) == {}

@@ -12,7 +12,7 @@ from daemon_runs import ROOT, configuration, write
 
 from agent.config import load, parse_config
 from agent.config_findings import weaknesses
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
 MANAGER = {"url": "http://127.0.0.1:9093"}
@@ -23,7 +23,7 @@ def parsed(**alerting: Any) -> Any:
 
 
 def problems(**alerting: Any) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as found:
+    with pytest.raises(ConfigError) as found:
         parsed(**alerting)
     return found.value.problems
 

@@ -12,31 +12,33 @@ from exporters.alertmanager import (
     OWN_LABELS,
     TICKET_AFTER_SECONDS,
     VALID_RESENDS,
-    Posted,
-    Settings,
+    AlertPayload,
+    AlertSettings,
     present,
     timestamp,
 )
-from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, advance
-from rules.catalogue import BY_NAME, Loudness
-from rules.foreign_alerts import Diagnosis, ForeignAlert
+from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, step_alerts
+from rules.catalogue import BY_NAME, Severity
+from rules.foreign_alerts import Diagnosis, ExternalAlert
 from rules.signals import Reading
 from rules.verdicts import Action, Cause, Status
 
 T = 1_790_000_000.0
-SETTINGS = Settings(resend_seconds=60)
-TICKET = next(rule.name for rule in BY_NAME.values() if rule.loudness is Loudness.TICKET)
+SETTINGS = AlertSettings(resend_seconds=60)
+TICKET = next(rule.name for rule in BY_NAME.values() if rule.loudness is Severity.TICKET)
 PAGE = "KvCacheCascade"
 
 
 def states(*steps: tuple[float, Status], rule: str = TICKET, **more: Any) -> dict[AlertKey, AlertState]:
     found: dict[AlertKey, AlertState] = {}
     for after, status in steps:
-        found = advance(found, [answer(status, rule=rule, **more)], T + after)
+        found = step_alerts(found, [answer(status, rule=rule, **more)], T + after)
     return found
 
 
-def posted(found: dict[AlertKey, AlertState], after: float = 0.0, settings: Settings = SETTINGS) -> tuple[Posted, ...]:
+def posted(
+    found: dict[AlertKey, AlertState], after: float = 0.0, settings: AlertSettings = SETTINGS
+) -> tuple[AlertPayload, ...]:
     return present(found.values(), (), T + after, settings)
 
 
@@ -88,7 +90,9 @@ def test_labels_are_the_same_whatever_the_alert_says() -> None:
 
 
 def test_what_a_configuration_adds_stands_beside_our_labels() -> None:
-    settings = Settings(external_labels={"cluster": "c", "tier": "other"}, external_url="http://sizewatch.example/")
+    settings = AlertSettings(
+        external_labels={"cluster": "c", "tier": "other"}, external_url="http://sizewatch.example/"
+    )
     (one,) = posted(states((0, WARNING)), settings=settings)
     assert one.body["labels"]["cluster"] == "c"
     assert one.body["labels"]["tier"] == "t"
@@ -102,7 +106,7 @@ def test_one_that_is_resolved_says_when_and_keeps_its_annotations_for_fifteen_mi
     assert not one.firing
     assert (one.body["startsAt"], one.body["endsAt"]) == (timestamp(T), timestamp(T + 60))
     assert one.body["annotations"]["description"].startswith("warning.")
-    assert posted(advance(found, [], T + 61 + RESOLVED_KEPT_SECONDS), 61 + RESOLVED_KEPT_SECONDS) == ()
+    assert posted(step_alerts(found, [], T + 61 + RESOLVED_KEPT_SECONDS), 61 + RESOLVED_KEPT_SECONDS) == ()
 
 
 def test_one_that_ends_before_it_began_by_a_clock_that_went_back_ends_where_it_began() -> None:
@@ -140,7 +144,7 @@ def test_a_rule_that_pages_is_a_ticket_while_it_lasts_as_one_and_the_ticket_stay
 
 def test_what_is_for_the_report_only_is_no_alert() -> None:
     (state,) = states((0, WARNING)).values()
-    assert present([replace(state, loudness=Loudness.REPORT.value)], (), T, SETTINGS) == ()
+    assert present([replace(state, loudness=Severity.REPORT.value)], (), T, SETTINGS) == ()
 
 
 def test_halves_of_characters_are_replaced() -> None:
@@ -148,7 +152,7 @@ def test_halves_of_characters_are_replaced() -> None:
     assert one.body["annotations"]["description"].startswith("a?b.")
 
 
-FOREIGN = ForeignAlert(
+FOREIGN = ExternalAlert(
     name="ApiLatencyHigh",
     labels=(("alertname", "ApiLatencyHigh"),),
     summary="",
@@ -190,7 +194,7 @@ def test_an_explanation_of_an_alert_of_others_goes_out_for_information() -> None
         replace(FOREIGN, ended_at=T - 1000),
     ],
 )
-def test_without_a_certain_explanation_nothing_goes_out(changed: ForeignAlert) -> None:
+def test_without_a_certain_explanation_nothing_goes_out(changed: ExternalAlert) -> None:
     assert present((), (changed,), T, SETTINGS) == ()
 
 

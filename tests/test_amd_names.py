@@ -7,7 +7,7 @@ import re
 import pytest
 from gpu_pages import by_gpu, page_text, read_page
 
-from rules.gpu_names.amd import AMD, plain, signature
+from rules.gpu_names.amd import AMD, signature, strip_prefix
 from rules.gpu_names.dcgm import DCGM
 from rules.gpu_names.exporter import MIB
 from rules.gpu_readout import GPU_NAMES
@@ -54,12 +54,12 @@ def test_the_prefix_is_the_operators_choice() -> None:
     for other in ("", "rack7_"):
         again = re.sub(r"\bamd_(?=gpu_|pcie_)", other, prefixed)
         assert read_page(again, AMD) == read_page(prefixed, AMD)
-    assert plain("amd_gpu_clock") == plain("gpu_clock") == "gpu_clock"
-    assert plain("node_exporter_pcie_speed") == "pcie_speed"
+    assert strip_prefix("amd_gpu_clock") == strip_prefix("gpu_clock") == "gpu_clock"
+    assert strip_prefix("node_exporter_pcie_speed") == "pcie_speed"
 
 
 def test_tritons_names_are_not_taken_for_amds() -> None:
-    assert plain("nv_gpu_power_usage") == "nv_gpu_power_usage"
+    assert strip_prefix("nv_gpu_power_usage") == "nv_gpu_power_usage"
     assert not signature("nv_gpu_power_usage", {"gpu_uuid": "GPU-a"})
     assert not AMD.wanted("nv_gpu_power_usage")
 

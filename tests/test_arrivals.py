@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules import arrivals, tracks
-from rules.arrivals import ADDED, Demand, MinuteSums, by_minute, demand, of_window
+from rules.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
 from rules.gauges import GaugeSum
 from rules.signals import Gap
 from rules.snapshots import Snapshot
-from rules.windows import NET_CHANGE, Window, gap
+from rules.windows import NET_CHANGE, Window, gap_window
 
 START = 1_700_006_400.0
 
@@ -44,13 +44,13 @@ def minutes(*several: Window) -> tuple[MinuteSums, ...]:
     """As the history sums them."""
     parts: dict[float, list[MinuteSums]] = {}
     for one in several:
-        for part in by_minute(one):
+        for part in split_by_minute(one):
             parts.setdefault(part.start, []).append(part)
     return tuple(arrivals.add(parts[start]) for start in sorted(parts))
 
 
-def only(*several: Window) -> Demand:
-    (one,) = demand(minutes(*several))
+def only(*several: Window) -> MinuteDemand:
+    (one,) = list_demand(minutes(*several))
     return one
 
 
@@ -71,7 +71,7 @@ def only(*several: Window) -> Demand:
 def test_arrivals_are_counted_or_else_finished_and_queued_and_refused(
     counters: dict[str, float], expected: float | None
 ) -> None:
-    assert arrivals.arrived(counters) == expected
+    assert arrivals.count_arrivals(counters) == expected
 
 
 def test_an_engines_own_count_is_told_for_the_time_it_was_there() -> None:
@@ -82,7 +82,7 @@ def test_an_engines_own_count_is_told_for_the_time_it_was_there() -> None:
 
 
 def test_a_whole_minute_is_what_was_seen_of_it() -> None:
-    assert only(busy(START, START + 60)) == Demand(
+    assert only(busy(START, START + 60)) == MinuteDemand(
         start=START,
         requests=60.0,
         prompt_tokens=6000.0,
@@ -118,7 +118,7 @@ def test_what_was_seen_stands_for_the_whole_from_half_of_it_on(covered: float, e
 
 
 def test_a_replica_that_gave_no_page_counts_as_the_mean_of_the_others() -> None:
-    silent = gap(START, START + 60, Gap.SCRAPE_FAILED)
+    silent = gap_window(START, START + 60, Gap.SCRAPE_FAILED)
     one = only(busy(START, START + 60), busy(START, START + 60), busy(START, START + 60), silent)
     assert (one.requests, one.waiting) == (240.0, 8.0)
 
@@ -130,7 +130,7 @@ def test_a_minute_that_was_watched_only_at_its_end_is_scaled_up_or_missing() -> 
 
 
 def test_windows_are_spread_over_the_minutes_they_lie_in() -> None:
-    found = demand(minutes(busy(START - 53, START + 7), busy(START + 7, START + 67, rate=2.0)))
+    found = list_demand(minutes(busy(START - 53, START + 7), busy(START + 7, START + 67, rate=2.0)))
     assert [one.start - START for one in found] == [-60.0, 0.0, 60.0]
     assert [one.requests for one in found] == [pytest.approx(60.0), pytest.approx(7.0 + 2 * 53.0), None]
 
@@ -151,13 +151,13 @@ def page(t: float, counters: dict[str, float]) -> Snapshot:
 
 def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
     """The windows of (seconds, finished requests or None of a failed scrape)."""
-    track, found = tracks.Track(), []
+    track, found = tracks.ScrapeTrack(), []
     for t, count in pages:
         if count is None:
-            track, one = tracks.failed(track, START + t)
+            track, one = tracks.record_failure(track, START + t)
         else:
             counters = {"requests_finished": count, "engine_steps": count}
-            track, one = tracks.good(track, page(START + t, counters))
+            track, one = tracks.record_success(track, page(START + t, counters))
         if one is not None:
             found.append(one)
     return found
@@ -165,19 +165,19 @@ def scrapes(*pages: tuple[float, float | None]) -> list[Window]:
 
 def test_counters_that_come_late_are_put_where_the_silence_was() -> None:
     several = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0), (300, 300.0))
-    assert [one.requests for one in demand(minutes(*several))] == [pytest.approx(60.0)] * 5
+    assert [one.requests for one in list_demand(minutes(*several))] == [pytest.approx(60.0)] * 5
 
 
 def test_a_minute_of_which_nothing_was_expected_is_missing() -> None:
     late = scrapes((0, 0.0), (60, 60.0), (120, None), (180, None), (240, 240.0))[-1]
-    first, *_ = demand(minutes(late))
+    first, *_ = list_demand(minutes(late))
     assert (first.expected_seconds, first.covered_seconds) == (0.0, 60.0)
     assert (first.requests, first.waiting) == (None, None)
 
 
 def test_minutes_of_a_process_that_is_gone_are_missing() -> None:
     several = scrapes((0, 100.0), (60, 160.0), (120, None), (180, 20.0), (240, 80.0))
-    assert [one.requests for one in demand(minutes(*several))] == [60.0, None, None, 60.0]
+    assert [one.requests for one in list_demand(minutes(*several))] == [60.0, None, None, 60.0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -192,7 +192,7 @@ def test_an_even_rate_is_even_however_scrapes_fall(cuts: list[float], rate: floa
     sums = minutes(*several)
     assert math.fsum(one.requests for one in sums) == pytest.approx(960 * rate)
     assert math.fsum(one.expected_seconds for one in sums) == pytest.approx(960)
-    found = demand(sums)
+    found = list_demand(sums)
     assert all(one.requests == pytest.approx(60 * rate, rel=1e-4) for one in found if one.requests is not None)
     assert sum(one.requests is not None for one in found) >= 15
 
@@ -202,7 +202,7 @@ def test_an_even_rate_is_even_however_scrapes_fall(cuts: list[float], rate: floa
 
 def test_tokens_of_requests_that_queue_up_were_asked_for_too() -> None:
     before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
-    one = demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
+    one = list_demand(minutes(*before, busy(START + 300, START + 360, change=30.0)))[-1]
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (90.0, 9000.0, 900.0)
 
 
@@ -218,7 +218,7 @@ def test_tokens_asked_for_are_at_least_half_of_those_seen() -> None:
 def test_an_engine_that_is_stuck_is_asked_for_what_arrives() -> None:
     before = [busy(START + 60 * i, START + 60 * i + 60) for i in range(5)]
     stuck = busy(START + 300, START + 360, rate=0.0, change=40.0)
-    one = demand(minutes(*before, stuck))[-1]
+    one = list_demand(minutes(*before, stuck))[-1]
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (40.0, 4000.0, 400.0)
 
 
@@ -229,10 +229,10 @@ def test_tokens_a_request_are_those_of_the_last_quarter_of_an_hour() -> None:
     early = [long(START + 60 * i) for i in range(5)]
     late = [busy(START + 300 + 60 * i, START + 360 + 60 * i) for i in range(14)]
     queued = busy(START + 300 + 60 * 14, START + 360 + 60 * 14, change=30.0)
-    assert demand(minutes(*early, *late, queued))[-1].generation_tokens == pytest.approx(900.0)
+    assert list_demand(minutes(*early, *late, queued))[-1].generation_tokens == pytest.approx(900.0)
     sooner = busy(START + 300, START + 360, change=6.0)
     # Of 300 + 60 requests with 30600 tokens: 85 each.
-    assert demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 85)
+    assert list_demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 85)
 
 
 def test_one_finished_request_is_enough_to_know_its_tokens() -> None:
@@ -250,7 +250,7 @@ def test_without_a_finished_request_tokens_stay_as_they_are() -> None:
 
 def test_parts_of_different_minutes_do_not_add_up() -> None:
     with pytest.raises(ValueError, match="one and the same minute"):
-        arrivals.add((of_window(busy(START, START + 60)), of_window(busy(START + 60, START + 120))))
+        arrivals.add((minute_from_window(busy(START, START + 60)), minute_from_window(busy(START + 60, START + 120))))
     with pytest.raises(ValueError, match="one and the same minute"):
         arrivals.add(())
 

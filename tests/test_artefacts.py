@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent import cli
-from agent.commands.render import stale
+from agent.commands.render import list_stale_files
 from exporters.artefacts import ARTEFACTS
 
 ROOT = Path(__file__).parent.parent
@@ -19,7 +19,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_every_generated_file_is_what_the_program_renders() -> None:
-    assert sorted(stale(ROOT)) == [], "`sizewatch render` writes these files anew"
+    assert sorted(list_stale_files(ROOT)) == [], "`sizewatch render` writes these files anew"
 
 
 def test_a_file_that_differs_is_named_with_what_to_run_and_left_alone(
@@ -55,7 +55,7 @@ def test_a_threshold_changed_by_hand_in_the_runbook_is_found_and_set_right(tmp_p
     page = root / "docs" / "runbooks.md"
     whole = page.read_text(encoding="utf-8")
     page.write_text(whole.replace("| `misses` | 3 |", "| `misses` | 4 |"), encoding="utf-8")
-    assert stale(root) == {"docs/runbooks.md": whole}
+    assert list_stale_files(root) == {"docs/runbooks.md": whole}
 
 
 @pytest.mark.parametrize(

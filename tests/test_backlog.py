@@ -5,15 +5,15 @@ from judging_samples import gauge, minute, minutes, seen, view
 
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from agent.recording import load, scrapes
 from rules import backlog
-from rules.slices import Slice
-from rules.slices import view as view_of
+from rules.slices import BinnedWindow
+from rules.slices import build_tier_context as view_of
 from rules.windows import Window
 
 
-def placed(*windows: Window) -> tuple[Slice, ...]:
+def placed(*windows: Window) -> tuple[BinnedWindow, ...]:
     return minutes(view(), {"a": windows}).slices
 
 
@@ -108,10 +108,10 @@ def test_without_a_curve_or_a_queue_gauge_nothing_is_taken_off() -> None:
 def test_in_the_recorded_cascade_jammed_minutes_do_not_pass_for_light_load() -> None:
     plan = load_plan(recorded.PLANS / "cpu-small-open.yaml")
     recording, _ = load(recorded.folder("kv_cascade"))
-    watcher, reader = Watcher({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")
+    watcher, reader = Evaluator({"cpu-small": view_of("cpu-small", plan.tiers["cpu-small"])}), PageReader("vllm")
     for scrape in scrapes(recording, []):
         assert scrape.body is not None
-        watcher.page("cpu-small", "r", reader.read(scrape.body, scrape.t))
+        watcher.apply_snapshot("cpu-small", "r", reader.read(scrape.body, scrape.t))
     watcher.flush()
     # Minutes: light, filling, growing, growing with a burst, worked off, light again.
     assert [s.bin for s in watcher.minutes["cpu-small"].slices] == [0, 0, None, None, None, 0]

@@ -19,17 +19,17 @@ from forecast.backtest import (
     NAMES,
     SAME_AS_LAST_WEEK,
     SAME_AS_YESTERDAY,
-    Walk,
-    cut,
+    BacktestRun,
+    truncate,
     walk,
 )
-from forecast.backtest_scores import Scored, scored
+from forecast.backtest_scores import Scored, score_walk
 from forecast.backtest_window import CannotTest
-from forecast.binning import until
+from forecast.binning import truncate_at
 from forecast.classic import Arima
 from forecast.forecaster import COMBINATION, Forecaster
-from forecast.naive import Now
-from forecast.past import Past
+from forecast.naive import LastValue
+from forecast.past import ObservedBins
 from forecast.short_methods import SAME_AS_NOW
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"
@@ -68,11 +68,11 @@ def test_changing_the_future_changes_no_forecast_made_before_it(method: str) -> 
 
 
 @pytest.fixture(scope="module")
-def everything() -> Walk:
+def everything() -> BacktestRun:
     return walk(week(DAYS), [NEXT, DAY], test_days=TESTED)
 
 
-def test_every_method_forecasts_every_horizon_at_the_same_origins(everything: Walk) -> None:
+def test_every_method_forecasts_every_horizon_at_the_same_origins(everything: BacktestRun) -> None:
     assert Counter(one.method for one in everything.forecasts) == dict.fromkeys(NAMES, 2)
     for one in everything.forecasts:
         expected = (48, 1) if one.horizon_seconds == NEXT else (5, 24)
@@ -80,7 +80,7 @@ def test_every_method_forecasts_every_horizon_at_the_same_origins(everything: Wa
         assert one.targets.max() == len(everything.window.series) - 1
 
 
-def test_quantiles_stand_in_order_and_none_is_negative(everything: Walk) -> None:
+def test_quantiles_stand_in_order_and_none_is_negative(everything: BacktestRun) -> None:
     for one in everything.forecasts:
         assert (np.diff(one.quantiles, axis=0) >= 0).all()
         assert (one.quantiles >= 0).all()
@@ -99,7 +99,7 @@ def test_no_quantile_of_wild_traffic_is_negative() -> None:
         assert one.quantiles.min() == 0.0
 
 
-def test_the_naive_forecasts_are_what_came_before(everything: Walk) -> None:
+def test_the_naive_forecasts_are_what_came_before(everything: BacktestRun) -> None:
     values = everything.window.series.values
     found = {(one.method, one.horizon_seconds): one for one in everything.forecasts}
     now, yesterday = found[SAME_AS_NOW, NEXT], found[SAME_AS_YESTERDAY, DAY]
@@ -109,10 +109,10 @@ def test_the_naive_forecasts_are_what_came_before(everything: Walk) -> None:
     assert_array_equal(last_week.quantiles[1], values[last_week.targets - 7 * 24])
 
 
-def test_ours_is_the_online_forecaster_as_production_runs_it(everything: Walk) -> None:
+def test_ours_is_the_online_forecaster_as_production_runs_it(everything: BacktestRun) -> None:
     series, test = everything.window.series, everything.window.test
     first = test - LIVE_DAYS * 24
-    forecaster = Forecaster(cut(series, first), ahead_seconds=NEXT)
+    forecaster = Forecaster(truncate(series, first), ahead_seconds=NEXT)
     for place in range(first, test + 10):
         if place > first and (place - first + 1) % 24 == 0:
             forecaster.refit()
@@ -125,8 +125,8 @@ def test_ours_is_the_online_forecaster_as_production_runs_it(everything: Walk) -
     assert_allclose(ours.quantiles[:, row, 0], [path.q05[0], path.q50[0], path.q95[0], path.q99[0]])
 
 
-def test_traffic_with_a_season_is_forecast_far_better_than_by_the_same_as_now(everything: Walk) -> None:
-    day = by_name(scored(everything), DAY)
+def test_traffic_with_a_season_is_forecast_far_better_than_by_the_same_as_now(everything: BacktestRun) -> None:
+    day = by_name(score_walk(everything), DAY)
     naive = day[SAME_AS_NOW].values["wape"]
     assert naive is not None
     for method in NAMES:
@@ -136,8 +136,8 @@ def test_traffic_with_a_season_is_forecast_far_better_than_by_the_same_as_now(ev
             assert error < 0.4 * naive
 
 
-def test_ratios_are_by_the_naive_method_of_the_horizon(everything: Walk) -> None:
-    found = scored(everything)
+def test_ratios_are_by_the_naive_method_of_the_horizon(everything: BacktestRun) -> None:
+    found = score_walk(everything)
     short, long = by_name(found, NEXT), by_name(found, DAY)
     assert short[SAME_AS_NOW].values["wape_ratio"] == long[SAME_AS_YESTERDAY].values["pinball_ratio"] == 1.0
     ours, naive = short[COMBINATION].values, short[SAME_AS_NOW].values
@@ -152,12 +152,12 @@ def test_a_missing_bin_is_forecast_and_not_scored() -> None:
     values[-10:-4] = np.nan
     found = walk(replace(series, values=values), [NEXT], methods=[SAME_AS_NOW], test_days=TESTED)
     assert found.forecasts[0].quantiles.shape == (4, 48, 1)
-    assert scored(found)[0].targets == 42
+    assert score_walk(found)[0].targets == 42
 
 
 def test_what_a_library_warned_of_is_told_with_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Troubled(Now):
-        def fit(self, past: Past) -> None:
+    class Troubled(LastValue):
+        def fit(self, past: ObservedBins) -> None:
             self.troubles["it did not converge"] += 1
 
     monkeypatch.setitem(METHODS, SAME_AS_NOW, Troubled)
@@ -193,7 +193,7 @@ def test_little_history_is_answered_with_the_same_as_now_and_never_much_worse(da
     found = walk(week(days, 600.0), [NEXT, DAY])
     assert {(one.method, one.horizon_seconds) for one in found.forecasts} == {(COMBINATION, NEXT), (SAME_AS_NOW, NEXT)}
     assert found.notes[0].startswith("little history")
-    ours = by_name(scored(found), NEXT)[COMBINATION].values["wape_ratio"]
+    ours = by_name(score_walk(found), NEXT)[COMBINATION].values["wape_ratio"]
     assert ours is not None
     assert ours <= 1.02
 
@@ -234,8 +234,8 @@ def test_the_naive_rows_are_those_that_were_published(name: str) -> None:
         pytest.skip("LOUD: ../shared/traces is absent; the published rows cannot be compared")
     series = read_trace(file, bin_seconds=300.0).requests
     if name == "nasa_http_1995":
-        series = until(series, datetime(1995, 8, 31, 4, tzinfo=UTC).timestamp())
-    found = scored(walk(series, [NEXT, DAY], methods=[SAME_AS_NOW, SAME_AS_YESTERDAY]))
+        series = truncate_at(series, datetime(1995, 8, 31, 4, tzinfo=UTC).timestamp())
+    found = score_walk(walk(series, [NEXT, DAY], methods=[SAME_AS_NOW, SAME_AS_YESTERDAY]))
     rows = (by_name(found, NEXT)[SAME_AS_NOW].values, by_name(found, DAY)[SAME_AS_YESTERDAY].values)
     for row, (error, loss) in zip(rows, PUBLISHED[name], strict=True):
         # The published protocol leaves out the last origin or two and takes its floor from the test window itself.

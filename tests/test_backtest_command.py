@@ -20,7 +20,7 @@ from traffic_samples import week
 from agent import cli
 from agent.config import load
 from agent.forecasting.output import COLUMNS, must_be_writable
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from forecast.series import Series
 
 ROOT = Path(__file__).parent.parent
@@ -255,7 +255,7 @@ def booked(folder: Path, hours: int, *, until: float) -> None:
     assert path is not None
     path.parent.mkdir(exist_ok=True)
     newest = int((until - START) // 60)
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book(
             [
                 booking(minute, tier="cpu-small", finished=60.0 + minute % 1440 / 24)

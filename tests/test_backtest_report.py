@@ -9,7 +9,7 @@ from traffic_samples import HOUR, week
 
 from agent.forecasting.backtest_report import backtest_report
 from exporters.backtest_text import backtest_svg, backtest_text
-from forecast.backtest import SAME_AS_YESTERDAY, Walk, walk
+from forecast.backtest import SAME_AS_YESTERDAY, BacktestRun, walk
 from forecast.forecaster import COMBINATION
 from forecast.short_methods import SAME_AS_NOW
 
@@ -17,11 +17,11 @@ NEXT, DAY = 900.0, 86_400.0
 
 
 @pytest.fixture(scope="module")
-def walked() -> Walk:
+def walked() -> BacktestRun:
     return walk(week(8), [NEXT, DAY], methods=[COMBINATION, SAME_AS_NOW, SAME_AS_YESTERDAY], test_days=2)
 
 
-def test_the_test_and_the_naive_methods_are_told(walked: Walk) -> None:
+def test_the_test_and_the_naive_methods_are_told(walked: BacktestRun) -> None:
     report = backtest_report("trace", walked, ("a remark",))
     assert (report.end, report.end - report.start) == (week(8).end, 2 * DAY)
     assert report.naive == ((15.0, SAME_AS_NOW), (1440.0, SAME_AS_YESTERDAY))
@@ -29,7 +29,7 @@ def test_the_test_and_the_naive_methods_are_told(walked: Walk) -> None:
     assert "sizewatch *" in backtest_text(report)
 
 
-def test_each_bin_has_one_point_of_the_newest_forecast(walked: Walk) -> None:
+def test_each_bin_has_one_point_of_the_newest_forecast(walked: BacktestRun) -> None:
     report = backtest_report("trace", walked)
     hours = [report.start + HOUR * place for place in range(48)]
     for traced in report.traced:
@@ -41,6 +41,6 @@ def test_each_bin_has_one_point_of_the_newest_forecast(walked: Walk) -> None:
     assert_allclose([value for _, value in report.traced[0].seen if value is not None], week(8).values[-48:] / HOUR)
 
 
-def test_both_horizons_can_be_drawn(walked: Walk) -> None:
+def test_both_horizons_can_be_drawn(walked: BacktestRun) -> None:
     report = backtest_report("trace", walked)
     assert backtest_svg(report, 15.0) != backtest_svg(report, 1440.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forecast.backtest import SAME_AS_YESTERDAY, Forecasts, Walk, naive_of
-from forecast.backtest_scores import Scored, scored
-from forecast.backtest_window import Window
+from forecast.backtest import SAME_AS_YESTERDAY, BacktestRun, MethodForecasts, select_naive
+from forecast.backtest_scores import Scored, score_walk
+from forecast.backtest_window import BacktestWindow
 from forecast.series import Array, Series
 from forecast.short_methods import SAME_AS_NOW
 
@@ -15,10 +15,10 @@ NAN = np.nan
 HOUR = 3600.0
 
 
-def said(method: str, middle: list[float], upper: list[float], lone: bool = True) -> Forecasts:
+def said(method: str, middle: list[float], upper: list[float], lone: bool = True) -> MethodForecasts:
     """Forecasts of bins 4 to 7: one a bin, or one path of them all."""
     rows: Array = np.array([middle, middle, upper, upper], dtype=np.float64)
-    return Forecasts(
+    return MethodForecasts(
         method=method,
         horizon_seconds=HOUR,
         origins=np.arange(4, 8) if lone else np.array([4]),
@@ -27,10 +27,10 @@ def said(method: str, middle: list[float], upper: list[float], lone: bool = True
     )
 
 
-def of(*forecasts: Forecasts, came: tuple[float, ...] = (10.0, 10.0, 10.0, 10.0)) -> tuple[Scored, ...]:
+def of(*forecasts: MethodForecasts, came: tuple[float, ...] = (10.0, 10.0, 10.0, 10.0)) -> tuple[Scored, ...]:
     series = Series(start=0.0, bin_seconds=HOUR, values=np.array([1.0, 1.0, 1.0, 1.0, *came]))
-    window = Window(series=series, calibration=2, test=4, per_day=24, little=False)
-    return scored(Walk(window=window, forecasts=forecasts, notes=()))
+    window = BacktestWindow(series=series, calibration=2, test=4, per_day=24, little=False)
+    return score_walk(BacktestRun(window=window, forecasts=forecasts, notes=()))
 
 
 def test_a_ratio_is_of_the_forecasts_that_both_made() -> None:
@@ -69,8 +69,8 @@ def test_a_test_in_which_nothing_was_seen_has_no_scores() -> None:
 
 
 def test_paths_are_measured_by_yesterday_and_single_leads_by_now() -> None:
-    assert naive_of(said("ours", [9.0] * 4, [11.0] * 4)) == SAME_AS_NOW
-    assert naive_of(said("ours", [9.0] * 4, [11.0] * 4, lone=False)) == SAME_AS_YESTERDAY
+    assert select_naive(said("ours", [9.0] * 4, [11.0] * 4)) == SAME_AS_NOW
+    assert select_naive(said("ours", [9.0] * 4, [11.0] * 4, lone=False)) == SAME_AS_YESTERDAY
 
 
 def test_the_pinball_loss_is_in_percent_of_the_mean_of_the_test() -> None:

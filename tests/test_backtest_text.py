@@ -9,11 +9,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from exporters.backtest_text import Backtest, Score, Traced, backtest_json, backtest_svg, backtest_text, verdicts
-from rules.projections import Demand
+from exporters.backtest_text import (
+    Backtest,
+    BacktestTrace,
+    MethodScore,
+    backtest_json,
+    backtest_svg,
+    backtest_text,
+    verdicts,
+)
+from rules.projections import ForecastPoint
 
 START = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
-NAIVE = Score(
+NAIVE = MethodScore(
     method="same as now",
     horizon_minutes=15.0,
     targets=1152,
@@ -38,10 +46,10 @@ FAILED = replace(
     NAIVE, method="arima", wape=None, pinball=None, wape_ratio=None, pinball_ratio=None, coverage=None, targets=0
 )
 DAY = tuple(replace(one, horizon_minutes=1440.0, wape=12345.6) for one in (NAIVE, OURS))
-TRACED = Traced(
+TRACED = BacktestTrace(
     horizon_minutes=15.0,
     seen=tuple((START + 300.0 * i, 10.0 + i) for i in range(5)),
-    forecast=tuple(Demand(t=START + 300.0 * i, q50=9.0 + i, q95=12.0 + i, q99=14.0 + i) for i in range(5)),
+    forecast=tuple(ForecastPoint(t=START + 300.0 * i, q50=9.0 + i, q95=12.0 + i, q99=14.0 + i) for i in range(5)),
 )
 TEST = Backtest(
     name="chat.csv",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.backtest_window import CannotTest, TooShort, leads, window
+from forecast.backtest_window import CannotTest, ShortSeriesError, list_leads, window
 from forecast.series import Series
 
 DAY = 24 * HOUR
@@ -30,13 +30,13 @@ DAY = 24 * HOUR
 def test_a_horizon_is_the_bin_that_begins_at_or_after_it_less_one_or_a_whole_path(
     horizon: float, bin_seconds: float, expected: list[int]
 ) -> None:
-    assert leads(horizon, bin_seconds).tolist() == expected
+    assert list_leads(horizon, bin_seconds).tolist() == expected
 
 
 @pytest.mark.parametrize("horizon", [0.0, -1.0, DAY + 1])
 def test_other_horizons_cannot_be_tested(horizon: float) -> None:
     with pytest.raises(CannotTest, match="at most a day"):
-        leads(horizon, HOUR)
+        list_leads(horizon, HOUR)
 
 
 def test_the_last_four_days_are_tested_and_the_two_before_calibrate() -> None:
@@ -58,18 +58,18 @@ def test_four_weeks_are_kept_before_the_calibration() -> None:
 
 def test_every_bin_is_an_origin_and_the_last_target_is_the_last_bin() -> None:
     found = window(week(10), 2)
-    assert found.origins(leads(2 * HOUR, HOUR)).tolist() == list(range(6 * 24, 10 * 24 - 1))
+    assert found.origins(list_leads(2 * HOUR, HOUR)).tolist() == list(range(6 * 24, 10 * 24 - 1))
 
 
 def test_origins_of_paths_are_six_hours_apart_and_the_last_ends_with_the_series() -> None:
     found = window(week(10), 2)
-    origins = found.origins(leads(DAY, HOUR))
+    origins = found.origins(list_leads(DAY, HOUR))
     assert origins.tolist() == list(range(6 * 24, 9 * 24 + 1, 6))
-    assert found.day_of_origins(leads(DAY, HOUR)) == 4
+    assert found.day_of_origins(list_leads(DAY, HOUR)) == 4
 
 
 def test_origins_of_a_path_of_any_length_are_counted_from_the_end() -> None:
-    origins = window(week(10), 2).origins(leads(7 * HOUR, HOUR))
+    origins = window(week(10), 2).origins(list_leads(7 * HOUR, HOUR))
     assert origins[-1] == 10 * 24 - 7
     assert set(np.diff(origins)) == {6}
     assert 6 * 24 <= origins[0] < 6 * 24 + 6
@@ -86,7 +86,7 @@ def test_what_was_not_seen_before_the_first_bin_is_no_history() -> None:
 
 @pytest.mark.parametrize(("days", "tested", "most"), [(7, 4, 3), (12, 14, 8), (5, 2, 1)])
 def test_a_series_that_is_too_short_is_told_what_is_needed(days: int, tested: int, most: int) -> None:
-    with pytest.raises(TooShort, match=rf"needs {tested + 4} days .* has {days}\.0: test at most {most}$"):
+    with pytest.raises(ShortSeriesError, match=rf"needs {tested + 4} days .* has {days}\.0: test at most {most}$"):
         window(week(days), tested)
 
 
@@ -99,12 +99,12 @@ def test_little_history_is_tested_after_its_first_hours(days: int) -> None:
 
 def test_less_than_half_a_day_tells_nothing() -> None:
     short = Series(start=MONDAY, bin_seconds=HOUR, values=np.ones(11))
-    with pytest.raises(TooShort, match=r"has 11\.0 hours; a test needs 5 days, or 12 hours"):
+    with pytest.raises(ShortSeriesError, match=r"has 11\.0 hours; a test needs 5 days, or 12 hours"):
         window(short)
 
 
 def test_a_series_in_which_nothing_was_seen_cannot_be_tested() -> None:
-    with pytest.raises(TooShort, match="no bin"):
+    with pytest.raises(ShortSeriesError, match="no bin"):
         window(Series(start=MONDAY, bin_seconds=HOUR, values=np.full(500, np.nan)))
 
 
@@ -112,7 +112,7 @@ def test_four_weeks_of_nothing_before_the_test_cannot_be_learnt_from() -> None:
     series = week(60)
     values = series.values.copy()
     values[24 : 60 * 24 - 6 * 24] = np.nan
-    with pytest.raises(TooShort, match="nothing was seen in the 28 days before"):
+    with pytest.raises(ShortSeriesError, match="nothing was seen in the 28 days before"):
         window(replace(series, values=values), 4)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from agent.benchmarks import documents
 from agent.benchmarks.formats import FORMATS, NAMES, read_results
-from agent.benchmarks.results import Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.errors import BenchmarkError
 
 BENCH = Path(__file__).parent / "bench"
 RUN = BENCH / "vllm-cpu" / "bench_c04.json"
@@ -62,7 +62,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 def refusal(path: Path, tool: str = "auto") -> str:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read_results(path, tool)
     text = str(caught.value)
     assert text.startswith(f"{path}: ")
@@ -219,11 +219,11 @@ def outcome(path: Path) -> str:
     """Whether a file was read or refused; anything else that rises fails the test."""
     try:
         found = read_results(path)
-    except BadBenchmark as error:
+    except BenchmarkError as error:
         sentence = str(error)
     else:
         assert found
-        assert all(isinstance(one, Measured) for one in found)
+        assert all(isinstance(one, BenchmarkMeasurement) for one in found)
         return "read"
     assert sentence.startswith(f"{path}: ")
     assert "\n" not in sentence

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from forecast.binning import binned, last, per_second, rebinned, until
+from forecast.binning import bin_events, last_bins, per_second, resample, truncate_at
 from forecast.series import Array, Series
 
 NAN = math.nan
@@ -25,18 +25,18 @@ def series(*values: float, start: float = 0.0, bin_seconds: float = 60.0, zone: 
 
 
 def test_times_that_are_left_out_are_missing_and_not_zero() -> None:
-    made = binned(row(120, 180, 360), row(5, 0, 7), 60.0, zone="Europe/Berlin")
+    made = bin_events(row(120, 180, 360), row(5, 0, 7), 60.0, zone="Europe/Berlin")
     assert (made.start, made.bin_seconds, made.zone) == (120.0, 60.0, "Europe/Berlin")
     assert_array_equal(made.values, row(5, 0, NAN, NAN, 7))
 
 
 def test_an_amount_that_was_seen_in_part_stands_for_the_whole_from_one_half_on() -> None:
-    made = binned(row(0, 60, 120, 180), row(9, 5, 5, 5), 60.0, coverage=row(0.9, 0.5, 0.49, 1.5))
+    made = bin_events(row(0, 60, 120, 180), row(9, 5, 5, 5), 60.0, coverage=row(0.9, 0.5, 0.49, 1.5))
     assert_array_equal(made.values, row(10, 10, NAN, 5))
 
 
 def test_a_missing_amount_stays_missing_however_much_was_covered() -> None:
-    assert_array_equal(binned(row(0, 60), row(NAN, 1), 60.0, coverage=row(1, 1)).values, row(NAN, 1))
+    assert_array_equal(bin_events(row(0, 60), row(NAN, 1), 60.0, coverage=row(1, 1)).values, row(NAN, 1))
 
 
 @pytest.mark.parametrize(
@@ -50,54 +50,54 @@ def test_a_missing_amount_stays_missing_however_much_was_covered() -> None:
 )
 def test_times_that_make_no_grid_are_refused(starts: tuple[float, ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        binned(row(*starts), row(*(1.0 for _ in starts)), 60.0)
+        bin_events(row(*starts), row(*(1.0 for _ in starts)), 60.0)
 
 
 def test_times_are_good_to_a_microsecond() -> None:
-    assert len(binned(row(1e9, 1e9 + 60 + 1e-6, 1e9 + 120), row(1, 2, 3), 60.0)) == 3
+    assert len(bin_events(row(1e9, 1e9 + 60 + 1e-6, 1e9 + 120), row(1, 2, 3), 60.0)) == 3
     with pytest.raises(ValueError, match="not whole bins"):
-        binned(row(1e9, 1e9 + 60 + 1e-4, 1e9 + 120), row(1, 2, 3), 60.0)
+        bin_events(row(1e9, 1e9 + 60 + 1e-4, 1e9 + 120), row(1, 2, 3), 60.0)
     noisy = series(1, 2, 3, 4, start=599.9999995)
-    assert rebinned(noisy, 120.0).start == pytest.approx(600.0)
-    assert len(until(noisy, 719.9999990)) == 2
-    assert len(last(noisy, 119.9999995)) == 2
+    assert resample(noisy, 120.0).start == pytest.approx(600.0)
+    assert len(truncate_at(noisy, 719.9999990)) == 2
+    assert len(last_bins(noisy, 119.9999995)) == 2
 
 
 def test_an_empty_series_stays_empty() -> None:
-    assert len(rebinned(series(start=60.0), 120.0)) == 0
+    assert len(resample(series(start=60.0), 120.0)) == 0
     with pytest.raises(ValueError, match="a bin of 0 s is none"):
-        binned(row(0), row(1), 0)
+        bin_events(row(0), row(1), 0)
 
 
 def test_every_amount_needs_a_time_and_a_coverage() -> None:
     with pytest.raises(ValueError, match="needs its time"):
-        binned(row(0, 60), row(1), 60.0)
+        bin_events(row(0, 60), row(1), 60.0)
     with pytest.raises(ValueError, match="needs its time"):
-        binned(row(0, 60), row(1, 2), 60.0, coverage=row(1))
+        bin_events(row(0, 60), row(1, 2), 60.0, coverage=row(1))
 
 
 def test_coarse_bins_begin_at_whole_multiples_of_themselves() -> None:
-    made = rebinned(series(*range(1, 9), start=180.0), 300.0)
+    made = resample(series(*range(1, 9), start=180.0), 300.0)
     # 1 and 2 are two of five minutes: less than half.
     assert (made.start, made.bin_seconds) == (0.0, 300.0)
     assert_array_equal(made.values, row(NAN, 25, NAN))
 
 
 def test_a_coarse_bin_is_scaled_up_from_half_of_it_on_and_else_missing() -> None:
-    made = rebinned(series(1, NAN, 3, NAN, NAN, NAN, 7, NAN, 0, 0, 0, 0), 240.0)
+    made = resample(series(1, NAN, 3, NAN, NAN, NAN, 7, NAN, 0, 0, 0, 0), 240.0)
     assert_array_equal(made.values, row(8, NAN, 0))
 
 
 def test_a_series_off_the_grid_of_multiples_keeps_its_own_grid() -> None:
-    made = rebinned(series(*[1.0] * 8, start=30.0), 120.0)
+    made = resample(series(*[1.0] * 8, start=30.0), 120.0)
     assert made.start == 30.0
     assert_array_equal(made.values, row(2, 2, 2, 2))
-    assert rebinned(series(*[1.0] * 8, start=90.0), 120.0).start == 30.0
+    assert resample(series(*[1.0] * 8, start=90.0), 120.0).start == 30.0
 
 
 def test_the_same_bins_are_the_same_series() -> None:
     one = series(1, NAN, 3)
-    assert_array_equal(rebinned(one, 60.0).values, one.values)
+    assert_array_equal(resample(one, 60.0).values, one.values)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_same_bins_are_the_same_series() -> None:
 )
 def test_finer_bins_and_bins_that_are_no_multiple_are_refused_in_words(bin_seconds: float, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        rebinned(series(1, 2, 3), bin_seconds)
+        resample(series(1, 2, 3), bin_seconds)
 
 
 AMOUNTS = st.lists(st.one_of(st.just(NAN), st.integers(0, 1000).map(float)), min_size=1, max_size=60)
@@ -114,7 +114,7 @@ AMOUNTS = st.lists(st.one_of(st.just(NAN), st.integers(0, 1000).map(float)), min
 @settings(max_examples=60, deadline=None)
 @given(values=AMOUNTS, first=st.integers(0, 50), factor=st.integers(2, 7))
 def test_each_coarse_bin_has_the_mean_rate_of_what_is_known_of_it(values: list[float], first: int, factor: int) -> None:
-    made = rebinned(series(*values, start=60.0 * first), 60.0 * factor)
+    made = resample(series(*values, start=60.0 * first), 60.0 * factor)
     for index, value in enumerate(made.values):
         begin = round(made.time(index) / 60) - first
         known = [v for v in values[max(0, begin) : max(0, begin + factor)] if not math.isnan(v)]
@@ -128,12 +128,12 @@ def test_each_coarse_bin_has_the_mean_rate_of_what_is_known_of_it(values: list[f
 
 def test_until_a_time_are_the_bins_that_are_over_then() -> None:
     one = series(1, 2, 3, start=600.0)
-    assert [len(until(one, t)) for t in (0, 600, 659, 660, 719.9, 720, 780, 9999)] == [0, 0, 0, 1, 1, 2, 3, 3]
+    assert [len(truncate_at(one, t)) for t in (0, 600, 659, 660, 719.9, 720, 780, 9999)] == [0, 0, 0, 1, 1, 2, 3, 3]
 
 
 def test_the_last_seconds_are_whole_bins() -> None:
     one = series(1, 2, 3, start=600.0)
-    assert [(last(one, s).start, len(last(one, s))) for s in (0, 59, 60, 150, 999)] == [
+    assert [(last_bins(one, s).start, len(last_bins(one, s))) for s in (0, 59, 60, 150, 999)] == [
         (780.0, 0),
         (780.0, 0),
         (720.0, 1),

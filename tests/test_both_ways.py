@@ -12,10 +12,10 @@ from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
 from waiting import wait_for
 
-from agent.alerting.both_ways import Alerting
+from agent.alerting.both_ways import AlertingService
 from agent.config import parse_config
 from agent.daemon import Daemon
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 
 def alerting(there: Manager, **keys: Any) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     with manager() as there, engines() as served:
         path = write(tmp_path, configuration(served, alerting=alerting(there)))
         with running(path) as daemon, monkeypatch.context() as patched:
-            patched.setattr(Alerting, "turn", broken)
+            patched.setattr(AlertingService, "turn", broken)
             further(daemon, 2)
             assert daemon.turns.defects >= 2
     assert "defect while handing over alerts" in caplog.text
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.minutes("cpu-small", 0.0, 1e11)
 
 
@@ -96,5 +96,5 @@ def test_a_node_posts_as_well_and_keeps_no_history(tmp_path: Path) -> None:
 
 def test_only_the_path_posts_posts() -> None:
     keys = parse_config({"alerting": {"path": "rules"}}).alerting
-    assert Alerting(keys).deliveries == ()
-    assert Alerting(keys).receiver is None
+    assert AlertingService(keys).deliveries == ()
+    assert AlertingService(keys).receiver is None

@@ -11,15 +11,15 @@ from making import snapshot
 
 from agent.assembly import assemble
 from agent.config import load
-from agent.cycle import Closed, Watcher
-from agent.history.booking import Booking
-from agent.history.keeping import Keeping
-from agent.history.store import Store
-from agent.history.troubles import Trouble, trouble
+from agent.cycle import ClosedMinute, Evaluator
+from agent.history.booking import MinuteRecord
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryErrorKind, trouble
 from rules import budget, slices, watch
 from rules.budget import Budget
 from rules.plan import plan_version
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.windows import Window
 
 DAY, HOUR = 86_400.0, 3600.0
@@ -27,19 +27,21 @@ PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.52}
 TTFT, TPOT = "ttft_seconds", "tpot_seconds"
 
 
-def tier() -> TierView:
+def tier() -> TierContext:
     return view(slo=PROMISED)
 
 
-def of(several: list[Window], seen: TierView | None = None) -> Budget:
-    booked = budget.empty(seen or tier())
+def of(several: list[Window], seen: TierContext | None = None) -> Budget:
+    booked = budget.empty_budget(seen or tier())
     for one in several:
-        booked = budget.booked(booked, one)
+        booked = budget.add_minute(booked, one)
     return booked
 
 
-def whole(kept: Budget, family: str = TTFT, back: float = 3 * DAY, now: float = START + HOUR) -> budget.Tally:
-    return budget.tally(kept, family, now - back, now)
+def whole(
+    kept: Budget, family: str = TTFT, back: float = 3 * DAY, now: float = START + HOUR
+) -> budget.SlowRequestCount:
+    return budget.count_slow_requests(kept, family, now - back, now)
 
 
 def test_each_objective_counts_its_own_slow_requests() -> None:
@@ -83,8 +85,8 @@ def test_a_minute_without_the_histograms_is_not_seen() -> None:
 
 def test_only_what_lies_in_the_window_is_told() -> None:
     kept = of(each(10, lambda n: minute(n, slow=n)))
-    assert budget.tally(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
-    assert budget.tally(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
+    assert budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
+    assert budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
 
 
 def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is_lost_on_the_way() -> None:
@@ -103,7 +105,7 @@ def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is
 def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
     before = of([minute(0)])
     rows = before.fine[:]
-    budget.booked(before, minute(0, slow=5))
+    budget.add_minute(before, minute(0, slow=5))
     assert before.fine == rows
 
 
@@ -111,19 +113,19 @@ def test_what_was_counted_against_another_promise_is_forgotten() -> None:
     seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
     assert whole(seen.budget).best == 90
     stricter = view(slo={"ttft_p99_seconds": 0.05})
-    assert whole(watch.placed_anew(seen, stricter).budget).best == 5 * 180
-    assert watch.placed_anew(seen, tier()).budget is seen.budget
+    assert whole(watch.rebin_minutes(seen, stricter).budget).best == 5 * 180
+    assert watch.rebin_minutes(seen, tier()).budget is seen.budget
 
 
 def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> None:
-    keeping = Keeping(lambda: Store(tmp_path / "h.db"))
-    before, now, curve = budget.empty(tier()), START + 5 * HOUR, tier().curve
-    closed: list[Closed] = []
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    before, now, curve = budget.empty_budget(tier()), START + 5 * HOUR, tier().curve
+    closed: list[ClosedMinute] = []
     for number in range(300):
         for replica in ("a", "b"):
             one = minute(number, slow=18 if number < 60 else 0)
-            before = budget.booked(before, one)
-            closed.append(Closed(tier="t", replica=replica, slice=slices.place(one, curve, replica)))
+            before = budget.add_minute(before, one)
+            closed.append(ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(one, curve, replica)))
     keeping.turn(closed, {}, (), ())
     found = keeping.budget(tier(), now)
     keeping.close()
@@ -135,11 +137,11 @@ def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> 
 
 
 def test_a_budget_that_is_known_goes_on_with_the_minutes_that_follow() -> None:
-    watcher = Watcher({"t": tier()})
-    watcher.budget_known("t", of(each(10, lambda n: minute(n, slow=18))))
+    watcher = Evaluator({"t": tier()})
+    watcher.restore_error_budget("t", of(each(10, lambda n: minute(n, slow=18))))
     for scrape in range(9):
-        watcher.page("t", "a", snapshot(START + 600 + 15 * scrape))
-    watcher.turn(START + 720)
+        watcher.apply_snapshot("t", "a", snapshot(START + 600 + 15 * scrape))
+    watcher.step(START + 720)
     assert whole(watcher.minutes["t"].budget).best == 180
 
 
@@ -155,25 +157,25 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         file = Path(str(loaded.config.history_path))
         file.parent.mkdir(mode=0o700)
         shift = (now - START) / 60 - 11
-        made = (slices.place(minute(n + shift, slow=29), None, "r0") for n in range(10))
-        with Store(file) as store:
-            store.book([Booking(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
+        made = (slices.bin_window(minute(n + shift, slow=29), None, "r0") for n in range(10))
+        with HistoryStore(file) as store:
+            store.book([MinuteRecord(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
         parts = assemble(loaded, clock=lambda: now)
         found = whole(parts.turns.watcher.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 0)
         plan.write_text(re.sub("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 0.26", plan.read_text()), encoding="utf-8")
         stricter = assemble(load(path), parts, clock=lambda: now)
-        stricter.take_over(parts, now)
+        stricter.inherit_state(parts, now)
         found = whole(stricter.turns.watcher.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 290)
         stricter.close(now)
 
 
 def test_of_a_history_that_cannot_be_read_nothing_is_known(tmp_path: Path) -> None:
-    def locked() -> Store:
-        raise trouble(Trouble.LOCKED, tmp_path, "locked")
+    def locked() -> HistoryStore:
+        raise trouble(HistoryErrorKind.LOCKED, tmp_path, "locked")
 
-    keeping = Keeping(locked)
+    keeping = HistoryService(locked)
     assert keeping.budget(tier(), START) is None
     assert keeping.trouble is not None
     keeping.close()

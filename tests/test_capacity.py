@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
-from agent.config_keys import Forecast
-from agent.forecasting.asking import question
+from agent.config_keys import ForecastConfig
+from agent.forecasting.asking import build_request
 from rules.capacity import (
     EVALUATIONS,
     MOST_FALL,
@@ -25,17 +25,17 @@ from rules.capacity import (
     stated_capacity,
 )
 from rules.measured_capacity import DAYS, capacity_now, estimate_capacity, sum_by_bin
-from rules.plan import PlanProblems, parse_plan
-from rules.plan_findings import tier_findings
+from rules.plan import InvalidPlanError, parse_plan
+from rules.plan_findings import check_tier
 from rules.readings import read
 from rules.signals import BY_NAME, Missing
-from rules.slices import Slice, TierView, place, with_capacity
+from rules.slices import BinnedWindow, TierContext, bin_window, with_capacity
 from rules.verdicts import Certainty
 
 SLOW = {0.15: 0.8, 3.0: 0.2}
 
 
-def days(view: TierView, loads: Mapping[int, float], **more: Any) -> list[list[Slice]]:
+def days(view: TierContext, loads: Mapping[int, float], **more: Any) -> list[list[BinnedWindow]]:
     """DAYS days of eight hours each; `loads` gives the tier's rps from that day on, 20 before."""
     rates = []
     for day in range(DAYS):
@@ -44,7 +44,7 @@ def days(view: TierView, loads: Mapping[int, float], **more: Any) -> list[list[S
     slow = more.pop("slow_from", DAYS)
     return [
         [
-            place(hour(day * 24 + at, rate, ttft=SLOW if day >= slow else None, **more), view.curve, "all")
+            bin_window(hour(day * 24 + at, rate, ttft=SLOW if day >= slow else None, **more), view.curve, "all")
             for at in range(8)
         ]
         for day, rate in enumerate(rates)
@@ -72,7 +72,7 @@ def test_a_lower_point_by_hand_is_the_operators_word_and_a_higher_one_is_not() -
     lower, higher = given_point(usable_rps=5.0, c_max=9), given_point(usable_rps=9.0)
     assert (lower.rps, lower.source) == (5.0, CapacitySource.OPERATOR)
     assert (higher.rps, higher.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
-    told = [one.text for one in tier_findings("t", tier(operating_point={"usable_rps": 5.0, "c_max": 9}))]
+    told = [one.text for one in check_tier("t", tier(operating_point={"usable_rps": 5.0, "c_max": 9}))]
     assert any("5 is given, curve and SLO give 7.333" in text and "operator's word" in text for text in told)
 
 
@@ -85,7 +85,7 @@ def test_what_production_measured_counts_whatever_the_benchmark_says(rps: float)
 def test_bounds_that_do_not_hold_the_value_are_refused() -> None:
     whole = {"model": "m", "engine": "vllm", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
     point = {"usable_rps": 5.0, "low": 6.0}
-    with pytest.raises(PlanProblems, match="usable_rps"):
+    with pytest.raises(InvalidPlanError, match="usable_rps"):
         parse_plan({"schema": 1, "tiers": {"t": {**whole, "operating_point": point}}})
 
 
@@ -130,7 +130,7 @@ def test_what_production_measured_counts_its_own_requests_and_is_not_converted_t
     found = capacity_now(view, days(view, {}, prompts=1600.0, outputs=160.0))
     assert found is not None
     assert found.rps == 4.0
-    assert not any("the benchmark had" in one.text for one in tier_findings("t", view.plan))
+    assert not any("the benchmark had" in one.text for one in check_tier("t", view.plan))
 
 
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
@@ -162,7 +162,7 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
 def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
     view = tier_view()
     slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
-    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in slow))
+    found = estimate_capacity(view, sum_by_bin(bin_window(one, view.curve, "all") for one in slow))
     assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "does not keep the SLO up to 5 rps a replica, but production kept it there" in found.reason
@@ -172,7 +172,7 @@ def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> No
     """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
     view = tier_view()
     week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
-    found = estimate_capacity(view, sum_by_bin(place(one, view.curve, "all") for one in week))
+    found = estimate_capacity(view, sum_by_bin(bin_window(one, view.curve, "all") for one in week))
     assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 
@@ -186,7 +186,7 @@ def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_repli
     window = hour(0, 20.0)
     used = read(BY_NAME["fleet_utilization"], window, measured.basis)
     assert isinstance(used, Missing)
-    asked = question(measured, (), Forecast(), history="h.db", now=0.0, scrape_interval_seconds=15.0)
+    asked = build_request(measured, (), ForecastConfig(), history="h.db", now=0.0, scrape_interval_seconds=15.0)
     assert (asked.capacity, asked.no_replicas) == (None, "the plan has no curve to derive usable rps from")
 
 

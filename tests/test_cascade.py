@@ -8,13 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging_samples import view
 
-from rules.cascade import Cascade, Observation, advance, expected_wait_seconds, interrupted, slope, time_to_full
+from rules.cascade import (
+    CascadeSample,
+    CascadeState,
+    expected_wait_seconds,
+    interrupt_cascade,
+    slope,
+    step_cascade,
+    time_to_full,
+)
 from rules.replicas import cascade_limits
 
 LIMITS = cascade_limits(view())
 
 
-def seen(number: int, level: float = 0.3, running: float = 4.0, dt: float = 5.0, **more: Any) -> Observation:
+def seen(number: int, level: float = 0.3, running: float = 4.0, dt: float = 5.0, **more: Any) -> CascadeSample:
     """One scrape of a healthy replica: a request takes 12 s, 8 finish in 5 s."""
     usual = {
         "waiting": 0.0,
@@ -25,21 +33,21 @@ def seen(number: int, level: float = 0.3, running: float = 4.0, dt: float = 5.0,
         "slow_first_tokens": 0.0,
         "request_seconds": 12.0,
     }
-    return Observation(t=1000.0 + dt * number, dt=dt, level=level, running=running, **{**usual, **more})
+    return CascadeSample(t=1000.0 + dt * number, dt=dt, level=level, running=running, **{**usual, **more})
 
 
-def followed(scrapes: Iterable[Observation], state: Cascade | None = None) -> list[Cascade]:
-    states = [state or Cascade()]
+def followed(scrapes: Iterable[CascadeSample], state: CascadeState | None = None) -> list[CascadeState]:
+    states = [state or CascadeState()]
     for one in scrapes:
-        states.append(advance(states[-1], one, LIMITS))
+        states.append(step_cascade(states[-1], one, LIMITS))
     return states[1:]
 
 
-def stages(scrapes: Iterable[Observation], state: Cascade | None = None) -> list[int]:
+def stages(scrapes: Iterable[CascadeSample], state: CascadeState | None = None) -> list[int]:
     return [s.stage for s in followed(scrapes, state)]
 
 
-def climbing(levels: Sequence[float], **more: Any) -> list[Observation]:
+def climbing(levels: Sequence[float], **more: Any) -> list[CascadeSample]:
     """A cache that fills with one more request for every 7 % of it."""
     return [seen(n, level, running=round(level / 0.07), **more) for n, level in enumerate(levels)]
 
@@ -182,12 +190,12 @@ def test_calm_must_be_in_one_piece() -> None:
 
 def test_a_gap_keeps_the_stage_and_starts_the_slopes_anew() -> None:
     state = followed(WHOLE[:8])[-1]
-    gone = interrupted(state)
+    gone = interrupt_cascade(state)
     assert (gone.stage, gone.onset, gone.confirmed) == (3, 1020.0, True)
     assert (gone.recent, gone.climbing_seconds, gone.calm_seconds) == ((), 0.0, 0.0)
     half = followed(climbing([0.3, 0.45, 0.59]))[-1]
     assert stages([seen(3, 0.75, 11)], half) == [1]
-    assert stages([seen(3, 0.75, 11)], interrupted(half)) == [0]
+    assert stages([seen(3, 0.75, 11)], interrupt_cascade(half)) == [0]
 
 
 def test_longer_requests_count_at_once_and_shorter_ones_by_half() -> None:
@@ -262,7 +270,7 @@ def test_stages_only_rise_until_it_is_over_and_a_felt_one_was_seen_before_or_wai
         seen(n, level, running, waiting=waiting, preemptions=preempted, first_tokens=50.0, slow_first_tokens=late)
         for n, (level, running, waiting, preempted, late) in enumerate(scrapes)
     ]
-    before = Cascade()
+    before = CascadeState()
     for one, state in zip(made, followed(made), strict=True):
         assert state.stage >= before.stage or state.stage == 0
         assert state.stage < 4 or before.stage >= 1 or (one.waiting > 0 and not state.confirmed)

@@ -9,9 +9,9 @@ import recorded
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
 from agent.recording import load, scrapes
-from rules.cascade import Cascade
-from rules.replicas import Replica, no_page, page
-from rules.slices import TierView, view
+from rules.cascade import CascadeState
+from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.slices import TierContext, build_tier_context
 from rules.snapshots import Snapshot
 
 CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
@@ -24,8 +24,8 @@ Pages = list[tuple[float, Snapshot | None]]
 
 
 @cache
-def plan() -> TierView:
-    return view("cpu-small", load_plan(recorded.PLANS / "cpu-small.yaml").tiers["cpu-small"])
+def plan() -> TierContext:
+    return build_tier_context("cpu-small", load_plan(recorded.PLANS / "cpu-small.yaml").tiers["cpu-small"])
 
 
 @cache
@@ -40,15 +40,17 @@ def pages(name: str) -> dict[int, Pages]:
     return found
 
 
-def followed(scraped: Pages) -> list[tuple[float, Cascade]]:
-    replica, states = Replica(tier="cpu-small", name="r"), []
+def followed(scraped: Pages) -> list[tuple[float, CascadeState]]:
+    replica, states = ReplicaState(tier="cpu-small", name="r"), []
     for t, snapshot in scraped:
-        replica = (no_page(replica, t) if snapshot is None else page(replica, snapshot, plan()))[0]
+        replica = (apply_failed_scrape(replica, t) if snapshot is None else apply_snapshot(replica, snapshot, plan()))[
+            0
+        ]
         states.append((t, replica.cascade))
     return states
 
 
-def phases(name: str, every: int) -> list[list[tuple[float, Cascade]]]:
+def phases(name: str, every: int) -> list[list[tuple[float, CascadeState]]]:
     """The cascade of every target, seen at a longer interval, for each scrape at which that could begin."""
     return [followed(scraped[begin::every]) for scraped in pages(name).values() for begin in range(every)]
 

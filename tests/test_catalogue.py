@@ -1,16 +1,16 @@
 import pytest
 
-from rules.catalogue import BY_NAME, RULES, Loudness, Rule, Scope, Way
+from rules.catalogue import BY_NAME, RULES, Rule, Scope, Severity, Way
 from rules.envelope import METRICS
 from rules.families import BY_NAME as FAMILIES
 from rules.judgements import BY_SLICES
 from rules.judging_means import MEANS
-from rules.replicas import Replica
+from rules.replicas import ReplicaState
 from rules.rule_names import NAMES
-from rules.scrape_answers import replica_answers
+from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import BY_NAME as SIGNALS
-from rules.slices import view
-from rules.whole_tier import whole_tier_answers
+from rules.slices import build_tier_context
+from rules.whole_tier import evaluate_tier_availability
 
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
@@ -44,8 +44,11 @@ def test_a_rule_says_what_it_means_and_what_to_do(rule: Rule) -> None:
     assert all(action[0].isupper() or action[0] == "`" for action in rule.actions)
 
 
-OF_REPLICAS = {answer.rule for answer in replica_answers(Replica(tier="t", name="a"), view("t", None), 0.0)}
-OF_TIERS = {answer.rule for answer in whole_tier_answers((), (), view("t", None), 0.0)}
+OF_REPLICAS = {
+    answer.rule
+    for answer in evaluate_replica_rules(ReplicaState(tier="t", name="a"), build_tier_context("t", None), 0.0)
+}
+OF_TIERS = {answer.rule for answer in evaluate_tier_availability((), (), build_tier_context("t", None), 0.0)}
 
 
 @every
@@ -81,7 +84,7 @@ PAGES = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn", "AvailabilityBurn", "Ti
 
 @every
 def test_only_what_users_feel_pages(rule: Rule) -> None:
-    assert (rule.loudness is Loudness.PAGE) == (rule.name in PAGES)
+    assert (rule.loudness is Severity.PAGE) == (rule.name in PAGES)
 
 
 def test_the_guides_numbers() -> None:

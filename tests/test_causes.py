@@ -10,7 +10,7 @@ from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
 from rules import causes
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.signals import Gap
 from rules.verdicts import Cause, Certainty, Status, Verdict
 from rules.windows import Window
@@ -302,14 +302,14 @@ def test_arrivals_count_as_load_though_they_do_not_finish() -> None:
 
 def test_what_does_not_fire_is_not_explained() -> None:
     fine = verdict(TTFT, view(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
-    assert causes.explain(fine, view(), ()) is fine
+    assert causes.add_causes(fine, view(), ()) is fine
     assert fine.causes == ()
 
 
-def episodes(name: str, plan: str) -> dict[str, Episode]:
+def episodes(name: str, plan: str) -> dict[str, Finding]:
     recording, _ = load(recorded.folder(name))
     done = replay(recording, load_plan(recorded.PLANS / f"{plan}.yaml"))
-    ended = [e for e in done.ended if isinstance(e, Episode)]
+    ended = [e for e in done.ended if isinstance(e, Finding)]
     return {e.rule: e for e in [*ended, *(s.episode for s in done.standings if s.episode)]}
 
 

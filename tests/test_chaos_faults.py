@@ -19,13 +19,13 @@ from engine_server import Handler, answers_500, cuts_off, engines, give, hangs, 
 from history_samples import booking
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.delivery import Delivery
-from agent.alerting.posting import NotDelivered, Poster
+from agent.alerting.delivery import AlertDelivery
+from agent.alerting.posting import AlertmanagerClient, DeliveryError
 from agent.collect.scrapers import Scrapers, Target
 from agent.collect.target_options import TargetOptions
-from agent.cycle import Closed
-from agent.history.keeping import Keeping
-from agent.history.store import Store
+from agent.cycle import ClosedMinute
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
 
 
 def hangs_mid_page(handler: Handler) -> None:
@@ -75,13 +75,13 @@ NO_ROOM_FOR_THE_NAME = """
 import logging, resource
 from pathlib import Path
 from agent.data_dir import DataDir
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 ours = DataDir(Path(sys.argv[1]), Path("sizewatch.yaml"))
 try:
     DataDir(Path(sys.argv[1]), Path("sizewatch.yaml"))
-except BadConfig as error:
+except ConfigError as error:
     print(error)
 """
 
@@ -96,15 +96,15 @@ FILE_MAY_NOT_GROW = """
 import resource
 from pathlib import Path
 from history_samples import booking, finished
-from agent.history.store import Store
-from agent.history.troubles import HistoryTrouble
-with Store(Path(sys.argv[1])) as store:
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError
+with HistoryStore(Path(sys.argv[1])) as store:
     store.book([booking(0)])
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     for _ in range(3):
         try:
             store.book([booking(1)])
-        except HistoryTrouble as trouble:
+        except HistoryError as trouble:
             print(trouble.kind)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     store.book([booking(1)])
@@ -133,7 +133,7 @@ def small_disk(folder: Path, **limits: int) -> Iterator[Path]:
 def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path, nr_inodes=2) as disk:
         (disk / "last").touch()
-        keeping = Keeping(lambda: Store(disk / "history.db"))
+        keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
         assert "cannot be made (No space left on device): free space on its disk" in str(keeping.trouble)
         subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
         keeping.turn((), {}, (), ())
@@ -163,7 +163,9 @@ def refusing() -> Iterator[str]:
 
 
 def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
-    delivery = Delivery(Poster(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")), 60.0)
+    delivery = AlertDelivery(
+        AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")), 60.0
+    )
     delivery.offer(lambda: (), ())
     try:
         assert wait_for(lambda: delivery.health.failures >= 1)
@@ -174,8 +176,8 @@ def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
 
 
 def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
-    with refusing() as url, pytest.raises(NotDelivered, match="answered an empty list of alerts with 400"):
-        Poster(TargetOptions(url=url)).round([])
+    with refusing() as url, pytest.raises(DeliveryError, match="answered an empty list of alerts with 400"):
+        AlertmanagerClient(TargetOptions(url=url)).round([])
 
 
 def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(
     tmp_path: Path, share: float, again: bool
 ) -> None:
     path = tmp_path / "history.db"
-    store = Store(path)
+    store = HistoryStore(path)
     store.book([booking(minute, f"r{n}") for minute in range(40) for n in range(10)])
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     store.book([booking(40)])
@@ -212,11 +214,11 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(
         store.close()
     os.truncate(path, int(path.stat().st_size * share) // 4096 * 4096)
     if share == 0.0 and again:
-        with Store(path) as fresh:
+        with HistoryStore(path) as fresh:
             assert fresh.minutes("h100", 0.0, 1e11) == (), "an empty file is a new history"
         return
-    keeping = Keeping(lambda: Store(path) if again else store)
-    closed = Closed(tier="h100", replica="r0", slice=booking(41).slice)
+    keeping = HistoryService(lambda: HistoryStore(path) if again else store)
+    closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
     keeping.turn([closed], {}, (), ())
     assert "corrupt" in str(keeping.trouble)
     assert "move the file with its -wal and -shm away" in str(keeping.trouble)

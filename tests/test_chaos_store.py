@@ -14,14 +14,14 @@ from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
 from test_import_back_fill import loaded
 
-from agent.fleet.booked_past import fill
-from agent.fleet.each import EachReplica
-from agent.history.store import Store
+from agent.fleet.booked_past import fill_history
+from agent.fleet.each import ReplicaReader
+from agent.history.store import HistoryStore
 from agent.store import engine_pages
 from agent.store.agent_clock import AgentClock
-from agent.store.answers import RawSeries
+from agent.store.answers import MatrixSeries
 from agent.store.api import StoreApi, StoreOptions
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.trouble import StoreError, StoreErrorKind
 from rules import windows
 from rules.verdicts import Status
 
@@ -50,13 +50,13 @@ class Small(Away):
     fails_at = math.inf
     asked = 0
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         self.asked += 1
         if end - start > self.most_seconds:
-            raise StoreTrouble(TroubleKind.TOO_MUCH, self.place, "answers with more than 2000000 samples")
+            raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "answers with more than 2000000 samples")
         if self.asked == self.fails_at:
-            raise StoreTrouble(TroubleKind.AWAY, self.place, "connection refused")
-        return super().raw(selector, start, end)
+            raise StoreError(StoreErrorKind.AWAY, self.place, "connection refused")
+        return super().query_samples(selector, start, end)
 
 
 def long_ago(samples: list[Sample], rounds: int) -> list[Sample]:
@@ -78,7 +78,9 @@ def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
     away = Small(MemoryStore.of(samples))
     reader = engine_pages.EnginePages("instance")
     missed = Fleet(
-        away, EachReplica(TIER, engine_pages.selector("vllm", 'job="vllm"'), reader, away), times(samples)[0] - 1.0
+        away,
+        ReplicaReader(TIER, engine_pages.engine_selector("vllm", 'job="vllm"'), reader, away),
+        times(samples)[0] - 1.0,
     )
     for one in (fleet, missed):
         one.go(3)
@@ -117,7 +119,7 @@ def by_a_wrong_clock(samples: list[Sample], ahead: float, since: float, until: f
 
 
 def booked(fleet: Fleet) -> float:
-    return windows.add(one.slice.window for one in fleet.closed).counters["requests_finished"]
+    return windows.sum_windows(one.slice.window for one in fleet.closed).counters["requests_finished"]
 
 
 @pytest.mark.parametrize("ahead", [3600.0, 120.0, -120.0, -7200.0])
@@ -147,15 +149,19 @@ def test_an_agent_whose_clock_is_ahead_is_missed_when_it_is_gone() -> None:
 
 def test_a_scrape_that_is_told_of_again_is_none_however_old_it_is() -> None:
     clock = AgentClock()
-    assert [clock.scraped(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [98.0, None, None]
+    assert [clock.scrape_times(t, told) for t, told in ((100.0, 98.0), (115.0, 98.0), (900.0, 98.0))] == [
+        98.0,
+        None,
+        None,
+    ]
     assert clock.behind == 0.0
 
 
 def test_scrapes_keep_their_distance_where_a_clock_is_wrong() -> None:
     clock = AgentClock()
-    told = [clock.scraped(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
+    told = [clock.scrape_times(1000.0 + 15.0 * n, 1000.0 + 15.2 * n - 600.0) for n in range(5)]
     assert told == pytest.approx([1000.0 + 15.2 * n for n in range(5)])
-    assert clock.scraped(1075.0, 1074.0) == 1074.0, "it is right again"
+    assert clock.scrape_times(1075.0, 1074.0) == 1074.0, "it is right again"
 
 
 def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> None:
@@ -166,7 +172,7 @@ def test_a_fleet_whose_clock_was_minutes_ahead_sees_again_within_two_turns() -> 
     fleet.now += 120.0
     right = api.store
     api.store = type(right).of([one for one in samples if one[2] <= fleet.now - 120.0])
-    fleet.turns.turn()
+    fleet.turns.run_cycle()
     assert TIER in fleet.turns.store_troubles
     fleet.now -= 120.0
     api.store = right
@@ -194,9 +200,9 @@ def test_what_a_store_away_for_longer_than_an_hour_left_out_is_filled_at_the_nex
         }
         held = {}
         for name, several in spans.items():
-            with Store(tmp_path / f"{name}.db") as store:
-                booked = [fill(keys, api, store, span).minutes for span in several]
-                held[name] = windows.add(one.window for one in store.minutes(TIER, 0.0, 4e9))
+            with HistoryStore(tmp_path / f"{name}.db") as store:
+                booked = [fill_history(keys, api, store, span).minutes for span in several]
+                held[name] = windows.sum_windows(one.window for one in store.minutes(TIER, 0.0, 4e9))
             assert booked[-1] > 15, "the gap is at least of ten minutes"
     assert held["with a gap"].counters["requests_finished"] == pytest.approx(
         held["whole"].counters["requests_finished"], rel=0.05

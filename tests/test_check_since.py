@@ -12,10 +12,10 @@ import yaml
 from report_samples import TIER, hour, plan
 
 from agent import cli
-from agent.history.booking import Booking
-from agent.history.store import Store
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
 from rules.plan import plan_version
-from rules.slices import place, view
+from rules.slices import bin_window, build_tier_context
 from rules.windows import MINUTE_SECONDS, Window
 
 
@@ -33,13 +33,15 @@ def configured(folder: Path, minutes: int = 120, rps: float = 6.0) -> list[str]:
     one = plan()
     found = one.tiers["t"]
     end = time.time() // MINUTE_SECONDS * MINUTE_SECONDS
-    with Store(folder / "history.db") as store:
+    with HistoryStore(folder / "history.db") as store:
         store.book(
-            Booking(
+            MinuteRecord(
                 tier="t",
                 plan_version=plan_version(found),
-                slice=place(
-                    minute(end - back * MINUTE_SECONDS, rps if back <= 10 else 3), view("t", found).curve, "all"
+                slice=bin_window(
+                    minute(end - back * MINUTE_SECONDS, rps if back <= 10 else 3),
+                    build_tier_context("t", found).curve,
+                    "all",
                 ),
             )
             for back in range(minutes, 0, -1)

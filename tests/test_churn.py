@@ -17,11 +17,11 @@ from test_fleet_turns import TIER, Away, Fleet
 from waiting import free_port
 
 from agent.assembly import Assembly, assemble
-from agent.collect.gpu_owners import Owned
-from agent.collect.gpus import Gpus
+from agent.collect.gpu_owners import GpuAssignment
+from agent.collect.gpus import GpuCollector
 from agent.config import load
-from agent.cycle import Watcher
-from agent.fleet.each import EachReplica
+from agent.cycle import Evaluator
+from agent.fleet.each import ReplicaReader
 from agent.ledger import TREND_MINUTES
 from agent.store import own_pages
 from exporters import names
@@ -53,16 +53,16 @@ def churning(folder: Path, generations: int) -> Iterator[Assembly]:
             keys = configuration([], targets=[target, dead], role="node", scrape_interval="15s")
             fresh = assemble(load(write(folder, keys)), assembly, clock=clock)
             if assembly is not None:
-                fresh.take_over(assembly, clock.now)
+                fresh.inherit_state(assembly, clock.now)
             assembly = fresh
             served[0].asked.clear()
             for _ in range(9):
                 clock.now += 15.0
-                assembly.turns.turn()
+                assembly.turns.run_cycle()
         assert assembly is not None
         for _ in range(TREND_MINUTES + 2):
             clock.now += 60.0
-            assembly.turns.turn()
+            assembly.turns.run_cycle()
         try:
             yield assembly
         finally:
@@ -82,21 +82,21 @@ def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_p
 
 def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
     """How many slices a tier has in memory after each of so many pods, one at a time, whose clocks all begin at these times."""
-    watcher, sizes = Watcher({"t": slices.view("t", None)}), []
-    watcher.see_as_sums("t", sums)
-    watcher.turn(BEGIN)
+    watcher, sizes = Evaluator({"t": slices.build_tier_context("t", None)}), []
+    watcher.set_aggregated("t", sums)
+    watcher.step(BEGIN)
     for number in range(pods):
         name, at = f"pod-{number}", times[number % len(times)]
-        first = watcher.page("t", name, snapshot(at))
-        window = watcher.page("t", name, snapshot(at + 15.0))
+        first = watcher.apply_snapshot("t", name, snapshot(at))
+        window = watcher.apply_snapshot("t", name, snapshot(at + 15.0))
         assert first is None
         assert window is not None
         if sums:
-            one = slices.place(window, None, name)
-            watcher.summed("t", (one,), (one,))
-        watcher.forget({("t", name)})
+            one = slices.bin_window(window, None, name)
+            watcher.add_aggregated_minute("t", (one,), (one,))
+        watcher.remove_replicas({("t", name)})
         if number % 1000 == 0:
-            watcher.turn(BEGIN)
+            watcher.step(BEGIN)
         held_now = watcher.minutes["t"]
         sizes.append(len(held_now.slices) + len(held_now.each or ()))
     return sizes
@@ -115,26 +115,26 @@ def test_of_clocks_that_stand_still_in_several_minutes_each_minute_is_bounded() 
 
 @pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
 def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) -> None:
-    watcher = Watcher({"t": slices.view("t", None)})
+    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
     for number in range(200):
         t = BEGIN + 15.0 * number
-        watcher.page("t", "right", snapshot(t))
-        watcher.page("t", "wrong", snapshot(t + wrong))
-        watcher.turn(t)
+        watcher.apply_snapshot("t", "right", snapshot(t))
+        watcher.apply_snapshot("t", "wrong", snapshot(t + wrong))
+        watcher.step(t)
     right = [one.window for one in watcher.minutes["t"].slices if one.replica == "right"]
     assert sum(one.expected_seconds for one in right) == 15.0 * 196
     assert sum(one.replica == "wrong" for one in watcher.minutes["t"].slices) <= 1
 
 
 def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
-    watcher = Watcher({"t": slices.view("t", None)})
+    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
     for number in range(80):
         t = BEGIN + 15.0 * number
         for pod in range(40 if number < 40 else 2):
-            watcher.page("t", f"pod-{pod}", snapshot(t))
+            watcher.apply_snapshot("t", f"pod-{pod}", snapshot(t))
         if number == 40:
-            watcher.forget({("t", f"pod-{pod}") for pod in range(2, 40)})
-        watcher.turn(t)
+            watcher.remove_replicas({("t", f"pod-{pod}") for pod in range(2, 40)})
+        watcher.step(t)
     assert sum(one.window.end <= BEGIN + 540.0 for one in watcher.minutes["t"].slices) == 9 * 40
 
 
@@ -146,9 +146,9 @@ def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone
         def close(self) -> None:
             return
 
-    gpus = Gpus(Nothing())
+    gpus = GpuCollector(Nothing())
     for number in range(3):
-        gpus.trouble(("t", f"pod-{number}"), Owned(gpus=(), missing="its GPUs are not known"), BEGIN)
+        gpus.trouble(("t", f"pod-{number}"), GpuAssignment(gpus=(), missing="its GPUs are not known"), BEGIN)
         gpus.keep({("t", f"pod-{number}")})
     assert held(gpus, "pod-0") == []
     assert held(gpus, "pod-2") != []
@@ -171,7 +171,7 @@ def of_pod(pod: str, gpu: str, begin: float, minutes: int) -> Iterator[Sample]:
 def test_role_fleet_forgets_pods_and_their_gpus() -> None:
     several = (of_pod(f"pod-{n}", f"GPU-{n}x", BEGIN + 120.0 * n, 3 if n < 9 else 80) for n in range(10))
     api = Away(MemoryStore.of(itertools.chain.from_iterable(several)))
-    fleet = Fleet(api, EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api), BEGIN)
+    fleet = Fleet(api, ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api), BEGIN)
     fleet.go(20)
     turns = fleet.turns
     assert "GPU-9x" in turns.gpus.latest

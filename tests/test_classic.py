@@ -16,7 +16,7 @@ from traffic_samples import HOUR, MONDAY, week
 
 from forecast.classic import Arima, HoltWinters, Mstl, _counted
 from forecast.naive import Method
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array, Series
 
 
@@ -29,8 +29,8 @@ def _few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
 ORDERS = Arima.ORDERS
 
 
-def past_of(values: Array) -> Past:
-    return Past(Series(start=MONDAY, bin_seconds=HOUR, values=values))
+def past_of(values: Array) -> ObservedBins:
+    return ObservedBins(Series(start=MONDAY, bin_seconds=HOUR, values=values))
 
 
 def wandering(count: int, keep: float, seed: int = 3) -> Array:
@@ -149,7 +149,7 @@ def test_warnings_are_counted_and_not_printed() -> None:
 
 
 def test_four_weeks_of_five_minutes_are_decomposed_within_two_seconds() -> None:
-    past, method = Past(week(28, 300.0)), Mstl()
+    past, method = ObservedBins(week(28, 300.0)), Mstl()
     begun = time.process_time()
     method.fit(past)
     assert time.process_time() - begun < 2.0
@@ -166,7 +166,7 @@ def test_gaps_are_no_reason_to_fail() -> None:
     series = week(14)
     holes = series.values.copy()
     holes[100:130] = np.nan
-    past = Past(replace(series, values=holes))
+    past = ObservedBins(replace(series, values=holes))
     for method in (HoltWinters(), Mstl(), Arima()):
         method.fit(past)
         assert np.isfinite(method.path(past, 24)).all()

@@ -20,17 +20,17 @@ from waiting import free_port
 
 from agent.assembly import assemble
 from agent.config import load
-from agent.cycle import Closed, Watcher
-from agent.history.booking import Booking
-from agent.history.keeping import Keeping
-from agent.history.store import Store
-from agent.history.told import Told
-from agent.ledger import Ledger
-from agent.store.answers import RawSeries
+from agent.cycle import ClosedMinute, Evaluator
+from agent.history.booking import MinuteRecord
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
+from agent.history.told import BookedMinutes
+from agent.ledger import RuntimeState
+from agent.store.answers import MatrixSeries
 from exporters import alertmanager
-from exporters.alertmanager import Settings
+from exporters.alertmanager import AlertSettings
 from rules import alert_state, episodes, slices, spans, watch, windows
-from rules.foreign_alerts import Diagnosis, ForeignAlert
+from rules.foreign_alerts import Diagnosis, ExternalAlert
 from rules.signals import Gap
 from rules.spans import Spans
 from rules.verdicts import Certainty, Status, Subject
@@ -48,17 +48,17 @@ class Life:
         self.begin()
 
     def begin(self) -> None:
-        self.watcher = Watcher({"t": slices.view("t", None)})
-        self.keeping = Keeping(lambda: Store(self.path))
+        self.watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+        self.keeping = HistoryService(lambda: HistoryStore(self.path))
 
     def turns(self, minutes: float) -> None:
         for _ in range(round(2 * minutes)):
             self.now += 30.0
-            self.watcher.page("t", "r0", snapshot(self.now))
-            self.watcher.no_page("t", "dead", self.now)
-            self._book(self.watcher.turn(self.now)[1])
+            self.watcher.apply_snapshot("t", "r0", snapshot(self.now))
+            self.watcher.apply_failed_scrape("t", "dead", self.now)
+            self._book(self.watcher.step(self.now)[1])
 
-    def _book(self, closed: tuple[Closed, ...]) -> None:
+    def _book(self, closed: tuple[ClosedMinute, ...]) -> None:
         self.keeping.turn([one for one in closed if one.kept], {}, (), (), now=self.now)
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class Life:
 
 
 @contextmanager
-def no_waiting(keeping: Keeping) -> Iterator[None]:
+def no_waiting(keeping: HistoryService) -> Iterator[None]:
     """A file that is locked is given up at once."""
     connection = keeping.store()._connection
     connection.execute("PRAGMA busy_timeout = 0")
@@ -88,7 +88,7 @@ def no_waiting(keeping: Keeping) -> Iterator[None]:
 
 def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spans]:
     """When each replica was seen, as the history has it; no second of it twice, neither in minutes, hours nor demand."""
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes(tier, 0.0, BEGIN + 10 * HOUR)
         hours = reader.bins(tier, 0.0, BEGIN + 10 * HOUR)
         demand = reader.demand(tier, 0.0, BEGIN + 10 * HOUR)
@@ -97,7 +97,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
         of_it = [one.window for one in minutes if one.replica == replica]
         # Of a minute that the clock's edge cuts less than half may be there twice.
         assert max(one.expected_seconds for one in of_it) <= 90.0
-        found[replica] = spans.added((), ((one.start, one.end) for one in of_it))
+        found[replica] = spans.add_spans((), ((one.start, one.end) for one in of_it))
         whole = sum(one.expected_seconds for one in of_it)
         assert abs(whole - sum(end - begin for begin, end in found[replica])) <= 60.0
     both = sum(one.window.expected_seconds for one in minutes)
@@ -109,7 +109,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
 
 def about(found: Spans, *expected: tuple[float, float]) -> bool:
     """Whether these are the spans, in minutes after BEGIN; an edge of told time, or a restart, may cost half a minute."""
-    joined = spans.added((), ((begin, end + 30.0) for begin, end in found))
+    joined = spans.add_spans((), ((begin, end + 30.0) for begin, end in found))
     ours = [((begin - BEGIN) / 60.0, (end - BEGIN) / 60.0 - 0.5) for begin, end in joined]
     if len(ours) != len(expected):
         return False
@@ -141,7 +141,7 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
             assembly = assemble(loaded, None, clock=clock)
             for _ in range(turns):
                 now += 30.0
-                assembly.turns.turn()
+                assembly.turns.run_cycle()
             down = assembly.turns.watcher.standings["TargetDown", Subject(tier="cpu-small", replica="dead")]
             assert down.answer.t == now
             assert assembly.turns.defects == 0
@@ -194,7 +194,7 @@ def test_a_pod_that_is_new_is_not_booked_into_a_time_that_its_tier_was_booked_in
     life = Life(tmp_path)
     life.turns(15)
     life.now -= HOUR / 2
-    life.watcher.forget({("t", "dead"), ("t", "r0")})
+    life.watcher.remove_replicas({("t", "dead"), ("t", "r0")})
     life.turns(50)
     assert about(life.kept(), (-14.5, 35.0))
 
@@ -241,7 +241,7 @@ def test_a_daemon_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> 
             now += slept
             for _ in range(10):
                 now += 30.0
-                assembly.turns.turn()
+                assembly.turns.run_cycle()
         assembly.close(now)
     found = kept_once(tmp_path / "sizewatch-data" / "history.db", "cpu-small", ("r0",))
     assert about(found["r0"], (0.5, 5.0), (185.5, 190.0))
@@ -251,23 +251,23 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
     tmp_path: Path,
 ) -> None:
     waiting = [booking(1, "r1"), booking(60, "r1")]
-    with closing(Store(tmp_path / "history.db")) as store:
+    with closing(HistoryStore(tmp_path / "history.db")) as store:
         store.book([booking(60, "r0")])
-        told = Told()
+        told = BookedMinutes()
         told.turn(waiting[0].slice.window.end + 30.0)
-        assert list(told.untold(store, waiting)) == waiting
+        assert list(told.select_new_minutes(store, waiting)) == waiting
 
 
 def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
-    watcher = Watcher({"t": slices.view("t", None)})
-    keeping = Keeping(lambda: Store(tmp_path / "h.db"))
+    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
     for number in range(400):
         t += -1.0 if number % 2 else 15.0
-        watcher.no_page("t", "r", t, Gap.SCRAPE_FAILED)
-        ended, closed = watcher.turn(t)
+        watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
+        ended, closed = watcher.step(t)
         keeping.turn([one for one in closed if one.kept], {}, ended, (), now=t)
-    with Store.open_reader(tmp_path / "h.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         seconds = sum(one.window.expected_seconds for one in reader.minutes("t", 0.0, t + HOUR))
     keeping.close()
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
@@ -279,10 +279,10 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
     ahead = [window(START + 60.0 * n, counters={"requests_finished": 1.0 + n}) for n in range(0, 60, 2)]
     late = [window(START + 60.0 * n, counters={"requests_finished": 100.0 + n}) for n in range(1, 60, 2)]
 
-    def booked(several: list[Window]) -> list[Booking]:
-        return [Booking(tier="t", plan_version="v", slice=slices.place(one, None, "r")) for one in several]
+    def booked(several: list[Window]) -> list[MinuteRecord]:
+        return [MinuteRecord(tier="t", plan_version="v", slice=slices.bin_window(one, None, "r")) for one in several]
 
-    with Store(tmp_path / "whole.db") as whole, Store(tmp_path / "parts.db") as parts:
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "parts.db") as parts:
         whole.book(booked([*ahead, *late]))
         parts.book(booked(ahead))
         assert parts.seal(START + 49 * HOUR) > 0
@@ -295,39 +295,39 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
 
 
 def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
-    keeping = Keeping(lambda: Store(tmp_path / "h.db"))
-    view = slices.view("t", None)
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
+    view = slices.build_tier_context("t", None)
     keeping.upkeep({"t": view}, {"t": "v"}, START + 30 * 24 * HOUR)
     keeping.upkeep({"t": view}, {"t": "v"}, START)
-    kept = keeping.store().kept("first-seen/t/v")
+    kept = keeping.store().read_value("first-seen/t/v")
     assert kept == str(START)
     keeping.upkeep({"t": view}, {"t": "v"}, START + 60.0)
-    assert keeping.store().kept("first-seen/t/v") == kept
+    assert keeping.store().read_value("first-seen/t/v") == kept
     keeping.close()
 
 
 def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
-    ledger, views = Ledger(), {"t": slices.view("t", None)}
+    ledger, views = RuntimeState(), {"t": slices.build_tier_context("t", None)}
 
-    def minute(number: int, replica: str) -> Closed:
+    def minute(number: int, replica: str) -> ClosedMinute:
         counters = {"requests_finished": 60.0}
         whole = window(START + 60.0 * number, counters=counters)
-        return Closed(tier="t", replica=replica, slice=slices.place(whole, None, replica))
+        return ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(whole, None, replica))
 
     for number in (*range(60, 80), *range(20)):
         for replica in ("a", "b"):
-            ledger.closed((minute(number, replica),), views, START + 60.0 * (number + 1))
+            ledger.record_minutes((minute(number, replica),), views, START + 60.0 * (number + 1))
     points = ledger.trend("t")
     assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
 
 
 def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
-    watcher = Watcher({"t": slices.view("t", None)})
+    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
     t, closed = START, []
     for number in range(60):
         t += -600.0 if number == 20 else 30.0
-        watcher.no_page("t", "r", t, Gap.SCRAPE_FAILED)
-        closed += watcher.turn(t)[1]
+        watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
+        closed += watcher.step(t)[1]
     ends = [one.slice.window.end for one in closed if one.kept]
     assert ends == sorted(set(ends))
     assert any(not one.kept for one in closed)
@@ -335,21 +335,21 @@ def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
 
 
 def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
-    view = slices.view("t", None)
-    minutes = watch.Minutes()
+    view = slices.build_tier_context("t", None)
+    minutes = watch.TierMinutes()
     for number in range(70):
-        minutes = watch.closed_minute(minutes, window(START + 60.0 * number), "r", view)
-    minutes = watch.closed_minute(minutes, window(START), "r", view)
+        minutes = watch.add_minute(minutes, window(START + 60.0 * number), "r", view)
+    minutes = watch.add_minute(minutes, window(START), "r", view)
     assert max(one.window.end for one in minutes.slices) <= START + 60.0 + watch.AHEAD_SECONDS
 
 
 def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
     fleet, api = told_by_agents(list(agent_samples("steady")))
-    fleet.turns.history = Keeping(lambda: Store(tmp_path / "h.db"))
+    fleet.turns.history = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     asked: list[tuple[float, float]] = []
     raw = api.store.raw
 
-    def noted(selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def noted(selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         asked.append((start, end))
         return raw(selector, start, end)
 
@@ -367,7 +367,7 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
     fleet.turns.stop()
     fleet.turns.history.close()
-    with Store.open_reader(tmp_path / "h.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         minutes = [one.window for one in reader.minutes("cpu-small", 0.0, fleet.now + HOUR)]
     assert len(minutes) > 2
     assert max(one.expected_seconds for one in minutes) <= 90.0
@@ -382,14 +382,14 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
         for turns in stops:
             fleet, _ = told_by_agents(samples)
             fleet.now = now
-            fleet.turns.history = Keeping(lambda: Store(path))
+            fleet.turns.history = HistoryService(lambda: HistoryStore(path))
             fleet.go(turns)
             fleet.turns.stop()
             fleet.turns.history.close()
             now = fleet.now
-        with Store.open_reader(path) as reader:
+        with HistoryStore.open_reader(path) as reader:
             minutes = reader.minutes("cpu-small", 0.0, now + HOUR)
-            return windows.add(one.window for one in minutes), now
+            return windows.sum_windows(one.window for one in minutes), now
 
     (whole, end), (restarted, _) = booked((6,)), booked((2, 2, 2))
     assert end > whole.end - HOUR
@@ -401,14 +401,14 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
 def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
     firing = answer(HOUR, Status.CRITICAL, Certainty.CERTAIN)
-    ahead = alert_state.advance({}, [firing], HOUR)
-    back = alert_state.advance(ahead, (), 60.0)
+    ahead = alert_state.step_alerts({}, [firing], HOUR)
+    back = alert_state.step_alerts(ahead, (), 60.0)
     ((key, state),) = back.items()
     assert state.since == 60.0
-    assert alert_state.advance(back, (), 75.0)[key] == state
-    over = alert_state.advance(ahead, [answer(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
-    settings = Settings(resend_seconds=60.0)
-    for states in (back, alert_state.advance(over, (), 60.0)):
+    assert alert_state.step_alerts(back, (), 75.0)[key] == state
+    over = alert_state.step_alerts(ahead, [answer(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
+    settings = AlertSettings(resend_seconds=60.0)
+    for states in (back, alert_state.step_alerts(over, (), 60.0)):
         for one in alertmanager.present(states.values(), (), 75.0, settings):
             starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
             assert starts <= ends
@@ -418,7 +418,7 @@ def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> 
 def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_once() -> None:
     subject = Subject(tier="t")
     known = Diagnosis(rule="TargetDown", subject=subject, began_at=HOUR, certain=True, sentence="it is down")
-    firing = ForeignAlert(
+    firing = ExternalAlert(
         name="HighLatency",
         labels=(),
         summary="",
@@ -429,14 +429,14 @@ def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_
         diagnosis=known,
     )
     for alert in (firing, replace(firing, ended_at=HOUR + 60.0)):
-        (one,) = alertmanager.present((), (alert,), 75.0, Settings(resend_seconds=60.0))
+        (one,) = alertmanager.present((), (alert,), 75.0, AlertSettings(resend_seconds=60.0))
         starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
         assert starts <= ends
         assert one.firing == (ends > 75.0)
 
 
 def test_nothing_ends_before_it_began() -> None:
-    standing, _ = episodes.advance(None, answer(HOUR, Status.CRITICAL))
-    _, (ended,) = episodes.advance(standing, answer(0.0, Status.OK))
+    standing, _ = episodes.step_rule_state(None, answer(HOUR, Status.CRITICAL))
+    _, (ended,) = episodes.step_rule_state(standing, answer(0.0, Status.OK))
     assert (ended.started_at, ended.ended_at) == (HOUR, HOUR)
-    assert [one.ended_at for one in episodes.end(standing, 0.0)] == [HOUR]
+    assert [one.ended_at for one in episodes.close_rule_state(standing, 0.0)] == [HOUR]

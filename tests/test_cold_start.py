@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import START
 
-from forecast.cold_start import ColdStart, Source, cold_start
-from rules.starts import ENOUGH, Start, Timing
+from forecast.cold_start import ColdStart, LeadSource, cold_start
+from rules.starts import ENOUGH, ReplicaStart, Timing
 
 
-def timed(*seconds: float) -> tuple[Start, ...]:
+def timed(*seconds: float) -> tuple[ReplicaStart, ...]:
     """Starts whose pages tell that they took so long from process start to ready."""
     return tuple(
-        Start(replica=f"r{n}", seen_at=START + n * 60, started_at=START + n * 60 - s, ready_at=START + n * 60)
+        ReplicaStart(replica=f"r{n}", seen_at=START + n * 60, started_at=START + n * 60 - s, ready_at=START + n * 60)
         for n, s in enumerate(seconds)
     )
 
 
-def by_pod(*seconds: float, process: float | None = None) -> tuple[Start, ...]:
+def by_pod(*seconds: float, process: float | None = None) -> tuple[ReplicaStart, ...]:
     """Starts whose pods took so long from their making to Ready; `process` of it by the page, where it tells."""
     return tuple(
-        Start(
+        ReplicaStart(
             replica=f"p{n}",
             seen_at=START + s,
             asked_at=START,
@@ -36,34 +36,35 @@ def by_pod(*seconds: float, process: float | None = None) -> tuple[Start, ...]:
     )
 
 
-def not_ready(*seconds: float) -> tuple[Start, ...]:
+def not_ready(*seconds: float) -> tuple[ReplicaStart, ...]:
     """Starts of pods that gave their first page then and were never seen Ready."""
-    return tuple(Start(replica=f"u{n}", seen_at=START + s, asked_at=START) for n, s in enumerate(seconds))
+    return tuple(ReplicaStart(replica=f"u{n}", seen_at=START + s, asked_at=START) for n, s in enumerate(seconds))
 
 
-def bounded(*seconds: float) -> tuple[Start, ...]:
+def bounded(*seconds: float) -> tuple[ReplicaStart, ...]:
     """Starts of which only the silence around them is known."""
     return tuple(
-        Start(replica=f"q{n}", seen_at=START + s, alive_at=START, silent_since=START + 1) for n, s in enumerate(seconds)
+        ReplicaStart(replica=f"q{n}", seen_at=START + s, alive_at=START, silent_since=START + 1)
+        for n, s in enumerate(seconds)
     )
 
 
-def by_engine(*seconds: float) -> tuple[Start, ...]:
-    return tuple(Start(replica=f"e{n}", seen_at=START, engine_seconds=s) for n, s in enumerate(seconds))
+def by_engine(*seconds: float) -> tuple[ReplicaStart, ...]:
+    return tuple(ReplicaStart(replica=f"e{n}", seen_at=START, engine_seconds=s) for n, s in enumerate(seconds))
 
 
-def of(starts: Iterable[Start], planned: float | None = None) -> ColdStart:
+def of(starts: Iterable[ReplicaStart], planned: float | None = None) -> ColdStart:
     found = cold_start(starts, planned)
     assert found is not None
     return found
 
 
-def lead(starts: Iterable[Start], planned: float | None = None) -> tuple[float, str]:
+def lead(starts: Iterable[ReplicaStart], planned: float | None = None) -> tuple[float, str]:
     found = of(starts, planned)
     return found.p95_seconds, found.source
 
 
-Kind = Callable[..., tuple[Start, ...]]
+Kind = Callable[..., tuple[ReplicaStart, ...]]
 IN_PART: tuple[Kind, ...] = (timed, bounded, by_engine, not_ready)
 
 
@@ -71,7 +72,7 @@ IN_PART: tuple[Kind, ...] = (timed, bounded, by_engine, not_ready)
 @pytest.mark.parametrize("count", [1, 19, 20, 40, 200])
 def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_they_are(kind: Kind, count: int) -> None:
     found = of(kind(*[90.0] * count), 207.0)
-    assert (found.p95_seconds, found.source, found.leading) == (207.0, Source.PLAN, None)
+    assert (found.p95_seconds, found.source, found.leading) == (207.0, LeadSource.PLAN, None)
     assert found.count == count
     assert found.sentence.endswith(
         ". None is timed from the request for the replica, so the plan's 207 s are the lead: 117 s were not timed"
@@ -83,8 +84,8 @@ def test_starts_that_were_timed_in_part_never_undercut_the_plan_however_many_the
 def test_starts_that_took_longer_than_the_plan_lengthen_the_lead_whatever_was_timed_of_them(
     kind: Kind, count: int
 ) -> None:
-    assert lead(kind(*[250.0] * count), 207.0) == (250.0, Source.PARTLY)
-    assert lead(by_pod(*[250.0] * count), 207.0) == (250.0, Source.MEASURED)
+    assert lead(kind(*[250.0] * count), 207.0) == (250.0, LeadSource.PARTLY)
+    assert lead(by_pod(*[250.0] * count), 207.0) == (250.0, LeadSource.MEASURED)
 
 
 def test_the_sentence_says_what_a_longer_start_leaves_out() -> None:
@@ -97,18 +98,18 @@ def test_the_sentence_says_what_a_longer_start_leaves_out() -> None:
 def test_twenty_starts_from_the_request_to_ready_set_the_plan_aside_and_nineteen_do_not() -> None:
     twenty = by_pod(*(float(n) for n in range(91, 111)))
     for planned in (5.0, 600.0):
-        assert lead(twenty, planned) == (109.0, Source.MEASURED)
+        assert lead(twenty, planned) == (109.0, LeadSource.MEASURED)
     assert of(twenty, 600.0).sentence == (
         "20 starts timed from the request for the pod to Ready: P50 100 s, P95 109 s. "
         "The P95 from the request to Ready is the lead; the plan has 600 s"
     )
     found = of(twenty[1:], 600.0)
-    assert (found.p95_seconds, found.source) == (600.0, Source.PLAN)
+    assert (found.p95_seconds, found.source) == (600.0, LeadSource.PLAN)
     assert found.sentence == (
         "19 starts timed from the request for the pod to Ready: P50 101 s, the slowest 110 s. "
         "The plan's 600 s are the lead until 20 starts are timed from the request to Ready"
     )
-    assert lead(twenty[1:], 105.0) == (110.0, Source.MEASURED)
+    assert lead(twenty[1:], 105.0) == (110.0, LeadSource.MEASURED)
     assert of(twenty[1:], 105.0).sentence.endswith(
         ". The slowest from the request to Ready is the lead; the plan has 105 s"
     )
@@ -123,30 +124,30 @@ def test_kinds_are_never_put_together_in_one_quantile() -> None:
     ]
     assert (found.p95_seconds, found.timing) == (300.0, Timing.POD)
     # Nor do starts timed in part help whole ones to be enough.
-    assert lead((*timed(*[90.0] * 39), *by_pod(*[100.0] * 19)), 207.0) == (207.0, Source.PLAN)
+    assert lead((*timed(*[90.0] * 39), *by_pod(*[100.0] * 19)), 207.0) == (207.0, LeadSource.PLAN)
 
 
 def test_what_a_timing_leaves_out_is_added_from_pods_that_show_it() -> None:
     pods = by_pod(210.0, 190.0, 200.0, process=60.0)
     found = of((*timed(*[90.0] * 40), *pods), 207.0)
-    assert (found.p95_seconds, found.source, found.timing) == (240.0, Source.ADDED, Timing.PROCESS)
+    assert (found.p95_seconds, found.source, found.timing) == (240.0, LeadSource.ADDED, Timing.PROCESS)
     assert found.sentence == (
         "3 starts timed from the request for the pod to Ready: P50 200 s, the slowest 210 s; "
         "40 starts timed from process start to ready: P50 90 s, P95 90 s. "
         "The lead is 240 s: these 90 s, and 150 s that they leave out, the most of 3 pods; the plan has 207 s"
     )
     assert "and 150 s that they leave out, by one pod;" in of((*timed(90.0), *pods[:1])).sentence
-    assert lead((*timed(*[90.0] * 40), *pods), 260.0) == (260.0, Source.PLAN)
+    assert lead((*timed(*[90.0] * 40), *pods), 260.0) == (260.0, LeadSource.PLAN)
     # A pod whose page does not tell its process shows no part.
-    assert lead((*timed(*[90.0] * 40), *by_pod(100.0)), 50.0) == (100.0, Source.MEASURED)
+    assert lead((*timed(*[90.0] * 40), *by_pod(100.0)), 50.0) == (100.0, LeadSource.MEASURED)
 
 
 def test_beside_twenty_whole_starts_the_others_count_by_what_they_prove() -> None:
     whole = by_pod(*[100.0] * 20, process=60.0)
-    assert lead((*whole, *timed(*[70.0] * 40)), 207.0) == (100.0, Source.MEASURED)
-    assert lead((*whole, *bounded(900.0)), 207.0) == (100.0, Source.MEASURED)
+    assert lead((*whole, *timed(*[70.0] * 40)), 207.0) == (100.0, LeadSource.MEASURED)
+    assert lead((*whole, *bounded(900.0)), 207.0) == (100.0, LeadSource.MEASURED)
     for longer in (timed(250.0), not_ready(250.0), by_engine(250.0)):
-        assert lead((*whole, *longer), 207.0) == (250.0, Source.PARTLY)
+        assert lead((*whole, *longer), 207.0) == (250.0, LeadSource.PARTLY)
 
 
 def test_one_start_is_said_to_be_one() -> None:
@@ -166,7 +167,7 @@ def test_with_fewer_than_twenty_the_quantile_is_the_slowest_and_is_said_to_be() 
 
 def test_without_any_start_the_plan_is_the_lead_and_without_a_plan_nothing_is() -> None:
     found = of((), 120.0)
-    assert (found.p95_seconds, found.source, found.known) == (120.0, Source.PLAN, ())
+    assert (found.p95_seconds, found.source, found.known) == (120.0, LeadSource.PLAN, ())
     assert found.sentence == "no start was seen yet: the plan's 120 s are the lead"
     assert cold_start((), None) is None
 

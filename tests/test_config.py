@@ -13,7 +13,7 @@ from agent.collect import scrapers
 from agent.collect.target_options import TargetOptions
 from agent.config import Config, find, load, parse_config
 from agent.config_files import load_plan, read_document
-from agent.errors import BadConfig, BadPlan
+from agent.errors import ConfigError, PlanError
 
 TESTS = Path(__file__).parent
 SECRET = "hunter2"
@@ -32,13 +32,13 @@ def config(**keys: Any) -> Config:
 
 
 def problems(data: object, **options: Any) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_config(data, **{"environment": {}, **options})
     return caught.value.problems
 
 
 def file_problems(path: Path) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         load(path, environment={})
     return caught.value.problems
 
@@ -224,7 +224,7 @@ def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None
     assert str(plain.history_path) == "sizewatch-data/history.db"
     assert plain.web.address == ("127.0.0.1", 9095)
     assert plain.gpus.source == "nvml"
-    assert plain.watched() == (
+    assert plain.list_targets() == (
         scrapers.Target(
             tier="cpu-small",
             replica="127.0.0.1:8000",
@@ -255,7 +255,7 @@ def test_every_key_of_a_target_reaches_the_collector() -> None:
         },
         "max_page_bytes": 2048,
     }
-    (watched,) = parse_config({"targets": [keys]}).watched()
+    (watched,) = parse_config({"targets": [keys]}).list_targets()
     assert watched == scrapers.Target(
         tier="t",
         replica="r",
@@ -368,12 +368,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_plan_has_lines_too(tmp_path: Path) -> None:
     path = written(tmp_path, "schema: 1\ntiers:\n  'my tier':\n    model: m\n  b: {model: 3}\n", "plan.yaml")
-    with pytest.raises(BadPlan) as caught:
+    with pytest.raises(PlanError) as caught:
         load_plan(path)
     assert f"{path}:5: tiers.b.model: must be text, not 3" in caught.value.problems
     assert f'{path}:3: tiers["my tier"].engine: is missing' in caught.value.problems
     twice = written(tmp_path, "schema: 1\nschema: 1\ntiers: {}\n", "twice.yaml")
-    with pytest.raises(BadPlan) as caught:
+    with pytest.raises(PlanError) as caught:
         load_plan(twice)
     assert caught.value.problems == (
         f"{twice}:2: schema: is given twice, first in line 1",
@@ -396,7 +396,9 @@ def test_a_file_that_repeats_itself_by_reference_is_read_once_or_where_it_says_b
 def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find("other.yaml") == Path("other.yaml")
-    with pytest.raises(BadConfig, match=r"neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c"):
+    with pytest.raises(
+        ConfigError, match=r"neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c"
+    ):
         find(None)
     written(tmp_path, "")
     assert find(None) == Path("sizewatch.yaml")
@@ -562,7 +564,7 @@ def test_whatever_stands_anywhere_is_either_used_or_refused_with_its_path(
     found: tuple[str, ...] = ()
     try:
         parse_config(holder["root"], environment={}, plan=CPU_SMALL)
-    except BadConfig as bad:
+    except ConfigError as bad:
         found = bad.problems
     assert all(": " in problem for problem in found)
     "\n".join(found).encode()

@@ -14,9 +14,9 @@ from agent.config import config_schema, load, parse_config
 from agent.config_calendar import COUNTRIES
 from agent.config_files import load_plan
 from agent.config_findings import weaknesses
-from agent.config_keys import Config, Forecast
-from agent.errors import BadConfig
-from agent.forecasting.known import known_events, sundays
+from agent.config_keys import Config, ForecastConfig
+from agent.errors import ConfigError
+from agent.forecasting.known import list_calendar_events, sundays
 from forecast.events import recurrence
 
 TESTS = Path(__file__).parent
@@ -30,14 +30,14 @@ def config(**keys: Any) -> Config:
 
 
 def problems(**keys: Any) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         config(**keys)
     return caught.value.problems
 
 
 def test_without_a_word_of_it_there_is_a_forecast_by_utc_in_bins_of_five_minutes() -> None:
     found = parse_config({}, environment={}).forecast
-    assert found == Forecast()
+    assert found == ForecastConfig()
     assert (found.enabled, found.zone, found.country, found.events) == (True, "UTC", None, ())
     assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (300.0, None, None)
     assert found.late_request_cost == {}
@@ -57,7 +57,7 @@ def test_everything_that_may_be_said_is_taken_as_it_was_said() -> None:
     assert (found.enabled, found.zone, found.country) == (False, "Europe/Berlin", "DE-BY")
     assert (found.bin_seconds, found.quantile, found.scale_down_hold_seconds) == (900.0, 0.95, 0.0)
     assert found.late_request_cost == {"cpu-small": 0.02}
-    once, monthly = known_events(found)
+    once, monthly = list_calendar_events(found)
     assert (once.start, once.duration, once.factor, once.recurrence) == (
         datetime(2026, 11, 27),
         timedelta(days=1),
@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected
     ],
 )
 def test_rules_that_are_taken_are_rules_to_the_forecast(rule: str) -> None:
-    (one,) = known_events(config(events=[{**SALE, "recurrence": rule}]).forecast)
+    (one,) = list_calendar_events(config(events=[{**SALE, "recurrence": rule}]).forecast)
     assert recurrence(one).after(datetime(2026, 11, 27)) is not None
 
 
@@ -214,14 +214,14 @@ def test_every_country_with_known_holidays_may_be_named() -> None:
 
 def test_the_days_like_sundays_are_the_countrys_holidays_by_the_zones_clock() -> None:
     christmas_eve = datetime(2026, 12, 24, 22, tzinfo=UTC).timestamp()
-    german = Forecast(zone="Europe/Berlin", country="DE")
+    german = ForecastConfig(zone="Europe/Berlin", country="DE")
     assert set(sundays(german, christmas_eve, 3600.0, 25)) == {date(2026, 12, 25)}
-    assert sundays(Forecast(zone="Europe/Berlin"), christmas_eve, 3600.0, 25) == {}
+    assert sundays(ForecastConfig(zone="Europe/Berlin"), christmas_eve, 3600.0, 25) == {}
 
 
 def test_a_part_of_a_country_that_is_none_is_told_with_its_path() -> None:
     with pytest.raises(
-        BadConfig, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
+        ConfigError, match=r"^forecast\.country: DE has no part 'XX' with holidays of its own; known: BB, BE"
     ):
         sundays(config(country="DE-XX").forecast, 0.0, 3600.0, 1)
 
@@ -237,7 +237,7 @@ def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:
     assert (first.start, first.factor) == (datetime(2026, 11, 27), 3.0)
     assert (second.start, second.duration_seconds) == (datetime(2026, 11, 2, 9), 5400.0)
     path.write_text("forecast:\n  events:\n    - {name: sale, start: 2026-11-27, duration: 1d}\n")
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         load(path, environment={})
     assert caught.value.problems == (f"{path}:3: forecast.events[0].factor: is missing",)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.config import parse_config
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 KNOWN = Path(__file__).parent / "history_formats" / "config-keys.txt"
@@ -40,6 +40,6 @@ def test_no_key_that_a_version_knew_is_gone() -> None:
     ],
 )
 def test_a_key_of_another_version_is_refused_by_its_name(tmp_path: Path, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadConfig) as refused:
+    with pytest.raises(ConfigError) as refused:
         parse_config({"targets": [], **given}, folder=tmp_path, plan=None)
     assert told in str(refused.value)

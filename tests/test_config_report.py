@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from agent.config import parse_config
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 SECRET = "json://user:CANARY@example.com"
 
 
 def problems(report: Any, **keys: Any) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as bad:
+    with pytest.raises(ConfigError) as bad:
         parse_config({"report": report, **keys})
     assert "CANARY" not in str(bad.value)
     return bad.value.problems

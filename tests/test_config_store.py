@@ -7,7 +7,7 @@ import pytest
 
 from agent.config import parse_config
 from agent.config_findings import weaknesses
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.store.api import StoreOptions
 
 URL = "http://127.0.0.1:9090"
@@ -20,7 +20,7 @@ def store_options(store: dict[str, Any], folder: Path = Path("/etc")) -> StoreOp
 
 
 def problems(**store: Any) -> tuple[str, ...]:
-    with pytest.raises(BadConfig) as raised:
+    with pytest.raises(ConfigError) as raised:
         parse_config({"role": "fleet", "store": {"url": URL, **store}})
     return raised.value.problems
 

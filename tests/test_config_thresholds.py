@@ -9,13 +9,13 @@ import pytest
 from agent.config_thresholds import wrong_thresholds
 from rules import watch, watch_long
 from rules.rule import Rule
-from rules.slices import TierView
+from rules.slices import TierContext
 
 ODD = (0.0, 1e-9, 0.5, 1.0, 3.0, 1e9)
 WORKLOAD = {"prompt_tokens": {"p50": 80, "p95": 120, "p99": 128}, "generation_tokens": {"p50": 44, "p99": 64}}
 
 
-def limited(rule: Rule, threshold: str, value: float) -> TierView:
+def limited(rule: Rule, threshold: str, value: float) -> TierContext:
     return days_samples.view(workload=WORKLOAD, limits={rule.name: {threshold: value}})
 
 

@@ -14,14 +14,14 @@ from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
 from rules.engines.registry import ENGINES
-from rules.engines.table import Engine, Ignored, Marker
+from rules.engines.table import EngineTable, IgnoredFamily, Marker
 from rules.engines.vllm_v1 import VLLM_V1
 from rules.families import BY_NAME, stem
 
 SHARED = Path(__file__).parents[2] / "shared" / "pages"
 
 
-def engine_of(page: Path) -> Engine | None:
+def engine_of(page: Path) -> EngineTable | None:
     """Whose page it is; None for a GPU exporter's."""
     reader = PageReader()
     try:
@@ -31,7 +31,7 @@ def engine_of(page: Path) -> Engine | None:
     return reader.engine
 
 
-def engine_pages(folder: Path) -> list[tuple[Path, Engine]]:
+def engine_pages(folder: Path) -> list[tuple[Path, EngineTable]]:
     found = [(p, engine_of(p)) for p in sorted(folder.rglob("*.*")) if p.name.endswith((".prom", ".openmetrics.txt"))]
     return [(page, engine) for page, engine in found if engine is not None]
 
@@ -45,7 +45,7 @@ MOONCAKE = {
 """No page has this connector; its names and types are those of the wheel of 0.33.0."""
 
 
-def families(page: Path, engine: Engine = VLLM_V1) -> dict[str, str]:
+def families(page: Path, engine: EngineTable = VLLM_V1) -> dict[str, str]:
     reader = PageReader(engine.name)
     reader.read(page.read_bytes(), START)
     return dict(reader.families)
@@ -56,7 +56,7 @@ def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
 
 
 @pytest.mark.parametrize(("page", "engine"), PAIRS, ids=lambda one: one.name)
-def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path, engine: Engine) -> None:
+def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path, engine: EngineTable) -> None:
     for use in explain_families(engine, families(page, engine)):
         assert use.use is not Use.UNKNOWN, use
         assert use.text
@@ -162,7 +162,9 @@ def test_a_name_without_a_type_is_taken_at_its_word() -> None:
 
 
 def test_the_longest_prefix_gives_the_reason() -> None:
-    engine = replace(VLLM_V1, ignored=(Ignored(prefix="vllm_x_", why="far"), Ignored(prefix="vllm_x_y", why="near")))
+    engine = replace(
+        VLLM_V1, ignored=(IgnoredFamily(prefix="vllm_x_", why="far"), IgnoredFamily(prefix="vllm_x_y", why="near"))
+    )
     uses = explain_families(engine, {"vllm:x_y_total": "counter", "vllm:x_z": "gauge", "vllm:x": "gauge"})
     assert [use.text for use in uses] == ["near", "far", "not in the table"]
 
@@ -286,6 +288,6 @@ def test_two_digits_are_more_than_one() -> None:
 
 
 @pytest.mark.parametrize("engine", [one for one in ENGINES if one.scanned], ids=lambda one: one.label)
-def test_every_marker_and_row_names_scanned_releases(engine: Engine) -> None:
+def test_every_marker_and_row_names_scanned_releases(engine: EngineTable) -> None:
     for one in (*engine.markers, *engine.rows):
         assert {one.since, one.until} <= {*engine.scanned, ""}, one

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from agent.forecasting.csv_series import BadTrace, Trace, read_trace
-from agent.forecasting.times import Form
+from agent.forecasting.csv_series import Trace, TraceError, read_trace
+from agent.forecasting.times import TimestampForm
 from forecast.series import Array
 
 NAN = math.nan
@@ -40,7 +40,7 @@ def trace(folder: Path, *lines: str, header: str = "timestamp,requests", zone: s
 
 
 def wrong(path: Path, zone: str = "UTC", bin_seconds: float | None = None) -> str:
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         read_trace(path, zone=zone, bin_seconds=bin_seconds)
     said = str(caught.value)
     assert said.startswith(str(path)), "the file is named"
@@ -393,4 +393,4 @@ def test_real_traces_are_read_as_they_are(name: str) -> None:
     total = sum(float(one["requests"]) for one in rows if one["requests"])
     assert np.nansum(found.requests.values) == pytest.approx(total)
     assert found.times.text(found.requests.start) == rows[0]["timestamp"]
-    assert found.times.form in (Form.SECONDS, Form.UTC)
+    assert found.times.form in (TimestampForm.SECONDS, TimestampForm.UTC)

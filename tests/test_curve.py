@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rules.curve import Curve, operating_point
-from rules.envelope import METRICS, between, metric_value
+from rules.envelope import METRICS, interpolate, metric_value
 from rules.plan import Slo, TierPlan, parse_plan
 
 PLANS = Path(__file__).parent / "plans"
@@ -274,7 +274,7 @@ def test_what_was_not_measured_is_not_expected() -> None:
 def test_the_value_at_the_operating_point_is_read_from_the_curve() -> None:
     point = GUIDE.usable(tier_of("guide-h100").slo)
     assert point is not None
-    assert GUIDE.at("output_tokens_per_second", point) == pytest.approx(2760)
+    assert GUIDE.value_at("output_tokens_per_second", point) == pytest.approx(2760)
 
 
 def test_the_evidence_of_a_curve_is_its_thinnest_point() -> None:
@@ -360,4 +360,4 @@ def test_the_operating_point_is_the_last_load_within_the_slo(points: list[dict[s
 
 @given(ends=st.tuples(SECONDS, SECONDS), share=st.floats(0, 1), log=st.booleans())
 def test_interpolation_stays_between_its_ends(ends: tuple[float, float], share: float, log: bool) -> None:
-    assert min(ends) <= between(*ends, share, log=log) <= max(ends)
+    assert min(ends) <= interpolate(*ends, share, log=log) <= max(ends)

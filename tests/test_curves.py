@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.benchmarks.curve_remarks import lost, remarks_of
-from agent.benchmarks.curves import Imported, curve_of, pooled, rounded, with_telemetry
+from agent.benchmarks.curve_remarks import missing_fields, remarks_of
+from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import Lengths, Measured
-from agent.errors import BadBenchmark
-from exporters.plan_yaml import Layout, curve_lines, number, scalar
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
+from exporters.plan_yaml import YamlIndentation, curve_lines, number, scalar
 from rules.curve import Curve
 from rules.plan import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
 
@@ -32,22 +32,22 @@ LATENCIES = {
 
 def load(
     source: str, rate: float | None = 4.0, loop: Any = "open", model: str = "m", remarks: Any = (), **more: Any
-) -> Measured:
+) -> BenchmarkMeasurement:
     """An open-loop load at a rate, or a closed one where `concurrency` is given."""
     point = {"completed_rps": rate or 1.0, "requested_rps": rate, "requests": 400, **LATENCIES, **more}
-    return Measured(
+    return BenchmarkMeasurement(
         source=source,
         tool="vllm-bench",
         loop=loop,
         point=Point.model_validate(point),
         model=model,
-        prompt_tokens=Lengths(mean=100),
-        generation_tokens=Lengths(mean=50),
+        prompt_tokens=LengthQuantiles(mean=100),
+        generation_tokens=LengthQuantiles(mean=50),
         remarks=remarks,
     )
 
 
-def closed(source: str, clients: float, rps: float, **more: Any) -> Measured:
+def closed(source: str, clients: float, rps: float, **more: Any) -> BenchmarkMeasurement:
     return load(source, None, "closed", concurrency=clients, completed_rps=rps, **more)
 
 
@@ -69,7 +69,7 @@ def line(curve: BenchmarkCurve) -> Curve:
     return found
 
 
-def texts(imported: Imported, *parts: Any, **more: Any) -> str:
+def texts(imported: ImportedCurve, *parts: Any, **more: Any) -> str:
     return "\n".join(remark.text for remark in remarks_of(imported, *parts, **more))
 
 
@@ -80,7 +80,7 @@ class Found:
     remarks: tuple[str, ...] = ()
 
 
-def swept(folder: str, pattern: str = "bench_c*.json") -> Imported:
+def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
     return curve_of([one for file in sorted((BENCH / folder).glob(pattern)) for one in read_results(file)])
 
 
@@ -149,7 +149,7 @@ def test_a_file_of_several_loads_is_one_source() -> None:
 
 
 def test_open_and_closed_loops_are_no_curve() -> None:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         curve_of([load("open.json"), closed("closed.json", 4, 3.0)])
     assert str(caught.value) == (
         "open.json: is an open loop (arrivals at a rate), closed.json a closed one (a fixed number of clients): "
@@ -158,18 +158,18 @@ def test_open_and_closed_loops_are_no_curve() -> None:
 
 
 def test_several_models_are_no_curve() -> None:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         curve_of([load("a"), load("b", 5.0, model=""), load("c", 6.0, model="other")])
     assert str(caught.value) == "a: measured m, c other: a curve is of one model"
 
 
 def test_nothing_is_no_curve() -> None:
-    with pytest.raises(BadBenchmark, match="hold no measured load"):
+    with pytest.raises(BenchmarkError, match="hold no measured load"):
         curve_of([])
 
 
 def test_a_file_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         curve_of([load("a", ttft_p50_seconds=0.6)])
     assert "a: contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds (0.6)" in str(caught.value)
 
@@ -211,10 +211,10 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
     )
     point = found.curve.points[0]
     assert point.requests == 500
-    assert point.completed_rps == rounded(500 / 120)
-    assert point.ttft_p50_seconds == rounded((400 * 0.1 + 100 * 0.2) / 500)
+    assert point.completed_rps == round_significant(500 / 120)
+    assert point.ttft_p50_seconds == round_significant((400 * 0.1 + 100 * 0.2) / 500)
     assert point.ttft_p99_seconds == 0.9
-    assert point.output_tokens_per_second == rounded((100 * 200 + 20 * 260) / 120)
+    assert point.output_tokens_per_second == round_significant((100 * 200 + 20 * 260) / 120)
     assert point.prompt_tokens_mean == 800
     assert point.generation_tokens_mean == pytest.approx((100 * 200 + 20 * 260) / 500, rel=1e-3)
     assert len(line(found.curve).points) == 2
@@ -224,14 +224,14 @@ def test_repeated_runs_of_a_load_are_one_point_that_a_plan_takes() -> None:
 
 def test_a_run_that_the_generator_limited_says_nothing_beside_one_that_it_did_not() -> None:
     sure, limited = load("a").point, load("b", completed_rps=3.0, censored=True).point
-    assert pooled([sure, limited]) == sure
-    assert pooled([limited, limited]).censored
+    assert pool_points([sure, limited]) == sure
+    assert pool_points([limited, limited]).censored
 
 
 def test_what_one_of_the_runs_lacks_is_not_known_of_them_together() -> None:
-    both = pooled([load("a").point, load("b", itl_p99_seconds=None).point])
+    both = pool_points([load("a").point, load("b", itl_p99_seconds=None).point])
     assert both.itl_p99_seconds is None
-    assert pooled([load("a").point, load("b", requests=None).point]).requests is None
+    assert pool_points([load("a").point, load("b", requests=None).point]).requests is None
 
 
 @given(
@@ -246,7 +246,7 @@ def test_pooled_runs_lie_between_the_runs(runs: list[tuple[float, float, float, 
         Point(completed_rps=rps, requests=n, ttft_p50_seconds=p50, ttft_p99_seconds=p50 * tail)
         for p50, tail, rps, n in runs
     ]
-    one = pooled(points)
+    one = pool_points(points)
     for name in ("completed_rps", "ttft_p50_seconds", "ttft_p99_seconds"):
         values = [getattr(point, name) for point in points]
         assert min(values) <= getattr(one, name) <= max(values)
@@ -305,7 +305,7 @@ def test_latencies_that_no_file_tells_are_named() -> None:
 
 
 def test_loads_with_other_lengths_are_said_to_be_other_traffic() -> None:
-    short = replace(load("b", 5.0), prompt_tokens=Lengths(mean=40))
+    short = replace(load("b", 5.0), prompt_tokens=LengthQuantiles(mean=40))
     assert "prompt tokens a request differ between loads, from 40 (b) to 100 (a)" in texts(curve_of([load("a"), short]))
     assert "differ between loads" not in texts(curve_of([load("a"), load("b", 5.0)]))
 
@@ -336,14 +336,14 @@ def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
 
 def test_what_the_replaced_curve_gave_and_the_new_one_does_not_is_named() -> None:
     before = {"points": [{"completed_rps": 1, "gpu_utilization": 0.4, "kv_utilization": None}, "odd"]}
-    assert lost(before, curve_of([load("a")]).curve.points) == ("gpu_utilization",)
-    assert lost({"points": None}, curve_of([load("a")]).curve.points) == ()
+    assert missing_fields(before, curve_of([load("a")]).curve.points) == ("gpu_utilization",)
+    assert missing_fields({"points": None}, curve_of([load("a")]).curve.points) == ()
 
 
 def test_telemetry_fills_what_the_file_does_not_tell_and_contradicts_nothing() -> None:
     seen = {"prefix_hit_ratio": 0.7, "speculative_acceptance": 0.5}
     loads = [load("a", speculative_acceptance=0.6), load("b", 5.0, speculative_acceptance=0.501)]
-    (one, other), kind = with_telemetry(loads, [Found(seen, None, ("kv_utilization: why",)), Found(seen)])
+    (one, other), kind = add_telemetry(loads, [Found(seen, None, ("kv_utilization: why",)), Found(seen)])
     assert (one.point.prefix_hit_ratio, one.point.speculative_acceptance) == (0.7, 0.6)
     assert one.remarks == (
         "kv_utilization: why",
@@ -354,7 +354,7 @@ def test_telemetry_fills_what_the_file_does_not_tell_and_contradicts_nothing() -
 
 def test_one_curve_carries_one_kind_of_gpu_utilization() -> None:
     found = [Found(), Found({"gpu_utilization": 0.5}, "sm_active"), Found({"gpu_utilization": 0.9}, "nvml_gpu")]
-    loads, kind = with_telemetry([load("a"), load("b", 5.0), load("c", 6.0)], found)
+    loads, kind = add_telemetry([load("a"), load("b", 5.0), load("c", 6.0)], found)
     assert kind == "sm_active"
     assert [one.point.gpu_utilization for one in loads] == [None, 0.5, None]
     assert "as nvml_gpu here and as sm_active at another load" in loads[2].remarks[0]
@@ -367,8 +367,8 @@ def test_the_kind_of_gpu_utilization_is_written_only_where_a_point_has_one() -> 
     assert known.gpu_utilization_kind == "sm_active"
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(margin=4, step=4, lists_indented=False)])
-def test_a_written_curve_reads_back_as_it_was(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [YamlIndentation(), YamlIndentation(margin=4, step=4, lists_indented=False)])
+def test_a_written_curve_reads_back_as_it_was(layout: YamlIndentation) -> None:
     curve = swept("vllm-cpu").curve
     lines = curve_lines(curve, layout, head=["two\nlines # and \x07 a bell"], notes=[["first"], [], ["third: {x}"]])
     text = " " * layout.margin + "\n".join(lines)

@@ -4,10 +4,10 @@ from typing import Any
 from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from rules.alert_state import Phase
-from rules.episodes import Ended, Episode, UnknownSpan
-from rules.projections import Demand, Projection
+from rules.episodes import ClosedSpan, Finding, UnknownSpan
+from rules.projections import ForecastPoint, Projection
 from rules.signals import Gap
 from rules.snapshots import Snapshot
 from rules.verdicts import Status, Subject, Unknown, Verdict
@@ -29,45 +29,45 @@ def at(seconds: float, rps: float = 3.0, slow: float = 0.0, **more: Any) -> Snap
     )
 
 
-def watched(watcher: Watcher, *, start: int = 0, end: int = 600, names: str = "a", **more: Any) -> list[Ended]:
+def watched(watcher: Evaluator, *, start: int = 0, end: int = 600, names: str = "a", **more: Any) -> list[ClosedSpan]:
     """Turns every 15 s in [start, end] with good pages; what ended."""
-    ended: list[Ended] = []
+    ended: list[ClosedSpan] = []
     for seconds in range(start, end + 1, 15):
         for name in names:
-            watcher.page("t", name, at(seconds, **more))
-        ended.extend(watcher.turn(START + seconds)[0])
+            watcher.apply_snapshot("t", name, at(seconds, **more))
+        ended.extend(watcher.step(START + seconds)[0])
     return ended
 
 
-def standing(watcher: Watcher, rule: str, subject: Subject = TIER) -> Verdict:
+def standing(watcher: Evaluator, rule: str, subject: Subject = TIER) -> Verdict:
     answer = watcher.standings[rule, subject].answer
     assert isinstance(answer, Verdict), answer
     return answer
 
 
 def test_a_minute_is_closed_when_the_next_begins_and_told_once() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     told = []
     for seconds in range(0, 200, 15):
-        watcher.page("t", "a", at(seconds))
-        told.append(len(watcher.turn(START + seconds)[1]))
+        watcher.apply_snapshot("t", "a", at(seconds))
+        told.append(len(watcher.step(START + seconds)[1]))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
     closed = watcher.minutes["t"].slices
     assert [s.window.start - START for s in closed] == [0, 60, 120]
 
 
 def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     for seconds in range(0, 76, 15):
-        watcher.page("t", "a", at(seconds, rps=7.0))
-    (closed,) = watcher.turn(START + 75)[1]
+        watcher.apply_snapshot("t", "a", at(seconds, rps=7.0))
+    (closed,) = watcher.step(START + 75)[1]
     assert (closed.tier, closed.replica) == ("t", "a")
     assert closed.slice is watcher.minutes["t"].slices[-1]
     assert closed.slice.beyond
 
 
 def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=45)
     of_scrapes = {"KvCacheCascade", "TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
     assert {rule for rule, _ in watcher.standings} == of_scrapes
@@ -80,10 +80,10 @@ def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> Non
 
 
 def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     began = watched(watcher, slow=0.1)
     assert standing(watcher, "TtftDivergence").status is Status.WARNING
-    assert not [e for e in began if isinstance(e, Episode)]
+    assert not [e for e in began if isinstance(e, Finding)]
     alert = next(a for k, a in watcher.alerts.items() if k.rule == "TtftDivergence")
     assert (alert.phase, alert.since) == (Phase.FIRING, START + 195)
     slow_ones = round(600 * 3 * 0.1)
@@ -91,9 +91,11 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
         n = seconds * 3
         latencies = cumulative([0.4] * slow_ones + [0.08] * (n - slow_ones), EDGES)
         page = at(seconds)
-        watcher.page("t", "a", replace(page, histograms={"ttft_seconds": latencies, "tpot_seconds": latencies}))
-        began.extend(watcher.turn(START + seconds)[0])
-    (episode,) = [e for e in began if isinstance(e, Episode) and e.rule == "TtftDivergence"]
+        watcher.apply_snapshot(
+            "t", "a", replace(page, histograms={"ttft_seconds": latencies, "tpot_seconds": latencies})
+        )
+        began.extend(watcher.step(START + seconds)[0])
+    (episode,) = [e for e in began if isinstance(e, Finding) and e.rule == "TtftDivergence"]
     assert episode.started_at == START + 195
     assert episode.ended_at is not None
     assert START + 600 < episode.ended_at < START + 1000
@@ -101,14 +103,14 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
 
 
 def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=60)
     for seconds in (75, 90, 105):
-        assert watcher.no_page("t", "a", START + seconds, trouble="refused") is not None
-        watcher.turn(START + seconds)
+        assert watcher.apply_failed_scrape("t", "a", START + seconds, trouble="refused") is not None
+        watcher.step(START + seconds)
     assert standing(watcher, "TargetDown", A).sentence == "No usable metrics page in the last 3 scrapes (45 s): refused"
     ended = watched(watcher, start=120, end=135)
-    assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Episode)] == [
+    assert [(e.rule, e.started_at, e.ended_at) for e in ended if isinstance(e, Finding)] == [
         ("TargetDown", START + 105, START + 120),
         ("TierDown", START + 105, START + 120),
     ]
@@ -117,7 +119,7 @@ def test_a_target_that_is_down_is_told_and_its_return_too() -> None:
 
 
 def test_a_tier_without_a_plan_is_watched_without_one() -> None:
-    watcher = Watcher({})
+    watcher = Evaluator({})
     watched(watcher, end=300)
     assert watcher.view("t").plan is None
     assert standing(watcher, "KvEviction").status is Status.OK
@@ -125,17 +127,17 @@ def test_a_tier_without_a_plan_is_watched_without_one() -> None:
 
 
 def test_tiers_are_judged_apart() -> None:
-    watcher = Watcher({"t": view(), "u": replace(view(), tier="u")})
+    watcher = Evaluator({"t": view(), "u": replace(view(), tier="u")})
     for seconds in range(0, 300, 15):
-        watcher.page("t", "a", at(seconds, slow=0.1))
-        watcher.page("u", "a", at(seconds))
-        watcher.turn(START + seconds)
+        watcher.apply_snapshot("t", "a", at(seconds, slow=0.1))
+        watcher.apply_snapshot("u", "a", at(seconds))
+        watcher.step(START + seconds)
     assert standing(watcher, "TtftDivergence").status is Status.WARNING
     assert standing(watcher, "TtftDivergence", Subject(tier="u")).status is Status.OK
 
 
 def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=90, names="ab")
     closed = watcher.flush()
     assert [(c.replica, c.slice.window.start - START, c.slice.window.end - START) for c in closed] == [
@@ -145,7 +147,7 @@ def test_an_orderly_stop_hands_over_the_open_minutes() -> None:
 
 
 def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watcher.gpu_problem("t", "a", "GPU-1 has not been read for 150 s")
     watched(watcher, end=30)
     assert standing(watcher, "TelemetryStale", A).sentence == "GPU-1 has not been read for 150 s"
@@ -155,10 +157,10 @@ def test_what_is_wrong_with_the_gpus_is_kept_until_it_is_not() -> None:
 
 
 def test_another_configuration_goes_on_where_the_last_one_was() -> None:
-    before = Watcher({"t": view()})
+    before = Evaluator({"t": view()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = Watcher({"t": view(requests=100)})
-    after.take_over(before, {("t", "a"), ("t", "b")})
+    after = Evaluator({"t": view(requests=100)})
+    after.inherit_state(before, {("t", "a"), ("t", "b")})
     watched(after, start=315, end=375, names="ab", slow=0.1)
     episode = after.standings["TtftDivergence", TIER].episode
     assert episode is not None
@@ -169,78 +171,78 @@ def test_another_configuration_goes_on_where_the_last_one_was() -> None:
 
 def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
     """A new version of the engine is rolled out: the tier has been as slow as it is since before."""
-    before = Watcher({"t": view()})
+    before = Evaluator({"t": view()})
     watched(before, end=300, names="ab", slow=0.1)
-    after = Watcher({"t": view()})
-    after.take_over(before, {("t", "c"), ("t", "d")})
+    after = Evaluator({"t": view()})
+    after.inherit_state(before, {("t", "c"), ("t", "d")})
     assert after.replicas == {}
     ended = watched(after, start=315, end=375, names="cd", slow=0.1)
-    assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Episode)] == []
+    assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
     episode = after.standings["TtftDivergence", TIER].episode
     assert episode is not None
     assert episode.started_at == START + 195
 
 
 def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None:
-    before = Watcher({"t": view()})
+    before = Evaluator({"t": view()})
     watched(before, end=60, names="ab")
     for seconds in (75, 90, 105):
-        before.no_page("t", "b", START + seconds)
-        before.page("t", "a", at(seconds))
-        before.turn(START + seconds)
+        before.apply_failed_scrape("t", "b", START + seconds)
+        before.apply_snapshot("t", "a", at(seconds))
+        before.step(START + seconds)
     gone = Subject(tier="t", replica="b")
-    after = Watcher({"t": view()})
-    after.take_over(before, {("t", "a")})
+    after = Evaluator({"t": view()})
+    after.inherit_state(before, {("t", "a")})
     assert ("t", "b") not in after.replicas
-    after.page("t", "a", at(120))
-    ended, _ = after.turn(START + 120)
+    after.apply_snapshot("t", "a", at(120))
+    ended, _ = after.step(START + 120)
     assert {(e.rule, type(e)) for e in ended if e.subject == gone} == {
-        ("TargetDown", Episode),
+        ("TargetDown", Finding),
         ("KvCacheCascade", UnknownSpan),
         ("TelemetryStale", UnknownSpan),
     }
     assert {e.ended_at for e in ended if e.subject == gone} == {START + 120}
     (alert,) = [a for k, a in after.alerts.items() if k.subject == gone]
     assert (alert.phase, alert.resolved_at) == (Phase.RESOLVED, START + 120)
-    assert after.turn(START + 135)[0] == ()
+    assert after.step(START + 135)[0] == ()
     assert not [subject for _, subject in after.standings if subject == gone]
 
 
 def projection(made_at: float, bins: int = 3) -> Projection:
     """A forecast by bins of five minutes for a lead of three, which was right 95 times of 100."""
-    points = tuple(Demand(t=made_at + 300.0 * n, q50=1.0, q95=2.0, q99=3.0) for n in range(bins))
+    points = tuple(ForecastPoint(t=made_at + 300.0 * n, q50=1.0, q95=2.0, q99=3.0) for n in range(bins))
     return Projection(
         tier="t", made_at=made_at, horizon_seconds=180.0, points=points, method="sizewatch", covered=95, forecasts=100
     )
 
 
-def unknown(watcher: Watcher, rule: str) -> tuple[Gap, str]:
+def unknown(watcher: Evaluator, rule: str) -> tuple[Gap, str]:
     answer = watcher.standings[rule, TIER].answer
     assert isinstance(answer, Unknown), answer
     return answer.reason, answer.text
 
 
 def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=150)
     assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
-    watcher.projected({"t": projection(START + 150)})
+    watcher.set_projections({"t": projection(START + 150)})
     watched(watcher, start=165, end=225)
     assert standing(watcher, "ForecastDegraded").status is Status.OK
     watched(watcher, start=240, end=900)
     reason, text = unknown(watcher, "ForecastDegraded")
     assert reason is Gap.STALE
     assert text.startswith("the forecast was made 12 min ago")
-    watcher.projected({})
+    watcher.set_projections({})
     watched(watcher, start=915, end=975)
     assert unknown(watcher, "ForecastDegraded")[1] == "no forecast is made yet"
 
 
 def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_watched() -> None:
-    before = Watcher({"t": view()})
+    before = Evaluator({"t": view()})
     watched(before, end=60)
     kept = projection(START + 60)
-    before.projected({"t": kept, "u": replace(kept, tier="u")})
-    after = Watcher({"t": view()})
-    after.take_over(before, {("t", "a")})
+    before.set_projections({"t": kept, "u": replace(kept, tier="u")})
+    after = Evaluator({"t": view()})
+    after.inherit_state(before, {("t", "a")})
     assert after.projections == {"t": kept}

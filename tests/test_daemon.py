@@ -21,13 +21,13 @@ from engine_server import answers_500, engines, hangs
 from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from agent.daemon import Daemon
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.reader import Reader
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from exporters.status import AgentStatus
-from rules.timeline import Kind
+from rules.timeline import TimelineKind
 from rules.verdicts import Subject
 
 DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
@@ -63,7 +63,7 @@ def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_
         begin = time.time()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         booked = reader.minutes("cpu-small", begin - 300, begin + 60)
         kinds = changes(reader)
     assert sum(one.window.covered_seconds for one in booked) > 0.15
@@ -72,7 +72,7 @@ def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_
 
 def changes(reader: Reader) -> list[str]:
     """The events of a history; how long ago the engines of the recorded pages started depends on the day of the test."""
-    return [event.kind for event in reader.events(0.0) if event.kind != Kind.COLD_START]
+    return [event.kind for event in reader.events(0.0) if event.kind != TimelineKind.COLD_START]
 
 
 def test_turns_that_take_longer_than_the_interval_are_counted_and_the_others_are_on_time(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_o
         (alert,) = daemon.turns.watcher.alerts.values()
         assert alert.since == since.started_at
         assert daemon.counts.errors == 0
-        with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert wait_for(lambda: changes(reader) == ["start", "reload"])
 
 
@@ -164,7 +164,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_i
 def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_daemon(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def once(loaded: Loaded, before: Assembly | None) -> Assembly:
+    def once(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
         if before is not None:
             raise ZeroDivisionError("a defect")
         return assemble(loaded)
@@ -252,10 +252,10 @@ def fast_clock(base: float) -> Any:
 def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(HistoryStore.__init__, "__defaults__", (0.05,))
     clock = fast_clock(1_800_000_000.0)
 
-    def sped(loaded: Loaded, before: Assembly | None) -> Assembly:
+    def sped(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
         return assemble(loaded, before, clock=clock)
 
     path = write(tmp_path, configuration([]))
@@ -274,7 +274,7 @@ def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_la
             # A turn that books a minute has it in its buffer for a moment.
             assert wait_for(lambda: health(daemon)["unbooked_minutes"] == 0)
             until = clock()
-    with Store.open_reader(history) as reader:
+    with HistoryStore.open_reader(history) as reader:
         booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, until)
     assert len({one.window.start // 60 for one in booked}) >= 2
     assert daemon.counts.errors == 0
@@ -304,7 +304,7 @@ def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
 
 def test_a_defect_in_upkeep_costs_that_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        monkeypatch.setattr(Store, "prune", lambda self, now: 1 / 0)
+        monkeypatch.setattr(HistoryStore, "prune", lambda self, now: 1 / 0)
         daemon._upkeep()
         further(daemon)
         assert daemon.counts.errors == 1
@@ -359,7 +359,7 @@ def test_a_second_daemon_on_the_same_port_says_so_and_leaves_the_history_alone(t
         other.mkdir()
         path = write(other, configuration(served, web={"listen": listen}))
         second = Daemon(made(path).loaded)
-        with pytest.raises(BadConfig, match=rf"web.listen: cannot listen on {listen}: address already in use"):
+        with pytest.raises(ConfigError, match=rf"web.listen: cannot listen on {listen}: address already in use"):
             second.run()
         assert not (other / "sizewatch-data").exists()
         further(daemon)
@@ -368,7 +368,7 @@ def test_a_second_daemon_on_the_same_port_says_so_and_leaves_the_history_alone(t
 def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_port(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         second = made(tmp_path / "sizewatch.yaml")
-        with pytest.raises(BadConfig, match="is in use by another sizewatch"):
+        with pytest.raises(ConfigError, match="is in use by another sizewatch"):
             second.run()
         assert second.web is not None
         with pytest.raises(ConnectionRefusedError):
@@ -382,7 +382,7 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
     with engines() as served:
         clock = fast_clock(1_800_000_000.0)
 
-        def sped(loaded: Loaded, before: Assembly | None) -> Assembly:
+        def sped(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
             return assemble(loaded, before, clock=clock)
 
         write(tmp_path, configuration(served))
@@ -390,14 +390,14 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
             served[0].act = answers_500
             began = wait_for(lambda: _open(daemon))
             assert began is not None
-        with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert {(e.started_at, e.ended_at) for e in reader.episodes(0.0)} == {(began, None)}
         served[0].act = None
         with running(path, assemble=sped, clock=clock) as daemon:
             (found,) = [e for e in told(daemon).tiers[0].episodes if e.rule == "TargetDown"]
             assert found.started_at == began
             assert found.ended_at is not None
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert {(e.rule, e.started_at, e.ended_at is None) for e in reader.episodes(0.0)} == {
             ("TargetDown", began, False),
             ("TierDown", began, False),

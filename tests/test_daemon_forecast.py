@@ -21,8 +21,8 @@ from waiting import wait_for
 
 from agent import schedule
 from agent.daemon import Daemon
-from agent.history.store import Store
-from rules.timeline import Kind
+from agent.history.store import HistoryStore
+from rules.timeline import TimelineKind
 
 TIER = "cpu-small"
 ON = {"forecast": {"zone": "Europe/Berlin"}}
@@ -101,8 +101,8 @@ def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_pat
         assert told(daemon)["trouble"] == ""
         further(daemon, 2)
         assert daemon.counts.errors == 0
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        kept = [(one.tier, one.text) for one in reader.events(0.0) if one.kind == Kind.FORECAST]
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+        kept = [(one.tier, one.text) for one in reader.events(0.0) if one.kind == TimelineKind.FORECAST]
     assert [tier for tier, _ in kept] == [TIER, TIER]
     assert [text.partition(";")[0] for _, text in kept] == [
         "the forecasting process died: killed by SIGKILL",

@@ -15,7 +15,7 @@ from daemon_runs import answers, ask, configuration, process, running, write
 from engine_server import Engine, answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 Process = subprocess.Popen[str]
 
@@ -44,7 +44,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 def minutes(folder: Path) -> float:
     """Replica-seconds in the history."""
-    with Store.open_reader(folder / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(folder / "sizewatch-data" / "history.db") as reader:
         return sum(one.window.covered_seconds for one in reader.minutes("cpu-small", 0.0, 1e11))
 
 

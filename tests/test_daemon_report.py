@@ -17,7 +17,7 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.reporting import state as kept
 from agent.reporting.reports import STATE_FILE
-from agent.reporting.state import State
+from agent.reporting.state import ReportState
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py", "lightgbm"}
@@ -26,7 +26,7 @@ DAEMON = """
 import json, sys, time, urllib.request
 from pathlib import Path
 from agent.config import load
-from agent.daemon import Daemon, Surroundings
+from agent.daemon import Daemon, DaemonOptions
 from agent.web_config import WebOptions
 
 def page(daemon, path):
@@ -47,7 +47,7 @@ def on_turn(daemon):
 
 loaded = load(Path(sys.argv[1]))
 start, began = float(sys.argv[2]), time.time()
-surroundings = Surroundings(
+surroundings = DaemonOptions(
     web=lambda _: WebOptions(port=0), on_turn=on_turn, speed=10.0, clock=lambda: start + time.time() - began
 )
 Daemon(loaded, surroundings).run()
@@ -59,7 +59,7 @@ def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_
     with webhook() as hook:
         addresses = {"chat": f"json://u:{CANARY}@{hook.place}/", "gone": f"json://u:{CANARY}@127.0.0.1:1/{CANARY}"}
         configured(tmp_path, addresses, scrape_interval="500ms", logging={"level": "debug"})
-        kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
+        kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
         out = tmp_path / "told.json"
         words = [sys.executable, "-W", "error", "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
@@ -106,7 +106,7 @@ def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn
     with_history(tmp_path)
     configured(tmp_path)
     (tmp_path / "data" / "reports").write_text("a file in its place")
-    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
+    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: DUE + 10) as daemon:
         assert wait_for(lambda: health(daemon)["reporting"]["failures"])
         assert metric(daemon, "sizewatch_report_up") == 0

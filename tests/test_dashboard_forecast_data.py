@@ -17,7 +17,7 @@ from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.assembly import assemble
-from agent.demo.past.going_on import going_on
+from agent.demo.past.going_on import continue_simulation
 from agent.web_config import options_of
 from exporters import names
 
@@ -40,7 +40,7 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: Past
     port, waiting = free_port(), of_the_forecast()
     assert len(waiting) > 15
     with ExitStack() as ends:
-        show = going_on(past, tmp_path / "fleet", SPEED, False, ends)
+        show = continue_simulation(past, tmp_path / "fleet", SPEED, False, ends)
         daemon = running(
             show.loaded.path,
             assemble=partial(assemble, clock=show.clock, gpu_source=show.gpus),

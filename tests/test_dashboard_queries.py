@@ -17,7 +17,7 @@ from agent.lint.promql import parse
 from exporters import names
 from exporters.dashboards.grafana import dashboard_json
 from exporters.dashboards.registry import DASHBOARDS
-from rules.families import Kind
+from rules.families import FamilyKind
 
 VALUES = {"cluster": ".*", "model": ".*", "tier": "t", "replica": ".*", "instance": ".*", "__rate_interval": "2m"}
 
@@ -55,7 +55,7 @@ def named(expr: str) -> Iterator[str]:
 def base(name: str) -> str:
     """The metric of a part of a histogram; the name itself of everything else."""
     stem = next((name.removesuffix(part) for part in PARTS if name.endswith(part)), name)
-    return stem if KINDS.get(stem) is Kind.HISTOGRAM else name
+    return stem if KINDS.get(stem) is FamilyKind.HISTOGRAM else name
 
 
 def test_there_are_queries() -> None:
@@ -85,7 +85,7 @@ def test_counters_and_buckets_are_read_as_rates_and_nothing_else_is() -> None:
     for uid, title, expr in QUERIES:
         for node in nodes(expr):
             if isinstance(node, Selector):
-                counts = node.name.endswith(PARTS) or KINDS[base(node.name)] is Kind.COUNTER
+                counts = node.name.endswith(PARTS) or KINDS[base(node.name)] is FamilyKind.COUNTER
                 assert node.ranged == counts, (uid, title, node.name)
 
 

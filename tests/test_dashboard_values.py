@@ -68,13 +68,13 @@ def panel(title: str) -> str:
 
 
 EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
-    ("both agents count once", "t"): (q.of_tier(q.total(W, "requests_finished")), 6.0),
-    ("a tier is not added to another", "u"): (q.of_tier(q.total(W, "requests_finished")), 100.0),
-    ("a request in two pools counts once", "d"): (q.of_tier(q.total(W, "requests_finished")), 3.0),
+    ("both agents count once", "t"): (q.aggregate_tier(q.total(W, "requests_finished")), 6.0),
+    ("a tier is not added to another", "u"): (q.aggregate_tier(q.total(W, "requests_finished")), 100.0),
+    ("a request in two pools counts once", "d"): (q.aggregate_tier(q.total(W, "requests_finished")), 3.0),
     ("running replicas", "t"): (q.replicas_up(W), 2.0),
     ("replicas of all pools", "d"): (q.replicas_up(W), 2.0),
-    ("load of the capacity", "t"): (q.of_tier(q.load(W)), 6 / 24),
-    ("load of the busiest pool", "d"): (q.of_tier(q.load(W)), 3 / 12),
+    ("load of the capacity", "t"): (q.aggregate_tier(q.load(W)), 6 / 24),
+    ("load of the busiest pool", "d"): (q.aggregate_tier(q.load(W)), 3 / 12),
     ("money of running GPUs", "t"): (q.money_per_hour(W), 16.0),
     ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
@@ -82,8 +82,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("requests for money", "t"): (panel("Requests for one unit of money"), 3600 * 6 / 16),
     ("money for what is unused", "t"): (panel("Money per hour for unused capacity"), 16 * 0.75),
     # The second release: 99 % of requests between 0.5 and 1 s.
-    ("the slower release", "t"): (plan_panels.of_promise(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
-    ("only what is certain", "t"): (plan_panels.worst(W), 1.0),
+    ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
+    ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),
     ("everything that is found", "t"): (plan_panels.findings(W), 2.0),
 }
 """What is asked and of which tier: the expression, and what it should come to."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from exporters.dashboards.grafana import COLUMNS, dashboard_json
-from exporters.dashboards.looks import Step
-from exporters.dashboards.panels import Dashboard, Kind, Panel
+from exporters.dashboards.looks import ThresholdStep
+from exporters.dashboards.panels import Dashboard, Panel, PanelType
 from exporters.dashboards.registry import DASHBOARDS
 from exporters.dashboards.surroundings import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
 from rules.catalogue import BY_NAME
@@ -31,7 +31,7 @@ def drawn(dashboard: Dashboard) -> list[dict[str, Any]]:
     return [one for one in MODELS[dashboard.uid]["panels"] if one["type"] != "row"]
 
 
-def steps(panel: Panel) -> Iterator[Step]:
+def steps(panel: Panel) -> Iterator[ThresholdStep]:
     yield from panel.steps
     for query in panel.queries:
         yield from query.steps
@@ -173,7 +173,7 @@ def test_links_lead_to_dashboards_that_exist_and_to_columns_that_are_there(dashb
 @EVERY
 def test_a_tables_columns_have_their_titles_and_looks(dashboard: Dashboard) -> None:
     for panel, model in zip(panels(dashboard), drawn(dashboard), strict=True):
-        if panel.kind is not Kind.TABLE:
+        if panel.kind is not PanelType.TABLE:
             continue
         merge, organize = model["transformations"]
         renamed = organize["options"]["renameByName"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.data_dir import LOCK_FILE, DataDir
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 NAMED = Path("/etc/sizewatch/sizewatch.yaml")
 
@@ -27,7 +27,7 @@ def test_a_folder_is_made_for_its_owner_alone_and_can_be_taken_again_after_it_wa
 def test_a_folder_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
     ours = DataDir(tmp_path, NAMED)
     expected = rf"^{NAMED}: data_dir: {tmp_path} is in use by another sizewatch \(process {os.getpid()}\)"
-    with pytest.raises(BadConfig, match=expected):
+    with pytest.raises(ConfigError, match=expected):
         DataDir(tmp_path, NAMED)
     ours.close()
 
@@ -45,12 +45,12 @@ def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["file", "file/x"])
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadConfig, match=rf"data_dir: .*/{name} is, or lies in, a file; name a folder"):
+    with pytest.raises(ConfigError, match=rf"data_dir: .*/{name} is, or lies in, a file; name a folder"):
         DataDir(tmp_path / name, NAMED)
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_what_to_do() -> None:
     with pytest.raises(
-        BadConfig, match=r"data_dir: /proc/x cannot be written \(.*\); make it writable, or name another"
+        ConfigError, match=r"data_dir: /proc/x cannot be written \(.*\); make it writable, or name another"
     ):
         DataDir(Path("/proc/x"), NAMED)

@@ -6,7 +6,7 @@ from forecast_traffic import past_of, wave
 
 from forecast import trees
 from forecast.day_ahead import DayAhead
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.profile import QUICK, STEADY, Profiles
 from forecast.series import Array
 
@@ -15,7 +15,7 @@ class Live:
     """What the forecaster does around the day ahead."""
 
     def __init__(self, values: Array, bin_seconds: float = 3600.0) -> None:
-        self.past: Past = past_of(values, bin_seconds=bin_seconds)
+        self.past: ObservedBins = past_of(values, bin_seconds=bin_seconds)
         day = self.past.per_day
         first = len(self.past) - (len(self.past) - day) // day * day
         self.quick, self.steady = Profiles(self.past, QUICK, first), Profiles(self.past, STEADY, first)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.day_methods import LAST_WEEK, METHODS, USUAL_DAY, Asked, SlowSeason, paths
-from forecast.past import Past
+from forecast.day_methods import DAY_METHODS, LAST_WEEK, USUAL_DAY, DayMethodInput, SlowSeason, paths
+from forecast.past import ObservedBins
 from forecast.profile import QUICK, STEADY, Profiles
 from forecast.series import Array
 from forecast.short_methods import PROFILE
@@ -13,20 +13,22 @@ from forecast.short_methods import PROFILE
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 
 
-def asked(past: Past, origins: list[int]) -> Asked:
+def asked(past: ObservedBins, origins: list[int]) -> DayMethodInput:
     first = len(past) - (len(past) - 24) // 24 * 24
-    return Asked(past, Profiles(past, QUICK, first), Profiles(past, STEADY, first), SlowSeason(past), np.array(origins))
+    return DayMethodInput(
+        past, Profiles(past, QUICK, first), Profiles(past, STEADY, first), SlowSeason(past), np.array(origins)
+    )
 
 
 def of(said: Array, family: str) -> Array:
-    found: Array = said[0][:, [name == family for name, _ in METHODS]].T
+    found: Array = said[0][:, [name == family for name, _ in DAY_METHODS]].T
     return found
 
 
 def test_days_that_repeat_are_known_by_all() -> None:
     said = paths(asked(past_of(np.tile(DAY, 16)), [370]))
-    assert said.shape == (1, 24, len(METHODS))
-    assert said[0] == pytest.approx(np.repeat(np.roll(DAY, -10)[:, None], len(METHODS), axis=1), abs=2.01)
+    assert said.shape == (1, 24, len(DAY_METHODS))
+    assert said[0] == pytest.approx(np.repeat(np.roll(DAY, -10)[:, None], len(DAY_METHODS), axis=1), abs=2.01)
 
 
 def test_last_week_is_last_week_and_the_day_before_where_there_is_none() -> None:

@@ -5,12 +5,12 @@ import pytest
 from forecast_traffic import past_of, wave
 
 from forecast.day_spread import DaySpread
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array
 from forecast.spread import FURTHEST
 
 
-def noted(values: Array, said: float, first: int = 24) -> tuple[Past, DaySpread]:
+def noted(values: Array, said: float, first: int = 24) -> tuple[ObservedBins, DaySpread]:
     """A flat path forecast at every origin of the past."""
     past = past_of(values)
     spread = DaySpread(past, 1)

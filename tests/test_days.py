@@ -17,21 +17,21 @@ from engine_server import engines
 from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
-from agent.config import Loaded, load
+from agent.config import LoadedConfig, load
 from agent.config_files import load_plan
 from agent.daemon import Daemon
 from agent.history import days
-from agent.history.booking import Booking
-from agent.history.keeping import Keeping
-from agent.history.store import Store
+from agent.history.booking import MinuteRecord
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
 from rules import slices, watch_long
 from rules.plan import plan_version
 from rules.signals import Gap
-from rules.verdicts import Answer, Status, Subject, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK = 168
 PLANNED = load_plan(PLAN).tiers["cpu-small"]
-VIEW = slices.view("cpu-small", PLANNED)
+VIEW = slices.build_tier_context("cpu-small", PLANNED)
 VERSION = plan_version(PLANNED)
 NOW = hour(WEEK).start + 45.0
 """Shortly after the end of the first week."""
@@ -50,17 +50,17 @@ def booked(
     lengths = {"tokens": outputs.low, "counters": {"prompt_tokens": share * USABLE_RPS * 3600 * prompts.low}}
     path.parent.mkdir(exist_ok=True, mode=0o700)
     every = [
-        Booking(tier="cpu-small", plan_version=version, slice=slices.place(one, VIEW.curve, f"r{n}"))
+        MinuteRecord(tier="cpu-small", plan_version=version, slice=slices.bin_window(one, VIEW.curve, f"r{n}"))
         for one in (hour(number, used=share, replicas=1, kv=0.3, **lengths) for number in range(first, first + count))
         for n in range(replicas)
     ]
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book(every)
 
 
-def asked(path: Path, now: float = NOW, version: str = VERSION) -> dict[str, Answer]:
+def asked(path: Path, now: float = NOW, version: str = VERSION) -> dict[str, RuleResult]:
     """What upkeep tells of the tier."""
-    keeping = Keeping(lambda: Store(path, busy_timeout_seconds=0.05))
+    keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
     with closing(keeping):
         answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": version}, now)
         return {answer.rule: answer for answer in answers}
@@ -71,7 +71,7 @@ def history_path(tmp_path: Path) -> Path:
     return tmp_path / "sizewatch-data" / "history.db"
 
 
-def status(answer: Answer) -> Status:
+def status(answer: RuleResult) -> Status:
     assert isinstance(answer, Verdict), answer
     return answer.status
 
@@ -105,8 +105,8 @@ def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path
 
 def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) -> None:
     booked(path, 0.2)
-    with Store.open_reader(path) as reader:
-        answers = {a.rule: a for a in days.answers(reader, VIEW, VERSION, NOW)}
+    with HistoryStore.open_reader(path) as reader:
+        answers = {a.rule: a for a in days.evaluate_days(reader, VIEW, VERSION, NOW)}
     trap = answers["UtilizationTrap"]
     assert isinstance(trap, Verdict)
     assert "of 4.0 replicas" in trap.sentence
@@ -114,7 +114,7 @@ def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) 
 
 def test_a_history_that_cannot_be_read_makes_the_rules_over_days_unknown_with_the_reason(path: Path) -> None:
     booked(path, 0.2, 2)
-    keeping = Keeping(lambda: Store(path, busy_timeout_seconds=0.05))
+    keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
     with closing(sqlite3.connect(path)) as other:
         other.execute("UPDATE hours SET body = x'00'")
         other.commit()
@@ -136,7 +136,7 @@ def watching(folder: Path, **keys: Any) -> Iterator[tuple[Daemon, Path]]:
     """A daemon whose clock stands at NOW, and its configuration."""
     clock = at_work(time.monotonic())
 
-    def then(loaded: Loaded, before: Assembly | None) -> Assembly:
+    def then(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
         return assemble(loaded, before, clock=clock)
 
     with engines() as served:
@@ -171,7 +171,7 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
 
 
 def kept(path: Path) -> list[Any]:
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         return [one for one in reader.episodes(0.0) if one.rule == "UtilizationTrap"]
 
 
@@ -203,11 +203,11 @@ def test_upkeep_ends_what_is_over(tmp_path: Path, path: Path) -> None:
     booked(path, 0.2)
     with engines() as served:
         parts = assemble(load(write(tmp_path, configuration(served))), clock=lambda: NOW)
-        parts.turns.turn()
+        parts.turns.run_cycle()
         assert parts.turns.watcher.standings[TRAP].episode is not None
         booked(path, 0.7, 80, first=WEEK)
         parts.upkeep(NOW + 80 * 3600)
-        parts.turns.turn()
+        parts.turns.run_cycle()
         standing = parts.turns.watcher.standings[TRAP]
         assert (status(standing.answer), standing.episode) == (Status.OK, None)
         parts.close(NOW)
@@ -217,7 +217,7 @@ def test_a_node_without_a_history_says_once_that_it_keeps_none(tmp_path: Path) -
     with engines() as served:
         config = write(tmp_path, configuration(served, role="node"))
         parts = assemble(load(config), clock=lambda: NOW)
-        parts.turns.turn()
+        parts.turns.run_cycle()
         standing = parts.turns.watcher.standings[TRAP]
         assert isinstance(standing.answer, Unknown)
         assert (standing.answer.reason, standing.answer.text) == (Gap.NOT_EXPOSED, "this agent keeps no history")

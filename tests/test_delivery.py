@@ -19,10 +19,10 @@ from mortal_alertmanager import alertmanager
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting import posting
-from agent.alerting.delivery import Delivery
-from agent.alerting.posting import BATCH, NotDelivered, Poster, Round
+from agent.alerting.delivery import AlertDelivery
+from agent.alerting.posting import BATCH, AlertmanagerClient, DeliveryError, PostResult
 from agent.collect.target_options import TargetOptions
-from exporters.alertmanager import Posted, timestamp
+from exporters.alertmanager import AlertPayload, timestamp
 
 OK = (200, b"")
 Answer = Callable[[list[dict[str, Any]]], tuple[int, bytes]]
@@ -41,9 +41,9 @@ class Manager(ThreadingHTTPServer):
         self.hold = threading.Event()
         self.hold.set()
 
-    def poster(self, **options: Any) -> Poster:
+    def poster(self, **options: Any) -> AlertmanagerClient:
         url = f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts"
-        return Poster(TargetOptions(url=url, **{"timeout_seconds": CEILING_SECONDS, **options}))
+        return AlertmanagerClient(TargetOptions(url=url, **{"timeout_seconds": CEILING_SECONDS, **options}))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up hangs up; that is what is tested."""
@@ -80,10 +80,12 @@ def manager(port: int = 0) -> Iterator[Manager]:
             thread.join()
 
 
-def one(name: str, firing: bool = True, **labels: str) -> Posted:
+def one(name: str, firing: bool = True, **labels: str) -> AlertPayload:
     now = time.time()
     times = {"startsAt": timestamp(now - 60), "endsAt": timestamp(now + (60 if firing else -1))}
-    return Posted(title=name, firing=firing, body={"labels": {"alertname": name, **labels}, "annotations": {}, **times})
+    return AlertPayload(
+        title=name, firing=firing, body={"labels": {"alertname": name, **labels}, "annotations": {}, **times}
+    )
 
 
 def names(body: list[dict[str, Any]]) -> list[str]:
@@ -98,7 +100,7 @@ def refusing(*bad: str) -> Answer:
 
 def test_a_round_posts_everything_in_batches() -> None:
     with manager() as there:
-        assert there.poster().round([one(f"A{n}") for n in range(BATCH + 1)]) == Round(taken=BATCH + 1)
+        assert there.poster().round([one(f"A{n}") for n in range(BATCH + 1)]) == PostResult(taken=BATCH + 1)
         assert [len(body) for body in there.bodies] == [BATCH, 1]
         assert there.headers["Content-Type"] == "application/json"
 
@@ -119,7 +121,7 @@ def test_of_a_batch_that_is_refused_the_bad_alerts_are_found_and_the_others_take
 def test_a_body_that_is_too_long_for_a_proxy_is_halved() -> None:
     with manager() as there:
         there.answer = lambda alerts: (413, b"<html>too large</html>") if len(alerts) > 4 else OK
-        assert there.poster().round([one(f"A{n}") for n in range(16)]) == Round(taken=16)
+        assert there.poster().round([one(f"A{n}") for n in range(16)]) == PostResult(taken=16)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_body_that_is_too_long_for_a_proxy_is_halved() -> None:
 def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: str) -> None:
     with manager() as there:
         there.answer = lambda alerts: (status, b"no")
-        with pytest.raises(NotDelivered, match=said):
+        with pytest.raises(DeliveryError, match=said):
             there.poster().round([one("A"), one("B")])
         assert len(there.bodies) == 1
 
@@ -143,11 +145,11 @@ def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: 
 def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away_at_once() -> None:
     with manager() as there:
         there.hold.clear()
-        with pytest.raises(NotDelivered, match=r"did not answer within 0\.3 s"):
+        with pytest.raises(DeliveryError, match=r"did not answer within 0\.3 s"):
             there.poster(timeout_seconds=0.3).round([one("A")])
         there.hold.set()
-    with pytest.raises(NotDelivered, match="refused; is the target up"):
-        Poster(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")).round([one("A")])
+    with pytest.raises(DeliveryError, match="refused; is the target up"):
+        AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")).round([one("A")])
 
 
 def test_a_round_has_an_end_however_slow_each_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_a_round_has_an_end_however_slow_each_answer_is(monkeypatch: pytest.Monk
 
     with manager() as there:
         there.answer = slow
-        with pytest.raises(NotDelivered):
+        with pytest.raises(DeliveryError):
             there.poster().round([one(f"A{n}") for n in range(64)])
 
 
@@ -167,7 +169,7 @@ def test_credentials_come_from_files_read_at_every_round(tmp_path: Path) -> None
     token = tmp_path / "token"
     with manager() as there:
         poster = there.poster(bearer_token_file=str(token))
-        with pytest.raises(NotDelivered, match="token: No such file"):
+        with pytest.raises(DeliveryError, match="token: No such file"):
             poster.round([one("A")])
         for said in ("first", "second"):
             token.write_text(said)
@@ -187,14 +189,14 @@ def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -
         authority.issue_cert("localhost").configure_cert(context)
         there.socket = context.wrap_socket(there.socket, server_side=True, do_handshake_on_connect=False)
         url = f"https://localhost:{there.server_address[1]}/api/v2/alerts"
-        trusting = Poster(TargetOptions(url=url, ca_file=str(tmp_path / "ca.pem")))
+        trusting = AlertmanagerClient(TargetOptions(url=url, ca_file=str(tmp_path / "ca.pem")))
         assert trusting.round([one("A")]).taken == 1
         for options, said in (
             ({"ca_file": str(tmp_path / "other.pem")}, "not trusted"),
             ({"ca_file": "nowhere"}, "ca_file"),
         ):
-            with pytest.raises(NotDelivered, match=said):
-                Poster(TargetOptions(url=url, **options)).round([one("B")])
+            with pytest.raises(DeliveryError, match=said):
+                AlertmanagerClient(TargetOptions(url=url, **options)).round([one("B")])
         assert [names(body) for body in there.bodies] == [["A"]]
 
 
@@ -202,7 +204,7 @@ def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -
 def test_a_real_alertmanager_names_the_bad_alert_and_holds_the_good_ones(tmp_path: Path) -> None:
     bad = one("Bad", **{"bad-name": "x"})
     with alertmanager(tmp_path) as real:
-        poster = Poster(TargetOptions(url=f"{real.url}/api/v2/alerts"))
+        poster = AlertmanagerClient(TargetOptions(url=f"{real.url}/api/v2/alerts"))
         done = poster.round([one("A"), bad, one("B"), one("Over", firing=False)])
         assert done.taken == 3
         assert done.refused == {"Bad": '400: invalid label set: invalid name "bad-name"'}
@@ -210,8 +212,8 @@ def test_a_real_alertmanager_names_the_bad_alert_and_holds_the_good_ones(tmp_pat
 
 
 @contextmanager
-def delivering(poster: Poster, resend: float = 60.0) -> Iterator[Delivery]:
-    delivery = Delivery(poster, resend)
+def delivering(poster: AlertmanagerClient, resend: float = 60.0) -> Iterator[AlertDelivery]:
+    delivery = AlertDelivery(poster, resend)
     try:
         yield delivery
     finally:
@@ -219,7 +221,7 @@ def delivering(poster: Poster, resend: float = 60.0) -> Iterator[Delivery]:
         delivery.join()
 
 
-def offer(delivery: Delivery, *alerts: Posted) -> None:
+def offer(delivery: AlertDelivery, *alerts: AlertPayload) -> None:
     delivery.offer(lambda: alerts, alerts)
 
 
@@ -264,7 +266,7 @@ def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_
     monkeypatch.setattr("agent.alerting.delivery.FIRST_RETRY_SECONDS", 0.05)
     caplog.set_level(logging.INFO)
     port = free_port()
-    poster = Poster(TargetOptions(url=f"http://127.0.0.1:{port}/api/v2/alerts"))
+    poster = AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{port}/api/v2/alerts"))
     with delivering(poster) as delivery:
         offer(delivery, one("A"))
         assert wait_for(lambda: delivery.health.failures >= 4)
@@ -297,7 +299,7 @@ def test_an_alert_that_is_refused_is_told_once_and_does_not_stop_the_others(capl
 def test_a_defect_costs_a_round_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     broken = [True]
 
-    def present() -> list[Posted]:
+    def present() -> list[AlertPayload]:
         if broken:
             broken.clear()
             raise ZeroDivisionError

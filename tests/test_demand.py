@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from agent.cycle import Closed
-from agent.forecasting.history_series import demand_series, settled_until
+from agent.cycle import ClosedMinute
+from agent.forecasting.history_series import demand_series, settled_time
 from agent.history import schema
-from agent.history.booking import Booking, Buffer
+from agent.history.booking import MinuteRecord, WriteBuffer
 from agent.history.demand_rows import COLUMNS
-from agent.history.keeping import Keeping
+from agent.history.keeping import HistoryService
 from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryOpenError
 from rules import arrivals, slices
-from rules.arrivals import Demand
+from rules.arrivals import MinuteDemand
 
 EVER = (0.0, START + 1000 * DAY)
 NAN = math.nan
@@ -40,19 +40,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as one:
+def store(path: Path) -> Iterator[HistoryStore]:
+    with HistoryStore(path) as one:
         yield one
 
 
-def requests(several: tuple[Demand, ...]) -> list[tuple[float, float | None]]:
+def requests(several: tuple[MinuteDemand, ...]) -> list[tuple[float, float | None]]:
     return [((one.start - START) / 60, one.requests) for one in several]
 
 
 # ---- booking and reading ----
 
 
-def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: Store) -> None:
+def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: HistoryStore) -> None:
     store.book([booking(0, "r0", 1), booking(0, "r1", 2, plan="v2", finished=30.0), booking(1, "r0", finished=6.0)])
     store.book([booking(1, "r1", finished=5.0), booking(0, tier="mi300", finished=9.0)])
     assert requests(store.demand("h100", *EVER)) == [(0, 90.0), (1, 11.0)]
@@ -60,10 +60,10 @@ def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: St
     assert store.demand("h200", *EVER) == ()
 
 
-def test_a_request_that_goes_through_both_pools_arrived_once(store: Store) -> None:
+def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore) -> None:
     pools = [replace(booking(0, name), pool=name) for name in ("prefill", "decode")]
     store.book(pools)
-    buffer = Buffer()
+    buffer = WriteBuffer()
     buffer.add([replace(one, tier="later") for one in pools])
     buffer.drain(store.book)
     for tier in ("h100", "later"):
@@ -72,30 +72,31 @@ def test_a_request_that_goes_through_both_pools_arrived_once(store: Store) -> No
 
 
 def test_the_daemon_tells_which_pool_a_replica_belongs_to(path: Path) -> None:
-    closed = [Closed(tier="h100", replica=name, slice=booking(0, name).slice) for name in ("r0", "r1")]
-    keeping = Keeping(lambda: Store(path))
+    closed = [ClosedMinute(tier="h100", replica=name, slice=booking(0, name).slice) for name in ("r0", "r1")]
+    keeping = HistoryService(lambda: HistoryStore(path))
     keeping.turn(closed, {}, (), (), pools={("h100", "r0"): "prefill", ("h100", "r1"): "decode"})
     keeping.close()
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         assert requests(reader.demand("h100", *EVER)) == [(0, 60.0)]
 
 
-def test_a_replica_that_was_not_seen_is_told_and_stands_for_by_the_others(store: Store) -> None:
+def test_a_replica_that_was_not_seen_is_told_and_stands_for_by_the_others(store: HistoryStore) -> None:
     store.book([booking(0, "r0"), booking(0, "r1", covered=0.0), booking(1, "r0", covered=15.0)])
     first, second = store.demand("h100", *EVER)
     assert (first.requests, first.covered_seconds, first.expected_seconds) == (120.0, 60.0, 120.0)
     assert (second.requests, second.covered_seconds, second.expected_seconds) == (None, 15.0, 60.0)
 
 
-def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: Store) -> None:
+def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: HistoryStore) -> None:
     store.book([booking(minute) for minute in (30, 2, 1, 0)])
     assert requests(store.demand("h100", START + 60, START + 1800)) == [(1, 60.0), (2, 60.0)]
     assert requests(store.demand("h100", START + 61, START + 1801)) == [(2, 60.0), (30, 60.0)]
 
 
-def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: Store) -> None:
+def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: HistoryStore) -> None:
     real = [
-        Booking(tier="t", plan_version="", slice=slices.place(one, None, "r0")) for one in recorded_minutes("steady")
+        MinuteRecord(tier="t", plan_version="", slice=slices.bin_window(one, None, "r0"))
+        for one in recorded_minutes("steady")
     ]
     store.book(real)
     all_of_it = store.demand("t", 0.0, 1e12)
@@ -120,7 +121,7 @@ def test_it_does_not_matter_in_which_turns_minutes_come(
     made = [booking(m, replica, finished=float(n), covered=c) for m, replica, n, c in booked]
     found = []
     for turns in ([made], [made[:cut], made[cut:]], [[one] for one in reversed(made)]):
-        with Store(tmp_path_factory.mktemp("turns") / "history.db") as one:
+        with HistoryStore(tmp_path_factory.mktemp("turns") / "history.db") as one:
             for turn in turns:
                 one.book(turn)
             found.append(one.demand("h100", *EVER))
@@ -128,7 +129,7 @@ def test_it_does_not_matter_in_which_turns_minutes_come(
     assert {one.start for one in found[0]} == {START + 60.0 * m for m, *_ in booked}
 
 
-def test_demand_is_written_with_the_minutes_or_not_at_all(store: Store) -> None:
+def test_demand_is_written_with_the_minutes_or_not_at_all(store: HistoryStore) -> None:
     store.book([booking(0)])
     store._connection.execute("ALTER TABLE demand RENAME COLUMN waiting TO gone")
     with pytest.raises(sqlite3.OperationalError):
@@ -138,7 +139,7 @@ def test_demand_is_written_with_the_minutes_or_not_at_all(store: Store) -> None:
     assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
 
 
-def test_demand_goes_after_thirteen_weeks(store: Store) -> None:
+def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
     store.book([booking(0), booking(1)])
     store.prune(START + 91 * DAY)
     assert len(store.demand("h100", *EVER)) == 2
@@ -146,7 +147,9 @@ def test_demand_goes_after_thirteen_weeks(store: Store) -> None:
     assert requests(store.demand("h100", *EVER)) == [(1, 60.0)]
 
 
-def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(store: Store, path: Path) -> None:
+def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(
+    store: HistoryStore, path: Path
+) -> None:
     row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0]
     store.book([booking(0)])
     marks = ", ".join("?" * (4 + len(row)))
@@ -210,35 +213,35 @@ def version(path: Path) -> int:
 
 def test_a_file_of_the_older_format_is_brought_to_the_new_one_by_the_writer(path: Path) -> None:
     old_file(path)
-    with Store(path) as store:
-        assert json.loads(store.kept("plan") or "") == "v1"
+    with HistoryStore(path) as store:
+        assert json.loads(store.read_value("plan") or "") == "v1"
         store.book([booking(0)])
         assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
     assert version(path) == VERSION == 3
-    with Store(path) as store, Store.open_reader(path) as reader:
+    with HistoryStore(path) as store, HistoryStore.open_reader(path) as reader:
         assert reader.demand("h100", *EVER) == store.demand("h100", *EVER) != ()
 
 
 def test_a_reader_of_the_older_format_reads_the_rest_and_says_what_to_do_for_demand(path: Path) -> None:
     old_file(path)
-    with Store.open_reader(path) as reader:
-        assert reader.kept("plan") == '"v1"'
+    with HistoryStore.open_reader(path) as reader:
+        assert reader.read_value("plan") == '"v1"'
         assert reader.minutes("h100", *EVER) == ()
-        with pytest.raises(HistoryProblem, match="has no demand; `sizewatch run` adds it"):
+        with pytest.raises(HistoryOpenError, match="has no demand; `sizewatch run` adds it"):
             reader.demand("h100", *EVER)
         assert version(path) == 1
-        Store(path).close()
+        HistoryStore(path).close()
         assert reader.demand("h100", *EVER) == ()
 
 
 @pytest.mark.parametrize(("lost", "told"), [("demand", "demand"), ("minutes", "minutes")])
 def test_a_table_that_the_files_own_format_has_must_be_there(path: Path, lost: str, told: str) -> None:
-    Store(path).close()
+    HistoryStore(path).close()
     connection = sqlite3.connect(path)
     connection.execute(f"DROP TABLE {lost}")
     connection.close()
-    with pytest.raises(HistoryProblem, match=f"is damaged \\(no table {told}\\)"):
-        Store(path)
+    with pytest.raises(HistoryOpenError, match=f"is damaged \\(no table {told}\\)"):
+        HistoryStore(path)
 
 
 def test_an_older_file_that_lost_a_table_is_damaged_and_not_upgraded(path: Path) -> None:
@@ -246,8 +249,8 @@ def test_an_older_file_that_lost_a_table_is_damaged_and_not_upgraded(path: Path)
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE minutes")
     connection.close()
-    with pytest.raises(HistoryProblem, match="is damaged \\(no table minutes\\)"):
-        Store(path)
+    with pytest.raises(HistoryOpenError, match="is damaged \\(no table minutes\\)"):
+        HistoryStore(path)
     assert version(path) == 1
 
 
@@ -258,8 +261,8 @@ def test_there_is_a_step_from_every_older_format() -> None:
 # ---- as series ----
 
 
-def minute(place: int, amount: float | None, tokens: float | None = None) -> Demand:
-    return Demand(
+def minute(place: int, amount: float | None, tokens: float | None = None) -> MinuteDemand:
+    return MinuteDemand(
         start=START + 60.0 * place,
         requests=amount,
         prompt_tokens=tokens,
@@ -299,4 +302,4 @@ def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
 
 
 def test_a_minute_is_settled_two_intervals_after_its_end() -> None:
-    assert [settled_until(START + t, 15.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]
+    assert [settled_time(START + t, 15.0) - START for t in (29, 30, 89, 90)] == [-60.0, 0.0, 0.0, 60.0]

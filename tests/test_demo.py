@@ -22,11 +22,11 @@ from agent.collect.reader import PageReader
 from agent.config_files import load_plan
 from agent.demo.gpus import PRODUCT, StandInGpus
 from agent.demo.player import Player, track
-from agent.demo.stage import CAST, HERE, PLAN, Clock, Stage
+from agent.demo.stage import CAST, HERE, PLAN, Clock, DemoSetup
 from agent.recording import load
 from rules import gpu_windows, tracks
 from rules.signals import Gap
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.windows import EVERYTHING
 
 Demo = subprocess.Popen[str]
@@ -191,11 +191,11 @@ def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_inven
     assert problems == ()
     one, now, reader = track(recording, part.tier, part.begin), Now(), PageReader()
     player = Player((one,), now)
-    state, gaps = Track(), []
+    state, gaps = ScrapeTrack(), []
     for _ in range(60):
         body = player.page(part.tier)
         if body is not None:
-            state, window = tracks.good(state, reader.read(body, now.t))
+            state, window = tracks.record_success(state, reader.read(body, now.t))
             gaps += [window.gaps.get(EVERYTHING)] if window is not None else []
         now.t += 15.0
     assert gaps.count(Gap.RESTARTED) == player.rounds()[part.tier] >= 2
@@ -226,7 +226,7 @@ def test_stand_in_gpus_follow_the_engine_and_say_what_they_are() -> None:
     before = gpus.read(1000.0)[0][0]
     busy[0] = 0.5
     (after,), problems = gpus.read(1010.0)
-    window = gpu_windows.between(before, after)
+    window = gpu_windows.diff_readouts(before, after)
     assert problems == ()
     assert window is not None
     assert after.product == PRODUCT
@@ -238,7 +238,7 @@ def test_stand_in_gpus_follow_the_engine_and_say_what_they_are() -> None:
 
 def test_the_gpus_on_the_stage_are_busy_while_their_engine_is() -> None:
     now = Now()
-    stage = Stage(now)
+    stage = DemoSetup(now)
     share = []
     for _ in range(10):
         (gpu,) = [g for g in stage.gpus.read(now.t)[0] if g.gpu == "stand-in-cascade"]

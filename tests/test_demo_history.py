@@ -20,18 +20,18 @@ from agent.config import load as load_config
 from agent.config_files import load_plan
 from agent.daemon import Daemon
 from agent.demo.past.demand import DAY, HOUR, weekday
-from agent.demo.past.folder import CONFIG, HISTORY, PLAN, TRUTH, Past, fill
-from agent.demo.past.going_on import going_on
-from agent.demo.past.mark import NOTE, simulated
+from agent.demo.past.folder import CONFIG, HISTORY, PLAN, TRUTH, SimulatedHistory, fill
+from agent.demo.past.going_on import continue_simulation
+from agent.demo.past.mark import NOTE, simulated_notice
 from agent.demo.show import watch
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.keeping import check_tier
 from agent.history.reader import Reader
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from rules import slices, watch_long, windows
 from rules.plan import plan_version
-from rules.slices import Slice
-from rules.timeline import Kind, start_of
+from rules.slices import BinnedWindow
+from rules.timeline import TimelineKind, parse_start_event
 from rules.verdicts import FIRING, Certainty, Status, Verdict
 
 BEGIN = END - SECONDS
@@ -41,20 +41,20 @@ Truth = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> tuple[Path, Past]:
+def filled(tmp_path_factory: pytest.TempPathFactory, past_fleet: PastFleet) -> tuple[Path, SimulatedHistory]:
     """A folder with two weeks, of which the last hour is there in minutes."""
     folder = tmp_path_factory.mktemp("past") / "fleet"
     return folder, past_fleet.into(folder)
 
 
 @pytest.fixture(scope="module")
-def past(filled: tuple[Path, Past]) -> Iterator[tuple[Reader, Truth]]:
+def past(filled: tuple[Path, SimulatedHistory]) -> Iterator[tuple[Reader, Truth]]:
     """The history and the truth, each as it was written."""
-    with Store.open_reader(filled[0] / HISTORY) as store:
+    with HistoryStore.open_reader(filled[0] / HISTORY) as store:
         yield store, json.loads((filled[0] / TRUTH).read_text())
 
 
-def hours(store: Reader, tier: str, since: float = BEGIN, until: float = END) -> tuple[Slice, ...]:
+def hours(store: Reader, tier: str, since: float = BEGIN, until: float = END) -> tuple[BinnedWindow, ...]:
     return store.bins(tier, since, until)
 
 
@@ -66,7 +66,7 @@ def test_requests_and_tokens_in_the_history_are_those_of_the_truth(past: tuple[R
             if any(begin < day["day"] + DAY and end > day["day"] for begin, end in silent):
                 continue
             of_day = hours(store, tier, max(BEGIN, day["day"]), day["day"] + DAY)
-            total = windows.add(one.window for one in of_day)
+            total = windows.sum_windows(one.window for one in of_day)
             assert total.counters["requests_finished"] == pytest.approx(day["finished"], rel=2e-3), (tier, day["day"])
             assert total.counters["prompt_tokens"] == pytest.approx(day["prompt_tokens"], rel=2e-3)
             assert total.counters["generation_tokens"] == pytest.approx(day["generation_tokens"], rel=2e-3)
@@ -106,7 +106,7 @@ def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: 
     drift = truth["tiers"][CHAT]["prompt_drift"]
 
     def mean(tier: str, since: float, until: float) -> float:
-        total = windows.add(one.window for one in hours(store, tier, since, until))
+        total = windows.sum_windows(one.window for one in hours(store, tier, since, until))
         return total.counters["prompt_tokens"] / total.counters["requests_finished"]
 
     before, after = mean(CHAT, BEGIN, drift["begin"]), mean(CHAT, drift["end"] + HOUR, END)
@@ -119,7 +119,7 @@ def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: 
 def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[Reader, Truth]) -> None:
     store, _ = past
     for name, tier in load_plan(PLAN).tiers.items():
-        found = check_tier(store, slices.view(name, tier), plan_version(tier), END - 7 * DAY, END)
+        found = check_tier(store, slices.build_tier_context(name, tier), plan_version(tier), END - 7 * DAY, END)
         firing = [a for a in found.answers if isinstance(a, Verdict) and a.status in FIRING]
         if name == CHAT:
             assert [one.rule for one in firing] == ["TtftDivergence"]
@@ -135,8 +135,8 @@ def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it
     trapped = {episode.subject.tier for episode in store.episodes(BEGIN) if episode.rule == "UtilizationTrap"}
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
     for name, tier in load_plan(PLAN).tiers.items():
-        view = slices.view(name, tier)
-        answers = watch_long.long_answers(view, hours(store, name, END - 8 * DAY), END)
+        view = slices.build_tier_context(name, tier)
+        answers = watch_long.evaluate_long_rules(view, hours(store, name, END - 8 * DAY), END)
         (trap,) = (one for one in answers if one.rule == "UtilizationTrap")
         fires = isinstance(trap, Verdict) and trap.status in FIRING
         assert fires is truth["tiers"][name]["utilization_trap"], trap
@@ -173,7 +173,7 @@ def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: t
 def test_no_minute_around_the_cascade_is_booked_twice_or_lost(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     begin = truth["tiers"][CODE]["kv_cascade"]["begin"] // HOUR * HOUR
-    total = windows.add(one.window for one in hours(store, CODE, begin - 2 * HOUR, begin + 3 * HOUR))
+    total = windows.sum_windows(one.window for one in hours(store, CODE, begin - 2 * HOUR, begin + 3 * HOUR))
     assert total.covered_seconds == total.expected_seconds == 2 * 5 * HOUR
 
 
@@ -181,14 +181,14 @@ def test_every_restart_is_an_event_with_its_cold_start(past: tuple[Reader, Truth
     store, truth = past
     events = store.events(BEGIN)
     for tier, told in truth["tiers"].items():
-        starts = [start for event in events if event.tier == tier and (start := start_of(event)) is not None]
+        starts = [start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None]
         assert [one.ready_at for one in starts] == [
             one["ready"] for one in sorted(told["restarts"], key=lambda r: r["ready"])
         ]
         for start, one in zip(starts, sorted(told["restarts"], key=lambda r: r["ready"]), strict=True):
             assert start.seconds.value == pytest.approx(one["cold_start_seconds"])
-        assert sum(event.kind == Kind.RESTART and event.tier == tier for event in events) == len(starts)
-        total = windows.add(one.window for one in hours(store, tier))
+        assert sum(event.kind == TimelineKind.RESTART and event.tier == tier for event in events) == len(starts)
+        total = windows.sum_windows(one.window for one in hours(store, tier))
         assert total.counters.get("cold_starts", 0.0) == len(starts)
 
 
@@ -199,12 +199,12 @@ def test_a_plan_that_changed_splits_the_history_at_that_hour(past: tuple[Reader,
     assert after == plan_version(load_plan(PLAN).tiers[CODE])
     assert store.bins(CODE, at, END, before) == ()
     assert store.bins(CODE, BEGIN, at, after) == ()
-    assert [event.t for event in store.events(BEGIN) if event.kind == Kind.PLAN] == [at]
+    assert [event.t for event in store.events(BEGIN) if event.kind == TimelineKind.PLAN] == [at]
 
 
 def test_step_13_confirms_the_week_before_anything_went_wrong(past: tuple[Reader, Truth]) -> None:
     store, _ = past
-    told = {event.tier: event.text for event in store.events(BEGIN) if event.kind == Kind.STEP13}
+    told = {event.tier: event.text for event in store.events(BEGIN) if event.kind == TimelineKind.STEP13}
     assert "confirms the benchmark" in told[RAG]
 
 
@@ -229,18 +229,20 @@ def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
 
 def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("mine")
-    with pytest.raises(BadConfig, match="not empty"):
+    with pytest.raises(ConfigError, match="not empty"):
         fill(tmp_path, seconds=14 * DAY, end=END)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
 
-def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(filled: tuple[Path, Past]) -> None:
+def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
+    filled: tuple[Path, SimulatedHistory],
+) -> None:
     folder, _ = filled
-    with Store.open_reader(folder / HISTORY) as store:
-        assert simulated(store) == NOTE
+    with HistoryStore.open_reader(folder / HISTORY) as store:
+        assert simulated_notice(store) == NOTE
     assert json.loads((folder / TRUTH).read_text())["simulated"] is True
-    with Store(folder / "other.db") as real:
-        assert simulated(real) == ""
+    with HistoryStore(folder / "other.db") as real:
+        assert simulated_notice(real) == ""
     assert all("(simulated)" in tier.gpu.product for tier in load_plan(PLAN).tiers.values())
 
 
@@ -255,7 +257,7 @@ def _episodes(url: str) -> set[str]:
 
 
 def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
-    filled: tuple[Path, Past], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    filled: tuple[Path, SimulatedHistory], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, past = filled
     daemons: list[Daemon] = []
@@ -266,7 +268,7 @@ def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
 
     monkeypatch.setattr("agent.demo.show.Daemon", daemon)
     with ExitStack() as ends:
-        show = going_on(past, folder, 60.0, False, ends)
+        show = continue_simulation(past, folder, 60.0, False, ends)
         watching = threading.Thread(target=watch, args=(show, 0, 86_400.0, ends))
         watching.start()
         ends.callback(watching.join)

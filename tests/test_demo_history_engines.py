@@ -8,8 +8,8 @@ import pytest
 
 from agent.collect.reader import PageReader
 from agent.config_files import load_plan
-from agent.demo.past.demand import DAY, HOUR, Demand, Pattern, weekday
-from agent.demo.past.engine import Conditions, Engine
+from agent.demo.past.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
+from agent.demo.past.engine import Conditions, SimulatedEngine
 from agent.demo.past.folder import PLAN
 from agent.demo.past.lognormal import LENGTH_EDGES, LogNormal
 from agent.demo.past.page import text
@@ -46,12 +46,12 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     tier = load_plan(PLAN).tiers[CODE]
     curve = Curve.from_plan(tier)
     assert curve is not None
-    engine = Engine(tier, curve, random.Random(1), BEGIN)
+    engine = SimulatedEngine(tier, curve, random.Random(1), BEGIN)
     engine.advance(BEGIN + 60.0, 90, Conditions())
     before = engine.snapshot()
     engine.advance(BEGIN + 3660.0, 5400, Conditions())
-    window = windows.between(before, engine.snapshot())
-    view = slices.view(CODE, tier)
+    window = windows.diff_snapshots(before, engine.snapshot())
+    view = slices.build_tier_context(CODE, tier)
     place = curve.place(1.5, None)
     for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
         assert place.bin is not None
@@ -63,7 +63,7 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     assert _read("completed_rps", window, view).value == pytest.approx(1.5, rel=0.05)
 
 
-def _read(signal: str, window: Window, view: slices.TierView) -> Reading:
+def _read(signal: str, window: Window, view: slices.TierContext) -> Reading:
     found = read(BY_NAME[signal], window, view.basis)
     assert isinstance(found, Reading), found
     return found
@@ -73,7 +73,7 @@ def test_a_page_of_a_simulated_engine_reads_back_as_what_it_was_made_from() -> N
     tier = load_plan(PLAN).tiers[CHAT]
     curve = Curve.from_plan(tier)
     assert curve is not None
-    engine = Engine(tier, curve, random.Random(1), BEGIN)
+    engine = SimulatedEngine(tier, curve, random.Random(1), BEGIN)
     engine.advance(BEGIN + 60.0, 120, Conditions(waiting=3.0, preemptions_per_second=0.5))
     page = engine.snapshot(gpus=False)
     found = PageReader("vllm").read(text(page), page.t)
@@ -86,7 +86,7 @@ def test_a_page_of_a_simulated_engine_reads_back_as_what_it_was_made_from() -> N
 
 
 def test_lengths_keep_their_quantiles_in_the_buckets() -> None:
-    counts = LogNormal.of(900.0, 3200.0, 1.6449).cumulative(LENGTH_EDGES, 100_000, 0.5)
+    counts = LogNormal.from_quantiles(900.0, 3200.0, 1.6449).cumulative(LENGTH_EDGES, 100_000, 0.5)
     assert counts[-1] == 100_000
     assert list(counts) == sorted(counts)
     below = dict(zip(LENGTH_EDGES, counts, strict=True))
@@ -97,7 +97,7 @@ def test_lengths_keep_their_quantiles_in_the_buckets() -> None:
 def test_a_demand_that_changes_follows_the_other_pattern_from_then_on() -> None:
     calm = Pattern(busiest=4.0, peak_hour=15.0, chance=0.0)
     other = Pattern(busiest=1.0, peak_hour=15.0, chance=0.0, batch=3.0, batch_from=1.0, batch_until=6.0)
-    demand = Demand(pattern=calm, changes_at=BEGIN, then=other)
+    demand = ScriptedDemand(pattern=calm, changes_at=BEGIN, then=other)
     afternoon, night = 15 * HOUR, 3 * HOUR
     day = BEGIN // DAY * DAY + 2 * DAY
     assert weekday(day) < 5

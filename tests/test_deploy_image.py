@@ -97,7 +97,7 @@ from pathlib import Path
 from agent import cli
 from agent.commands import run
 from agent.config import load
-from agent.daemon import Daemon, Surroundings
+from agent.daemon import Daemon, DaemonOptions
 from agent.web_config import WebOptions
 
 def on_turn(daemon):
@@ -107,7 +107,7 @@ def on_turn(daemon):
 
 cli.parser()
 loaded = load(Path(sys.argv[1]), role="node")
-Daemon(loaded, Surroundings(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
+Daemon(loaded, DaemonOptions(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 

@@ -17,7 +17,7 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent import cli, web
-from agent.config import Gpus, parse_config
+from agent.config import GpusConfig, parse_config
 from agent.doctor_machine import FREE_BYTES_WARNING
 from agent.durations import parse_duration
 from agent.history import booking, schema
@@ -29,9 +29,9 @@ from exporters.signals_page import signals_page
 from rules.bounds import CONFIDENCE
 from rules.curve import CERTAIN_REQUESTS
 from rules.engines.alongside import ALONGSIDE
-from rules.engines.registry import ENGINES, mapped
+from rules.engines.registry import ENGINES, normalize_name
 from rules.engines.support import engine_signals, exposures
-from rules.families import FAMILIES, Kind
+from rules.families import FAMILIES, FamilyKind
 from rules.gpu_names.dcgm import OFF
 from rules.gpu_names.exporter import GpuExporter
 from rules.gpu_names.registry import EXPORTERS
@@ -87,7 +87,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_metric_of_ours_that_a_page_names_is_exported(page: str) -> None:
     exported = {metric.name for metric in names.ALL}
-    exported |= {m.name + suffix for m in names.ALL if m.kind is Kind.HISTOGRAM for suffix in SUFFIXES}
+    exported |= {m.name + suffix for m in names.ALL if m.kind is FamilyKind.HISTOGRAM for suffix in SUFFIXES}
     named = set(re.findall(r"\bsizewatch_[a-z0-9_]+", PAGES[page]))
     assert sorted(named - exported) == []
 
@@ -96,7 +96,7 @@ def test_every_metric_of_ours_that_a_page_names_is_exported(page: str) -> None:
 def test_every_metric_of_an_engine_that_a_page_names_is_one_that_is_read(page: str) -> None:
     read = {row.source for engine in ENGINES for row in engine.rows} | {i for e in ENGINES for i in e.info}
     named = set(re.findall(r"`(vllm:[a-z0-9_]+)", PAGES[page]))
-    assert [name for name in sorted(named) if not {mapped(name), mapped(name) + "_total"} & read] == []
+    assert [name for name in sorted(named) if not {normalize_name(name), normalize_name(name) + "_total"} & read] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -176,7 +176,7 @@ def test_the_engines_page_has_every_signal_every_row_and_every_family_that_is_le
 
 def test_the_gpus_page_has_every_source_and_every_signal_of_a_gpu() -> None:
     sources = [row[0].split("`")[1] for row in rows("gpus.md", "GPUs")]
-    assert sources == list(get_args(Gpus.model_fields["source"].annotation))
+    assert sources == list(get_args(GpusConfig.model_fields["source"].annotation))
     page = PAGES["gpus.md"]
     known = {signal.name for signal in SIGNALS} - {signal.name for signal in engine_signals()}
     assert known <= set(re.findall(r"`([a-z_]+)`", page))

@@ -18,12 +18,12 @@ from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtur
 from waiting import free_port
 
 from agent import doctor_limits
-from agent.config import Loaded, load, parse_config
+from agent.config import LoadedConfig, load, parse_config
 from agent.config_files import load_plan
-from agent.doctor import Finding, exit_code, format_text, run_checks
-from agent.doctor_findings import Level
-from agent.errors import BadConfig
-from agent.history.store import Store
+from agent.doctor import CheckResult, exit_code, format_text, run_checks
+from agent.doctor_findings import CheckLevel
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
 
 TESTS = Path(__file__).parent
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
@@ -94,14 +94,14 @@ def serving(
             thread.join()
 
 
-def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> Loaded:
+def loaded(folder: Path, *targets: Mapping[str, Any], **keys: Any) -> LoadedConfig:
     """A configuration without GPUs, as this machine's would make the tests differ from machine to machine."""
     listen = f"127.0.0.1:{free_port()}"
     # That the forecasting process starts is tested in test_doctor_forecast.py: it takes a second.
     off = {"enabled": False}
     data = {"targets": list(targets), "gpus": {"source": "none"}, "web": {"listen": listen}, "forecast": off, **keys}
     config = parse_config(data, folder=folder, plan=PLAN)
-    return Loaded(path=folder / "sizewatch.yaml", config=config, plan=PLAN, warnings=())
+    return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=PLAN, warnings=())
 
 
 def target(port: int, scheme: str = "http", **keys: Any) -> dict[str, Any]:
@@ -109,21 +109,21 @@ def target(port: int, scheme: str = "http", **keys: Any) -> dict[str, Any]:
     return {"url": url, "tier": "cpu-small", "replica": "r", "scrape_timeout": "15s", **keys}
 
 
-def about(findings: tuple[Finding, ...], check: str) -> list[Finding]:
+def about(findings: tuple[CheckResult, ...], check: str) -> list[CheckResult]:
     return [finding for finding in findings if finding.check == check]
 
 
-def only(findings: tuple[Finding, ...], check: str) -> Finding:
+def only(findings: tuple[CheckResult, ...], check: str) -> CheckResult:
     (found,) = about(findings, check)
     return found
 
 
 def test_a_sound_installation_has_no_failing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_limits, "clock_kept", lambda: True)
+    monkeypatch.setattr(doctor_limits, "is_clock_synchronized", lambda: True)
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port)))
     assert exit_code(found) == 0
-    assert [finding.check for finding in found if finding.level is Level.OK] == [
+    assert [finding.check for finding in found if finding.level is CheckLevel.OK] == [
         "process",
         "clock",
         "config",
@@ -172,7 +172,7 @@ def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
     with serving(**answer) as port:
         found = run_checks(loaded(tmp_path, target(port)))
         failing = only(found, "target cpu-small/r")
-        assert failing.level is Level.FAIL
+        assert failing.level is CheckLevel.FAIL
         assert failing.text.startswith(text.format(url=f"http://127.0.0.1:{port}/metrics"))
         assert failing.advice.startswith(advice)
     assert exit_code(found) == 1
@@ -196,9 +196,9 @@ def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Pa
         refused = run_checks(loaded(tmp_path, target(port, "https")))
         trusted = run_checks(loaded(tmp_path, target(port, "https", tls={"ca_file": "ca.pem"})))
     failing = only(refused, "target cpu-small/r")
-    assert failing.level is Level.FAIL
+    assert failing.level is CheckLevel.FAIL
     assert failing.text.startswith(f"tls: https://127.0.0.1:{port}/metrics: its certificate ")
-    assert only(trusted, "target cpu-small/r").level is Level.OK
+    assert only(trusted, "target cpu-small/r").level is CheckLevel.OK
     assert only(trusted, "clock cpu-small/r").text == "agrees to within a few seconds"
 
 
@@ -206,7 +206,7 @@ def test_a_slow_and_a_fat_page_are_warned_of_before_they_fail(tmp_path: Path) ->
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port, max_page_bytes=60_000)))
     warning = about(found, "target cpu-small/r")[1]
-    assert warning.level is Level.WARN
+    assert warning.level is CheckLevel.WARN
     assert "nears max_page_bytes (60000)" in warning.text
 
 
@@ -215,7 +215,7 @@ def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: floa
     with serving(ahead_seconds=ahead) as port:
         found = run_checks(loaded(tmp_path, target(port)))
     warning = only(found, "clock cpu-small/r")
-    assert warning.level is Level.WARN
+    assert warning.level is CheckLevel.WARN
     assert warning.text in (
         f"the target's clock is {side} this machine's",
         # What is sure is up to a second less than what is so.
@@ -252,7 +252,7 @@ def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
     assert only(found, "gpus").text == "1 read through dcgm"
     assert only(found, "gpu 0").text.startswith("NVIDIA L40S, GPU-a, 0 processes seen; not given: ")
     failing = only(lost, "gpus")
-    assert failing.level is Level.FAIL
+    assert failing.level is CheckLevel.FAIL
     assert failing.text.startswith("dcgm-exporter: connect: ")
 
 
@@ -271,7 +271,7 @@ def test_gpus_are_read_through_every_exporter(tmp_path: Path, source: str, page:
         lost = run_checks(loaded(tmp_path, gpus=gone))
     assert only(found, "gpus").text.endswith(f" read through {source}")
     assert about(found, "gpu 0")[0].text.startswith(first)
-    assert only(lost, "gpus").level is Level.FAIL
+    assert only(lost, "gpus").level is CheckLevel.FAIL
     assert only(lost, "gpus").text.startswith(f"{title}: connect: ")
 
 
@@ -287,7 +287,7 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
     path = tmp_path / "sizewatch.yaml"
     shutil.copy(TESTS / "configs" / "ten-mistakes.yaml", path)
     shutil.copy(TESTS / "plans" / "cpu-small.yaml", tmp_path / "plan.yaml")
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         load(path)
     found = run_checks(caught.value)
     assert exit_code(found) == 1
@@ -297,12 +297,12 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
 def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_limits, "clock_kept", lambda: None)
+    monkeypatch.setattr(doctor_limits, "is_clock_synchronized", lambda: None)
     path = tmp_path / "sizewatch.yaml"
     port = free_port()
     path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")
     found = run_checks(load(path))
-    warnings = [finding for finding in found if finding.level is Level.WARN]
+    warnings = [finding for finding in found if finding.level is CheckLevel.WARN]
     assert [finding.check for finding in warnings] == ["config", "config", "plan"]
     assert warnings[0].text == f"{path}: targets: is empty; nothing is watched"
     assert f"{path}:1: web.listen: 0.0.0.0:{port} is open to other machines" in warnings[1].text
@@ -314,13 +314,13 @@ def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
 
-    def folder(name: str) -> list[Finding]:
+    def folder(name: str) -> list[CheckResult]:
         return about(run_checks(loaded(tmp_path, data_dir=name)), "data_dir")
 
     (made,) = folder("new/deeper")
     assert f"{tmp_path}/new/deeper: will be made in {tmp_path}, writable, " in made.text
     (wrong,) = folder("file")
-    assert (wrong.level, wrong.text) == (Level.FAIL, f"{tmp_path}/file: Not a directory")
+    assert (wrong.level, wrong.text) == (CheckLevel.FAIL, f"{tmp_path}/file: Not a directory")
     _, shared = folder("open")
     assert shared.text == f"{tmp_path}/open can be written by every user of this machine (mode 777)"
     (none,) = about(run_checks(loaded(tmp_path, role="node")), "data_dir")
@@ -328,29 +328,31 @@ def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
 
 
 def test_the_history_is_opened(tmp_path: Path) -> None:
-    with Store(tmp_path / "history.db"):
+    with HistoryStore(tmp_path / "history.db"):
         (good,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
     assert good.text == f"{tmp_path}/history.db: can be read"
     (tmp_path / "history.db").unlink()
     (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
     (tmp_path / "history.db").chmod(0o600)
     (bad,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
-    assert bad.level is Level.FAIL
+    assert bad.level is CheckLevel.FAIL
     assert "is no history (not a SQLite file)" in bad.text
 
 
-def web(folder: Path, listen: str, **keys: Any) -> list[Finding]:
+def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
     return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
 
 
 def test_a_port_that_is_taken_fails_unless_a_sizewatch_has_it(tmp_path: Path) -> None:
     with serving(b"vllm 1\n") as port:
         (taken,) = web(tmp_path, f"127.0.0.1:{port}")
-    assert taken.level is Level.FAIL
+    assert taken.level is CheckLevel.FAIL
     assert f"ss -ltnp 'sport = :{port}'" in taken.advice
     with serving(b"sizewatch_build_info 1\n") as port:
         (ours,) = web(tmp_path, f"127.0.0.1:{port}")
-    assert ours == Finding(check="web", level=Level.OK, text=f"127.0.0.1:{port}: a sizewatch answers there already")
+    assert ours == CheckResult(
+        check="web", level=CheckLevel.OK, text=f"127.0.0.1:{port}: a sizewatch answers there already"
+    )
 
 
 def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
@@ -365,7 +367,7 @@ def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Pa
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
     (wrong,) = web(tmp_path, "192.0.2.1:9095")
-    assert wrong.level is Level.FAIL
+    assert wrong.level is CheckLevel.FAIL
     assert wrong.text == f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}"
 
 
@@ -376,14 +378,14 @@ def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
     other.issue_cert("localhost").private_key_pem.write_to_path(str(tmp_path / "other.pem"))
     listen = f"127.0.0.1:{free_port()}"
     found = web(tmp_path, listen, tls={"cert_file": "cert.pem", "key_file": "other.pem"}, bearer_token_file="no-token")
-    assert [finding.level for finding in found] == [Level.FAIL, Level.FAIL, Level.OK]
+    assert [finding.level for finding in found] == [CheckLevel.FAIL, CheckLevel.FAIL, CheckLevel.OK]
     assert found[1].text.startswith(f"web.tls: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
     assert found[0].text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
 
 
 def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole() -> None:
-    good = Finding(check="web", level=Level.OK, text="free")
-    bad = Finding(check="data_dir", level=Level.FAIL, text="full", advice="free space")
+    good = CheckResult(check="web", level=CheckLevel.OK, text="free")
+    bad = CheckResult(check="data_dir", level=CheckLevel.FAIL, text="full", advice="free space")
     assert format_text((good, bad)) == (
         "ok    web       free\n"
         "fail  data_dir  full\n"

@@ -13,10 +13,10 @@ from waiting import free_port
 
 from agent.config import load
 from agent.doctor import run_checks
-from agent.doctor_findings import Finding, Level
+from agent.doctor_findings import CheckLevel, CheckResult
 
 
-def found(folder: Path, **alerting: Any) -> list[Finding]:
+def found(folder: Path, **alerting: Any) -> list[CheckResult]:
     data = configuration([], web={"listen": f"127.0.0.1:{free_port()}"}, alerting=alerting)
     return [one for one in run_checks(load(write(folder, data))) if one.check == "alerting"]
 
@@ -29,18 +29,18 @@ def posts(url: str) -> dict[str, Any]:
 def test_a_real_alertmanager_is_named_with_its_version(tmp_path: Path) -> None:
     with alertmanager(tmp_path / "am") as real:
         (one,) = found(tmp_path, **posts(real.url))
-    assert one.level is Level.OK
+    assert one.level is CheckLevel.OK
     assert one.text.startswith(f"{real.url}: Alertmanager 0.")
 
 
 def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
     (away,) = found(tmp_path, **posts(f"http://127.0.0.1:{free_port()}"))
-    assert (away.level, "refused" in away.text) == (Level.FAIL, True)
+    assert (away.level, "refused" in away.text) == (CheckLevel.FAIL, True)
     with engines() as served:
         for answer in (b"{}", b"[1]", b'{"versionInfo": 5}', b"not json"):
             served[0].act = lambda handler, said=answer: give(handler, said, content_type="application/json")  # type: ignore[misc]
             (other,) = found(tmp_path, **posts(f"http://127.0.0.1:{served[0].port}"))
-            assert other.level is Level.FAIL
+            assert other.level is CheckLevel.FAIL
             assert "does not answer as Alertmanager's API v2 does" in other.text
             assert "alerting.alertmanagers" in other.advice
 
@@ -48,11 +48,11 @@ def test_one_that_is_away_or_something_else_fails(tmp_path: Path) -> None:
 def test_the_webhooks_token_is_looked_at(tmp_path: Path) -> None:
     keys = {"receiver": {"bearer_token_file": "token"}}
     (missing,) = found(tmp_path, **keys)
-    assert missing.level is Level.FAIL
+    assert missing.level is CheckLevel.FAIL
     assert "alerting.receiver.bearer_token_file" in missing.text
     (tmp_path / "token").write_text("a-token-of-the-webhook")
     (fine,) = found(tmp_path, **keys)
-    assert (fine.level, fine.text) == (Level.OK, "alerts of others are taken at /webhook/alertmanager")
+    assert (fine.level, fine.text) == (CheckLevel.OK, "alerts of others are taken at /webhook/alertmanager")
 
 
 def test_where_prometheus_alerts_there_is_nothing_to_say(tmp_path: Path) -> None:

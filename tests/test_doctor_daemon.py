@@ -12,18 +12,18 @@ from test_doctor import about, loaded, serving
 from waiting import free_port, wait_for
 
 from agent.config import load
-from agent.doctor import Finding, run_checks
-from agent.doctor_daemon import MOST_SHOWN, WRONG, daemon
-from agent.doctor_findings import Level
-from agent.doctor_probes import PortSeen
+from agent.doctor import CheckResult, run_checks
+from agent.doctor_daemon import MOST_SHOWN, WRONG, check_daemon
+from agent.doctor_findings import CheckLevel
+from agent.doctor_probes import PortProbe
 from agent.version import VERSION
 from exporters import names
 
 NOW = 1_800_000_000.0
 
 
-def told(folder: Path, *lines: str) -> list[Finding]:
-    return list(daemon(PortSeen(page="\n".join(lines)), loaded(folder), NOW))
+def told(folder: Path, *lines: str) -> list[CheckResult]:
+    return list(check_daemon(PortProbe(page="\n".join(lines)), loaded(folder), NOW))
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.metric.name)
@@ -38,7 +38,7 @@ def test_each_sign_of_trouble_has_a_line_with_its_labels_and_what_to_do(wrong: o
     assert (line.check, line.level, line.advice) == ("daemon", row.level, row.advice)
     assert line.text == row.text.format(value=float(bad), **{name: f"the-{name}" for name in row.metric.labels})
     (line,) = told(tmp_path, f"{series} {good}")
-    assert line.level is Level.OK
+    assert line.level is CheckLevel.OK
 
 
 def test_of_many_of_one_kind_some_are_named_and_the_others_counted(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_a_daemon_that_stands_still_and_one_of_another_version_are_named(tmp_pat
         f"sizewatch_last_turn_timestamp_seconds {NOW - 500}",
         'sizewatch_build_info{role="standalone",version="0.0.1"} 1',
     )
-    assert (still.level, still.text) == (Level.FAIL, "its last turn ended 500 s ago: what it shows is old")
-    assert (other.level, other.text) == (Level.WARN, f"is sizewatch 0.0.1, {VERSION} is installed here")
-    assert told(tmp_path, f'sizewatch_build_info{{version="{VERSION}"}} 1')[0].level is Level.OK
+    assert (still.level, still.text) == (CheckLevel.FAIL, "its last turn ended 500 s ago: what it shows is old")
+    assert (other.level, other.text) == (CheckLevel.WARN, f"is sizewatch 0.0.1, {VERSION} is installed here")
+    assert told(tmp_path, f'sizewatch_build_info{{version="{VERSION}"}} 1')[0].level is CheckLevel.OK
 
 
 def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from_its_page(tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from
             tmp_path, {**configuration([engine]), "data_dir": "data", "web": {"listen": f"127.0.0.1:{free_port()}"}}
         )
         with running(path, web=lambda loaded: _as_configured(loaded)):
-            assert [one.level for one in about(run_checks(load(path)), "daemon")] == [Level.OK]
+            assert [one.level for one in about(run_checks(load(path)), "daemon")] == [CheckLevel.OK]
             engine.act = answers_500
             (line,) = wait_for(
-                lambda: [one for one in about(run_checks(load(path)), "daemon") if one.level is not Level.OK]
+                lambda: [one for one in about(run_checks(load(path)), "daemon") if one.level is not CheckLevel.OK]
             )
             assert line.text == "has no page of cpu-small/r0 that it could use"
 

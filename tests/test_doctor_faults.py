@@ -31,11 +31,11 @@ from waiting import CEILING_SECONDS, free_port
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
 from agent.config_findings import mistakes, weaknesses
-from agent.doctor import Finding, exit_code, format_text, run_checks
-from agent.doctor_findings import Level
+from agent.doctor import CheckResult, exit_code, format_text, run_checks
+from agent.doctor_findings import CheckLevel
 from agent.errors import ScrapeError
 from agent.history import backup
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 FORMATS = Path(__file__).parent / "history_formats"
 MODULES = sorted((Path(__file__).parent.parent / "agent").glob("doctor*.py"))
@@ -51,7 +51,7 @@ Fault = Callable[[Path], AbstractContextManager[Keys]]
 def history(folder: Path) -> Path:
     """A history of some minutes, as a daemon left it that was stopped."""
     (folder / "d").mkdir(mode=0o700)
-    with Store(folder / "d" / "history.db") as store:
+    with HistoryStore(folder / "d" / "history.db") as store:
         store.book([booking(minute) for minute in range(600)])
     return folder / "d" / "history.db"
 
@@ -290,9 +290,9 @@ def no_room_for_reports(folder: Path) -> Iterator[Keys]:
         yield {"report": {"directory": str(folder / "d")}}
 
 
-FAIL, WARN = Level.FAIL, Level.WARN
+FAIL, WARN = CheckLevel.FAIL, CheckLevel.WARN
 
-FAULTS: tuple[tuple[Fault, str, Level, str, str], ...] = (
+FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (cut_history, "history", FAIL, "d/history.db: database disk image is malformed", ""),
     (damaged_page, "history", FAIL, "d/history.db is damaged (", "put a backup in its place, or begin anew"),
     (history_is_a_folder, "history", FAIL, "d/history.db: is a directory", ""),
@@ -378,7 +378,7 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-def findings(folder: Path, keys: Keys) -> tuple[Finding, ...]:
+def findings(folder: Path, keys: Keys) -> tuple[CheckResult, ...]:
     targets = keys.pop("targets", ())
     plain = loaded(folder, *targets, **{"report": {"enabled": False}, **keys})
     told = {"mistakes": mistakes(plain.config, plain.plan), "warnings": weaknesses(plain.config, plain.plan)}
@@ -387,7 +387,7 @@ def findings(folder: Path, keys: Keys) -> tuple[Finding, ...]:
 
 @pytest.mark.parametrize(("fault", "check", "level", "text", "advice"), FAULTS)
 def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_do(
-    fault: Fault, check: str, level: Level, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.doctor_discovery.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
@@ -407,7 +407,7 @@ def test_a_history_that_is_well_has_one_line_and_nothing_is_left_beside_it(tmp_p
     with nothing(tmp_path) as keys:
         before = content(tmp_path)
         found = findings(tmp_path, keys)
-        assert [one.level for one in about(found, "history")] == [Level.OK]
+        assert [one.level for one in about(found, "history")] == [CheckLevel.OK]
         assert content(tmp_path) == before
         assert [one.name for one in (tmp_path / "d").iterdir()] == ["history.db"]
 
@@ -437,8 +437,8 @@ def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_bro
     with mounted(tmp_path, "size=1m"):
         path = tmp_path / "d" / "history.db"
         code = (
-            f"import os, sys; sys.path[:0] = {sys.path!r}; from agent.history.store import Store;"
-            f" Store({str(path)!r}).keep('a', '1'); os._exit(9)"
+            f"import os, sys; sys.path[:0] = {sys.path!r}; from agent.history.store import HistoryStore;"
+            f" HistoryStore({str(path)!r}).keep('a', '1'); os._exit(9)"
         )
         subprocess.run([sys.executable, "-c", code], check=False)
         path.with_name("history.db-shm").unlink()
@@ -453,7 +453,7 @@ def test_a_history_is_looked_through_for_a_few_seconds_at_most(tmp_path: Path, m
     monkeypatch.setattr("agent.doctor_history_file.LOOK_SECONDS", -1.0)
     monkeypatch.setattr("agent.doctor_history_file.STEPS_BETWEEN", 1)
     with damaged_page(tmp_path) as keys:
-        assert [one.level for one in about(findings(tmp_path, keys), "history")] == [Level.OK]
+        assert [one.level for one in about(findings(tmp_path, keys), "history")] == [CheckLevel.OK]
 
 
 def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for_it(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_lock_that_is_let_go_again_is_no_trouble(tmp_path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
     threading.Timer(0.2, lambda: connection.execute("ROLLBACK")).start()
-    assert [one.level for one in about(findings(tmp_path, {"data_dir": "d"}), "history")] == [Level.OK]
+    assert [one.level for one in about(findings(tmp_path, {"data_dir": "d"}), "history")] == [CheckLevel.OK]
     connection.close()
 
 

@@ -11,8 +11,8 @@ import pytest
 from test_doctor import loaded
 
 from agent import doctor, doctor_limits
-from agent.doctor_findings import Level
-from agent.doctor_limits import LimitsSeen, clock_kept, limits, memory_limit
+from agent.doctor_findings import CheckLevel
+from agent.doctor_limits import LimitsProbe, check_limits, is_clock_synchronized, memory_limit
 from agent.forecasting.child import MIB
 
 ROOT = Path(__file__).parent.parent
@@ -43,26 +43,26 @@ def test_version_1_of_control_groups_is_read_too_and_its_number_for_no_limit_is_
     assert memory_limit(tmp_path, tmp_path / "not there") is None
 
 
-def said(folder: Path, seen: LimitsSeen, **keys: object) -> list[tuple[Level, str, str]]:
-    return [(one.level, one.text, one.advice) for one in limits(seen, loaded(folder, **keys))]
+def said(folder: Path, seen: LimitsProbe, **keys: object) -> list[tuple[CheckLevel, str, str]]:
+    return [(one.level, one.text, one.advice) for one in check_limits(seen, loaded(folder, **keys))]
 
 
 def test_memory_that_forecasts_do_not_fit_into_is_warned_of_and_without_them_it_is_enough(tmp_path: Path) -> None:
-    seen = LimitsSeen(memory_bytes=256 * MIB)
+    seen = LimitsProbe(memory_bytes=256 * MIB)
     ((level, text, advice),) = said(tmp_path, seen, forecast={"enabled": True})
-    assert (level, text) == (Level.WARN, "its control group may use 256 MiB of memory, 612 MiB may be needed")
+    assert (level, text) == (CheckLevel.WARN, "its control group may use 256 MiB of memory, 612 MiB may be needed")
     assert advice == "raise the limit (MemoryMax, resources.limits.memory), or set forecast.enabled: false"
     assert said(tmp_path, seen, forecast={"enabled": False}) == []
 
 
 def test_the_limits_of_the_manifests_are_enough(tmp_path: Path) -> None:
     """docs/install-kubernetes.md: 128 MiB for role node, 1 GiB for standalone."""
-    assert said(tmp_path, LimitsSeen(memory_bytes=128 * MIB), role="node") == []
-    assert said(tmp_path, LimitsSeen(memory_bytes=1024 * MIB), forecast={"enabled": True}) == []
+    assert said(tmp_path, LimitsProbe(memory_bytes=128 * MIB), role="node") == []
+    assert said(tmp_path, LimitsProbe(memory_bytes=1024 * MIB), forecast={"enabled": True}) == []
 
 
 def test_a_file_that_may_not_grow_fails_where_a_history_is_kept(tmp_path: Path) -> None:
-    code = "from agent.doctor_limits import look; print(look().file_bytes)"
+    code = "from agent.doctor_limits import probe_limits; print(probe_limits().file_bytes)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -72,10 +72,10 @@ def test_a_file_that_may_not_grow_fails_where_a_history_is_kept(tmp_path: Path) 
         check=True,
     )
     assert done.stdout == "4096\n"
-    ((level, text, advice),) = said(tmp_path, LimitsSeen(file_bytes=4096))
-    assert (level, text.partition(":")[0]) == (Level.FAIL, "no file may grow beyond 4096 bytes")
+    ((level, text, advice),) = said(tmp_path, LimitsProbe(file_bytes=4096))
+    assert (level, text.partition(":")[0]) == (CheckLevel.FAIL, "no file may grow beyond 4096 bytes")
     assert advice.startswith("lift the limit: ulimit -f unlimited")
-    assert said(tmp_path, LimitsSeen(file_bytes=4096), role="node") == []
+    assert said(tmp_path, LimitsProbe(file_bytes=4096), role="node") == []
 
 
 def test_without_threads_the_rest_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,21 +84,21 @@ def test_without_threads_the_rest_is_not_looked_at(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("threading.Thread.start", refuses)
     found = doctor.run_checks(loaded(tmp_path, {"url": "http://127.0.0.1:1/metrics", "tier": "cpu-small"}))
-    (line,) = [one for one in found if one.level is Level.FAIL]
+    (line,) = [one for one in found if one.level is CheckLevel.FAIL]
     assert line.text == "it may begin no thread (can't start new thread)"
     assert "pids.max of a container" in line.advice
 
 
 def test_a_clock_that_nobody_keeps_is_warned_of_and_one_that_is_not_known_is_no_line(tmp_path: Path) -> None:
-    ((level, _, advice),) = said(tmp_path, LimitsSeen(clock_kept=False))
-    assert (level, advice) == (Level.WARN, "run a time service here (systemd-timesyncd, chrony with rtcsync)")
-    assert said(tmp_path, LimitsSeen(clock_kept=True)) == [(Level.OK, "this machine's is synchronised", "")]
-    assert said(tmp_path, LimitsSeen()) == []
+    ((level, _, advice),) = said(tmp_path, LimitsProbe(clock_kept=False))
+    assert (level, advice) == (CheckLevel.WARN, "run a time service here (systemd-timesyncd, chrony with rtcsync)")
+    assert said(tmp_path, LimitsProbe(clock_kept=True)) == [(CheckLevel.OK, "this machine's is synchronised", "")]
+    assert said(tmp_path, LimitsProbe()) == []
 
 
 def test_the_kernel_is_asked_about_its_clock_and_a_system_without_that_call_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert clock_kept() in (True, False)
+    assert is_clock_synchronized() in (True, False)
     monkeypatch.setattr(doctor_limits.ctypes, "CDLL", lambda _: object())
-    assert clock_kept() is None
+    assert is_clock_synchronized() is None

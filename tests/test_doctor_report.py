@@ -8,12 +8,12 @@ from report_runs import CANARY, configured
 from report_servers import webhook
 
 from agent import doctor_report
-from agent.config import Loaded
-from agent.doctor_findings import Level, format_text
+from agent.config import LoadedConfig
+from agent.doctor_findings import CheckLevel, format_text
 
 
-def told(loaded: Loaded) -> list[tuple[Level, str]]:
-    found = list(doctor_report.report(doctor_report.look(loaded.config), loaded))
+def told(loaded: LoadedConfig) -> list[tuple[CheckLevel, str]]:
+    found = list(doctor_report.check_report(doctor_report.probe_report(loaded.config), loaded))
     assert CANARY not in format_text(found)
     return [(one.level, one.text) for one in found]
 
@@ -34,18 +34,18 @@ def test_each_address_is_looked_at_and_nothing_is_sent(tmp_path: Path) -> None:
         (tmp_path / "mail.url").unlink()
         found = told(loaded)
         assert hook.asked == 0
-    assert found[0][0] is Level.OK
+    assert found[0][0] is CheckLevel.OK
     assert found[0][1].startswith("every Monday 07:00 UTC, of the last 7d, into ")
     assert found[1:] == [
-        (Level.OK, "deliver to chat: JSON, with picture, report"),
-        (Level.WARN, f"{tmp_path / 'chat.url'} can be read by everybody on this machine"),
-        (Level.FAIL, f"deliver to mail: {tmp_path / 'mail.url'} cannot be read (No such file or directory)"),
-        (Level.OK, "deliver to phone: ClickSend, the sentences alone: it takes no files"),
+        (CheckLevel.OK, "deliver to chat: JSON, with picture, report"),
+        (CheckLevel.WARN, f"{tmp_path / 'chat.url'} can be read by everybody on this machine"),
+        (CheckLevel.FAIL, f"deliver to mail: {tmp_path / 'mail.url'} cannot be read (No such file or directory)"),
+        (CheckLevel.OK, "deliver to phone: ClickSend, the sentences alone: it takes no files"),
         (
-            Level.FAIL,
+            CheckLevel.FAIL,
             "deliver to typo: is no address that Apprise understands (such as mailtos://, slack://, json://)",
         ),
-        (Level.FAIL, f"deliver to two: {tmp_path / 'two.url'} must hold one address and nothing else"),
+        (CheckLevel.FAIL, f"deliver to two: {tmp_path / 'two.url'} must hold one address and nothing else"),
     ]
 
 
@@ -53,9 +53,9 @@ def test_without_destinations_no_process_is_begun_and_a_place_that_is_none_fails
     (tmp_path / "file").write_text("")
     loaded = configured(tmp_path, report={"directory": "file/reports", "weekday": "friday", "at": "18:30"})
     (place, when) = told(loaded)
-    assert place == (Level.FAIL, f"{tmp_path / 'file'} cannot be written")
+    assert place == (CheckLevel.FAIL, f"{tmp_path / 'file'} cannot be written")
     assert when[1].startswith("every Friday 18:30 UTC")
 
 
 def test_where_it_is_off_that_is_all_there_is_to_say(tmp_path: Path) -> None:
-    assert told(configured(tmp_path, report={"enabled": False})) == [(Level.OK, "off (report.enabled: false)")]
+    assert told(configured(tmp_path, report={"enabled": False})) == [(CheckLevel.OK, "off (report.enabled: false)")]

@@ -11,29 +11,29 @@ import pytest
 from hostile_store import Handler, give, serving, vector
 from store_servers import victoria_metrics
 
-from agent.config import Loaded, parse_config
-from agent.doctor_findings import Finding, Level
-from agent.doctor_store import ADVICE, StoreSeen, look, store
-from agent.store.trouble import TroubleKind
+from agent.config import LoadedConfig, parse_config
+from agent.doctor_findings import CheckLevel, CheckResult
+from agent.doctor_store import STORE_ADVICE, StoreProbe, check_store, probe_store
+from agent.store.trouble import StoreErrorKind
 
 
-def said(url: str, tiers: dict[str, Any] | None = None) -> list[Finding]:
+def said(url: str, tiers: dict[str, Any] | None = None) -> list[CheckResult]:
     config = parse_config({"role": "fleet", "store": {"url": url, "timeout": "60s"}, "tiers": tiers or {}})
-    loaded = Loaded(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
-    return list(store(look(loaded, time.time), loaded))
+    loaded = LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
+    return list(check_store(probe_store(loaded, time.time), loaded))
 
 
 @pytest.mark.server
 def test_a_store_that_answers_is_one_good_line(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as there:
         (found,) = said(there.url)
-    assert found.level is Level.OK
+    assert found.level is CheckLevel.OK
     assert found.text.startswith(f"{there.url}: answered in ")
 
 
 def test_without_a_store_nothing_is_said() -> None:
-    loaded = Loaded(path=Path("sizewatch.yaml"), config=parse_config({}), plan=None, warnings=())
-    assert look(loaded, time.time) is None
+    loaded = LoadedConfig(path=Path("sizewatch.yaml"), config=parse_config({}), plan=None, warnings=())
+    assert probe_store(loaded, time.time) is None
 
 
 @pytest.mark.server
@@ -53,10 +53,10 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
             ]
         )
         answered, *found = said(there.url, tiers=tiers)
-    assert answered.level is Level.OK
+    assert answered.level is CheckLevel.OK
     texts = {one.text: one for one in found}
-    assert texts["mine: 3 replicas in it"].level is Level.OK
-    assert texts["told: 1 replica in it"].level is Level.OK
+    assert texts["mine: 3 replicas in it"].level is CheckLevel.OK
+    assert texts["told: 1 replica in it"].level is CheckLevel.OK
     assert "tiers.lost.selector" in texts["lost: nothing is told of it"].advice
     assert "role node" in texts["untold: nothing is told of it"].advice
 
@@ -64,30 +64,30 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
 @pytest.mark.parametrize(
     ("act", "words", "kind"),
     [
-        (lambda handler: give(handler, b"", 401), "wants credentials", TroubleKind.CREDENTIALS),
-        (lambda handler: give(handler, b"", 404), "answered 404", TroubleKind.WRONG_ANSWER),
-        (lambda handler: give(handler, b"", 502, "text/html"), "answered 502", TroubleKind.AWAY),
-        (lambda handler: give(handler, vector(warnings=["no store"])), "no store", TroubleKind.PARTIAL),
+        (lambda handler: give(handler, b"", 401), "wants credentials", StoreErrorKind.CREDENTIALS),
+        (lambda handler: give(handler, b"", 404), "answered 404", StoreErrorKind.WRONG_ANSWER),
+        (lambda handler: give(handler, b"", 502, "text/html"), "answered 502", StoreErrorKind.AWAY),
+        (lambda handler: give(handler, vector(warnings=["no store"])), "no store", StoreErrorKind.PARTIAL),
     ],
 )
 def test_one_that_does_not_is_a_failing_line_with_what_to_do(
-    act: Callable[[Handler], None], words: str, kind: TroubleKind
+    act: Callable[[Handler], None], words: str, kind: StoreErrorKind
 ) -> None:
     with serving() as server:
         server.act = act
         (found,) = said(server.url)
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert found.text.startswith(f"{server.url}: ")
     assert words in found.text
-    assert found.advice == ADVICE[kind]
+    assert found.advice == STORE_ADVICE[kind]
 
 
 def test_there_is_advice_for_every_trouble() -> None:
-    assert set(ADVICE) == set(TroubleKind)
+    assert set(STORE_ADVICE) == set(StoreErrorKind)
 
 
 def test_one_that_takes_long_to_do_nothing_is_a_warning() -> None:
     config = parse_config({})
-    loaded = Loaded(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
-    (found,) = store(StoreSeen(place="http://x", seconds=6.0, timeout_seconds=10.0), loaded)
-    assert (found.level, found.text) == (Level.WARN, "http://x: took 6.0 s to answer a query that reads nothing")
+    loaded = LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=None, warnings=())
+    (found,) = check_store(StoreProbe(place="http://x", seconds=6.0, timeout_seconds=10.0), loaded)
+    assert (found.level, found.text) == (CheckLevel.WARN, "http://x: took 6.0 s to answer a query that reads nothing")

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.reporting.due import Weekly
+from agent.reporting.due import WeeklySchedule
 
-BERLIN = Weekly(weekday=0, at=time(7), zone="Europe/Berlin")
+BERLIN = WeeklySchedule(weekday=0, at=time(7), zone="Europe/Berlin")
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
 
 
@@ -38,7 +38,7 @@ def test_the_time_stays_that_of_the_wall_when_summer_begins_and_ends() -> None:
 
 
 def test_a_time_that_is_left_out_comes_an_hour_later_and_one_that_comes_twice_counts_once() -> None:
-    night = Weekly(weekday=6, at=time(2, 30), zone="Europe/Berlin")
+    night = WeeklySchedule(weekday=6, at=time(2, 30), zone="Europe/Berlin")
     assert told(night.next(at("2026-03-28 12:00"))) == "2026-03-29 01:30"
     assert night.name(night.next(at("2026-03-28 12:00"))) == "2026-03-29"
     first = at("2026-10-25 02:30", "Europe/Berlin")
@@ -52,7 +52,7 @@ def test_a_time_that_is_left_out_comes_an_hour_later_and_one_that_comes_twice_co
     "zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago", "Asia/Kathmandu", "America/St_Johns", "UTC"]
 )
 def test_every_instant_of_a_year_lies_between_two_reports_a_week_apart(zone: str) -> None:
-    weekly = Weekly(weekday=2, at=time(0, 15), zone=zone)
+    weekly = WeeklySchedule(weekday=2, at=time(0, 15), zone=zone)
     for day in range(366):
         now = at("2026-01-01 00:10") + day * DAY
         before, after = weekly.latest(now), weekly.next(now)

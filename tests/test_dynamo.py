@@ -14,9 +14,9 @@ from rules import windows
 from rules.engines.coverage import Use, explain_families
 from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
 from rules.engines.registry import ENGINES, itl_comparable
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.readings import read_all
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.snapshots import Snapshot
@@ -30,7 +30,7 @@ def page(name: str) -> Snapshot:
 
 
 def signals(found: Snapshot) -> dict[str, SignalValue]:
-    return dict(read_all(since_start(found)))
+    return dict(read_all(window_since_start(found)))
 
 
 def old_frontend() -> str:
@@ -147,7 +147,7 @@ def test_arrivals_are_counted_and_not_derived() -> None:
         'requests_started_total{endpoint="chat_completions",model="Qwen/Qwen3-8B",request_type="stream"} 242',
     )
     assert later != text
-    window = windows.between(read(text, START), read(later, START + 15))
+    window = windows.diff_snapshots(read(text, START), read(later, START + 15))
     found = read_all(window)["arrival_rps"]
     assert isinstance(found, Reading)
     assert found.value == pytest.approx(2.0)
@@ -280,7 +280,7 @@ def test_every_row_is_met() -> None:
 
 
 @pytest.mark.parametrize(("table", "name"), [(DYNAMO_FRONTEND, FRONTEND), (DYNAMO_WORKER, WORKER)], ids=["f", "w"])
-def test_every_signal_has_a_value_or_a_reason(table: Engine, name: str) -> None:
+def test_every_signal_has_a_value_or_a_reason(table: EngineTable, name: str) -> None:
     told = dict(table.not_exposed)
     for signal, value in signals(page(name)).items():
         if value == Missing(gap=Gap.NOT_EXPOSED) and not signal.startswith(("gpu_", "tensor_", "dram_", "arrival")):

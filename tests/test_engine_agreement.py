@@ -23,8 +23,8 @@ from rules import watch
 from rules.bounds import poisson_lower_bound
 from rules.gauges import STEP_FAMILY
 from rules.snapshots import Snapshot
-from rules.tracks import Track
-from rules.verdicts import FIRING, Answer, Certainty, Verdict
+from rules.tracks import ScrapeTrack
+from rules.verdicts import FIRING, Certainty, RuleResult, Verdict
 from rules.windows import Window
 
 LABELS = 'tier="t",instance="a:8000"'
@@ -51,7 +51,7 @@ def level(minutes: Iterable[float]) -> str:
     return " ".join([levels[0], *levels])
 
 
-def certain(answer: Answer) -> bool:
+def certain(answer: RuleResult) -> bool:
     return isinstance(answer, Verdict) and answer.status in FIRING and answer.certainty is Certainty.CERTAIN
 
 
@@ -64,7 +64,7 @@ def asked(rules: Path, rule: str) -> str:
 
 
 def disagreements(
-    folder: Path, rules: Path, rule: str, when: str, cases: Mapping[str, tuple[dict[str, str], Answer]]
+    folder: Path, rules: Path, rule: str, when: str, cases: Mapping[str, tuple[dict[str, str], RuleResult]]
 ) -> str:
     """Where promtool and the judgement do not say the same of a case; of both answers there must be some."""
     expected = {name: certain(answer) for name, (_, answer) in cases.items()}
@@ -153,8 +153,8 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
     up = {"up{" + LABELS + "}": "1x9 0x9"}
     values = []
     for misses in (1, 2, 3, 4):
-        one = watch.Replica(tier="t", name="a", track=Track(last=page, seen=START, misses=misses))
-        (answer,) = [a for a in watch.replica_answers(one, view(), START) if a.rule == "TargetDown"]
+        one = watch.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
+        (answer,) = [a for a in watch.evaluate_replica_rules(one, view(), START) if a.rule == "TargetDown"]
         values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     assert not differences(tmp_path, rules, [Case(series=up, values=values)])
@@ -164,11 +164,11 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
     moving = {STEPS: "0+5x20 100x40", RUNNING: "3x60", WAITING: "0x60", KV: "0.5x60"}
     values = []
     for stood in (90.0, 105.0, 120.0, 135.0):
-        one = watch.Replica(
-            tier="t", name="a", track=Track(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
+        one = watch.ReplicaState(
+            tier="t", name="a", track=ScrapeTrack(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
             stale_seconds=stood,
         )  # fmt: skip
-        (answer,) = [a for a in watch.replica_answers(one, view(), START) if a.rule == "TelemetryStale"]
+        (answer,) = [a for a in watch.evaluate_replica_rules(one, view(), START) if a.rule == "TelemetryStale"]
         values.append((f"{300 + stood:.0f}s", asked(rules, "TelemetryStale"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     idle = {**moving, RUNNING: "0x60", KV: "0x60"}

@@ -12,9 +12,9 @@ from promql_parser import parse
 from promtool import Case, complaints, differences, firing
 
 from agent import cli
-from exporters.engine_only import Asked, engine_only_text
+from exporters.engine_only import EngineRulesOptions, engine_only_text
 from exporters.engine_rows import ROWS
-from exporters.engine_series import EDGES, Unable, edge_above, engine_named, series
+from exporters.engine_series import EDGES, UnsupportedSeriesError, edge_above, engine_named, series
 from rules.catalogue import RULES
 from rules.engines.registry import ENGINES
 from rules.plan import Plan
@@ -76,9 +76,11 @@ def test_the_edges_of_the_table_are_those_of_the_engines_pages(engine: str, fami
 def test_the_edge_is_the_first_that_is_certainly_slow() -> None:
     vllm = engine_named("vllm")
     assert [edge_above(vllm, "ttft_seconds", limit) for limit in (0.5, 0.51, 2.0, 2.5)] == [0.5, 0.75, 2.5, 2.5]
-    with pytest.raises(Unable, match="5000 lies beyond the last bucket edge of vLLM's ttft_seconds, 2560"):
+    with pytest.raises(
+        UnsupportedSeriesError, match="5000 lies beyond the last bucket edge of vLLM's ttft_seconds, 2560"
+    ):
         edge_above(vllm, "ttft_seconds", 5000)
-    with pytest.raises(Unable, match="the bucket edges of TGI's"):
+    with pytest.raises(UnsupportedSeriesError, match="the bucket edges of TGI's"):
         edge_above(engine_named("tgi"), "ttft_seconds", 1)
 
 
@@ -93,9 +95,11 @@ def test_two_tiers_that_one_selector_finds_are_refused() -> None:
     two = Plan.model_validate(
         {"schema": 1, "tiers": dict.fromkeys("ab", plan().tiers["t"].model_dump(mode="json", exclude_none=True))}
     )
-    with pytest.raises(Unable, match=r'tiers a and b are both found by model_name="m": give a --selector'):
-        engine_only_text(Asked(plan=two, source="p"))
-    text = engine_only_text(Asked(plan=two, source="p", selector=SELECTOR))
+    with pytest.raises(
+        UnsupportedSeriesError, match=r'tiers a and b are both found by model_name="m": give a --selector'
+    ):
+        engine_only_text(EngineRulesOptions(plan=two, source="p"))
+    text = engine_only_text(EngineRulesOptions(plan=two, source="p", selector=SELECTOR))
     assert {'tier="a"', 'tier="b"'} <= set(re.findall(r'tier="\w"', text))
 
 

@@ -13,17 +13,17 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import Sample, engine_samples, samples
 from test_fleet_turns import TIER, VIEW, Fleet, NewestOnly
 
-from agent.config_fleet import Fleet as FleetKeys
+from agent.config_fleet import FleetConfig as FleetKeys
 from agent.config_fleet import TierSource
-from agent.fleet.each import EachReplica
-from agent.fleet.parts import asking_of
-from agent.fleet.sized import SizedTier
-from agent.fleet.summed import SummedTier
-from agent.fleet.summed_engines import SummedEngines
+from agent.fleet.each import ReplicaReader
+from agent.fleet.parts import build_tier_reader
+from agent.fleet.sized import AdaptiveTierReader
+from agent.fleet.summed import AggregatedTierReader
+from agent.fleet.summed_engines import EngineAggregates
 from agent.store import engine_pages
-from agent.store.answers import RawSeries, Sampled
+from agent.store.answers import InstantSample, MatrixSeries
 from agent.store.api import StoreApi, StoreOptions
-from agent.store.engine_sums import EngineSums, Part, counted
+from agent.store.engine_sums import EngineSums, ReleaseGroup, scrape_count_query
 from agent.store.engine_sums_found import part_sums
 from agent.store.promql import GROUP, WHAT
 from rules import readings, windows
@@ -75,12 +75,14 @@ def both(url: str, engine: str = "vllm", turns: int = 4) -> dict[str, tuple[Flee
     found = {}
     for way, most in (("each", 1000), ("sums", 0)):
         api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
-        selector = engine_pages.selector(engine, MATCHERS)
+        selector = engine_pages.engine_selector(engine, MATCHERS)
         reader = engine_pages.EnginePages("instance", "", engine)
-        each = EachReplica(TIER, selector, reader, NewestOnly(api), 60.0)
+        each = ReplicaReader(TIER, selector, reader, NewestOnly(api), 60.0)
         sums = EngineSums(engine=engine, matchers=MATCHERS, replica_label="instance")
-        summed = SummedTier(TIER, SummedEngines(sums, "", VIEW.basis.ttft_slo_seconds, api), 60.0)
-        fleet = Fleet(api, SizedTier(each, summed, counted(MATCHERS, "instance"), most, api), BEGIN - 30)
+        summed = AggregatedTierReader(TIER, EngineAggregates(sums, "", VIEW.basis.ttft_slo_seconds, api), 60.0)
+        fleet = Fleet(
+            api, AdaptiveTierReader(each, summed, scrape_count_query(MATCHERS, "instance"), most, api), BEGIN - 30
+        )
         fleet.go(turns)
         fleet.closed += fleet.turns.watcher.flush()
         assert fleet.turns.store_troubles == {}
@@ -91,7 +93,7 @@ def both(url: str, engine: str = "vllm", turns: int = 4) -> dict[str, tuple[Flee
 
 def same(found: dict[str, tuple[Fleet, int]]) -> dict[str, Window]:
     """The sum of all minutes of either way, which must be the same."""
-    whole = {way: windows.add(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
+    whole = {way: windows.sum_windows(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
     each, sums = whole["each"], whole["sums"]
     assert {c.replica for c in found["sums"][0].closed} == {"*"}
     assert each.covered_seconds > 0
@@ -280,7 +282,7 @@ def test_a_series_that_appears_on_the_way_is_no_increase(count: int, tmp_path: P
 
 
 def test_a_sum_whose_buckets_rise_by_chance_is_not_believed_where_replicas_have_other_edges() -> None:
-    part = Part(key="0.0", engine=VLLM_V1, repeated=False, members=("a", "b"))
+    part = ReleaseGroup(key="0.0", engine=VLLM_V1, repeated=False, members=("a", "b"))
     answers = []
     for what, by_edge in (
         ("sums", {"1.0": 4.0, "2.0": 5.0, "+Inf": 9.0}),
@@ -289,7 +291,7 @@ def test_a_sum_whose_buckets_rise_by_chance_is_not_believed_where_replicas_have_
         for le, value in by_edge.items():
             labels = {"__name__": "vllm:e2e_request_latency_seconds_bucket", "le": le, GROUP: "0.0", WHAT: what}
             after = value * 2 if what == "sums" else value
-            answers.append(RawSeries(labels, (60.0, 120.0), (value, after)))
+            answers.append(MatrixSeries(labels, (60.0, 120.0), (value, after)))
     found = part_sums(answers, (part,), (60.0, 120.0))["0.0"]
     assert found is not None
     assert "e2e_seconds" in found.open
@@ -304,9 +306,9 @@ class Asked(StoreApi):
         super().__init__(StoreOptions(url=url, timeout_seconds=60.0))
         self.instants: list[str] = []
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]:
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         self.instants.append(expr)
-        return super().instant(expr, t)
+        return super().query(expr, t)
 
 
 def test_a_tier_of_engines_is_read_as_sums_from_the_configured_size_on(tmp_path: Path) -> None:
@@ -314,7 +316,7 @@ def test_a_tier_of_engines_is_read_as_sums_from_the_configured_size_on(tmp_path:
     with store("victoria", tmp_path, copies(5, ("cascade_fast", "steady"))) as url:
         for most, sums in ((5, False), (4, True)):
             api = Asked(url)
-            asking = asking_of(TIER, source, VIEW, FleetKeys(each_up_to=most), api)
+            asking = build_tier_reader(TIER, source, VIEW, FleetKeys(each_up_to=most), api)
             fleet = Fleet(api, asking, BEGIN - 30)
             fleet.go(4)
             assert asking.sums is sums

@@ -1,9 +1,18 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rules.episodes import MOST_TRANSITIONS, Ended, Episode, Standing, Transition, UnknownSpan, advance, end
+from rules.episodes import (
+    MOST_TRANSITIONS,
+    ClosedSpan,
+    Finding,
+    RuleState,
+    Transition,
+    UnknownSpan,
+    close_rule_state,
+    step_rule_state,
+)
 from rules.signals import Gap, Missing
-from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL
@@ -20,11 +29,11 @@ def gap(t: float, reason: Gap = Gap.SCRAPE_FAILED, text: str = "") -> Unknown:
     return Unknown(t=t, rule="KvEviction", subject=SUBJECT, reason=reason, text=text)
 
 
-def through(answers: Iterable[Answer]) -> tuple[Standing, list[Ended]]:
-    standing: Standing | None = None
-    ended: list[Ended] = []
+def through(answers: Iterable[RuleResult]) -> tuple[RuleState, list[ClosedSpan]]:
+    standing: RuleState | None = None
+    ended: list[ClosedSpan] = []
     for one in answers:
-        standing, now = advance(standing, one)
+        standing, now = step_rule_state(standing, one)
         ended.extend(now)
     assert standing is not None
     return standing, ended
@@ -34,7 +43,7 @@ def test_an_episode_runs_from_the_first_warning_to_the_first_ok() -> None:
     standing, ended = through([answer(1, OK), answer(2, WARNING), answer(3, WARNING), answer(4, OK), answer(5, OK)])
     assert standing.episode is None
     (episode,) = ended
-    assert isinstance(episode, Episode)
+    assert isinstance(episode, Finding)
     assert (episode.rule, episode.subject) == ("KvEviction", SUBJECT)
     assert (episode.started_at, episode.ended_at) == (2, 4)
     assert episode.transitions == (
@@ -68,7 +77,7 @@ def test_only_changes_are_transitions() -> None:
 def test_a_gap_inside_does_not_end_an_episode() -> None:
     standing, ended = through([answer(1, WARNING), gap(2), gap(3), answer(4, WARNING), answer(5, OK)])
     spans = [e for e in ended if isinstance(e, UnknownSpan)]
-    (episode,) = [e for e in ended if isinstance(e, Episode)]
+    (episode,) = [e for e in ended if isinstance(e, Finding)]
     assert (episode.started_at, episode.ended_at) == (1, 5)
     assert [(s.started_at, s.ended_at) for s in spans] == [(2, 4)]
     assert (standing.episode, standing.unknown) == (None, None)
@@ -111,11 +120,11 @@ def test_a_second_outbreak_is_a_second_episode() -> None:
 
 def test_what_is_watched_no_more_ends() -> None:
     standing, _ = through([answer(1, WARNING), gap(2)])
-    episode, span = end(standing, 9)
-    assert (type(episode), type(span)) == (Episode, UnknownSpan)
+    episode, span = close_rule_state(standing, 9)
+    assert (type(episode), type(span)) == (Finding, UnknownSpan)
     assert (episode.started_at, episode.ended_at, span.started_at, span.ended_at) == (1, 9, 2, 9)
     fine, _ = through([answer(1, OK)])
-    assert end(fine, 9) == ()
+    assert close_rule_state(fine, 9) == ()
 
 
 def test_an_episode_that_flaps_for_a_week_keeps_its_first_and_its_latest_changes() -> None:

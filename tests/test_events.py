@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forecast.events import Event, event_factors, occurrences, recurrence
+from forecast.events import CalendarEvent, event_factors, occurrences, recurrence
 
 BERLIN = "Europe/Berlin"
 
@@ -20,8 +20,8 @@ def unix(text: str, zone: str = BERLIN) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
 
 
-def event(start: str, hours: float = 1.0, factor: float = 3.0, recurrence: str = "") -> Event:
-    return Event(
+def event(start: str, hours: float = 1.0, factor: float = 3.0, recurrence: str = "") -> CalendarEvent:
+    return CalendarEvent(
         name="sale",
         start=datetime.fromisoformat(start),
         duration=timedelta(hours=hours),
@@ -30,7 +30,7 @@ def event(start: str, hours: float = 1.0, factor: float = 3.0, recurrence: str =
     )
 
 
-def shown(one: Event, since: str, until: str, zone: str = BERLIN) -> list[tuple[str, float]]:
+def shown(one: CalendarEvent, since: str, until: str, zone: str = BERLIN) -> list[tuple[str, float]]:
     """Each time by the clock, with its hours."""
     return [
         (datetime.fromtimestamp(a, UTC).astimezone(ZoneInfo(zone)).strftime("%m-%d %H:%M"), (b - a) / 3600)
@@ -38,7 +38,9 @@ def shown(one: Event, since: str, until: str, zone: str = BERLIN) -> list[tuple[
     ]
 
 
-def factors(*several: Event, start: str = "2026-03-02T00:00", n: int = 24, bin_seconds: float = 3600.0) -> list[float]:
+def factors(
+    *several: CalendarEvent, start: str = "2026-03-02T00:00", n: int = 24, bin_seconds: float = 3600.0
+) -> list[float]:
     found: list[float] = event_factors(several, unix(start), bin_seconds, n, BERLIN).tolist()
     return found
 
@@ -127,7 +129,7 @@ def test_what_an_event_adds_is_its_length_within_the_grid(
 ) -> None:
     start, n = unix("2026-03-02T00:00"), 24 * 3600 // int(bin_seconds)
     when = datetime(2026, 3, 2) + timedelta(minutes=begin)
-    one = Event(name="e", start=when, duration=timedelta(minutes=minutes), factor=factor)
+    one = CalendarEvent(name="e", start=when, duration=timedelta(minutes=minutes), factor=factor)
     within = max(0, min(24 * 60, begin + minutes) - max(0, begin)) * 60
     added = float((event_factors([one], start, bin_seconds, n, BERLIN) - 1).sum()) * bin_seconds
     assert math.isclose(added, (factor - 1) * within, abs_tol=1e-3)

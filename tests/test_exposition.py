@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from agent.collect.exposition import ParsedPage, Series, SeriesReader
+from agent.collect.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters.plain_text import one_line
 
@@ -226,14 +226,14 @@ def test_label_values_with_escapes_blanks_braces_and_commas_come_out_whole() -> 
     for _ in range(2):
         page = reader.read(text.encode())
         labels = (("a", "line\ufffdbreak"), ("b", 'say "hi", {ok} # 1 \\ 2'))
-        assert page.series == (Series("x", labels, "untyped"),)
+        assert page.series == (ExpositionSeries("x", labels, "untyped"),)
         assert page.values == (7.0,)
 
 
 def test_names_beyond_the_old_alphabet_are_read_where_they_are_quoted() -> None:
     text = '# TYPE "my.tokens_total" counter\n{"my.tokens_total",pod="ä"} 7\n'
     page = SeriesReader(everything).read(text.encode())
-    assert page.series == (Series("my.tokens_total", (("pod", "ä"),), "counter"),)
+    assert page.series == (ExpositionSeries("my.tokens_total", (("pod", "ä"),), "counter"),)
     assert page.families == {"my.tokens_total": "counter"}
 
 
@@ -268,7 +268,7 @@ def test_lines_with_a_timestamp_go_to_the_library_each_time() -> None:
     reader = SeriesReader(everything)
     for value, stamp in ((1, 1000), (2, 2000), (3, 2000)):
         page = reader.read(f'x{{a="b"}} {value} {stamp}\ny 1\n'.encode())
-        assert page.series[0] == Series("x", (("a", "b"),), "untyped")
+        assert page.series[0] == ExpositionSeries("x", (("a", "b"),), "untyped")
         assert page.values == (float(value), 1.0)
     assert reader.known_lines == 1
 

@@ -12,10 +12,10 @@ import pytest
 import recorded
 
 from agent.recording import load
-from agent.replay import Replayed, replay
+from agent.replay import ReplayResult, replay
 from rules import windows
-from rules.arrivals import arrived
-from rules.episodes import Episode
+from rules.arrivals import count_arrivals
+from rules.episodes import Finding
 from rules.outcomes import Outcomes, outcomes
 from rules.verdicts import Certainty, Status
 from rules.windows import Window
@@ -26,7 +26,7 @@ EDGE_SECONDS = 2.5
 
 
 @functools.cache
-def replayed() -> Replayed:
+def replayed() -> ReplayResult:
     recording, problems = load(recorded.folder(NAME))
     assert not problems
     return replay(recording, None, STEP_SECONDS)
@@ -50,7 +50,7 @@ def page_of(*names: str) -> Window:
         for w in replayed().windows
         if w.replica and since - EDGE_SECONDS <= w.window.start < until - EDGE_SECONDS
     ]
-    return windows.add(inside)
+    return windows.sum_windows(inside)
 
 
 def met(*names: str) -> Counter[str]:
@@ -66,9 +66,9 @@ def ended(*names: str) -> Outcomes:
     return found
 
 
-def first(rule: str) -> Episode:
+def first(rule: str) -> Finding:
     done = replayed()
-    ended = [e for e in done.ended if isinstance(e, Episode)]
+    ended = [e for e in done.ended if isinstance(e, Finding)]
     every = [*ended, *(s.episode for s in done.standings if s.episode is not None)]
     return min((e for e in every if e.rule == rule), key=lambda e: e.started_at)
 
@@ -95,7 +95,7 @@ def test_the_engine_counts_no_error_when_its_worker_is_dead_and_the_front_end_co
     after = [
         w.window for w in replayed().windows if w.replica and dead < w.window.start < phases()["engine dead"][1] - 5
     ]
-    assert windows.add(after).counters["engine_steps"] == 0
+    assert windows.sum_windows(after).counters["engine_steps"] == 0
 
 
 def test_a_stream_that_broke_off_is_in_no_count() -> None:
@@ -114,7 +114,7 @@ def test_what_failed_and_what_was_refused_is_demand() -> None:
         rows = recorded.requests(NAME)
         since, until = phases()[name]
         came = sum(since <= float(row["t_start"]) < until for row in rows)
-        assert arrived(page_of(name).counters) == pytest.approx(came, rel=0.02), name
+        assert count_arrivals(page_of(name).counters) == pytest.approx(came, rel=0.02), name
 
 
 # --- what is told

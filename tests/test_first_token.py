@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, seen, verdict, view
 
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Cause, Certainty, Verdict
 from rules.windows import Window
 
@@ -15,7 +15,7 @@ BURN, TAIL, KNEE = "TtftSloBurn", "TtftTail", "PastTheKnee"
 EVERY = pytest.mark.parametrize("rule", [BURN, TAIL])
 
 
-def tier(**more: Any) -> TierView:
+def tier(**more: Any) -> TierContext:
     return view(slo={"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}, **more)
 
 
@@ -27,7 +27,7 @@ def late(number: int, queue: float | None = None, prefill: float | None = None, 
     return replace(made, histograms={**made.histograms, **known})
 
 
-def found(rule: str, by: TierView | None = None, **parts: Any) -> Verdict:
+def found(rule: str, by: TierContext | None = None, **parts: Any) -> Verdict:
     return verdict(rule, by or tier(), each(20, lambda n: late(n, **parts)))
 
 

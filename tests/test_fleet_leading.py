@@ -16,15 +16,15 @@ from stored_recordings import MemoryStore, agent_samples
 from test_fleet_turns import TIER, VIEW, Away, times
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting.both_ways import Alerting
+from agent.alerting.both_ways import AlertingService
 from agent.config import parse_config
 from agent.config_fleet import Lease
-from agent.errors import BadConfig
-from agent.fleet.each import EachReplica
-from agent.fleet.leading import Leading
-from agent.fleet.turns import FleetTurns
+from agent.errors import ConfigError
+from agent.fleet.each import ReplicaReader
+from agent.fleet.leading import LeaderElection
+from agent.fleet.turns import StoreSource
 from agent.kubernetes import lease
-from agent.kubernetes.api import Server
+from agent.kubernetes.api import KubernetesEndpoint
 from agent.store import own_pages
 
 
@@ -53,22 +53,22 @@ def alertmanager() -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def member(name: str, server: Server, url: str, clock: Any) -> FleetTurns:
+def member(name: str, server: KubernetesEndpoint, url: str, clock: Any) -> StoreSource:
     keys = {"role": "standalone", "alerting": {"path": "posts", "alertmanagers": [{"url": url}]}}
     config = parse_config(keys, environment={})
     samples = list(agent_samples("cascade_fast"))
     api = Away(MemoryStore.of(samples))
-    asking = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api)
-    return FleetTurns(
+    asking = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+    return StoreSource(
         asking={("test", TIER): asking},
         api=api,
         told_by_agents=frozenset(),
         delay_seconds=0.0,
-        leading=Leading(Lease(name="fleet", namespace="llm", identity=name), server),
+        leading=LeaderElection(Lease(name="fleet", namespace="llm", identity=name), server),
         views={TIER: VIEW},
         versions={},
         history=None,
-        alerting=Alerting(config.alerting, clock),
+        alerting=AlertingService(config.alerting, clock),
         clock=clock,
     )
 
@@ -84,23 +84,23 @@ def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends
     begin, _ = times(list(agent_samples("cascade_fast")))
     now = begin - 1.0
     with serving(Kube()) as kube, alertmanager() as (one_url, of_one), alertmanager() as (other_url, of_other):
-        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
+        server = KubernetesEndpoint(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
         one = member("one", server, one_url, lambda: now)
-        assert wait_for(lambda: one.leads)
+        assert wait_for(lambda: one.is_leader)
         other = member("other", server, other_url, lambda: now)
         for _ in range(3):
             now += 60.0
             for each in (one, other):
-                each.turn()
+                each.run_cycle()
         assert wait_for(lambda: "KvCacheCascade" in of_one)
         opened = [s.episode for s in other.watcher.standings.values() if s.episode]
         assert "KvCacheCascade" in {episode.rule for episode in (*opened, *other.past)}
         assert of_other == []
         assert (one.store_health().leads, other.store_health().leads) == (True, False)
         one.stop()
-        assert wait_for(lambda: other.leads)
+        assert wait_for(lambda: other.is_leader)
         now += 10.0
-        other.turn()
+        other.run_cycle()
         assert wait_for(lambda: bool(of_other)), "alerts that fire go on from where it took over"
         other.stop()
         assert kube.leases["fleet"]["spec"]["holderIdentity"] == ""
@@ -109,8 +109,8 @@ def test_of_two_only_the_one_that_leads_posts_and_the_other_goes_on_when_it_ends
 def test_one_that_cannot_ask_the_api_does_not_lead_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("stale")
     with serving(Kube()) as kube:
-        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
-        leading = Leading(Lease(name="fleet", namespace="llm", identity="one"), server)
+        server = KubernetesEndpoint(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
+        leading = LeaderElection(Lease(name="fleet", namespace="llm", identity="one"), server)
         assert wait_for(lambda: leading.trouble)
         assert "lease llm/fleet" in leading.trouble
         assert not leading.leads
@@ -123,7 +123,7 @@ def test_a_lease_takes_the_names_of_its_pod_and_says_which_are_missing() -> None
     found = parse_config(keys, environment=pod).fleet.lease
     assert found is not None
     assert (found.name, found.namespace, found.identity) == ("sizewatch-fleet", "llm", "fleet-0")
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_config(keys, environment={})
     assert [text for text in caught.value.problems if "POD_NAME" in text and "downward API" in text]
 
@@ -154,6 +154,6 @@ def test_a_lease_takes_the_names_of_its_pod_and_says_which_are_missing() -> None
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_a_fleet_configuration_gets_wrong_is_told_with_its_place(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_config(keys, environment={})
     assert [text for text in caught.value.problems if text.startswith(said)], caught.value.problems

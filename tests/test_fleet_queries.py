@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from store_servers import victoria_metrics
 
-from agent.fleet.turns import FleetTurns
-from agent.store.sums import MOST_CHARACTERS, OwnSums
+from agent.fleet.turns import StoreSource
+from agent.store.sums import MAX_QUERY_CHARACTERS, AgentSums
 from rules.verdicts import Status, Subject
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -20,7 +20,7 @@ TIERS = 8
 TURNS = 4
 
 
-def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], FleetTurns]:
+def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], StoreSource]:
     """The queries of each turn over so many replicas in every tier, and the turns after the last."""
     folder.mkdir()
     names = [[pod_name(tier, number) for number in range(replicas)] for tier in range(TIERS)]
@@ -34,9 +34,9 @@ def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], 
             writer.minute(number, clock.now)
             store.write(())
             before = turns.api.counts.queries  # type: ignore[attr-defined]
-            turns.turn()
+            turns.run_cycle()
             told.append(turns.api.counts.queries - before)  # type: ignore[attr-defined]
-        turns.give_back()
+        turns.release_connections()
     assert turns.store_troubles == {}
     assert len(turns.targets) == replicas * TIERS
     return told, turns
@@ -65,8 +65,8 @@ def test_tiers_that_are_read_replica_by_replica_are_counted_now_and_then_and_ask
 @pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
 def test_a_query_of_sums_has_room_for_250_pods(replicas: int, most: int) -> None:
     groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]
-    queries = list(OwnSums(tier="h100-llama70b-fp8").queries(groups))
+    queries = list(AgentSums(tier="h100-llama70b-fp8").queries(groups))
     assert len(queries) <= most
-    assert max(map(len, queries)) <= MOST_CHARACTERS
+    assert max(map(len, queries)) <= MAX_QUERY_CHARACTERS
     text = "".join(queries)
     assert all(pod_name(0, number)[-7:] in text for number in range(replicas))

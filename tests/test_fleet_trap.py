@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from store_servers import Sample, victoria_metrics
 
-from agent.config import Loaded, parse_config
+from agent.config import LoadedConfig, parse_config
 from agent.config_files import load_plan
-from agent.fleet.booked_past import fill
-from agent.history.keeping import Keeping
-from agent.history.store import Store
+from agent.fleet.booked_past import fill_history
+from agent.history.keeping import HistoryService
+from agent.history.store import HistoryStore
 from agent.store.api import StoreApi, StoreOptions
-from agent.views import versions_of, views_of
+from agent.views import build_tier_contexts, plan_versions
 from rules.verdicts import Certainty, Status, Verdict
 
 PLANS = Path(__file__).parent / "plans"
@@ -57,19 +57,19 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
     one = plan.tiers["cpu-small"]
     # Nobody keeps it on purpose.
     one = one.model_copy(update={"fleet": one.fleet.model_copy(update={"minimum_warm": None}) if one.fleet else None})
-    loaded = Loaded(
+    loaded = LoadedConfig(
         path=tmp_path / "sizewatch.yaml",
         config=parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}}, environment={}),
         plan=plan.model_copy(update={"tiers": {"idle": one, "busy": one}}),
         warnings=(),
     )
-    with victoria_metrics(tmp_path) as there, Store(tmp_path / "history.db") as store:
+    with victoria_metrics(tmp_path) as there, HistoryStore(tmp_path / "history.db") as store:
         there.write(told())
         api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
-        filled = fill(loaded, api, store, (BEGIN, END))
+        filled = fill_history(loaded, api, store, (BEGIN, END))
         assert not filled.trouble
-    keeping = Keeping(lambda: Store(tmp_path / "history.db"))
-    answers = keeping.long_answers(views_of(loaded), versions_of(loaded), END + 60)
+    keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
+    answers = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)
     keeping.close()
     found = {a.subject.tier: a for a in answers if a.rule == "UtilizationTrap"}
     idle, busy = found["idle"], found["busy"]

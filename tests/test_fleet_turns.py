@@ -12,30 +12,30 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
 from agent.config_files import load_plan
-from agent.fleet.each import EachReplica
-from agent.fleet.sized import SizedTier
-from agent.fleet.summed import SummedTier
-from agent.fleet.summed_own import SummedOwn
-from agent.fleet.turns import FleetTurns, TierAsking
-from agent.publishing import Facts, status
+from agent.fleet.each import ReplicaReader
+from agent.fleet.sized import AdaptiveTierReader
+from agent.fleet.summed import AggregatedTierReader
+from agent.fleet.summed_own import AgentAggregates
+from agent.fleet.turns import StoreSource, TierReader
+from agent.publishing import StatusInputs, status
 from agent.store import engine_pages, own_pages
-from agent.store.answers import RawSeries, Sampled
-from agent.store.api import Counts, StoreApi, StoreOptions
-from agent.store.sums import OwnSums
+from agent.store.answers import InstantSample, MatrixSeries
+from agent.store.api import QueryCounters, StoreApi, StoreOptions
+from agent.store.sums import AgentSums
 from agent.store.sums_found import group_sums
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.trouble import StoreError, StoreErrorKind
 from exporters import prometheus
-from exporters.status import Health
+from exporters.status import AgentHealth
 from rules import readings, windows
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.signals import Gap
-from rules.slices import view
+from rules.slices import build_tier_context
 from rules.verdicts import Status, Subject, Unknown
 
 PLANS = Path(__file__).parent / "plans"
 TIER = "cpu-small"
 PLAN = load_plan(PLANS / "cpu-small.yaml")
-VIEW = view(TIER, PLAN.tiers[TIER])
+VIEW = build_tier_context(TIER, PLAN.tiers[TIER])
 
 
 @dataclass
@@ -45,12 +45,12 @@ class Away:
     store: MemoryStore
     away: bool = False
     place: str = "http://memory"
-    counts: Counts = field(default_factory=Counts)
+    counts: QueryCounters = field(default_factory=QueryCounters)
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         if self.away:
-            raise StoreTrouble(TroubleKind.AWAY, self.place, "connection refused")
-        return self.store.raw(selector, start, end)
+            raise StoreError(StoreErrorKind.AWAY, self.place, "connection refused")
+        return self.store.query_samples(selector, start, end)
 
 
 def times(samples: list[Sample]) -> tuple[float, float]:
@@ -60,9 +60,9 @@ def times(samples: list[Sample]) -> tuple[float, float]:
 class Fleet:
     """One tier's turns, a minute apart, on a clock of its own."""
 
-    def __init__(self, api: Any, asking: TierAsking, start: float) -> None:
+    def __init__(self, api: Any, asking: TierReader, start: float) -> None:
         self.now = start
-        self.turns = FleetTurns(
+        self.turns = StoreSource(
             asking={("test", asking.tier): asking},
             api=api,
             told_by_agents=frozenset(),
@@ -74,38 +74,38 @@ class Fleet:
             clock=lambda: self.now,
         )
         self.closed: list[Any] = []
-        judge = self.turns.watcher.turn
+        judge = self.turns.watcher.step
 
         def kept(*given: Any) -> Any:
             ended, closed = judge(*given)
             self.closed += closed
             return ended, closed
 
-        self.turns.watcher.turn = kept  # type: ignore[method-assign]
+        self.turns.watcher.step = kept  # type: ignore[method-assign]
 
     def go(self, turns: int = 1, seconds: float = 60.0) -> None:
         for _ in range(turns):
             self.now += seconds
-            self.turns.turn()
+            self.turns.run_cycle()
 
     def answer(self, rule: str, replica: str | None = None) -> Any:
         return self.turns.watcher.standings[rule, Subject(tier=TIER, replica=replica)].answer
 
-    def episodes(self, rule: str) -> list[Episode]:
+    def episodes(self, rule: str) -> list[Finding]:
         opened = [s.episode for (name, _), s in self.turns.watcher.standings.items() if s.episode and name == rule]
         return [*opened, *(e for e in self.turns.past if e.rule == rule)]
 
 
 def told_by_agents(samples: list[Sample]) -> tuple[Fleet, Away]:
     api = Away(MemoryStore.of(samples))
-    each = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api)
+    each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
 
 
 def told_by_engines(samples: list[Sample]) -> tuple[Fleet, Away]:
     api = Away(MemoryStore.of(samples))
     reader = engine_pages.EnginePages("instance")
-    each = EachReplica(TIER, engine_pages.selector("vllm", 'job="vllm"'), reader, api)
+    each = ReplicaReader(TIER, engine_pages.engine_selector("vllm", 'job="vllm"'), reader, api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
 
 
@@ -140,7 +140,7 @@ def test_what_a_restart_of_the_agent_adds_up_from_zero_is_continued() -> None:
     again, _ = told_by_agents([restarted(one) for one in samples])
     whole.go(6)
     again.go(6)
-    sums = [windows.add(c.slice.window for c in fleet.closed) for fleet in (whole, again)]
+    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (whole, again)]
     assert sums[1].counters == pytest.approx(sums[0].counters)
     assert (
         readings.read_all(sums[1], VIEW.basis)["ttft_p99_seconds"]
@@ -167,7 +167,7 @@ def test_a_store_that_is_away_leaves_everything_unknown_and_is_caught_up_with() 
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
     known, _ = told_by_agents(samples)
     known.go(4)
-    sums = [windows.add(c.slice.window for c in one.closed) for one in (fleet, known)]
+    sums = [windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, known)]
     assert sums[0].counters == sums[1].counters
     assert sums[0].covered_seconds == pytest.approx(sums[1].covered_seconds)
 
@@ -179,7 +179,7 @@ def test_samples_that_are_missing_in_the_store_are_a_gap_whose_counters_come_lat
     whole, _ = told_by_engines(samples)
     for one in (fleet, whole):
         one.go(4)
-    seen, all_seen = (windows.add(c.slice.window for c in one.closed) for one in (fleet, whole))
+    seen, all_seen = (windows.sum_windows(c.slice.window for c in one.closed) for one in (fleet, whole))
     assert seen.counters["requests_finished"] == all_seen.counters["requests_finished"]
     missing = all_seen.gauges["kv_utilization_max"].seconds - seen.gauges["kv_utilization_max"].seconds
     assert 40 < missing < 60
@@ -217,7 +217,7 @@ def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_
     assert fleet.answer("TargetDown", "cpu-small-0").status is Status.OK
     fleet.turns.api.store = MemoryStore.of(samples)  # type: ignore[attr-defined]
     fleet.now += 250
-    fleet.turns.turn()
+    fleet.turns.run_cycle()
     assert [t.replica for t in fleet.turns.targets] == ["cpu-small-0"] or fleet.turns.store_troubles
     assert (TIER, "cpu-small-1") not in fleet.turns.watcher.replicas
 
@@ -229,7 +229,7 @@ def test_an_agent_that_two_see_counts_once() -> None:
     twice, _ = told_by_agents(doubled)
     for fleet in (once, twice):
         fleet.go(4)
-    sums = [windows.add(c.slice.window for c in fleet.closed) for fleet in (once, twice)]
+    sums = [windows.sum_windows(c.slice.window for c in fleet.closed) for fleet in (once, twice)]
     assert sums[0].counters == sums[1].counters
 
 
@@ -239,9 +239,9 @@ class NewestOnly:
     def __init__(self, api: StoreApi) -> None:
         self._api = api
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
-        found = self._api.raw(selector, start, end)
-        return tuple(RawSeries(one.labels, one.times[-1:], one.values[-1:]) for one in found)
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        found = self._api.query_samples(selector, start, end)
+        return tuple(MatrixSeries(one.labels, one.times[-1:], one.values[-1:]) for one in found)
 
 
 def copies(count: int, names: tuple[str, ...], begin: float) -> list[Sample]:
@@ -268,15 +268,17 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
         found = {}
         for way, most in (("each", 1000), ("sums", 0)):
             api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-            each = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), NewestOnly(api), 60.0)
-            summed = SummedTier(TIER, SummedOwn(OwnSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0)
-            sized = SizedTier(each, summed, own_pages.counted(TIER), most, api)
+            each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), NewestOnly(api), 60.0)
+            summed = AggregatedTierReader(
+                TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+            )
+            sized = AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), most, api)
             fleet = Fleet(api, sized, BEGIN - 30)
             fleet.go(4)
             fleet.closed += fleet.turns.watcher.flush()
             assert fleet.turns.store_troubles == {}
             found[way] = fleet, api.counts.queries
-    whole = {way: windows.add(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
+    whole = {way: windows.sum_windows(c.slice.window for c in fleet.closed) for way, (fleet, _) in found.items()}
     assert whole["sums"].counters == pytest.approx(whole["each"].counters)
     assert whole["sums"].covered_seconds == pytest.approx(whole["each"].covered_seconds)
     each, sums = (readings.read_all(whole[way], VIEW.basis) for way in ("each", "sums"))
@@ -319,14 +321,18 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
     with victoria_metrics(tmp_path) as store:
         store.write(samples)
         api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-        each = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api)
-        summed = SummedTier(TIER, SummedOwn(OwnSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0)
-        fleet = Fleet(api, SizedTier(each, summed, own_pages.counted(TIER), 0, api), BEGIN - 30)
+        each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+        summed = AggregatedTierReader(
+            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+        )
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(4)
-        parts = windows.add(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
+        parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
 
     assert len(parts) == 2
-    counted = {name: windows.add(c.slice.window for c in fleet.closed).histograms[name] for name in ("e2e_seconds",)}
+    counted = {
+        name: windows.sum_windows(c.slice.window for c in fleet.closed).histograms[name] for name in ("e2e_seconds",)
+    }
     assert len(counted["e2e_seconds"]) == 1
     finished = sum(part.n for part in counted["e2e_seconds"])
     assert sum(part.n for part in parts) == pytest.approx(finished, rel=0.1)
@@ -339,23 +345,25 @@ class FewInstants:
         self._api = api
         self.place, self.counts = api.place, api.counts
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]:
-        return self._api.instant(expr, t)
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
+        return self._api.query(expr, t)
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
-        return self._api.raw(selector, start, end)
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        return self._api.query_samples(selector, start, end)
 
-    def over(self, expr: str, start: float, end: float, step: float) -> tuple[RawSeries, ...]:
-        raise StoreTrouble(TroubleKind.TOO_MUCH, self.place, "too many samples")
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
+        raise StoreError(StoreErrorKind.TOO_MUCH, self.place, "too many samples")
 
 
 def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
         api = FewInstants(StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0)))
-        each = EachReplica(TIER, own_pages.selector(TIER), own_pages.OwnPages(), api)
-        summed = SummedTier(TIER, SummedOwn(OwnSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0)
-        fleet = Fleet(api, SizedTier(each, summed, own_pages.counted(TIER), 0, api), BEGIN - 30)
+        each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+        summed = AggregatedTierReader(
+            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
+        )
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(3)
     assert "too many samples" in fleet.turns.store_troubles[TIER]
     assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
@@ -371,7 +379,7 @@ def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
     return set(found)
 
 
-FACTS = Facts(role="fleet", started_at=0.0, health=Health(), simulated="", past=(), step13={})
+FACTS = StatusInputs(role="fleet", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
 
 
 def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None:
@@ -398,15 +406,15 @@ def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
         ]
     fleet, _ = told_by_agents([*samples, *gpus])
     fleet.go(4)
-    whole = windows.add(c.slice.window for c in fleet.closed)
+    whole = windows.sum_windows(c.slice.window for c in fleet.closed)
     assert whole.gauges["gpu_gr_engine_active"].maximum == 0.75
     assert readings.read_all(whole, VIEW.basis)["gpu_utilization"].value == pytest.approx(0.5, abs=0.02)  # type: ignore[union-attr]
     assert fleet.turns.owned[TIER, "cpu-small-0"].gpus == ("GPU-a", "GPU-b")
     alone, _ = told_by_agents(samples)
     alone.go(4)
-    assert whole.counters == windows.add(c.slice.window for c in alone.closed).counters
+    assert whole.counters == windows.sum_windows(c.slice.window for c in alone.closed).counters
 
 
 def test_a_series_that_no_part_of_a_query_gives_is_left_alone() -> None:
     strange = [{"__name__": "sizewatch_x_total"}, {"sizewatch_part": "a.b.sums"}, {"sizewatch_part": "." * 2000}]
-    assert group_sums((RawSeries(labels, (0.0, 60.0), (1.0, 2.0)) for labels in strange), 0.0, 60.0) == {}
+    assert group_sums((MatrixSeries(labels, (0.0, 60.0), (1.0, 2.0)) for labels in strange), 0.0, 60.0) == {}

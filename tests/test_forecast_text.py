@@ -12,16 +12,16 @@ from itertools import pairwise
 import pytest
 
 from exporters.forecast_picture import Picture, picture_svg
-from exporters.forecast_text import MOST_ROWS, Forecast, forecast_json, forecast_svg, forecast_text
-from rules.projections import Demand, Projection
+from exporters.forecast_text import MOST_ROWS, ForecastResult, forecast_json, forecast_svg, forecast_text
+from rules.projections import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
 BIN = 300.0
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def points(count: int) -> tuple[Demand, ...]:
-    return tuple(Demand(t=NOON + BIN * i, q50=10.0 + i, q95=14.0 + i, q99=17.0 + 2 * i) for i in range(count))
+def points(count: int) -> tuple[ForecastPoint, ...]:
+    return tuple(ForecastPoint(t=NOON + BIN * i, q50=10.0 + i, q95=14.0 + i, q99=17.0 + 2 * i) for i in range(count))
 
 
 PROJECTION = Projection(
@@ -37,7 +37,7 @@ PROJECTION = Projection(
     compared=1000,
 )
 SEEN = ((NOON - 4 * BIN, 9.0), (NOON - 3 * BIN, None), (NOON - 2 * BIN, 8.0), (NOON - BIN, 10.0))
-FORECAST = Forecast(
+FORECAST = ForecastResult(
     projection=PROJECTION,
     zone="Europe/Berlin",
     bin_seconds=BIN,

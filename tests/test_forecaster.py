@@ -9,7 +9,7 @@ from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
 from forecast import trees
 from forecast.forecaster import COMBINATION, Forecaster, Path
-from forecast.past import NothingSeen
+from forecast.past import NoObservationsError
 from forecast.series import Array
 from forecast.short_methods import SAME_AS_NOW
 
@@ -41,7 +41,12 @@ def test_a_path_begins_where_the_last_bin_ended() -> None:
     one = begun(wave(5), 5)
     path = one.path(6)
     assert path is not None
-    assert (path.start, path.bin_seconds, one.now, one.bin_seconds) == (MONDAY + 5 * DAY, HOUR, MONDAY + 5 * DAY, HOUR)
+    assert (path.start, path.bin_seconds, one.last_bin_end, one.bin_seconds) == (
+        MONDAY + 5 * DAY,
+        HOUR,
+        MONDAY + 5 * DAY,
+        HOUR,
+    )
     assert lines(path).shape == (4, 6)
     assert lines(one.path(99)).shape == (4, 24)
 
@@ -288,7 +293,7 @@ def test_bins_of_many_hours_wait_until_there_are_enough(hours: int) -> None:
 
 
 def test_what_no_series_can_be_is_refused() -> None:
-    with pytest.raises(NothingSeen):
+    with pytest.raises(NoObservationsError):
         Forecaster(series(np.full(50, GAP)))
     with pytest.raises(ValueError, match=r"bins of 5400\.5 s do not divide a day"):
         Forecaster(series(wave(3), bin_seconds=5400.5))

@@ -9,38 +9,48 @@ from typing import Any
 import pytest
 from forecast_samples import DAY_MINUTES, question, series
 
-from agent.forecasting.exchange import Answer, Failed, Known, answer_line, answer_of, question_line, question_of
+from agent.forecasting.exchange import (
+    EventMessage,
+    ForecastFailure,
+    ForecastResponse,
+    answer_line,
+    parse_request,
+    parse_response,
+    question_line,
+)
 from agent.forecasting.history_forecasts import no_forecast
 from agent.forecasting.tier_forecast import TierForecast
 
 
 @pytest.fixture(scope="module")
-def answer() -> Answer:
+def answer() -> ForecastResponse:
     asked = question(replica_hour=10.0, currency="USD")
     return TierForecast(asked, series(3 * DAY_MINUTES + 600)).answer(asked)
 
 
 def test_a_question_arrives_as_it_was_asked() -> None:
-    event = Known(name="sale", start=datetime(2026, 11, 27, 8), duration_seconds=3600.0, factor=3.0, recurrence="")
+    event = EventMessage(
+        name="sale", start=datetime(2026, 11, 27, 8), duration_seconds=3600.0, factor=3.0, recurrence=""
+    )
     asked = question(events=(event,), country="DE-BY", hold_seconds=600.0, late_request=0.2, certainty=0.9)
     line = question_line(asked)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
-    assert question_of(line) == asked
+    assert parse_request(line) == asked
 
 
-def test_an_answer_arrives_as_it_was_given(answer: Answer) -> None:
+def test_an_answer_arrives_as_it_was_given(answer: ForecastResponse) -> None:
     assert answer.prewarm.worth is not None
     line = answer_line(answer)
     assert line.count(b"\n") == 1
-    assert answer_of(line) == answer
+    assert parse_response(line) == answer
     nothing = no_forecast(question(), "no demand of this tier has been kept yet")
-    assert answer_of(answer_line(nothing)) == nothing
-    failed = Failed(tier="h100", trouble="ZeroDivisionError: division by zero")
-    assert answer_of(answer_line(failed)) == failed
+    assert parse_response(answer_line(nothing)) == nothing
+    failed = ForecastFailure(tier="h100", trouble="ZeroDivisionError: division by zero")
+    assert parse_response(answer_line(failed)) == failed
 
 
-def changed(answer: Answer, *path: str | int, value: Any) -> bytes:
+def changed(answer: ForecastResponse, *path: str | int, value: Any) -> bytes:
     document = json.loads(answer_line(answer))
     part = document
     for key in path[:-1]:
@@ -67,9 +77,9 @@ def changed(answer: Answer, *path: str | int, value: Any) -> bytes:
         (("prewarm",), None),
     ],
 )
-def test_what_is_no_answer_is_refused(answer: Answer, path: tuple[str | int, ...], value: Any) -> None:
+def test_what_is_no_answer_is_refused(answer: ForecastResponse, path: tuple[str | int, ...], value: Any) -> None:
     with pytest.raises(ValueError):
-        answer_of(changed(answer, *path, value=value))
+        parse_response(changed(answer, *path, value=value))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +87,10 @@ def test_what_is_no_answer_is_refused(answer: Answer, path: tuple[str | int, ...
 )
 def test_garbage_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError):
-        answer_of(line)
+        parse_response(line)
 
 
-def test_a_number_that_is_none_never_leaves_the_process(answer: Answer) -> None:
+def test_a_number_that_is_none_never_leaves_the_process(answer: ForecastResponse) -> None:
     broken = no_forecast(question(), "x")
     object.__setattr__(broken, "now_rps", float("nan"))
     with pytest.raises(ValueError):

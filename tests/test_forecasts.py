@@ -18,20 +18,20 @@ from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting import child
-from agent.forecasting.child import MEMORY_BYTES, Child, Fault, NoAnswer
+from agent.forecasting.child import FORECAST_MEMORY_BYTES, WorkerError, WorkerFailure, WorkerProcess
 from agent.forecasting.exchange import answer_line
-from agent.forecasting.forecasts import FIRST_PAUSE_SECONDS, Forecasts
+from agent.forecasting.forecasts import FIRST_PAUSE_SECONDS, ForecastService
 from agent.forecasting.history_forecasts import no_forecast
 from exporters.status import ForecastStatus
-from rules.timeline import Kind
+from rules.timeline import TimelineKind
 
 SHORT = 600
 """Minutes of history in tests that need a forecast, not a good one."""
 
 
 @contextmanager
-def forecasting(words: Callable[[int], Sequence[str]] = child.command, **options: float) -> Iterator[Forecasts]:
-    made = Forecasts(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
+def forecasting(words: Callable[[int], Sequence[str]] = child.command, **options: float) -> Iterator[ForecastService]:
+    made = ForecastService(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
     try:
         yield made
     finally:
@@ -43,7 +43,7 @@ def saying(code: str) -> Callable[[int], Sequence[str]]:
     return lambda memory_bytes: (sys.executable, "-c", f"import sys, time, os\n{code}")
 
 
-def shown(forecasts: Forecasts, minutes_later: int = 0) -> ForecastStatus:
+def shown(forecasts: ForecastService, minutes_later: int = 0) -> ForecastStatus:
     return forecasts.status(TIER, None, 3, NOW + 60.0 * minutes_later)
 
 
@@ -95,7 +95,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         os.kill(first, signal.SIGKILL)
         keep(history, 1, SETTLED + 60.0)
         (died,) = forecasts.run([question(history, minutes_later=1)])
-        assert (died.kind, died.tier) == (Kind.FORECAST, TIER)
+        assert (died.kind, died.tier) == (TimelineKind.FORECAST, TIER)
         assert died.text == (
             "the forecasting process died: killed by SIGKILL; the forecast before it stays until it is outlived"
         )
@@ -118,16 +118,22 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "fault", "words"),
     [
-        ("print('hello', flush=True)\nsys.stdin.read()", Fault.GARBAGE, "answered what is no answer"),
-        ("while True: print('x' * 65536, end='')", Fault.GARBAGE, "answered without end"),
-        ("sys.exit(7)", Fault.DIED, "exit code 7"),
-        ("os.kill(os.getpid(), 11)", Fault.DIED, "killed by SIGSEGV"),
-        ("time.sleep(60)", Fault.TIMEOUT, "took too long"),
-        ("sys.stdin.readline(); print('half an ans', end='', flush=True); time.sleep(60)", Fault.TIMEOUT, "too long"),
+        ("print('hello', flush=True)\nsys.stdin.read()", WorkerFailure.GARBAGE, "answered what is no answer"),
+        ("while True: print('x' * 65536, end='')", WorkerFailure.GARBAGE, "answered without end"),
+        ("sys.exit(7)", WorkerFailure.DIED, "exit code 7"),
+        ("os.kill(os.getpid(), 11)", WorkerFailure.DIED, "killed by SIGSEGV"),
+        ("time.sleep(60)", WorkerFailure.TIMEOUT, "took too long"),
+        (
+            "sys.stdin.readline(); print('half an ans', end='', flush=True); time.sleep(60)",
+            WorkerFailure.TIMEOUT,
+            "too long",
+        ),
     ],
 )
-def test_a_process_that_misbehaves_is_ended_told_and_counted(code: str, fault: Fault, words: str) -> None:
-    with forecasting(saying(code), question_seconds=0.5 if fault is Fault.TIMEOUT else CEILING_SECONDS) as forecasts:
+def test_a_process_that_misbehaves_is_ended_told_and_counted(code: str, fault: WorkerFailure, words: str) -> None:
+    with forecasting(
+        saying(code), question_seconds=0.5 if fault is WorkerFailure.TIMEOUT else CEILING_SECONDS
+    ) as forecasts:
         (told,) = forecasts.run([question()])
         assert words in told.text
         assert forecasts.health().failures == {fault.value: 1}
@@ -170,7 +176,7 @@ def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
 def with_answers(code: str) -> Callable[[int], Sequence[str]]:
     """The real process, in which `real(self, asked)` answers as it does and `answer` is what is asked."""
     return saying(
-        f"sys.argv = ['worker', '{MEMORY_BYTES}']\n"
+        f"sys.argv = ['worker', '{FORECAST_MEMORY_BYTES}']\n"
         "from agent.forecasting import history_forecasts, worker\n"
         "real = history_forecasts.HistoryForecasts.answer\n"
         f"{code}\n"
@@ -265,7 +271,7 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
     with forecasting(words) as forecasts:
         forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
-        assert asked == [MEMORY_BYTES + child.MEMORY_BYTES_A_TIER]
+        assert asked == [FORECAST_MEMORY_BYTES + child.MEMORY_BYTES_A_TIER]
         (line,) = [one for one in limits.splitlines() if one.startswith("Max data size")]
         assert line.split()[3] == str(asked[0])
 
@@ -273,7 +279,7 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
 def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    one = Child(child.command(MEMORY_BYTES))
+    one = WorkerProcess(child.command(FORECAST_MEMORY_BYTES))
     try:
         environment = Path(f"/proc/{one.pid}/environ").read_bytes().decode().split("\0")
         assert wait_for(lambda: os.readlink(f"/proc/{one.pid}/exe"))
@@ -309,7 +315,7 @@ def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFi
 
 
 def test_a_stop_ends_a_question_that_is_under_way_and_is_no_failure() -> None:
-    forecasts = Forecasts(saying("time.sleep(86400)"), question_seconds=86_400.0)
+    forecasts = ForecastService(saying("time.sleep(86400)"), question_seconds=86_400.0)
     asking = threading.Thread(target=forecasts.run, args=([question()],))
     asking.start()
     assert wait_for(lambda: forecasts.pid is not None)
@@ -356,7 +362,7 @@ def test_what_is_outlived_is_not_shown_any_more(history: Path) -> None:
         assert gone.forecast is None
         assert gone.at_lead is None
         assert gone.gap == f"the forecast of {(last + 1.0 - NOW) / 60:.0f} min ago is outlived"
-        assert projection.ahead(last + 1.0) == ()
+        assert projection.points_until(last + 1.0) == ()
         # The schedule is of demand up to half a minute before it was made.
         kept, old = (forecasts.status(TIER, None, 3, NOW - 30.0 + age).prewarm for age in (3600.0, 3601.0))
         assert kept is not None
@@ -420,7 +426,7 @@ def test_the_daemons_side_loads_no_numbers_library() -> None:
 
 
 def test_asking_where_nothing_answers_ends_the_process() -> None:
-    one = Child(saying("time.sleep(60)")(0))
-    with pytest.raises(NoAnswer):
+    one = WorkerProcess(saying("time.sleep(60)")(0))
+    with pytest.raises(WorkerError):
         one.ask(b"?\n", 0.1)
     assert not Path(f"/proc/{one.pid}").exists()

@@ -12,21 +12,21 @@ import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 
 from agent.alerting import foreign as memory
-from agent.alerting.both_ways import TOLD, Alerting, fleet_of
-from agent.alerting.foreign import ForeignAlerts
+from agent.alerting.both_ways import TOLD, AlertingService, alert_targets
+from agent.alerting.foreign import ExternalAlertStore
 from agent.collect.scrapers import Target
 from agent.collect.target_options import TargetOptions
 from agent.config import parse_config
 from rules import episodes, slices
-from rules.episodes import Episode
-from rules.foreign_alerts import AFTERMATH_SECONDS, Fleet, ForeignAlert, explained, placed
+from rules.episodes import Finding
+from rules.foreign_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 from rules.verdicts import Certainty, Status, Subject, Verdict
 
 T = 1_790_000_000.0
 
 
-def alert(name: str = "ApiLatencyHigh", after: float = 0.0, ended: float | None = None, **labels: str) -> ForeignAlert:
-    return ForeignAlert(
+def alert(name: str = "ApiLatencyHigh", after: float = 0.0, ended: float | None = None, **labels: str) -> ExternalAlert:
+    return ExternalAlert(
         name=name,
         labels=tuple(sorted({"alertname": name, **labels}.items())),
         summary="",
@@ -45,7 +45,9 @@ TARGETS = (
     target("a", "a1", "http://10.0.3.17:8001/metrics"),
     target("b", "b0", "http://vllm-0.llm.svc:8000/metrics"),
 )
-FLEET = fleet_of(TARGETS, {"c": slices.view("c", None)}, [("a", "llama"), ("b", "qwen"), ("c", "qwen")])
+FLEET = alert_targets(
+    TARGETS, {"c": slices.build_tier_context("c", None)}, [("a", "llama"), ("b", "qwen"), ("c", "qwen")]
+)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ FLEET = fleet_of(TARGETS, {"c": slices.view("c", None)}, [("a", "llama"), ("b", 
 def test_an_alert_goes_to_the_tier_that_it_names_by_label_replica_or_model(
     labels: dict[str, str], tier: str | None, replica: str | None
 ) -> None:
-    found = placed(alert(**labels), FLEET)
+    found = assign_tier(alert(**labels), FLEET)
     assert (found.tier, found.replica) == (tier, replica)
 
 
@@ -80,20 +82,20 @@ def episode(
     status: Status = CRITICAL,
     certainty: Certainty = CERTAIN,
     **more: Any,
-) -> Episode:
+) -> Finding:
     def made(t: float, said: Status) -> Verdict:
         return replace(answer(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
 
-    standing, _ = episodes.advance(None, made(after, status))
+    standing, _ = episodes.step_rule_state(None, made(after, status))
     if ended is None:
         assert standing.episode is not None
         return standing.episode
-    _, over = episodes.advance(standing, made(ended, OK))
-    return next(one for one in over if isinstance(one, Episode))
+    _, over = episodes.step_rule_state(standing, made(ended, OK))
+    return next(one for one in over if isinstance(one, Finding))
 
 
-def sentence(one: ForeignAlert, *found: Episode, after: float = 60.0) -> str | None:
-    done = explained(one, found, T + after)
+def sentence(one: ExternalAlert, *found: Finding, after: float = 60.0) -> str | None:
+    done = attach_finding(one, found, T + after)
     return done.diagnosis.sentence if done.diagnosis else None
 
 
@@ -134,7 +136,7 @@ def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
         (HERE, episode(rule="TelemetryStale", status=WARNING)),
     ],
 )
-def test_elsewhere_or_of_another_kind_nothing_explains(one: ForeignAlert, found: Episode) -> None:
+def test_elsewhere_or_of_another_kind_nothing_explains(one: ExternalAlert, found: Finding) -> None:
     assert sentence(one, found) is None
 
 
@@ -145,12 +147,12 @@ def test_the_certain_and_worst_episode_explains_best_and_doubt_is_said() -> None
     assert "stage 4" in str(sentence(HERE, likely, mild, worst))
     assert "KV cache evictions, began" in str(sentence(HERE, likely, mild))
     assert "Load beyond what the benchmark measured (likely), began" in str(sentence(HERE, likely))
-    assert explained(HERE, [likely], T).diagnosis.certain is False  # type: ignore[union-attr]
+    assert attach_finding(HERE, [likely], T).diagnosis.certain is False  # type: ignore[union-attr]
 
 
 def test_an_explanation_stays_when_its_episode_is_forgotten() -> None:
-    done = explained(HERE, [episode()], T)
-    assert explained(done, [], T + 9000) == done
+    done = attach_finding(HERE, [episode()], T)
+    assert attach_finding(done, [], T + 9000) == done
 
 
 def test_another_alert_about_errors_is_explained_by_what_makes_errors() -> None:
@@ -160,13 +162,13 @@ def test_another_alert_about_errors_is_explained_by_what_makes_errors() -> None:
 
 class Memory:
     def __init__(self) -> None:
-        self.foreign = ForeignAlerts()
+        self.foreign = ExternalAlertStore()
 
-    def turn(self, *arrived: ForeignAlert, after: float = 0.0, found: Sequence[Episode] = ()) -> int:
+    def turn(self, *arrived: ExternalAlert, after: float = 0.0, found: Sequence[Finding] = ()) -> int:
         return len(self.foreign.turn(arrived, found, T + after, lambda: FLEET))
 
     @property
-    def one(self) -> ForeignAlert:
+    def one(self) -> ExternalAlert:
         (found,) = self.foreign.alerts
         return found
 
@@ -221,13 +223,13 @@ def test_after_a_restart_one_that_fires_counts_as_just_heard_of() -> None:
 
 
 def test_a_fleet_without_replicas_has_no_alerts() -> None:
-    assert placed(alert(tier="a"), Fleet(tiers=frozenset(), replicas={})).tier is None
+    assert assign_tier(alert(tier="a"), AlertTargets(tiers=frozenset(), replicas={})).tier is None
 
 
 def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "token").write_text("t" * 20)
     keys = parse_config({"alerting": {"receiver": {"bearer_token_file": "token"}}}, folder=tmp_path).alerting
-    both = Alerting(keys)
+    both = AlertingService(keys)
     assert both.receiver is not None
     several = [alert(f"Storm{n}", fingerprint=str(n)) for n in range(300)]
     with caplog.at_level(logging.INFO):

@@ -12,7 +12,7 @@ from rules import windows
 from rules.gauges import IN_SYSTEM_BY_LITTLE
 from rules.histograms import Cumulative
 from rules.signals import Gap
-from rules.slices import place
+from rules.slices import bin_window
 from rules.snapshots import Snapshot
 from rules.windows import Window
 
@@ -29,7 +29,7 @@ def page(t: float, steps: float, seconds: list[float], gauges: Mapping[str, floa
 
 def between(dt: float, seconds: list[float], *ends: Mapping[str, float]) -> Window:
     before, after = ends or (IDLE, IDLE)
-    return windows.between(page(0, 0, [], before), page(dt, 9, seconds, after))
+    return windows.diff_snapshots(page(0, 0, [], before), page(dt, 9, seconds, after))
 
 
 @pytest.mark.parametrize("dt", [15.0, 60.0, 75.0])
@@ -53,8 +53,8 @@ def test_a_request_beyond_the_last_edge_leaves_the_mean_of_an_idle_system_exact(
 
 def test_without_littles_law_a_gauge_that_is_known_for_seconds_is_no_load() -> None:
     untimed = [snapshot(START + t, counters={"engine_steps": t}, gauges=IDLE) for t in (0.0, 100.0, 102.0)]
-    both = windows.add((windows.between(*untimed[:2]), windows.between(*untimed[1:])))
-    assert place(both, None, "r").in_system is None
+    both = windows.sum_windows((windows.diff_snapshots(*untimed[:2]), windows.diff_snapshots(*untimed[1:])))
+    assert bin_window(both, None, "r").in_system is None
 
 
 def test_beyond_that_it_is_a_gap_and_little_counts_who_was_there() -> None:
@@ -63,7 +63,7 @@ def test_beyond_that_it_is_a_gap_and_little_counts_who_was_there() -> None:
     assert {window.gaps[family] for family in IDLE} == {Gap.NOT_SCRAPED}
     told = window.gauges[IN_SYSTEM_BY_LITTLE]
     assert told.integral / told.seconds == told.minimum == told.maximum == 10.0
-    assert place(window, None, "r").in_system == 10.0
+    assert bin_window(window, None, "r").in_system == 10.0
 
 
 def test_a_gauge_holds_for_as_long_as_its_requests_take() -> None:
@@ -104,9 +104,9 @@ def test_requests_that_only_the_front_end_holds_refute_no_gauge() -> None:
 
 
 def test_an_engine_that_took_no_step_is_believed_to_be_empty_for_as_long_as_it_stood() -> None:
-    idle = windows.between(page(0, 5, [], IDLE), page(250, 5, [], IDLE))
+    idle = windows.diff_snapshots(page(0, 5, [], IDLE), page(250, 5, [], IDLE))
     assert idle.gauges["requests_running"].seconds == 250.0
-    stale = windows.between(page(0, 5, []), page(250, 5, []))
+    stale = windows.diff_snapshots(page(0, 5, []), page(250, 5, []))
     assert stale.gaps["requests_running"] is Gap.STALE
 
 
@@ -126,18 +126,18 @@ def test_without_steps_an_engine_that_counts_nothing_at_all_keeps_its_last_gauge
             facts={},
         )
 
-    assert windows.between(sglang(0, 50), sglang(15, 60)).gauges["requests_running"].maximum == 1.0
-    still = windows.between(sglang(0, 60), sglang(15, 60))
+    assert windows.diff_snapshots(sglang(0, 50), sglang(15, 60)).gauges["requests_running"].maximum == 1.0
+    still = windows.diff_snapshots(sglang(0, 60), sglang(15, 60))
     assert (still.gaps["requests_running"], still.gaps["kv_utilization"]) == (Gap.STALE, Gap.STALE)
     assert still.gauges["requests_waiting"].maximum == 0.0
 
 
 def test_a_gauge_that_is_known_for_seconds_of_minutes_is_no_mean_of_them() -> None:
     busy = between(100.0, [20.0] * 50)
-    idle = windows.between(page(100, 9, [20.0] * 50, IDLE), page(102, 9, [20.0] * 50, IDLE))
+    idle = windows.diff_snapshots(page(100, 9, [20.0] * 50, IDLE), page(102, 9, [20.0] * 50, IDLE))
     assert idle.gauge("kv_utilization") is not None
-    assert windows.add((busy, idle)).gauge("kv_utilization") is None
-    assert place(windows.add((busy, idle)), None, "r").in_system == pytest.approx(1000 / 102)
+    assert windows.sum_windows((busy, idle)).gauge("kv_utilization") is None
+    assert bin_window(windows.sum_windows((busy, idle)), None, "r").in_system == pytest.approx(1000 / 102)
 
 
 def test_a_few_long_requests_do_not_make_the_gauges_of_many_short_ones_hold() -> None:
@@ -146,17 +146,19 @@ def test_a_few_long_requests_do_not_make_the_gauges_of_many_short_ones_hold() ->
 
 
 def test_a_window_that_says_less_never_makes_a_gauge_known() -> None:
-    unknown = windows.add((between(100.0, [20.0] * 50), windows.between(page(100, 9, []), page(102, 19, []))))
-    stale = windows.between(page(102, 9, []), page(117, 9, []))
+    unknown = windows.sum_windows(
+        (between(100.0, [20.0] * 50), windows.diff_snapshots(page(100, 9, []), page(102, 19, [])))
+    )
+    stale = windows.diff_snapshots(page(102, 9, []), page(117, 9, []))
     assert stale.gaps["kv_utilization"] is Gap.STALE
     assert unknown.gauge("kv_utilization") is None
-    assert windows.add((unknown, stale)).gauge("kv_utilization") is None
+    assert windows.sum_windows((unknown, stale)).gauge("kv_utilization") is None
 
 
 def test_where_the_bounds_leave_the_load_open_it_is_not_placed() -> None:
     """200 are there at both pages, and five short ones finished: between none and 200 on average."""
     crowd = {**IDLE, "requests_running": 200.0}
-    open_ended = place(between(80.0, [10.0] * 5, crowd, crowd), view().curve, "r")
+    open_ended = bin_window(between(80.0, [10.0] * 5, crowd, crowd), view().curve, "r")
     assert open_ended.in_system == 50 / 80
     assert (open_ended.bin, open_ended.beyond) == (None, "")
-    assert place(between(80.0, [10.0] * 5), view().curve, "r").bin == 0
+    assert bin_window(between(80.0, [10.0] * 5), view().curve, "r").bin == 0

@@ -10,16 +10,16 @@ from gpu_samples import T, readout
 
 from rules import gpu_windows
 from rules.gpu_names.amd import AMD
-from rules.gpu_names.changes import Changes
+from rules.gpu_names.changes import PageChanges
 from rules.gpu_names.dcgm import DCGM
-from rules.gpu_names.exporter import Page, Ticks
+from rules.gpu_names.exporter import GpuExporterPage, Ticks
 from rules.gpu_readout import GpuReadout
 
 POWER, HEAT, SECONDS = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds"
 
 
-def page(t: float, codes: frozenset[str] | str | None = "", ticks: Ticks | None = None) -> Page:
-    return Page(
+def page(t: float, codes: frozenset[str] | str | None = "", ticks: Ticks | None = None) -> GpuExporterPage:
+    return GpuExporterPage(
         readouts=(readout("GPU-a", 0, t=t),),
         problems=(),
         faults={} if isinstance(codes, str) else {"GPU-a": codes},
@@ -27,12 +27,12 @@ def page(t: float, codes: frozenset[str] | str | None = "", ticks: Ticks | None 
     )
 
 
-def counted(changes: Changes, shown: Page) -> Mapping[str, float]:
-    (gpu,) = changes.after(shown)
+def counted(changes: PageChanges, shown: GpuExporterPage) -> Mapping[str, float]:
+    (gpu,) = changes.apply_page(shown)
     return {name: value for name, value in gpu.counters.items() if name != "gpu_busy_seconds"}
 
 
-def faults(changes: Changes, *pages: frozenset[str] | None) -> list[Mapping[str, float]]:
+def faults(changes: PageChanges, *pages: frozenset[str] | None) -> list[Mapping[str, float]]:
     return [counted(changes, page(T + 30 * n, codes)) for n, codes in enumerate(pages)]
 
 
@@ -45,17 +45,17 @@ XID_79, XID_48, BOTH, NONE = (
 
 
 def test_the_code_that_stands_on_the_first_page_is_no_event() -> None:
-    assert faults(Changes(), XID_79, XID_79, XID_79) == [{"gpu_fault_events": 0.0}] * 3
+    assert faults(PageChanges(), XID_79, XID_79, XID_79) == [{"gpu_fault_events": 0.0}] * 3
 
 
 def test_a_code_that_comes_is_an_event_once_and_the_same_code_again_after_none_is_another() -> None:
-    found = faults(Changes(), NONE, XID_79, XID_79, NONE, XID_79)
+    found = faults(PageChanges(), NONE, XID_79, XID_79, NONE, XID_79)
     assert [one["gpu_fault_events"] for one in found] == [0, 1, 1, 1, 2]
     assert found[-1]["gpu_fault_events_by_code/xid-79"] == 2
 
 
 def test_another_code_in_its_place_and_one_beside_it_are_events() -> None:
-    found = faults(Changes(), XID_79, XID_48, BOTH)
+    found = faults(PageChanges(), XID_79, XID_48, BOTH)
     assert [one["gpu_fault_events"] for one in found] == [0, 1, 2]
     assert found[-1] == {
         "gpu_fault_events": 2.0,
@@ -65,23 +65,29 @@ def test_another_code_in_its_place_and_one_beside_it_are_events() -> None:
 
 
 def test_a_page_that_prints_no_fault_takes_none_back_where_absence_tells_nothing() -> None:
-    assert [one["gpu_fault_events"] for one in faults(Changes(), None, XID_79, None, XID_79, XID_48)] == [0, 1, 1, 1, 2]
+    assert [one["gpu_fault_events"] for one in faults(PageChanges(), None, XID_79, None, XID_79, XID_48)] == [
+        0,
+        1,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_a_gpu_whose_faults_are_not_told_counts_none_and_its_codes_are_remembered() -> None:
-    changes = Changes()
+    changes = PageChanges()
     faults(changes, XID_79)
     assert counted(changes, page(T + 60)) == {}
     assert faults(changes, XID_79)[0]["gpu_fault_events"] == 0
 
 
 def test_what_dcgm_prints_becomes_an_event_in_the_window_of_its_gpu() -> None:
-    def shown(t: float, xid: float) -> Page:
+    def shown(t: float, xid: float) -> GpuExporterPage:
         return DCGM.read([("DCGM_FI_DEV_XID_ERRORS", {"UUID": "GPU-a", "gpu": "0"}, xid)], t)
 
-    changes = Changes()
-    told = [changes.after(shown(T + 30 * n, xid))[0] for n, xid in enumerate((0, 0, 79, 79, 31))]
-    windows = [gpu_windows.between(a, b) for a, b in pairwise(told)]
+    changes = PageChanges()
+    told = [changes.apply_page(shown(T + 30 * n, xid))[0] for n, xid in enumerate((0, 0, 79, 79, 31))]
+    windows = [gpu_windows.diff_readouts(a, b) for a, b in pairwise(told)]
     assert [w and w.counters["gpu_fault_events"] for w in windows] == [0, 1, 0, 1]
     assert windows[1] is not None
     assert windows[1].counters["gpu_fault_events_by_code/xid-79"] == 1
@@ -92,7 +98,7 @@ def ticks(total: float, power: float, heat: float = 0.0) -> Ticks:
 
 
 def throttled(*shown: Ticks, every: float = 15.0) -> list[Mapping[str, float]]:
-    changes = Changes()
+    changes = PageChanges()
     return [counted(changes, page(T + every * n, ticks=one)) for n, one in enumerate(shown)]
 
 
@@ -129,11 +135,11 @@ def test_what_amd_prints_becomes_throttled_seconds_in_the_window_of_its_gpu() ->
             ("gpu_violation_current_accumulated_counter", labels, total),
             ("gpu_violation_ppt_residency_accumulated", labels, ppt),
         ]
-        return changes.after(AMD.read(samples, t))[0]
+        return changes.apply_page(AMD.read(samples, t))[0]
 
-    changes = Changes()
+    changes = PageChanges()
     first, second = shown(T, 1e6, 5e4), shown(T + 60, 1.06e6, 8e4)
-    window = gpu_windows.between(first, second)
+    window = gpu_windows.diff_readouts(first, second)
     assert window is not None
     assert window.counters[POWER] / window.counters[SECONDS] == pytest.approx(0.5)
     assert window.counters[SECONDS] == 60.0

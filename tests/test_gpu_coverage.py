@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from gpu_pages import MADE_PAGES, SHARED, SHARED_PAGES, families, page_path, page_text, series
 
-from agent.config_keys import Gpus
+from agent.config_keys import GpusConfig
 from rules.engines.coverage import Use
 from rules.gpu_names.coverage import explain_families
 from rules.gpu_names.exporter import GpuExporter
-from rules.gpu_names.registry import BY_NAME, EXPORTERS, recognise
+from rules.gpu_names.registry import BY_NAME, EXPORTERS, detect_exporter
 
 ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 
@@ -57,7 +57,7 @@ DCGM_FI_PROF_PIPE_FP64_ACTIVE DCGM_FI_PROF_PIPE_FP32_ACTIVE DCGM_FI_PROF_PIPE_FP
 def test_a_page_is_known_for_its_exporters(name: str) -> None:
     text = page_text(name)
     parsed = [one for exporter in EXPORTERS for one in series(text, exporter)]
-    found = recognise((name, labels) for name, labels, _ in parsed)
+    found = detect_exporter((name, labels) for name, labels, _ in parsed)
     assert found is BY_NAME[ALL_PAGES[name]]
 
 
@@ -115,10 +115,10 @@ def test_our_own_pages_say_that_their_values_are_made_up(name: str) -> None:
 
 def test_every_exporter_has_its_key_in_the_configuration() -> None:
     for exporter in EXPORTERS:
-        keys = Gpus.model_validate({"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}})
+        keys = GpusConfig.model_validate({"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}})
         assert keys.exporter is not None
         assert (keys.exporter[0], keys.exporter[1].url) == (exporter, "http://x:1/metrics")
-    assert Gpus().exporter is None
+    assert GpusConfig().exporter is None
 
 
 def test_every_page_of_a_gpu_exporter_in_shared_is_listed_here() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_samples import by_uuid, readout
 
-from agent.collect.gpu_owners import assigned, owners
+from agent.collect.gpu_owners import assign_gpus, owners
 from agent.collect.scrapers import Target
 from agent.collect.target_options import TargetOptions
 
@@ -39,7 +39,7 @@ def test_auto_finds_the_instance_that_the_engines_process_runs_on(tmp_path: Path
 
 
 def test_an_index_names_no_instance_and_the_words_say_what_does() -> None:
-    (found,) = assigned([target("r", "0")], HALVES).values()
+    (found,) = assign_gpus([target("r", "0")], HALVES).values()
     assert found.gpus == ()
     assert found.missing == (
         "GPU 0 is configured for it and has never been read here"

@@ -10,7 +10,7 @@ from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
 from agent.config_fleet import GpuSource, TierSource, contradictions
-from agent.fleet.parts import each_of
+from agent.fleet.parts import build_replica_reader
 from agent.store import gpu_pages
 from agent.store.api import StoreApi, StoreOptions
 from agent.store.gpu_pages import GpuPages
@@ -59,10 +59,10 @@ SOURCE = TierSource.model_validate(
 
 def watched(samples: list[Sample], source: TierSource = SOURCE) -> tuple[Fleet, Window]:
     api = Away(MemoryStore.of(samples))
-    fleet = Fleet(api, each_of(TIER, source, VIEW, api), times(samples)[0] - 1.0)
+    fleet = Fleet(api, build_replica_reader(TIER, source, VIEW, api), times(samples)[0] - 1.0)
     fleet.go(5)
     fleet.closed += fleet.turns.watcher.flush()
-    return fleet, windows.add(c.slice.window for c in fleet.closed)
+    return fleet, windows.sum_windows(c.slice.window for c in fleet.closed)
 
 
 def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
@@ -87,14 +87,14 @@ def test_what_overlapping_answers_repeat_counts_once() -> None:
     begin = 1_790_000_000.0
     store = MemoryStore.of(exporter_samples(begin, begin + 120, POD))
     reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
-    first = reader.until(POD, begin + 60)
+    first = reader.pop_readouts_until(POD, begin + 60)
     reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
     assert [one.t for one in first] == [begin + 60]
-    assert reader.until(POD, begin + 90) == ()
+    assert reader.pop_readouts_until(POD, begin + 90) == ()
     reader.take(store.raw('{__name__=~"DCGM.*"}', begin + 30, begin + 120))
-    assert [one.t for one in reader.until(POD, begin + 100)] == [begin + 90]
-    assert [one.t for one in reader.until(POD, begin + 130)] == [begin + 120]
-    assert reader.until("someone-else", begin + 130) == ()
+    assert [one.t for one in reader.pop_readouts_until(POD, begin + 100)] == [begin + 90]
+    assert [one.t for one in reader.pop_readouts_until(POD, begin + 130)] == [begin + 120]
+    assert reader.pop_readouts_until("someone-else", begin + 130) == ()
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
@@ -105,7 +105,7 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
     with victoria_metrics(tmp_path) as store:
         store.write((name, {"job": "gpus"}, begin, 1.0) for name in (*names, "stranger"))
         api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-        found = api.raw(gpu_pages.selector(known, 'job="gpus"'), begin - 10, begin + 10)
+        found = api.query_samples(gpu_pages.exporter_selector(known, 'job="gpus"'), begin - 10, begin + 10)
     assert sorted(one.labels["__name__"] for one in found) == names
 
 

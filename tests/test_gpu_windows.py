@@ -38,7 +38,7 @@ def readout(seconds: float, **overrides: Any) -> GpuReadout:
 
 
 def since(earlier: GpuReadout, later: GpuReadout) -> Window:
-    found = gpu_windows.between(earlier, later)
+    found = gpu_windows.diff_readouts(earlier, later)
     assert found is not None
     return found
 
@@ -59,15 +59,15 @@ def test_counters_are_differenced_and_a_gauge_stands_for_the_time_before_it() ->
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0])
 def test_without_time_between_them_two_readouts_tell_nothing(seconds: float) -> None:
-    assert gpu_windows.between(readout(0), readout(seconds)) is None
+    assert gpu_windows.diff_readouts(readout(0), readout(seconds)) is None
 
 
 def test_a_window_of_a_gpu_covers_nothing_of_its_replica() -> None:
     found = since(readout(0), readout(15))
     assert (found.expected_seconds, found.covered_seconds) == (0, 0)
-    engine = windows.between(snapshot(START), snapshot(START + 15))
+    engine = windows.diff_snapshots(snapshot(START), snapshot(START + 15))
     joined = replace(engine, counters={**found.counters, **engine.counters}, gauges={**found.gauges, **engine.gauges})
-    assert windows.add([joined, joined]).coverage == 1.0
+    assert windows.sum_windows([joined, joined]).coverage == 1.0
     assert read_all(joined)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=15)
     assert read_all(joined)["completed_rps"] == read_all(engine)["completed_rps"]
 
@@ -75,7 +75,7 @@ def test_a_window_of_a_gpu_covers_nothing_of_its_replica() -> None:
 def test_a_page_that_gives_no_covered_seconds_is_covered_from_refresh_to_refresh() -> None:
     """dcgm-exporter: refreshed every 30 s, and told once however often it is scraped."""
     pages = [readout(t, counters={"gpu_energy_joules": 1e6 + 400 * t}) for t in (0.0, 30.0, 60.0)]
-    found = windows.add([since(pages[0], pages[1]), since(pages[1], pages[2])])
+    found = windows.sum_windows([since(pages[0], pages[1]), since(pages[1], pages[2])])
     assert found.counters["gpu_energy_covered_seconds"] == 60
     assert read_all(found)["gpu_power_watts"] == Reading(value=400.0, low=400.0, high=400.0, n=60)
 
@@ -149,7 +149,7 @@ def test_a_counter_of_which_the_earlier_readout_knew_nothing_begins_now() -> Non
 
 def test_what_a_gpu_could_not_say_is_a_gap() -> None:
     found = since(readout(0), readout(15, gauges={}, gaps={"gpu_temperature_celsius": "not supported"}))
-    assert found.why_missing("gpu_temperature_celsius") is Gap.NOT_EXPOSED
+    assert found.explain_missing("gpu_temperature_celsius") is Gap.NOT_EXPOSED
     assert read_all(found)["gpu_temperature_celsius"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
@@ -157,7 +157,7 @@ def test_a_level_says_nothing_about_a_long_silence_before_it_but_sums_do() -> No
     assert since(readout(0), readout(300)).gauges["gpu_temperature_celsius"].seconds == 300
     found = since(readout(0), readout(3600))
     assert found.gauges == {}
-    assert found.why_missing("gpu_temperature_celsius") is Gap.NOT_SCRAPED
+    assert found.explain_missing("gpu_temperature_celsius") is Gap.NOT_SCRAPED
     assert found.counters["gpu_energy_joules"] == 400 * 3600
 
 
@@ -166,7 +166,7 @@ def test_what_follows_the_load_holds_no_longer_than_an_engine_s_gauges() -> None
     assert since(readout(0), readout(75, gauges=levels)).gauges.keys() == levels.keys()
     found = since(readout(0), readout(76, gauges=levels))
     assert found.gauges.keys() == {"gpu_memory_used_bytes"}
-    assert found.why_missing("gpu_power_watts") is Gap.NOT_SCRAPED
+    assert found.explain_missing("gpu_power_watts") is Gap.NOT_SCRAPED
 
 
 def test_what_was_only_polled_stays_marked() -> None:
@@ -186,7 +186,7 @@ def test_gpus_of_a_replica_are_summed_so_that_readings_are_their_means() -> None
             gaps={"gpu_busy_seconds": "function not found"},
         ),
     )
-    both = gpu_windows.together([cool, hot])
+    both = gpu_windows.sum_gpus([cool, hot])
     assert both is not None
     assert (both.expected_seconds, both.covered_seconds) == (0, 0)
     readings = read_all(both)
@@ -196,4 +196,4 @@ def test_gpus_of_a_replica_are_summed_so_that_readings_are_their_means() -> None
 
 
 def test_no_gpus_add_nothing() -> None:
-    assert gpu_windows.together([]) is None
+    assert gpu_windows.sum_gpus([]) is None

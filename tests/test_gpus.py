@@ -13,10 +13,10 @@ from gpu_samples import T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from waiting import wait_for
 
-from agent.collect.gpu_owners import Owned, assigned, owners
-from agent.collect.gpus import UNREAD_SECONDS, ExporterPage, Gpus
+from agent.collect.gpu_owners import GpuAssignment, assign_gpus, owners
+from agent.collect.gpus import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.collect.nvml import NvmlReader
-from agent.collect.processes import MOST_GENERATIONS, NoPid, lineage, read_pid
+from agent.collect.processes import MOST_GENERATIONS, PidFileError, lineage, read_pid
 from agent.collect.scrapers import Target
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
@@ -55,7 +55,7 @@ def test_gpus_are_owned_by_uuid_or_index_as_configured(named: tuple[str, ...], o
 
 
 def test_a_configured_gpu_that_was_never_read_is_named() -> None:
-    (found,) = assigned([target("r", "0", "7", "GPU-x")], TWO).values()
+    (found,) = assign_gpus([target("r", "0", "7", "GPU-x")], TWO).values()
     assert found.gpus == ("GPU-a",)
     assert found.missing == "GPU 7, GPU-x is configured for it and has never been read here"
 
@@ -85,8 +85,8 @@ def test_auto_with_a_pid_file_finds_the_gpus_of_the_process_and_its_descendants(
     files["s"].write_text("20")
     readouts = by_uuid(readout("GPU-a", 0, pids=(12, 99)), readout("GPU-b", 1, pids=(21,)), readout("GPU-c", 2))
     targets = [target(name, "auto", pid_file=file) for name, file in files.items()]
-    found = assigned(targets, readouts, lambda pid: lineage(pid, tree))
-    assert found == {("t", "r"): Owned(gpus=("GPU-a",)), ("t", "s"): Owned(gpus=("GPU-b",))}
+    found = assign_gpus(targets, readouts, lambda pid: lineage(pid, tree))
+    assert found == {("t", "r"): GpuAssignment(gpus=("GPU-a",)), ("t", "s"): GpuAssignment(gpus=("GPU-b",))}
 
 
 def test_two_replicas_on_one_gpu_both_own_it(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_pid_file_that_names_no_process_is_told_with_its_name(tmp_path: Path, 
     file = tmp_path / "engine.pid"
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    with pytest.raises(NoPid, match=rf"engine\.pid: .*{why}"):
+    with pytest.raises(PidFileError, match=rf"engine\.pid: .*{why}"):
         read_pid(str(file))
-    (found,) = assigned([target("r", "auto", pid_file=file)], TWO).values()
+    (found,) = assign_gpus([target("r", "auto", pid_file=file)], TWO).values()
     assert found.gpus == ()
     assert "its GPUs are not known: pid_file" in found.missing
 
 
 def test_a_process_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("10")
-    (found,) = assigned([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()
+    (found,) = assign_gpus([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()
     assert found.missing == "its GPUs are not known: process 10 uses none that is read"
 
 
@@ -171,7 +171,7 @@ class Exporter:
 
 def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each_scrape() -> None:
     exporter = Exporter()
-    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
+    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     joules = covered = 0.0
     seen = []
     for turn in range(9):
@@ -190,7 +190,7 @@ def test_a_value_that_dcgm_refreshes_every_30_s_is_counted_once_and_not_for_each
 
 def test_a_dcgm_page_that_fails_is_told_and_left_alone_for_some_turns() -> None:
     exporter = Exporter()
-    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
+    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.page = ScrapeError(ScrapeFailure.CONNECT, "connection refused")
     problems = [gpus.turn(T + 15 * n).problems for n in range(8)]
     assert set(problems) == {("dcgm-exporter: connect: connection refused",)}
@@ -210,7 +210,7 @@ DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-a",device="nvidia0",modelName="H"}} {c
 
 def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands() -> None:
     exporter = Exporter()
-    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
+    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     events = []
     for turn, code in enumerate((79, 79, 79, 48, 48, 0, 48)):
         exporter.show(50.0 + turn, 1e6 * turn)
@@ -224,7 +224,7 @@ def test_a_fault_of_dcgm_is_counted_when_its_code_comes_and_not_while_it_stands(
 def test_an_exporter_that_measures_when_it_is_asked_is_believed_when_it_says_the_same_again() -> None:
     exporter = Exporter()
     exporter.page = (MADE / "made-nvidia-smi-h200.prom").read_bytes()
-    gpus = Gpus(ExporterPage(exporter, NVIDIA_SMI))
+    gpus = GpuCollector(ExporterPage(exporter, NVIDIA_SMI))
     seen = [gpus.turn(T + 15 * turn).windows for turn in range(3)]
     assert [len(windows) for windows in seen] == [0, 1, 1]
     (window,) = seen[-1].values()
@@ -237,7 +237,7 @@ def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
     exporter = Exporter()
     page = (MADE / "made-amd-1.5-mi300x.prom").read_text(encoding="utf-8")
     later = {" 2.5293978861568e+13": " 2.5312978861568e+13", " 8000000": " 8030000", " 53994": " 56994"}
-    gpus = Gpus(ExporterPage(exporter, AMD))
+    gpus = GpuCollector(ExporterPage(exporter, AMD))
     exporter.page = page.encode()
     assert gpus.turn(T).windows == {}
     for before, after in later.items():
@@ -257,29 +257,29 @@ def test_amd_gpus_give_windows_with_energy_throttling_and_faults() -> None:
 
 def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windows_stop() -> None:
     exporter = Exporter()
-    gpus = Gpus(ExporterPage(exporter, DCGM_EXPORTER))
+    gpus = GpuCollector(ExporterPage(exporter, DCGM_EXPORTER))
     exporter.show(50, 1)
     gpus.turn(T)
-    owned = Owned(gpus=("GPU-a",))
+    owned = GpuAssignment(gpus=("GPU-a",))
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS) == ""
     assert gpus.turn(T + UNREAD_SECONDS + 15).windows == {}
     assert gpus.trouble(("t", "r"), owned, T + UNREAD_SECONDS + 15) == "GPU GPU-a has not been read for 135 s"
-    assert gpus.trouble(("t", "other"), Owned(gpus=()), T + 1000) == ""
+    assert gpus.trouble(("t", "other"), GpuAssignment(gpus=()), T + 1000) == ""
 
 
 def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
-    gpus = Gpus(ExporterPage(Exporter(), DCGM_EXPORTER))
-    missing = Owned(gpus=(), missing="GPU 7 is missing")
+    gpus = GpuCollector(ExporterPage(Exporter(), DCGM_EXPORTER))
+    missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
     assert gpus.trouble(("t", "r"), missing, T) == ""
     assert gpus.trouble(("t", "r"), missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
-    assert gpus.trouble(("t", "r"), Owned(gpus=()), T + 200) == ""
+    assert gpus.trouble(("t", "r"), GpuAssignment(gpus=()), T + 200) == ""
     assert gpus.trouble(("t", "r"), missing, T + 201) == "", "an engine that restarts has a while again"
 
 
 def test_without_a_source_nothing_is_read_and_nothing_is_missing() -> None:
-    gpus = Gpus(None)
+    gpus = GpuCollector(None)
     assert gpus.turn(T).windows == {}
-    missing = Owned(gpus=(), missing="GPU 7 is missing")
+    missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
     assert [gpus.trouble(("t", "r"), missing, T + n * 1000) for n in range(3)] == ["", "", ""]
 
 
@@ -295,7 +295,7 @@ class Broken:
 
 def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        turn = Gpus(Broken()).turn(T)
+        turn = GpuCollector(Broken()).turn(T)
     assert turn.problems == ("defect in sizewatch while reading GPUs: AttributeError",)
     assert turn.windows == {}
     assert caplog.records[0].exc_info is not None
@@ -304,7 +304,7 @@ def test_a_defect_in_reading_gpus_is_told_and_costs_the_gpus_alone(caplog: pytes
 def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -> None:
     uuid = nvml.add_gpu()
     reader_time = [0.0]
-    gpus = Gpus(NvmlReader(clock=lambda: reader_time[0]))
+    gpus = GpuCollector(NvmlReader(clock=lambda: reader_time[0]))
     gpus.turn(T)
     nvml.set({"0.energy_mj": 5_006_000})
     reader_time[0] = 15.0
@@ -321,7 +321,7 @@ def test_gpus_of_nvml_give_windows_that_carry_their_own_seconds(nvml: StandIn) -
 def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_read_on(nvml: StandIn) -> None:
     lost, whole = nvml.add_gpu(), nvml.add_gpu()
     now = [0.0]
-    gpus = Gpus(NvmlReader(clock=lambda: now[0]))
+    gpus = GpuCollector(NvmlReader(clock=lambda: now[0]))
     gpus.turn(T)
     nvml.set({"0.gone": 1})
     for n in range(1, 10):
@@ -329,7 +329,7 @@ def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_r
         turn = gpus.turn(T + now[0])
         assert (lost in turn.windows, whole in turn.windows) == (False, True)
         assert turn.problems
-    owned = Owned(gpus=(lost, whole))
+    owned = GpuAssignment(gpus=(lost, whole))
     assert gpus.trouble(("t", "r"), owned, T + now[0]) == f"GPU {lost} has not been read for 135 s"
     nvml.set({"0.gone": None})
     now[0] += 15
@@ -340,7 +340,7 @@ def test_a_gpu_lost_half_way_is_a_problem_at_once_then_unread_and_the_other_is_r
 
 def test_a_driver_that_hangs_costs_its_deadline_and_the_next_turns_nothing(nvml: StandIn) -> None:
     nvml.add_gpu()
-    gpus = Gpus(NvmlReader(deadline_seconds=0.1))
+    gpus = GpuCollector(NvmlReader(deadline_seconds=0.1))
     gpus.turn(T)
     nvml.set({"hang.nvmlDeviceGetTemperatureV": 1, "hang.nvmlDeviceGetMemoryInfo_v2": 1})
     problems = [gpus.turn(T + 15 * n).problems for n in range(1, 5)]

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import Lengths, Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "bench"
 OLD = SHARED / "guidellm" / "example_output" / "benchmarks_v0.3.json"
@@ -56,7 +56,7 @@ def benchmark(
     }
 
 
-def read(tmp_path: Path, *benchmarks: Any) -> tuple[Measured, ...]:
+def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkMeasurement, ...]:
     path = tmp_path / "report.json"
     about = {"version": 2, "guidellm_version": "0.8.0"}
     path.write_text(json.dumps({"metadata": about, "benchmarks": benchmarks}), encoding="utf-8")
@@ -64,7 +64,7 @@ def read(tmp_path: Path, *benchmarks: Any) -> tuple[Measured, ...]:
 
 
 def refusal(tmp_path: Path, *benchmarks: Any) -> str:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read(tmp_path, *benchmarks)
     return caught.value.text
 
@@ -86,7 +86,7 @@ def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) 
         "output_tokens_per_second": 1251.0,
         "prompt_tokens_mean": 120.0,
     }
-    assert one.prompt_tokens == Lengths(mean=120.0, p50=120.0, p95=127.0, p99=127.0)
+    assert one.prompt_tokens == LengthQuantiles(mean=120.0, p50=120.0, p95=127.0, p99=127.0)
     assert one.remarks == ()
 
 
@@ -179,7 +179,7 @@ def test_a_report_in_yaml_reads_as_the_same_report_in_json(tmp_path: Path) -> No
     assert as_yaml.point == as_json.point
 
 
-def real(path: Path) -> tuple[Measured, ...]:
+def real(path: Path) -> tuple[BenchmarkMeasurement, ...]:
     if not path.is_file():
         pytest.skip(f"no {path}: the sample reports are not part of the project")
     return read_results(path)

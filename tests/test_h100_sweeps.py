@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, seen, verdict
 
-from agent.benchmarks.curves import Imported, curve_of
+from agent.benchmarks.curves import ImportedCurve, curve_of
 from agent.benchmarks.formats import read_results
 from rules.curve import CERTAIN_REQUESTS, Curve
 from rules.plan import Point, TierPlan, parse_plan
-from rules.slices import view as view_of
+from rules.slices import build_tier_context as view_of
 from rules.verdicts import Certainty, Status
 
 SWEEPS = Path(__file__).parent.parent.parent / "shared" / "bench" / "inference-perf"
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not SWEEPS.is_dir(), reason=f"the H100 sweeps ar
 
 
 @cache
-def imported(sweep: str) -> Imported:
+def imported(sweep: str) -> ImportedCurve:
     files = sorted((SWEEPS / sweep / "results").glob("stage_*_lifecycle_metrics.json"))
     assert len(files) == 7
     return curve_of([one for file in files for one in read_results(file)])

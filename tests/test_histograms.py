@@ -12,16 +12,16 @@ from making import EDGES, cumulative, histogram
 
 from rules.histograms import (
     NO_GRID,
-    Broken,
+    BrokenHistogramError,
     Cumulative,
     Histogram,
-    above,
-    add,
     check_cumulative,
     from_cumulative,
     increase,
     mean,
     quantile,
+    share_above,
+    sum_histograms,
 )
 
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, math.inf)
@@ -45,7 +45,7 @@ def test_the_true_quantile_lies_within_the_bounds_on_any_mixture_of_grids(
     scene: list[tuple[tuple[float, ...], list[float]]], percent: int
 ) -> None:
     everything = [value for _, several in scene for value in several]
-    found = quantile(add(histogram(several, grid) for grid, several in scene), percent / 100)
+    found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
     if not everything:
         assert found is None
         return
@@ -73,7 +73,7 @@ def test_the_true_share_above_a_threshold_lies_within_its_bounds_and_so_does_the
     scene: list[tuple[tuple[float, ...], list[float]]], threshold: float
 ) -> None:
     everything = [value for _, several in scene for value in several]
-    found = above(add(histogram(several, grid) for grid, several in scene), threshold)
+    found = share_above(sum_histograms(histogram(several, grid) for grid, several in scene), threshold)
     truth = sum(value > threshold for value in everything)
     assert found.n == len(everything)
     assert found.low <= truth <= found.high
@@ -84,7 +84,7 @@ def test_the_true_share_above_a_threshold_lies_within_its_bounds_and_so_does_the
 def test_on_an_edge_the_share_is_exact(grid: tuple[float, ...], several: list[float]) -> None:
     for edge in grid[:-1]:
         if edge > 0:
-            found = above((histogram(several, grid),), edge)
+            found = share_above((histogram(several, grid),), edge)
             assert found.low == found.high == sum(value > edge for value in several)
 
 
@@ -96,12 +96,12 @@ def test_addition_knows_neither_order_nor_grouping(
     mixed = list(parts)
     random.shuffle(mixed)
     half = len(mixed) // 2
-    assert add(parts) == add((*add(mixed[:half]), *add(mixed[half:])))
+    assert sum_histograms(parts) == sum_histograms((*sum_histograms(mixed[:half]), *sum_histograms(mixed[half:])))
 
 
 @given(observed)
 def test_parts_are_added_on_equal_edges_only(scene: list[tuple[tuple[float, ...], list[float]]]) -> None:
-    parts = add(histogram(several, grid) for grid, several in scene)
+    parts = sum_histograms(histogram(several, grid) for grid, several in scene)
     unknown = {NO_GRID} if not any(several for grid, several in scene if grid == NO_GRID) else set()
     grids = {grid for grid, _ in scene}
     assert [part.edges for part in parts] == sorted(grids - unknown or grids)
@@ -157,7 +157,7 @@ def test_the_guess_is_never_an_edge_of_its_bucket(
     scene: list[tuple[tuple[float, ...], list[float]]], percent: int
 ) -> None:
     """Neither of the two is a measurement; of a bucket that holds only 0 there is no other guess."""
-    found = quantile(add(histogram(several, grid) for grid, several in scene), percent / 100)
+    found = quantile(sum_histograms(histogram(several, grid) for grid, several in scene), percent / 100)
     if found is not None and found.value is not None and found.high != found.low:
         assert found.high is not None
         assert found.low < found.value < found.high
@@ -173,9 +173,9 @@ def test_in_the_tail_the_guess_leaves_as_many_above_it_as_the_share_of_slow_requ
     if found.value is None or not found.value > 0 or found.high is None:
         return
     left = (1 - percent / 100) * found.n
-    at_low = above(parts, found.low).low if found.low > 0 else found.n
-    if max(0.5, above(parts, found.high).high) < left < at_low:
-        assert above(parts, found.value).best == pytest.approx(left)
+    at_low = share_above(parts, found.low).low if found.low > 0 else found.n
+    if max(0.5, share_above(parts, found.high).high) < left < at_low:
+        assert share_above(parts, found.value).best == pytest.approx(left)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=4, max_size=4), min_size=2, max_size=5), st.integers(90, 99))
@@ -183,7 +183,7 @@ def test_the_bounds_of_a_pool_reach_no_further_than_those_of_its_parts(each: lis
     grid = (1.0, 2.0, 5.0, math.inf)
     parts = [Histogram(edges=grid, counts=tuple(map(float, counts)), total=None) for counts in each]
     found = [one for part in parts if (one := quantile((part,), percent / 100)) is not None]
-    pool = quantile(add(parts), percent / 100)
+    pool = quantile(sum_histograms(parts), percent / 100)
     if pool is None:
         return
     assert min(one.low for one in found) <= pool.low
@@ -209,40 +209,40 @@ def test_the_rank_of_a_hundred_million_requests_is_not_moved_either() -> None:
 
 def test_an_upgrade_that_moves_the_edges_widens_the_bounds_and_loses_no_request() -> None:
     old, new = histogram([0.3] * 50, (0.1, 0.5, math.inf)), histogram([0.3] * 50, (0.2, 0.4, math.inf))
-    found = quantile(add((old, new)), 0.99)
+    found = quantile(sum_histograms((old, new)), 0.99)
     assert found is not None
     assert (found.n, found.low, found.high) == (100, 0.2, 0.5)
-    middle = quantile(add((old, new)), 0.5)
+    middle = quantile(sum_histograms((old, new)), 0.5)
     assert middle is not None
     assert (middle.low, middle.high) == (0.1, 0.4)
 
 
 def test_the_tail_is_guessed_to_fall_by_a_constant_factor_per_second() -> None:
-    found = above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
+    found = share_above((histogram([0.2] * 60 + [0.7] * 30 + [3.0] * 10),), 0.75)
     assert (found.low, found.high) == (10, 40)
     assert found.best == pytest.approx(math.sqrt(40 * 10))
 
 
 @pytest.mark.parametrize("slow", [1, 10])
 def test_beyond_a_bucket_where_none_was_seen_the_tail_ends_at_half_an_observation(slow: int) -> None:
-    found = above((histogram([0.05] * 50 + [0.3] * slow),), 0.4)
+    found = share_above((histogram([0.05] * 50 + [0.3] * slow),), 0.4)
     assert found.best == pytest.approx(slow * (0.5 / slow) ** 0.75)
     assert (found.low, found.high) == (0, slow)
 
 
 def test_of_an_open_last_bucket_the_best_guess_takes_nothing() -> None:
-    found = above((histogram([0.2] * 90 + [70.0] * 10),), 6.0)
+    found = share_above((histogram([0.2] * 90 + [70.0] * 10),), 6.0)
     assert (found.low, found.best, found.high) == (0, 0, 10)
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan])
 def test_a_threshold_that_is_not_above_zero_is_refused(threshold: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
-        above((histogram([0.2]),), threshold)
+        share_above((histogram([0.2]),), threshold)
 
 
 def test_an_increase_over_changed_edges_is_refused() -> None:
-    with pytest.raises(Broken, match="edges changed"):
+    with pytest.raises(BrokenHistogramError, match="edges changed"):
         increase(cumulative([0.3], EDGES), cumulative([0.3, 0.3], TTFT))
 
 
@@ -250,7 +250,7 @@ def test_an_increase_over_changed_edges_is_refused() -> None:
     "later", [(0.0, 1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0, 2.0), (1.0, 2.0, 3.0, 3.0, 2.0)], ids=str
 )
 def test_an_increase_with_a_falling_bucket_is_refused(later: tuple[float, ...]) -> None:
-    with pytest.raises(Broken, match="fall"):
+    with pytest.raises(BrokenHistogramError, match="fall"):
         increase(Cumulative(EDGES, (1.0, 2.0, 3.0, 3.0, 3.0), 1.0), Cumulative(EDGES, later, 2.0))
 
 
@@ -292,10 +292,10 @@ def test_without_both_sums_there_is_none(earlier: float | None, later: float | N
 def test_the_mean_is_not_told_from_a_sum_that_cannot_be_trusted() -> None:
     good, corrupt = histogram([0.2, 0.4]), Histogram(edges=EDGES, counts=(0.0, 2.0, 0.0, 0.0, 0.0), total=None)
     assert mean((good,)) == pytest.approx(0.3)
-    assert mean(add((good, corrupt))) is None
+    assert mean(sum_histograms((good, corrupt))) is None
     assert mean((corrupt, histogram([3.0], TTFT))) is None
     assert mean((histogram([0.2]),)) == 0.2
-    assert mean(add((good, histogram([3.0], TTFT)))) == pytest.approx(1.2)
+    assert mean(sum_histograms((good, histogram([3.0], TTFT)))) == pytest.approx(1.2)
     assert mean((histogram([]),)) is None
 
 
@@ -336,7 +336,7 @@ def test_a_histogram_that_had_observed_nothing_has_no_edges_yet_and_its_first_ob
     assert first == Histogram(edges=(1.0, math.inf), counts=(3.0, 1.0), total=6.0)
     still = increase(nothing, nothing)
     assert still.n == 0
-    assert add([still, first]) == (first,)
-    assert add([still, still]) == (still,)
-    with pytest.raises(Broken):
+    assert sum_histograms([still, first]) == (first,)
+    assert sum_histograms([still, still]) == (still,)
+    with pytest.raises(BrokenHistogramError):
         increase(later, nothing)

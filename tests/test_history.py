@@ -13,13 +13,13 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history.bodies import pack
-from agent.history.keeping import Keeping
-from agent.history.reader import Event
+from agent.history.bodies import encode_window
+from agent.history.keeping import HistoryService
+from agent.history.reader import TimelineEvent
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from rules import windows
-from rules.episodes import Episode, Transition, UnknownSpan
+from rules.episodes import Finding, Transition, UnknownSpan
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Action, Cause, Certainty, Status, Subject, Verdict
 
@@ -34,7 +34,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    with Store(path) as one:
+    with HistoryStore(path) as one:
         yield one
 
 
@@ -51,7 +51,7 @@ def pragma(path, name):
 def test_only_the_owner_may_read_the_file_and_its_log_whatever_the_umask(path):
     before = os.umask(0)
     try:
-        with Store(path) as store:
+        with HistoryStore(path) as store:
             store.book([booking(0)])
             modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
     finally:
@@ -66,9 +66,9 @@ def test_the_file_says_whose_it_is_and_every_commit_goes_to_the_disk(store, path
 
 
 def test_what_was_booked_is_there_after_closing_and_opening_again(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(0), booking(1)])
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(2)])
         assert finished(store.bins("h100", *EVER)) == 180.0
 
@@ -107,14 +107,14 @@ def grouped(bookings, seconds, replicas):
         start = windows.minute_of(one.slice.window) // seconds * seconds
         name = one.slice.replica if replicas else None
         found.setdefault((start, one.plan_version, name, one.slice.bin, one.slice.beyond), []).append(one.slice.window)
-    return {key: windows.add(group) for key, group in found.items()}
+    return {key: windows.sum_windows(group) for key, group in found.items()}
 
 
 @settings(max_examples=40, deadline=None)
 @given(turns())
 def test_hours_and_quarters_are_the_sums_of_their_minutes_however_these_came_in(tmp_path_factory, booked):
     everything = [one for turn in booked for one in turn]
-    with Store(tmp_path_factory.mktemp("sums") / "history.db") as store:
+    with HistoryStore(tmp_path_factory.mktemp("sums") / "history.db") as store:
         for turn in booked:
             store.book(turn)
         for ask, seconds, replicas in (
@@ -201,7 +201,7 @@ def test_booking_nothing_writes_nothing(store, path):
 
 def test_a_real_engines_minute_takes_less_than_a_kilobyte():
     minutes = [
-        pack(minute)
+        encode_window(minute)
         for name in ("steady", "diurnal_quiet", "specdecode", "lora")
         for minute in recorded_minutes(name)
         if minute.covered_seconds > 45
@@ -227,7 +227,7 @@ VERDICT = Verdict(
     ),
     actions=(Action(text="Look at the router", runbook="TtftDivergence"),),
 )
-OPEN = Episode(
+OPEN = Finding(
     rule="TtftDivergence",
     subject=VERDICT.subject,
     started_at=START + 60.0,
@@ -271,29 +271,29 @@ def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
 
 
 def test_events_come_back_in_the_order_of_time(store):
-    late = Event(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
-    early = Event(t=START, kind="plan", tier=None, replica=None, text="plan v2")
+    late = TimelineEvent(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
+    early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
     store.add_event(late, early)
     assert store.events(START) == (early, late)
     assert store.events(START + 1) == (late,)
 
 
 def test_a_kept_value_is_replaced_by_the_next_of_its_name_and_must_be_json(store):
-    assert store.kept("step13:v1") is None
+    assert store.read_value("step13:v1") is None
     store.keep("step13:v1", '{"ok": 1}')
     store.keep("step13:v1", '{"ok": 2}')
     store.keep("step13:v2", "[]")
-    assert (store.kept("step13:v1"), store.kept("step13:v2")) == ('{"ok": 2}', "[]")
+    assert (store.read_value("step13:v1"), store.read_value("step13:v2")) == ('{"ok": 2}', "[]")
     with pytest.raises(ValueError, match="Expecting"):
         store.keep("step13:v1", "ok")
-    assert store.kept("step13:v1") == '{"ok": 2}'
+    assert store.read_value("step13:v1") == '{"ok": 2}'
 
 
 # ---- retention ----
 
 
 def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
-    old = Event(t=START, kind="restart", tier="h100", replica="r0", text="")
+    old = TimelineEvent(t=START, kind="restart", tier="h100", replica="r0", text="")
     store.book([booking(0), booking(60)])
     store.add_event(old)
     store.save_episode(replace(OPEN, ended_at=START + 61.0), OF_REPLICA)
@@ -312,12 +312,12 @@ def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
 def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store, sealed):
     store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
     store.add_event(
-        *(Event(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10))
+        *(TimelineEvent(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10))
     )
     if sealed:
         store.seal(START + 10 * DAY, 60.0)
     years = START + 2000 * DAY
-    keeping = Keeping(lambda: store)
+    keeping = HistoryService(lambda: store)
     for _ in range(2):
         keeping.upkeep({}, {}, years)
     left = store.bins("h100", *EVER)

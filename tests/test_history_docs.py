@@ -18,10 +18,10 @@ from history_samples import START, booking, finished
 from test_doctor import about, loaded
 from waiting import CEILING_SECONDS
 
-from agent.doctor import Finding, run_checks
-from agent.doctor_findings import Level
+from agent.doctor import CheckResult, run_checks
+from agent.doctor_findings import CheckLevel
 from agent.history.schema import DAY, VERSION
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 
 PAGE = Path(__file__).parent.parent / "docs" / "history.md"
 EVER = (0.0, START + 1000 * DAY)
@@ -56,7 +56,7 @@ def booked(path: Path) -> Iterator[None]:
     ended, begun = threading.Event(), threading.Event()
 
     def book() -> None:
-        with Store(path) as store:
+        with HistoryStore(path) as store:
             store.book([booking(minute) for minute in range(100)])
             minute = 100
             while not ended.is_set():
@@ -78,8 +78,8 @@ def killed(path: Path, first: int, last: int) -> None:
     """A daemon books these minutes and dies; what it booked last stands in the log."""
     code = (
         f"import sys, os; sys.path[:0] = {sys.path!r}\n"
-        "from agent.history.store import Store; from history_samples import booking\n"
-        f"store = Store({str(path)!r})\n"
+        "from agent.history.store import HistoryStore; from history_samples import booking\n"
+        f"store = HistoryStore({str(path)!r})\n"
         f"for minute in range({first}, {last}): store.book([booking(minute)])\n"
         "os._exit(9)"
     )
@@ -88,11 +88,11 @@ def killed(path: Path, first: int, last: int) -> None:
 
 
 def minutes(path: Path) -> float:
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         return finished(reader.minutes(REPLICA, *EVER))
 
 
-def doctor(folder: Path) -> list[Finding]:
+def doctor(folder: Path) -> list[CheckResult]:
     return about(run_checks(loaded(folder, data_dir="lib")), "history")
 
 
@@ -133,9 +133,9 @@ def test_a_backup_is_put_back_as_documented_and_goes_on(folder: Path) -> None:
     assert sorted(one.name for one in path.parent.iterdir()) == ["aside", "history.db"]
     assert path.stat().st_uid == path.parent.stat().st_uid
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [one.level for one in doctor(folder)] == [Level.OK]
+    assert [one.level for one in doctor(folder)] == [CheckLevel.OK]
     assert minutes(path) == 60 * 60.0
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(61)])
     assert minutes(path) == 61 * 60.0
     assert minutes(folder / "lib" / "aside" / "history.db") == 200 * 60.0
@@ -147,11 +147,11 @@ def test_of_a_history_that_was_replaced_without_its_log_the_doctor_says_that_it_
     assert run(blocks()[1], folder).returncode == 0
     killed(path, 60, 400)
     shutil.copyfile(folder / "backups" / "sizewatch-history.db", path)
-    (line,) = [one for one in doctor(folder) if one.level is Level.FAIL]
+    (line,) = [one for one in doctor(folder) if one.level is CheckLevel.FAIL]
     assert line.text.startswith(f"{path} is damaged (")
     # Restoring once more, as documented, mends it.
     assert run(blocks()[2], folder).returncode == 0
-    assert [one.level for one in doctor(folder)] == [Level.OK]
+    assert [one.level for one in doctor(folder)] == [CheckLevel.OK]
     assert minutes(path) == 60 * 60.0
 
 
@@ -159,5 +159,5 @@ def test_a_history_whose_log_alone_is_lost_is_whole_without_its_newest_minutes(f
     path = folder / "lib" / "history.db"
     killed(path, 0, 400)
     path.with_name("history.db-wal").unlink()
-    assert [one.level for one in doctor(folder)] == [Level.OK]
+    assert [one.level for one in doctor(folder)] == [CheckLevel.OK]
     assert 0.0 < minutes(path) < 400 * 60.0

@@ -23,11 +23,11 @@ from test_doctor import about, loaded
 from agent.assembly import assemble
 from agent.config import load
 from agent.data_dir import DataDir
-from agent.doctor import Finding, run_checks
-from agent.doctor_findings import Level
+from agent.doctor import CheckResult, run_checks
+from agent.doctor_findings import CheckLevel
 from agent.history.schema import DAY, VERSION
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryOpenError
 
 FILES = Path(__file__).parent / "history_formats"
 FORMATS = range(1, VERSION + 1)
@@ -63,7 +63,7 @@ def of_later(folder: Path) -> Path:
 
 def content(path: Path) -> dict[str, Any]:
     """All that every format has."""
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         return {
             "minutes": reader.minutes("h100", *EVER),
             "quarters": reader.replica_bins("h100", *EVER),
@@ -72,7 +72,7 @@ def content(path: Path) -> dict[str, Any]:
             "episodes": reader.episodes(0.0),
             "unknowns": reader.unknowns(0.0),
             "events": reader.events(0.0),
-            "kept": reader.kept("first-seen/h100/v1"),
+            "kept": reader.read_value("first-seen/h100/v1"),
         }
 
 
@@ -85,7 +85,7 @@ def test_what_an_older_version_wrote_is_copied_and_then_the_same_in_the_present_
     before = content(path)
     assert [len(before[name]) for name in ("minutes", "episodes", "events")] == [180, 2, 2]
     assert json.loads(before["kept"]) == START
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.seal(START + 3 * DAY)
         store.book([booking(200)])
     after = content(path)
@@ -112,7 +112,7 @@ def test_every_format_holds_the_same(tmp_path: Path) -> None:
 def test_going_back_is_putting_the_copy_in_the_place_of_the_history(tmp_path: Path) -> None:
     path = made(tmp_path, 2)
     before = content(path)
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(200)])
     path.with_name("history.db.format-2").replace(path)
     # What the newer version booked since is lost; nothing else is.
@@ -122,16 +122,16 @@ def test_going_back_is_putting_the_copy_in_the_place_of_the_history(tmp_path: Pa
 def test_a_history_of_a_newer_version_is_refused_untouched_with_the_copy_to_go_back_to(tmp_path: Path) -> None:
     path = of_later(tmp_path)
     before = path.read_bytes()
-    with pytest.raises(HistoryProblem) as alone:
-        Store(path)
+    with pytest.raises(HistoryOpenError) as alone:
+        HistoryStore(path)
     assert f"was written by a newer sizewatch (format {VERSION + 1}, this one knows {VERSION})" in str(alone.value)
     assert "run that version, or stop the daemon, move it away with its -wal and -shm, and a new history begins" in str(
         alone.value
     )
     copy = path.with_name(f"history.db.format-{VERSION}")
     copy.write_bytes(b"a copy")
-    for opened in (Store, Store.open_reader):
-        with pytest.raises(HistoryProblem, match=f"with its -wal and -shm, and put {copy} in its place"):
+    for opened in (HistoryStore, HistoryStore.open_reader):
+        with pytest.raises(HistoryOpenError, match=f"with its -wal and -shm, and put {copy} in its place"):
             opened(path)
     assert path.read_bytes() == before
     # A reader of SQLite's leaves an empty log.
@@ -145,7 +145,7 @@ def test_a_daemon_does_not_start_on_a_newer_history_and_one_of_role_node_does_no
     before = path.read_bytes()
     with engines(1) as served:
         keys = configuration(served)
-        with pytest.raises(HistoryProblem, match="was written by a newer sizewatch"):
+        with pytest.raises(HistoryOpenError, match="was written by a newer sizewatch"):
             assemble(load(write(tmp_path, keys)), None)
         # The folder was let go again: another daemon may have it.
         DataDir(folder, tmp_path).close()
@@ -154,14 +154,14 @@ def test_a_daemon_does_not_start_on_a_newer_history_and_one_of_role_node_does_no
     assert path.read_bytes() == before
 
 
-def findings(folder: Path, check: str = "history") -> list[Finding]:
+def findings(folder: Path, check: str = "history") -> list[CheckResult]:
     return about(run_checks(loaded(folder, data_dir=".")), check)
 
 
 def test_the_doctor_tells_of_a_newer_history_and_what_to_go_back_to(tmp_path: Path) -> None:
     of_later(tmp_path)
     (bad,) = findings(tmp_path)
-    assert bad.level is Level.FAIL
+    assert bad.level is CheckLevel.FAIL
     assert "was written by a newer sizewatch" in bad.text
     (tmp_path / f"history.db.format-{VERSION}").write_bytes(b"a copy")
     assert f"put {tmp_path}/history.db.format-{VERSION} in its place" in findings(tmp_path)[0].text
@@ -172,17 +172,17 @@ def test_the_doctor_tells_that_an_older_history_will_be_copied_and_brought_to_th
 ) -> None:
     made(tmp_path, 2)
     (good,) = findings(tmp_path)
-    assert good.level is Level.OK
+    assert good.level is CheckLevel.OK
     assert f"of format 2; `sizewatch run` copies it to history.db.format-2 and brings it to {VERSION}" in good.text
 
 
 def test_the_doctor_tells_of_copies_that_may_go_and_of_those_that_were_never_finished(tmp_path: Path) -> None:
-    with Store(made(tmp_path, 2)):
+    with HistoryStore(made(tmp_path, 2)):
         pass
     (tmp_path / "history.db.format-1.4711").write_bytes(b"half")
     good, copy = findings(tmp_path)
-    assert good.level is Level.OK
-    assert copy.level is Level.WARN
+    assert good.level is CheckLevel.OK
+    assert copy.level is CheckLevel.WARN
     assert copy.text.startswith("left over from changes of the format: history.db.format-1.4711, history.db.format-2 (")
     assert copy.advice.startswith("delete them once nobody goes back to the older sizewatch")
 
@@ -193,7 +193,7 @@ def test_what_a_killed_copy_left_is_cleared_away_by_the_next(tmp_path: Path) -> 
     half.write_bytes(b"half")
     other = tmp_path / "history.db.format-2.kept"
     other.write_bytes(b"not ours")
-    Store(path).close()
+    HistoryStore(path).close()
     assert not half.exists()
     assert other.exists()
 
@@ -202,7 +202,7 @@ def test_the_doctor_tells_of_another_daemon_on_the_same_history(tmp_path: Path) 
     ours = DataDir(tmp_path, tmp_path / "other.yaml")
     try:
         found = findings(tmp_path, "data_dir")
-        assert found[-1].level is Level.FAIL
+        assert found[-1].level is CheckLevel.FAIL
         assert f"is in use by another sizewatch (process {os.getpid()}), which does not answer" in found[-1].text
     finally:
         ours.close()
@@ -212,12 +212,12 @@ def test_the_doctor_tells_of_another_daemon_on_the_same_history(tmp_path: Path) 
 def test_the_doctor_tells_of_a_history_that_is_ahead_of_the_clock(tmp_path: Path) -> None:
     made(tmp_path, 2)
 
-    def at(now: float) -> list[Finding]:
+    def at(now: float) -> list[CheckResult]:
         return about(run_checks(loaded(tmp_path, data_dir="."), lambda: now), "history")
 
     end = START + 90 * 60.0
     assert len(at(end)) == 1
     _, ahead = at(end - 3600.0)
-    assert ahead.level is Level.WARN
+    assert ahead.level is CheckLevel.WARN
     assert "its newest minute is 3600 s ahead of this machine's clock" in ahead.text
     assert "minutes of a time that is booked already are judged and not kept, all others are kept" in ahead.advice

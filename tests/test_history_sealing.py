@@ -22,11 +22,11 @@ from waiting import CEILING_SECONDS
 
 from agent.history import chunks, columns, schema, slice_rows
 from agent.history import store as store_module
-from agent.history.booking import Booking
+from agent.history.booking import MinuteRecord
 from agent.history.chunks import ChunkRow
 from agent.history.schema import DAY, SUMS
-from agent.history.store import Store
-from agent.history.troubles import HistoryTrouble, Trouble
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryErrorKind
 from rules import slices
 
 HOUR = 3600.0
@@ -44,7 +44,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    with Store(path) as one:
+    with HistoryStore(path) as one:
         yield one
 
 
@@ -57,7 +57,7 @@ def held(store, table):
 
 @given(st.lists(st.lists(st.floats(allow_nan=False), min_size=3, max_size=3), max_size=6))
 def test_columns_of_any_numbers_come_back_as_they_were(several):
-    assert [list(one) for one in columns.unpacked(columns.packed(several), 3, len(several))] == several
+    assert [list(one) for one in columns.decode_columns(columns.encode_columns(several), 3, len(several))] == several
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_columns_of_any_numbers_come_back_as_they_were(several):
     ],
 )
 def test_a_column_takes_no_more_bytes_than_its_numbers_need(column, size):
-    assert len(columns.packed([column])) == size
+    assert len(columns.encode_columns([column])) == size
 
 
 def test_a_column_that_was_there_before_is_not_written_again():
-    assert len(columns.packed([[1.5, 2.5, 3.5]] * 3)) == (1 + 24) + 2 * (1 + 4)
+    assert len(columns.encode_columns([[1.5, 2.5, 3.5]] * 3)) == (1 + 24) + 2 * (1 + 4)
 
 
 @pytest.mark.parametrize("data", [b"", b"d1234", b"x", b"=\x05\x00\x00\x00", b"0more"])
 def test_bytes_that_are_no_columns_are_refused(data):
     with pytest.raises(ValueError, match=r"columns that do not unpack|behind its columns"):
-        columns.unpacked(data, 3, 1)
+        columns.decode_columns(data, 3, 1)
 
 
 @pytest.mark.parametrize("name", ["steady", "restart", "specdecode", "lora", "sglang", "llamacpp", "cascade_slow"])
@@ -94,15 +94,15 @@ def test_minutes_of_real_engines_come_back_from_a_chunk_exactly(name):
         ChunkRow(base + 60 * place, place % 3 - 2, "beyond" if place % 3 == 0 else "", window)
         for place, window in enumerate(recorded_minutes(name))
     ]
-    assert list(chunks.unseal(base, chunks.seal(base, rows))) == rows
+    assert list(chunks.decode_chunk(base, chunks.encode_chunk(base, rows))) == rows
 
 
 def test_a_chunk_of_another_format_says_so(monkeypatch):
     monkeypatch.setattr(chunks, "FORMAT", 2)
-    body = chunks.seal(0, [ChunkRow(0, 0, "", recorded_minutes("steady")[0])])
+    body = chunks.encode_chunk(0, [ChunkRow(0, 0, "", recorded_minutes("steady")[0])])
     monkeypatch.undo()
     with pytest.raises(ValueError, match="format 2 of a chunk, this sizewatch knows 1"):
-        chunks.unseal(0, body)
+        chunks.decode_chunk(0, body)
 
 
 # ---- what is asked afterwards ----
@@ -112,7 +112,7 @@ def test_a_chunk_of_another_format_says_so(monkeypatch):
 @given(turns(), st.lists(st.sampled_from([None, 2.1 * HOUR, 4 * HOUR, 3 * DAY]), min_size=4, max_size=4))
 def test_the_answers_are_the_same_whatever_was_sealed_when(tmp_path_factory, booked, when):
     everything = [one for turn in booked for one in turn]
-    with Store(tmp_path_factory.mktemp("sealed") / "history.db") as store:
+    with HistoryStore(tmp_path_factory.mktemp("sealed") / "history.db") as store:
         for turn, after in zip(booked, when, strict=False):
             store.book(turn)
             if after is not None:
@@ -177,14 +177,14 @@ def test_plan_versions_are_those_of_the_hours_asked_for_sealed_or_not(store):
 def test_whether_a_tier_was_booked_since_is_known_sealed_or_not(store):
     store.book([booking(30)])
     asked = [("h100", START), ("h100", START + 1800), ("h100", START + 1801), ("mi300", START)]
-    before = [store.booked_since(*one) for one in asked]
+    before = [store.has_rows_since(*one) for one in asked]
     store.seal(LATER)
-    assert [store.booked_since(*one) for one in asked] == before == [True, True, False, False]
+    assert [store.has_rows_since(*one) for one in asked] == before == [True, True, False, False]
 
 
 def test_a_reader_of_another_process_sees_rows_and_chunks(store, path):
     store.book([booking(minute) for minute in range(120)])
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         before = reader.minutes("h100", *EVER)
         store.seal(START + 2 * HOUR)
         assert reader.minutes("h100", *EVER) == before
@@ -220,14 +220,14 @@ def test_a_chunk_goes_when_its_newest_row_is_too_old_and_its_rows_are_counted(st
 
 
 def _seal_until_killed(path, end):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         os.write(end, b".")
         store.seal(LATER, 60.0)
     os._exit(0)
 
 
 def test_a_kill_while_it_seals_loses_nothing_and_counts_nothing_twice(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book(
             [booking(minute, f"r{replica}", finished=minute + 1.0) for minute in range(60) for replica in range(8)]
         )
@@ -245,7 +245,7 @@ def test_a_kill_while_it_seals_loses_nothing_and_counts_nothing_twice(path):
         os.waitpid(child, 0)
         os.close(read_end)
         os.close(write_end)
-        with Store.open_reader(path) as reader:
+        with HistoryStore.open_reader(path) as reader:
             assert (
                 reader.minutes("h100", *EVER),
                 reader.replica_bins("h100", *EVER),
@@ -253,7 +253,7 @@ def test_a_kill_while_it_seals_loses_nothing_and_counts_nothing_twice(path):
             ) == expected
             between += held(reader, "chunks") > 0 and held(reader, "quarters") > 0
     assert between > 0, "no kill came while it sealed"
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.seal(LATER)
         assert held(store, "minutes") == held(store, "quarters") == held(store, "hours") == 0
         assert (store.minutes("h100", *EVER), store.replica_bins("h100", *EVER), store.bins("h100", *EVER)) == expected
@@ -262,9 +262,9 @@ def test_a_kill_while_it_seals_loses_nothing_and_counts_nothing_twice(path):
 def test_a_row_that_does_not_unpack_stays_and_is_damage(store):
     store.book([booking(0)])
     store._connection.execute("UPDATE minutes SET body = x'00'")
-    with pytest.raises(HistoryTrouble, match="minutes holds a row that does not unpack") as raised:
+    with pytest.raises(HistoryError, match="minutes holds a row that does not unpack") as raised:
         store.seal(LATER)
-    assert raised.value.kind is Trouble.CORRUPT
+    assert raised.value.kind is HistoryErrorKind.CORRUPT
     assert (held(store, "minutes"), held(store, "chunks")) == (1, 0)
 
 
@@ -272,12 +272,12 @@ def test_a_chunk_that_does_not_unpack_is_damage(store):
     store.book([booking(0)])
     store.seal(LATER)
     store._connection.execute("UPDATE chunks SET body = x'00'")
-    with pytest.raises(HistoryTrouble, match="hours holds a chunk that does not unpack"):
+    with pytest.raises(HistoryError, match="hours holds a chunk that does not unpack"):
         store.bins("h100", *EVER)
 
 
 def test_a_booking_comes_between_two_pieces(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(minute, f"r{replica}") for minute in range(60) for replica in range(40)])
         done: list[float] = []
         thread = threading.Thread(target=lambda: (store.seal(LATER, 60.0), done.append(time.monotonic())))
@@ -337,8 +337,8 @@ def real_days(replicas, days, every=60):
                 gauges=gauges,
                 histograms=histograms,
             )
-            placed = slices.place(moved, None, f"r{replica}", chance.randrange(3))
-            yield Booking(tier="t", plan_version="v", slice=placed)
+            placed = slices.bin_window(moved, None, f"r{replica}", chance.randrange(3))
+            yield MinuteRecord(tier="t", plan_version="v", slice=placed)
 
 
 def size(store):
@@ -366,7 +366,7 @@ def test_the_file_stops_growing_once_rows_begin_to_go(path, monkeypatch):
     monkeypatch.setattr(store_module, "SUMS", short)
     monkeypatch.setattr(store_module, "KEEP_SECONDS", 2 * DAY)
     sizes: list[int] = []
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         every = list(real_days(1, 7, every=3600))
         for day in range(7):
             store.book(every[day * 24 : (day + 1) * 24])
@@ -396,9 +396,9 @@ def test_a_question_for_rows_and_chunks_reads_both_by_their_key(store):
 
 
 def test_a_file_whose_chunks_are_gone_is_damaged(path):
-    Store(path).close()
+    HistoryStore(path).close()
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE chunks")
     connection.close()
     with pytest.raises(Exception, match="is damaged \\(no table chunks\\)"):
-        Store(path)
+        HistoryStore(path)

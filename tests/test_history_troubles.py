@@ -13,11 +13,11 @@ from history_samples import START, booking, finished
 from history_writer import REPLICAS
 
 from agent.history import troubles
-from agent.history.bodies import pack
-from agent.history.booking import BATCH, ENTRY_BYTES, Buffer
+from agent.history.bodies import encode_window
+from agent.history.booking import BATCH, ENTRY_BYTES, WriteBuffer
 from agent.history.schema import DAY
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem, HistoryTrouble, Trouble
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = Path(__file__).parent / "history_writer.py"
@@ -30,7 +30,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    with Store(path, busy_timeout_seconds=0.05) as one:
+    with HistoryStore(path, busy_timeout_seconds=0.05) as one:
         yield one
 
 
@@ -65,14 +65,14 @@ def test_no_acknowledged_minute_is_lost_and_no_sum_is_wrong_when_the_writer_is_k
         told = json.loads(process.stdout.read())
     assert told["deaths"] == 15
     assert len(told["acknowledged"]) > 15
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         there, requests = turns_in(reader)
         assert there >= set(told["acknowledged"])
         # Beyond what was acknowledged only the one turn a child was killed in.
         assert len(there) <= len(told["acknowledged"]) + 15
         assert finished(reader.replica_bins("h100", *EVER)) == requests
         assert finished(reader.bins("h100", *EVER)) == requests
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         store.book([booking(20_000, replica, finished=20_001.0) for replica in REPLICAS])
         assert turns_in(store)[0] == there | {20_000}
@@ -82,7 +82,7 @@ def test_a_reader_sees_whole_turns_while_another_process_writes(path):
     with writer("write", path, 0, 400) as process:
         process.stdout.readline()
         seen = []
-        with Store.open_reader(path) as reader:
+        with HistoryStore.open_reader(path) as reader:
             while process.poll() is None:
                 turns, _ = turns_in(reader)
                 assert turns == set(range(len(turns)))
@@ -97,7 +97,7 @@ def test_a_reader_sees_whole_turns_while_another_process_writes(path):
 
 def test_a_reader_can_change_nothing(store, path):
     store.book([booking(0)])
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         assert not hasattr(reader, "book")
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             reader._connection.execute("DELETE FROM hours")
@@ -122,7 +122,7 @@ def test_threads_of_one_process_share_a_store(store):
 
 
 def trouble_of(call, *arguments):
-    with pytest.raises(HistoryTrouble) as raised:
+    with pytest.raises(HistoryError) as raised:
         call(*arguments)
     return raised.value
 
@@ -132,7 +132,7 @@ def test_a_file_locked_beyond_the_timeout_is_a_trouble_and_the_same_minutes_book
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     found = trouble_of(store.book, [booking(1)])
-    assert (found.kind, str(path) in found.text) == (Trouble.LOCKED, True)
+    assert (found.kind, str(path) in found.text) == (HistoryErrorKind.LOCKED, True)
     assert found.text.endswith("another process holds it; see which has it open (fuser)")
     assert finished(store.bins("h100", *EVER)) == 60.0
     other.execute("ROLLBACK")
@@ -150,10 +150,10 @@ def fill(store):
 def test_a_full_disk_keeps_nothing_of_the_turn_and_the_buffer_books_it_once_there_is_room(store):
     store.book([booking(0)])
     fill(store)
-    buffer, many = Buffer(), [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
+    buffer, many = WriteBuffer(), [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
     buffer.add(many)
     found = trouble_of(buffer.drain, store.book)
-    assert (found.kind, found.text.endswith("free space on its disk")) == (Trouble.FULL, True)
+    assert (found.kind, found.text.endswith("free space on its disk")) == (HistoryErrorKind.FULL, True)
     assert len(buffer) == 120
     for ask in (store.minutes, store.replica_bins, store.bins):
         assert finished(ask("h100", *EVER)) == 60.0
@@ -166,8 +166,8 @@ def test_a_full_disk_keeps_nothing_of_the_turn_and_the_buffer_books_it_once_ther
 
 def test_a_file_that_may_not_be_written_is_read_only(store):
     store._connection.execute("PRAGMA query_only = ON")
-    assert trouble_of(store.book, [booking(0)]).kind is Trouble.READ_ONLY
-    assert trouble_of(store.keep, "name", "1").kind is Trouble.READ_ONLY
+    assert trouble_of(store.book, [booking(0)]).kind is HistoryErrorKind.READ_ONLY
+    assert trouble_of(store.keep, "name", "1").kind is HistoryErrorKind.READ_ONLY
     assert store.bins("h100", *EVER) == ()
 
 
@@ -178,46 +178,46 @@ def test_a_file_that_was_removed_or_replaced_is_not_written_to_unseen(store, pat
     if again:
         path.touch()
     found = trouble_of(store.book, [booking(1)])
-    assert found.kind is Trouble.MISSING
+    assert found.kind is HistoryErrorKind.MISSING
     assert "was removed or replaced while it was open: restart" in found.text
 
 
 def test_damaged_pages_are_a_trouble_that_says_what_to_do(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(minute, f"r{n}") for minute in range(30) for n in range(20)])
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * (size - 4096))
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         found = trouble_of(store.minutes, "h100", *EVER)
-        assert found.kind is Trouble.CORRUPT
+        assert found.kind is HistoryErrorKind.CORRUPT
         assert "move the file with its -wal and -shm away and restart" in found.text
-        assert trouble_of(store.book, [booking(0)]).kind is Trouble.CORRUPT
+        assert trouble_of(store.book, [booking(0)]).kind is HistoryErrorKind.CORRUPT
 
 
-@pytest.mark.parametrize("body", [b"", b"no zlib", pack(booking(0).slice.window)[:-9]])
+@pytest.mark.parametrize("body", [b"", b"no zlib", encode_window(booking(0).slice.window)[:-9]])
 def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, body):
     store.book([booking(0)])
     store._connection.execute("UPDATE hours SET body = ?", (body,))
     for call, arguments in ((store.bins, ("h100", *EVER)), (store.book, ([booking(1)],))):
         found = trouble_of(call, *arguments)
-        assert found.kind is Trouble.CORRUPT
+        assert found.kind is HistoryErrorKind.CORRUPT
         assert "hours holds a row that does not unpack" in found.text
     assert finished(store.minutes("h100", *EVER)) == 60.0
 
 
 def test_an_episode_that_cannot_be_read_is_damage(store):
     store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
-    assert trouble_of(store.episodes, 0.0).kind is Trouble.CORRUPT
+    assert trouble_of(store.episodes, 0.0).kind is HistoryErrorKind.CORRUPT
 
 
 def test_every_kind_of_trouble_can_come_from_sqlite_and_says_what_to_do():
-    assert set(troubles.KINDS.values()) == set(Trouble) == troubles.WHAT_TO_DO.keys()
+    assert set(troubles.KINDS.values()) == set(HistoryErrorKind) == troubles.WHAT_TO_DO.keys()
 
 
 def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):
-    with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translated(path):
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translate_sqlite_errors(path):
         store._connection.execute("SELECT * FROM nowhere")
 
 
@@ -225,13 +225,13 @@ def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):
 
 
 def problem_of(call, *arguments):
-    with pytest.raises(HistoryProblem) as raised:
+    with pytest.raises(HistoryOpenError) as raised:
         call(*arguments)
     return str(raised.value)
 
 
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(0)])
         store._connection.execute("PRAGMA user_version = 4")
     before = path.read_bytes()
@@ -239,8 +239,8 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
         f"{path}: was written by a newer sizewatch (format 4, this one knows 3); run that version, or stop the "
         "daemon, move it away with its -wal and -shm, and a new history begins"
     )
-    assert problem_of(Store, path) == text
-    assert problem_of(Store.open_reader, path) == text
+    assert problem_of(HistoryStore, path) == text
+    assert problem_of(HistoryStore.open_reader, path) == text
     assert path.read_bytes() == before
 
 
@@ -250,41 +250,46 @@ def test_another_programs_database_is_refused_and_left_alone(path):
     other.commit()
     other.close()
     before = path.read_bytes()
-    assert problem_of(Store, path) == f"{path}: is a SQLite file of another program; give another path"
+    assert problem_of(HistoryStore, path) == f"{path}: is a SQLite file of another program; give another path"
     assert path.read_bytes() == before
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
     path.write_text("tiers:\n  h100: {}\n" * 100)
     before = path.read_bytes()
-    assert problem_of(Store, path) == f"{path}: is no history (not a SQLite file); move it away, or give another path"
+    assert (
+        problem_of(HistoryStore, path)
+        == f"{path}: is no history (not a SQLite file); move it away, or give another path"
+    )
     assert path.read_bytes() == before
 
 
 def test_a_history_without_one_of_its_tables_is_refused(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store._connection.execute("DROP TABLE hours")
-    assert "is damaged (no table hours)" in problem_of(Store, path)
+    assert "is damaged (no table hours)" in problem_of(HistoryStore, path)
 
 
 def test_places_where_no_file_can_be_are_named(tmp_path):
-    assert problem_of(Store, tmp_path) == f"{tmp_path}: is a directory; give the path of a file"
+    assert problem_of(HistoryStore, tmp_path) == f"{tmp_path}: is a directory; give the path of a file"
     nowhere = tmp_path / "nowhere" / "history.db"
-    assert problem_of(Store, nowhere).startswith(f"{nowhere}: cannot be made (No such file or directory)")
-    assert problem_of(Store.open_reader, nowhere).startswith(f"{nowhere}: does not exist; `sizewatch run` makes it")
+    assert problem_of(HistoryStore, nowhere).startswith(f"{nowhere}: cannot be made (No such file or directory)")
+    assert problem_of(HistoryStore.open_reader, nowhere).startswith(
+        f"{nowhere}: does not exist; `sizewatch run` makes it"
+    )
 
 
 def test_an_empty_file_becomes_a_history_but_holds_nothing_to_read_before(path):
     path.touch()
-    assert problem_of(Store.open_reader, path) == f"{path}: is empty; `sizewatch run` fills it"
-    with Store(path) as store:
+    assert problem_of(HistoryStore.open_reader, path) == f"{path}: is empty; `sizewatch run` fills it"
+    with HistoryStore(path) as store:
         store.book([booking(0)])
         assert len(store.bins("h100", *EVER)) == 1
 
 
 def test_a_path_with_marks_that_mean_something_in_a_uri_is_a_path(tmp_path):
     path = tmp_path / "a?mode=memory#1%20.db"
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store.book([booking(0)])
     assert path.stat().st_size > 4096
 
@@ -292,7 +297,7 @@ def test_a_path_with_marks_that_mean_something_in_a_uri_is_a_path(tmp_path):
 def test_those_that_make_the_file_at_once_make_one_history(tmp_path):
     def make(path, barrier, made):
         barrier.wait()
-        with Store(path) as store:
+        with HistoryStore(path) as store:
             made.append(store._connection.execute("PRAGMA auto_vacuum").fetchone()[0])
 
     for attempt in range(15):
@@ -307,14 +312,14 @@ def test_those_that_make_the_file_at_once_make_one_history(tmp_path):
 
 
 def test_opening_waits_while_another_process_is_still_making_the_file(path):
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         store._connection.execute("PRAGMA journal_mode = DELETE")
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    assert trouble_of(Store, path, 0.01).kind is Trouble.LOCKED
+    assert trouble_of(HistoryStore, path, 0.01).kind is HistoryErrorKind.LOCKED
     ends = threading.Timer(0.1, other.execute, ("COMMIT",))
     ends.start()
-    with Store(path, busy_timeout_seconds=5.0) as store:
+    with HistoryStore(path, busy_timeout_seconds=5.0) as store:
         store.book([booking(0)])
     ends.join()
     other.close()
@@ -337,7 +342,7 @@ class Taking:
 
 
 def test_what_waits_is_booked_oldest_first_and_comes_out_as_it_went_in():
-    buffer, into = Buffer(), Taking()
+    buffer, into = WriteBuffer(), Taking()
     made = [booking(0), booking(1, bin=None, beyond="too much"), booking(2, bin=None, plan=""), booking(3, covered=0.0)]
     buffer.add(made[:3])
     buffer.add(made[3:])
@@ -349,18 +354,18 @@ def test_what_waits_is_booked_oldest_first_and_comes_out_as_it_went_in():
 
 
 def test_a_long_queue_is_booked_in_batches_and_a_trouble_keeps_the_rest():
-    buffer, into = Buffer(), Taking(None, HistoryTrouble(Trouble.FULL, "full"))
+    buffer, into = WriteBuffer(), Taking(None, HistoryError(HistoryErrorKind.FULL, "full"))
     made = [booking(minute) for minute in range(BATCH + 5)]
     buffer.add(made)
-    assert trouble_of(buffer.drain, into.book).kind is Trouble.FULL
+    assert trouble_of(buffer.drain, into.book).kind is HistoryErrorKind.FULL
     assert (len(buffer), buffer.dropped) == (5, 0)
     buffer.drain(into.book)
     assert [one for batch in into.taken for one in batch] == made
 
 
 def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():
-    one = ENTRY_BYTES + len(pack(booking(0).slice.window))
-    buffer, into = Buffer(most_bytes=int(3.5 * one)), Taking()
+    one = ENTRY_BYTES + len(encode_window(booking(0).slice.window))
+    buffer, into = WriteBuffer(most_bytes=int(3.5 * one)), Taking()
     made = [booking(minute) for minute in range(10)]
     buffer.add(made)
     assert (len(buffer), buffer.dropped) == (3, 7)
@@ -371,7 +376,7 @@ def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():
 
 
 def test_a_defect_does_not_stand_in_the_way_forever():
-    buffer, into = Buffer(), Taking(KeyError("defect"))
+    buffer, into = WriteBuffer(), Taking(KeyError("defect"))
     buffer.add([booking(0), booking(1)])
     with pytest.raises(KeyError):
         buffer.drain(into.book)
@@ -387,7 +392,7 @@ def test_a_text_that_is_none_is_damage_and_not_a_defect_and_is_not_repeated(path
     connection.execute("UPDATE kept SET value = CAST(x'78cc0f' AS TEXT)")
     connection.commit()
     connection.close()
-    with pytest.raises(HistoryTrouble, match="holds a text that is none: move the file") as raised:
-        store.kept("a")
-    assert raised.value.kind is Trouble.CORRUPT
+    with pytest.raises(HistoryError, match="holds a text that is none: move the file") as raised:
+        store.read_value("a")
+    assert raised.value.kind is HistoryErrorKind.CORRUPT
     assert raised.value.__cause__ is None

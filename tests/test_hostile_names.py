@@ -32,14 +32,14 @@ from waiting import CEILING_SECONDS
 from agent.cli import main
 from agent.config import load
 from agent.config_keys import Logging
-from agent.errors import BadConfig, BadRecording
+from agent.errors import ConfigError, RecordingError
 from agent.logs import set_up
-from agent.plain_output import shown
+from agent.plain_output import escape_text
 from agent.recording import load as load_recording
 from agent.store.answers import answer, vector
-from agent.store.promql import any_of, quoted
+from agent.store.promql import quote_value, regex_any
 from agent.web import ROUTES
-from exporters.plain_text import one_line, plain
+from exporters.plain_text import one_line, strip_control_characters
 
 NAME = "<script>alert(1)</script>\"'&`|*_[x](javascript:alert(1)) ${HOME} {{ 7*7 }} =cmd|' /C calc'!A0 %s {0}"
 """What a configuration takes as a name: printable, one line."""
@@ -235,7 +235,7 @@ def test_no_label_of_a_stores_series_ends_a_line_or_moves_a_cursor() -> None:
 
 def test_half_a_character_is_shown_as_none() -> None:
     """What a file's name or JSON may hold and no stream can write."""
-    assert one_line("a\udcffb\ud800") == plain("a\udcffb\ud800") == "a\ufffdb\ufffd"
+    assert one_line("a\udcffb\ud800") == strip_control_characters("a\udcffb\ud800") == "a\ufffdb\ufffd"
     words = [sys.executable, "-m", "agent", "plan", "check", os.fsdecode(b"no-such-\xff")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=CEILING_SECONDS)
     assert done.returncode == 2
@@ -270,7 +270,7 @@ def _shape(data: object) -> object:
 
 @pytest.mark.parametrize("name", [NAME, PAGE, '"}) or vector(1) #', "a\\", "\\", "} or up{", ".*|.+"])
 def test_a_name_in_a_query_asks_for_that_name_and_nothing_else(name: str) -> None:
-    parsed = promql_parser.parse(f'up{{tier="{quoted(name)}",pod=~"{any_of([name, "other"])}"}}')
+    parsed = promql_parser.parse(f'up{{tier="{quote_value(name)}",pod=~"{regex_any([name, "other"])}"}}')
     assert isinstance(parsed, promql_parser.VectorSelector)
     exact, pattern = parsed.matchers.matchers
     assert exact.value == name
@@ -282,7 +282,7 @@ def test_a_name_in_a_query_asks_for_that_name_and_nothing_else(name: str) -> Non
 def test_a_configuration_refuses_a_name_that_could_not_be_shown(tmp_path: Path, key: str, name: str) -> None:
     target = {"url": "http://127.0.0.1:1/metrics", "tier": "t", key: name}
     path = write(tmp_path, {"targets": [target], "gpus": {"source": "none"}})
-    with pytest.raises(BadConfig, match=rf"targets\[0\]\.{key}: ") as caught:
+    with pytest.raises(ConfigError, match=rf"targets\[0\]\.{key}: ") as caught:
         load(path)
     assert CONTROLS.findall(str(caught.value)) == []
 
@@ -291,7 +291,7 @@ def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Pat
     (tmp_path / "x.jsonl.gz").write_bytes(b"")
     entry = {"file": "x.jsonl.gz", "tier": "t", "replica": PAGE}
     (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"targets": [entry]}))
-    with pytest.raises(BadRecording, match="replica must be one line"):
+    with pytest.raises(RecordingError, match="replica must be one line"):
         load_recording(tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_what_a_command_prints_is_plain_whatever_a_file_or_a_server_says(tmp_pat
 
 def test_our_own_colours_and_progress_bars_pass_and_nothing_like_them() -> None:
     ours = "\r 50%\x1b[1;31mCRITICAL\x1b[0m\tend\n"
-    assert shown(ours) == ours
-    assert shown("\x1b[2J\x1b[8mhidden\x1b[1;31;8m a\rb\x1b") == "�[2J�[8mhidden�[1;31;8m a�b�"
-    assert plain("a\nb\tc\u2067") == "a\nb\tc�"
+    assert escape_text(ours) == ours
+    assert escape_text("\x1b[2J\x1b[8mhidden\x1b[1;31;8m a\rb\x1b") == "�[2J�[8mhidden�[1;31;8m a�b�"
+    assert strip_control_characters("a\nb\tc\u2067") == "a\nb\tc�"
     assert one_line("a\nb\tc\u2067 ä 中") == "a�b�c� ä 中"

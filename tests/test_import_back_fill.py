@@ -12,8 +12,8 @@ from store_servers import victoria_metrics
 from waiting import wait_for
 
 from agent.assembly import Assembly, assemble
-from agent.config import Loaded, load
-from agent.history.store import Store
+from agent.config import LoadedConfig, load
+from agent.history.store import HistoryStore
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
@@ -27,7 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield store.url
 
 
-def loaded(folder: Path, url: str, back_fill: str = "3h", turn: str = "60s") -> Loaded:
+def loaded(folder: Path, url: str, back_fill: str = "3h", turn: str = "60s") -> LoadedConfig:
     (folder / "plan.yaml").write_text(PLAN.read_text())
     (folder / "sizewatch.yaml").write_text(
         f"""
@@ -54,10 +54,10 @@ def wait(assembly: Assembly, word: str) -> str:
 def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
     said = wait(assembly, "were booked from the store")
-    assembly.turns.turn()
+    assembly.turns.run_cycle()
     assembly.close(time.time())
 
-    with Store.open_reader(tmp_path / "history" / "history.db") as store:
+    with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
         minutes = store.minutes(TIER, 0.0, 4e9)
         assert said == f"{len(minutes)} minutes of replicas of the 3h before the start were booked from the store"
         assert len(minutes) > 7
@@ -93,14 +93,14 @@ def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path, url: str)
     assembly.close(time.time())
 
     assert time.monotonic() - began < 5.0
-    with Store.open_reader(tmp_path / "history" / "history.db") as store:
+    with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
         assert len(store.minutes(TIER, 0.0, 4e9)) < 20
 
 
 def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None:
     assembly = assemble(loaded(tmp_path, "http://127.0.0.1:1"))
     said = wait(assembly, "waits")
-    assembly.turns.turn()
+    assembly.turns.run_cycle()
     assembly.close(time.time())
 
     assert "connection refused" in said
@@ -109,9 +109,9 @@ def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None
 def test_a_configuration_that_fills_the_same_lets_it_go_on(tmp_path: Path, url: str) -> None:
     first = assemble(loaded(tmp_path, url, back_fill="90d"))
     same = assemble(loaded(tmp_path, url, back_fill="90d"), first)
-    same.take_over(first, time.time())
+    same.inherit_state(first, time.time())
     other = assemble(loaded(tmp_path, url, back_fill="3h"), same)
-    other.take_over(same, time.time())
+    other.inherit_state(same, time.time())
     try:
         assert same.back_fill is first.back_fill
         assert other.back_fill is not same.back_fill

@@ -11,24 +11,24 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, engine_samples
 
 from agent import cli
-from agent.config import Loaded, parse_config
+from agent.config import LoadedConfig, parse_config
 from agent.config_files import load_plan
 from agent.data_dir import DataDir
-from agent.fleet.booked_past import Filled, Stretch, fill
-from agent.history.booking import Booking
-from agent.history.store import Store
+from agent.fleet.booked_past import BackFillProgress, Stretch, fill_history
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
 from rules import readings, slices, windows
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
 SPAN = (HOUR, HOUR + 10_800)
 
 
-def loaded() -> Loaded:
+def loaded() -> LoadedConfig:
     keys = {"from": "engines", "selector": 'job="vllm"'}
     config = parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "tiers": {TIER: keys}})
-    return Loaded(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
+    return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def past() -> MemoryStore:
     return MemoryStore.of(s for name, offset in parts for s in moved(name, HOUR + offset))
 
 
-def held(store: Store) -> list[tuple[object, ...]]:
+def held(store: HistoryStore) -> list[tuple[object, ...]]:
     """All that a history holds of a tier."""
     minutes = store.minutes(TIER, 0.0, 4e9)
     hours = store.bins(TIER, 0.0, 4e9)
     # For how long a rule could not judge is not remembered by who was stopped.
     episodes = [e for e in store.episodes(0.0) if e.rule != "UnknownTooLong"]
-    several: tuple[Slice, ...] = (*minutes, *store.replica_bins(TIER, 0.0, 4e9), *hours)
+    several: tuple[BinnedWindow, ...] = (*minutes, *store.replica_bins(TIER, 0.0, 4e9), *hours)
     return [
         *(
             (one.replica, one.bin, one.window.start, one.window.end, sorted(one.window.counters.items()))
@@ -57,14 +57,14 @@ def held(store: Store) -> list[tuple[object, ...]]:
 
 
 def test_a_history_is_filled_with_all_that_a_daemon_keeps(tmp_path: Path, past: MemoryStore) -> None:
-    with Store(tmp_path / "history.db") as store:
-        found = fill(loaded(), PastStore(past), store, SPAN)
+    with HistoryStore(tmp_path / "history.db") as store:
+        found = fill_history(loaded(), PastStore(past), store, SPAN)
 
         minutes = store.minutes(TIER, 0.0, 4e9)
         assert found.minutes == len(minutes) > 12
-        version = slices.view(TIER, load_plan(PLAN).tiers[TIER])
-        whole = readings.read_all(windows.add(one.window for one in store.bins(TIER, 0.0, 4e9)), version.basis)
-        assert whole == readings.read_all(windows.add(one.window for one in minutes), version.basis)
+        version = slices.build_tier_context(TIER, load_plan(PLAN).tiers[TIER])
+        whole = readings.read_all(windows.sum_windows(one.window for one in store.bins(TIER, 0.0, 4e9)), version.basis)
+        assert whole == readings.read_all(windows.sum_windows(one.window for one in minutes), version.basis)
         assert len(store.plan_versions(TIER, 0.0, 4e9)) == 1
         assert len(store.demand(TIER, 0.0, 4e9)) > 10
         assert [e.rule for e in store.episodes(0.0)].count("KvCacheCascade") == 2
@@ -73,11 +73,11 @@ def test_a_history_is_filled_with_all_that_a_daemon_keeps(tmp_path: Path, past: 
 
 
 def test_what_was_booked_is_left_alone(tmp_path: Path, past: MemoryStore) -> None:
-    with Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past), store, SPAN)
+    with HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past), store, SPAN)
         before = held(store)
 
-        again = fill(loaded(), PastStore(past), store, SPAN)
+        again = fill_history(loaded(), PastStore(past), store, SPAN)
 
         assert again.minutes == 0
         assert again.left_alone is not None
@@ -89,11 +89,11 @@ def test_what_was_booked_is_left_alone(tmp_path: Path, past: MemoryStore) -> Non
 def test_what_a_store_that_went_away_left_out_is_filled_in_later(
     tmp_path: Path, past: MemoryStore, fails_at: int
 ) -> None:
-    with Store(tmp_path / "whole.db") as whole, Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past), whole, SPAN)
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past), whole, SPAN)
 
-        first = fill(loaded(), PastStore(past, fails_at=fails_at), store, SPAN)
-        second = fill(loaded(), PastStore(past), store, SPAN)
+        first = fill_history(loaded(), PastStore(past, fails_at=fails_at), store, SPAN)
+        second = fill_history(loaded(), PastStore(past), store, SPAN)
 
         assert "connection refused" in first.trouble
         assert (first.minutes + second.minutes, second.trouble) == (len(whole.minutes(TIER, 0.0, 4e9)), "")
@@ -101,16 +101,16 @@ def test_what_a_store_that_went_away_left_out_is_filled_in_later(
 
 
 def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path, past: MemoryStore) -> None:
-    def interrupted(piece: Stretch, so_far: Filled) -> None:
+    def interrupted(piece: Stretch, so_far: BackFillProgress) -> None:
         raise KeyboardInterrupt
 
-    with Store(tmp_path / "whole.db") as whole, Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past), whole, SPAN)
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past), whole, SPAN)
 
         with pytest.raises(KeyboardInterrupt):
-            fill(loaded(), PastStore(past), store, SPAN, told=interrupted)
+            fill_history(loaded(), PastStore(past), store, SPAN, told=interrupted)
         after_one_hour = [e for e in store.episodes(0.0) if e.rule == "KvCacheCascade"]
-        fill(loaded(), PastStore(past), store, SPAN)
+        fill_history(loaded(), PastStore(past), store, SPAN)
 
         (cascade,) = [e for e in store.episodes(0.0) if e.rule == "KvCacheCascade" and e.started_at < HOUR + 5000]
         assert [e.ended_at for e in after_one_hour] == [HOUR + 3600]
@@ -123,9 +123,9 @@ def test_what_began_long_before_the_interruption_goes_on_as_one(
 ) -> None:
     monkeypatch.setattr("agent.fleet.booked_past.LEAD_SECONDS", -60.0)
 
-    with Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past, fails_at=1), store, SPAN)
-        fill(loaded(), PastStore(past), store, SPAN)
+    with HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past, fails_at=1), store, SPAN)
+        fill_history(loaded(), PastStore(past), store, SPAN)
 
         (cascade,) = [
             e for e in store.episodes(0.0) if e.rule == "KvCacheCascade" and 3300 < e.started_at - HOUR < 4000
@@ -134,14 +134,14 @@ def test_what_began_long_before_the_interruption_goes_on_as_one(
 
 
 def test_minutes_of_a_daemon_are_not_counted_twice(tmp_path: Path, past: MemoryStore) -> None:
-    with Store(tmp_path / "whole.db") as whole, Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past), whole, SPAN)
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past), whole, SPAN)
         every = whole.minutes(TIER, 0.0, 4e9)
         version = whole.plan_versions(TIER, 0.0, 4e9)[0]
         daemon = [one for one in every if HOUR + 5000 <= one.window.start < HOUR + 6000]
-        store.book(Booking(tier=TIER, plan_version=version, slice=one) for one in daemon)
+        store.book(MinuteRecord(tier=TIER, plan_version=version, slice=one) for one in daemon)
 
-        found = fill(loaded(), PastStore(past), store, SPAN)
+        found = fill_history(loaded(), PastStore(past), store, SPAN)
 
         assert found.minutes == len(every) - len(daemon)
         assert [one.window for one in store.minutes(TIER, 0.0, 4e9)] == [one.window for one in every]
@@ -151,20 +151,20 @@ def test_the_newest_day_comes_first_and_a_day_runs_forward(tmp_path: Path) -> No
     midnight = HOUR // 86_400 * 86_400
     store_of = MemoryStore.of(s for day in (0, 1) for s in moved("steady", midnight + day * 86_400 + 3000))
     told: list[Stretch] = []
-    with Store(tmp_path / "history.db") as store:
+    with HistoryStore(tmp_path / "history.db") as store:
         span = (midnight + 79_200.0, midnight + 86_400 + 7200)
-        fill(loaded(), PastStore(store_of), store, span, told=lambda piece, so_far: told.append(piece))
+        fill_history(loaded(), PastStore(store_of), store, span, told=lambda piece, so_far: told.append(piece))
 
     assert [(begin - midnight) / 3600 for begin, _ in told] == [24, 25, 22, 23]
 
 
 def test_a_short_pause_of_the_daemon_is_no_hole(tmp_path: Path, past: MemoryStore) -> None:
-    with Store(tmp_path / "whole.db") as whole, Store(tmp_path / "history.db") as store:
-        fill(loaded(), PastStore(past), whole, SPAN)
+    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "history.db") as store:
+        fill_history(loaded(), PastStore(past), whole, SPAN)
         every = whole.minutes(TIER, HOUR + 600, HOUR + 840)
-        store.book(Booking(tier=TIER, plan_version="", slice=one) for one in (every[0], every[3]))
+        store.book(MinuteRecord(tier=TIER, plan_version="", slice=one) for one in (every[0], every[3]))
 
-        fill(loaded(), PastStore(past), store, (HOUR + 600, HOUR + 840))
+        fill_history(loaded(), PastStore(past), store, (HOUR + 600, HOUR + 840))
 
         assert len(store.minutes(TIER, 0.0, 4e9)) == 2
 
@@ -202,7 +202,7 @@ def test_a_person_is_told_what_was_booked_and_what_was_left_alone(
     assert first.out.startswith("4 minutes of replicas from 20")
     assert second.out.startswith("0 minutes of replicas from 20")
     assert second.err == f"sizewatch import: {TIER}: 0.0667 h of it were booked before and are left alone\n"
-    with Store.open_reader(tmp_path / "history" / "history.db") as store:
+    with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
         assert "KvCacheCascade" in {e.rule for e in store.episodes(0.0)}
         assert [event.kind for event in store.events(0.0)] == ["cold_start", "gone", "back_fill"]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import Lengths, Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.errors import BenchmarkError
 from rules.curve import Curve
 from rules.plan import BenchmarkCurve, Gpu, Slo, TierPlan
 
@@ -36,7 +36,7 @@ def stage(load: Mapping[str, Any] | None = None, **successes: Any) -> dict[str, 
     }
 
 
-def read(tmp_path: Path, document: Mapping[str, Any]) -> Measured:
+def read(tmp_path: Path, document: Mapping[str, Any]) -> BenchmarkMeasurement:
     path = tmp_path / "stage_0_lifecycle_metrics.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     (one,) = read_results(path)
@@ -44,7 +44,7 @@ def read(tmp_path: Path, document: Mapping[str, Any]) -> Measured:
 
 
 def refusal(tmp_path: Path, document: Mapping[str, Any]) -> str:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read(tmp_path, document)
     return caught.value.text
 
@@ -66,7 +66,7 @@ def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_pa
         "output_tokens_per_second": 6000.0,
         "prompt_tokens_mean": 204.0,
     }
-    assert one.prompt_tokens == Lengths(mean=204.0, p50=204.0, p95=212.0, p99=212.0)
+    assert one.prompt_tokens == LengthQuantiles(mean=204.0, p50=204.0, p95=212.0, p99=212.0)
 
 
 def test_a_median_gap_near_zero_is_said_to_be_an_artefact_of_chunks(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_failed_stages_and_values_that_cannot_be_are_refused(tmp_path: Path) -> 
     assert refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
 
 
-def sweep(name: str) -> tuple[Measured, ...]:
+def sweep(name: str) -> tuple[BenchmarkMeasurement, ...]:
     folder = SWEEPS / name / "results"
     if not folder.is_dir():
         pytest.skip(f"no {folder}: the H100 sweeps are not part of the project")
@@ -189,9 +189,9 @@ def test_the_knee_of_an_h100_sweep_lies_before_its_first_censored_stage() -> Non
 
 def test_the_real_servers_files_and_summaries_are_refused() -> None:
     for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
-        with pytest.raises(BadBenchmark, match="contradicts the client's"):
+        with pytest.raises(BenchmarkError, match="contradicts the client's"):
             read_results(path)
     if not SWEEPS.is_dir():
         pytest.skip(f"no {SWEEPS}: the H100 sweeps are not part of the project")
-    with pytest.raises(BadBenchmark, match="summary of all stages"):
+    with pytest.raises(BenchmarkError, match="summary of all stages"):
         read_results(SWEEPS / "vllm" / "results" / "summary_lifecycle_metrics.json")

@@ -7,9 +7,9 @@ from rules import watch
 from rules.catalogue import BY_NAME, RULES, Way
 from rules.judgements import judge
 from rules.signals import Gap
-from rules.slices import view as bare
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Status, Subject, Unknown, Verdict
-from rules.windows import Window, gap
+from rules.windows import Window, gap_window
 
 COMPARING = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS, Way.BEYOND, Way.EVENT_RATIO})
 """The ways of step 13; the others have tests of their own for what they need."""
@@ -55,7 +55,7 @@ def test_no_rule_judges_before_its_minimum(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", JUDGED)
 def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
-    down = [gap(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
+    down = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(5)]
     assert unknown(rule, WHOLE, down).reason is Gap.SCRAPE_FAILED
     empty = judge(BY_NAME[rule], WHOLE, (), START)
     assert isinstance(empty, Unknown)
@@ -64,7 +64,7 @@ def test_no_rule_judges_a_tier_of_which_nothing_was_seen(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", JUDGED)
 def test_a_restart_is_named_where_it_is_all_that_was_seen(rule: str) -> None:
-    restarts = [gap(START + 60 * n, START + 60 * (n + 1), Gap.RESTARTED) for n in range(5)]
+    restarts = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.RESTARTED) for n in range(5)]
     assert unknown(rule, WHOLE, restarts).reason is Gap.RESTARTED
 
 
@@ -99,9 +99,9 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
         assert isinstance(found, Verdict)
         assert found.status is Status.OK
         assert "0.0%" in found.sentence
-    kept = watch.Minutes()
+    kept = watch.TierMinutes()
     for window in each(70, minute):
-        kept = watch.closed_minute(kept, window, "a", WHOLE)
+        kept = watch.add_minute(kept, window, "a", WHOLE)
     assert len(kept.slices) == watch.LONGEST / 60 + 1
 
 
@@ -110,7 +110,9 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
 
     def hours(slow: tuple[int, ...]) -> Status:
         made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
-        placed = tuple(one for window in made for one in watch.closed_minute(watch.Minutes(), window, "", WHOLE).slices)
+        placed = tuple(
+            one for window in made for one in watch.add_minute(watch.TierMinutes(), window, "", WHOLE).slices
+        )
         found = judge(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)
         return found.status

@@ -8,7 +8,7 @@ from judging_samples import each, gauge, minute, unknown, verdict, view
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap
-from rules.slices import view as bare
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Unknown, Verdict
 from rules.windows import Window
 

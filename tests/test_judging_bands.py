@@ -9,7 +9,7 @@ from judging_samples import answered, each, gauge, minute, seen, unknown, verdic
 
 from rules.catalogue import BY_NAME, RULES, Way
 from rules.signals import Gap
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Unknown, Verdict
 from rules.windows import Window
 
@@ -188,7 +188,7 @@ def test_a_change_inside_the_hold_tells_both_numbers() -> None:
 
 
 def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
-    strict: TierView = view(limits={"KvCacheNearCeiling": {"above": 0.5}})
+    strict: TierContext = view(limits={"KvCacheNearCeiling": {"above": 0.5}})
     found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
     assert found.status is Status.WARNING
 

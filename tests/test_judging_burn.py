@@ -10,10 +10,10 @@ from judging_samples import FAST, SLOW, START, each, minute, seen, unknown, verd
 from rules import budget, slices, watch
 from rules.budget import Budget
 from rules.catalogue import BY_NAME
-from rules.judging_burn import PERIOD_SECONDS, RUNGS, span
+from rules.judging_burn import PERIOD_SECONDS, RUNGS, format_span
 from rules.signals import Gap
-from rules.slices import Slice, TierView
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 TTFT, TPOT = "TtftSloBurn", "TpotSloBurn"
@@ -23,11 +23,11 @@ HOUR = 3600.0
 HOURLY = 180.0 * 60
 
 
-def tier(**more: Any) -> TierView:
+def tier(**more: Any) -> TierContext:
     return view(slo=PROMISED, **more)
 
 
-def hours(shares: Mapping[int, float], count: int = 72) -> list[Slice]:
+def hours(shares: Mapping[int, float], count: int = 72) -> list[BinnedWindow]:
     """So many hours before START; `shares` says of which of them (1 the latest) how much was slow."""
     made = []
     for back in range(count, 0, -1):
@@ -40,23 +40,23 @@ def hours(shares: Mapping[int, float], count: int = 72) -> list[Slice]:
             covered_seconds=HOUR,
             histograms={"ttft_seconds": latencies, "tpot_seconds": latencies},
         )
-        made.append(slices.place(window, None, None))
+        made.append(slices.bin_window(window, None, None))
     return made
 
 
 def answered(
-    rule: str, several: list[Window], past: list[Slice] | None = None, seen_by: TierView | None = None
-) -> Answer:
+    rule: str, several: list[Window], past: list[BinnedWindow] | None = None, seen_by: TierContext | None = None
+) -> RuleResult:
     """What the rule says after these minutes, with the past of three days from the history."""
     by = seen_by or tier()
-    kept = watch.Minutes(budget=budget.refilled(by, past or [], []))
+    kept = watch.TierMinutes(budget=budget.restore_budget(by, past or [], []))
     for one in several:
-        kept = watch.closed_minute(kept, one, "a", by)
+        kept = watch.add_minute(kept, one, "a", by)
     now = several[-1].end
-    return next(a for a in watch.tier_answers(kept, by, now) if a.rule == rule)
+    return next(a for a in watch.evaluate_tier_rules(kept, by, now) if a.rule == rule)
 
 
-def told(rule: str, several: list[Window], past: list[Slice] | None = None, **more: Any) -> Verdict:
+def told(rule: str, several: list[Window], past: list[BinnedWindow] | None = None, **more: Any) -> Verdict:
     found = answered(rule, several, past, **more)
     assert isinstance(found, Verdict), found
     return found
@@ -126,11 +126,11 @@ def test_a_restart_of_the_agent_costs_no_page() -> None:
     """Twenty minutes at 20 x: too little by themselves, enough with the forty before them."""
     several = each(20, lambda n: minute(n, slow=36))
     assert told(TTFT, several).certainty is LIKELY
-    before = [slices.place(minute(n, slow=36), None, "a") for n in range(-40, 0)]
-    kept = watch.Minutes(budget=budget.refilled(tier(), hours({})[:-1], before))
+    before = [slices.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
+    kept = watch.TierMinutes(budget=budget.restore_budget(tier(), hours({})[:-1], before))
     for one in several:
-        kept = watch.closed_minute(kept, one, "a", tier())
-    (found,) = (a for a in watch.tier_answers(kept, tier(), START + 1200) if a.rule == TTFT)
+        kept = watch.add_minute(kept, one, "a", tier())
+    (found,) = (a for a in watch.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
@@ -184,7 +184,7 @@ def test_a_tier_can_have_its_own_ladder() -> None:
 
 
 def test_why_nothing_can_be_said() -> None:
-    def reason(several: list[Window], by: TierView | None = None) -> tuple[Gap, str]:
+    def reason(several: list[Window], by: TierContext | None = None) -> tuple[Gap, str]:
         found = answered(TTFT, several, seen_by=by)
         assert isinstance(found, Unknown)
         return found.reason, found.text
@@ -195,7 +195,7 @@ def test_why_nothing_can_be_said() -> None:
     assert reason(idle) == (Gap.NO_TRAFFIC, "no requests in the last 1 h")
     few = each(10, lambda n: minute(n, rps=0.05))
     assert reason(few) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 1 h, 50 are needed")
-    planless = answered(TTFT, each(10, minute), seen_by=slices.view("t", None))
+    planless = answered(TTFT, each(10, minute), seen_by=slices.build_tier_context("t", None))
     assert isinstance(planless, Unknown)
     assert planless.reason is Gap.NOT_IN_PLAN
     missing = answered(TPOT, each(10, minute), seen_by=view())
@@ -229,4 +229,4 @@ def test_an_empty_budget_belongs_to_no_tier() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(300, "5 min"), (5400, "1.5 h"), (259_200, "3 d"), (40, "40 s")])
 def test_windows_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_span(seconds) == text

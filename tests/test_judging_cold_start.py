@@ -13,10 +13,10 @@ from rules import watch
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
-from rules.slices import TierView
-from rules.slices import view as bare
-from rules.starts import Start
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import TierContext
+from rules.slices import build_tier_context as bare
+from rules.starts import ReplicaStart
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "ColdStartLate"
@@ -115,21 +115,23 @@ def test_a_new_replica_whose_target_was_waited_for_has_its_start_measured() -> N
     assert found.sentence == f"1 start took 15.6 s from process start to ready; {NOT_WHOLE}"
 
 
-def known(*seconds: float) -> tuple[Start, ...]:
+def known(*seconds: float) -> tuple[ReplicaStart, ...]:
     """Starts of long ago whose pages told how long they took."""
     return tuple(
-        Start(
+        ReplicaStart(
             replica=f"r{n}", seen_at=START - 86_400 + n, started_at=START - 86_400 + n - s, ready_at=START - 86_400 + n
         )
         for n, s in enumerate(seconds)
     )
 
 
-def with_starts(starts: tuple[Start, ...], tier: TierView = PLANNED, windows: list[Window] | None = None) -> Answer:
+def with_starts(
+    starts: tuple[ReplicaStart, ...], tier: TierContext = PLANNED, windows: list[Window] | None = None
+) -> RuleResult:
     """What the rule says when these are known beside the minutes."""
     booked = replace(minutes(tier, {"a": windows if windows is not None else hour({})}), starts=starts)
     now = booked.slices[-1].window.end
-    return next(answer for answer in watch.tier_answers(booked, tier, now) if answer.rule == RULE)
+    return next(answer for answer in watch.evaluate_tier_rules(booked, tier, now) if answer.rule == RULE)
 
 
 def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_them() -> None:
@@ -182,7 +184,7 @@ def test_a_late_start_of_the_last_hour_is_told_before_all_known_ones_and_a_quick
 
 
 def test_silences_are_upper_bounds_and_prove_nothing() -> None:
-    silence = Start(replica="r", seen_at=START + 95, alive_at=START, silent_since=START + 15)
+    silence = ReplicaStart(replica="r", seen_at=START + 95, alive_at=START, silent_since=START + 15)
     found = with_starts((silence,))
     assert isinstance(found, Verdict)
     assert said(found) == (Status.WARNING, Certainty.LIKELY)
@@ -216,10 +218,10 @@ def test_without_a_planned_lead_the_p95_of_all_known_starts_is_told() -> None:
     assert whole.text.endswith("; 45 s were measured from the request for the pod to Ready")
 
 
-def asked_for(*seconds: float, ago: float = 86_400.0, ready: bool = True) -> tuple[Start, ...]:
+def asked_for(*seconds: float, ago: float = 86_400.0, ready: bool = True) -> tuple[ReplicaStart, ...]:
     """Starts whose pods took so long from their making to Ready (or gave a page then), of 10 s before the process ran."""
     return tuple(
-        Start(
+        ReplicaStart(
             replica=f"p{n}",
             seen_at=START - ago + n,
             asked_at=START - ago + n - s,

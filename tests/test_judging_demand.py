@@ -10,11 +10,11 @@ import pytest
 from judging_samples import START, each, minute, minutes, tier
 
 from rules import watch
-from rules.projections import Demand, Projection
+from rules.projections import ForecastPoint, Projection
 from rules.signals import Gap, Reading
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
-from rules.windows import Window, gap
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.windows import Window, gap_window
 
 RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"
 FLEET = {"instances": 3, "safety_factor": 1.0, "minimum_warm": 1}
@@ -48,12 +48,12 @@ def judged(
     finished: float | None = None,
     pools: dict[str, str] | None = None,
     **limits: float,
-) -> Answer:
+) -> RuleResult:
     """What a rule says when so many requests a second arrive at each of the replicas."""
     seen = view_of("t", plan, limits={rule: limits}, pools=pools)
     names = [f"r{n}" for n in range(replicas)]
     booked = minutes(seen, {name: each(count, arriving(rate, finished)) for name in names})
-    answers = watch.tier_answers(booked, seen, START + 60.0 * count, projection=projection)
+    answers = watch.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
     return next(answer for answer in answers if answer.rule == rule)
 
 
@@ -92,7 +92,7 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
         return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
 
     booked = minutes(view_of("t", PLAN), {"r0": each(8, refusing), "r1": each(8, refusing)})
-    answers = watch.tier_answers(booked, view_of("t", PLAN), START + 480.0)
+    answers = watch.evaluate_tier_rules(booked, view_of("t", PLAN), START + 480.0)
     found = next(answer for answer in answers if answer.rule == RULE)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
@@ -164,14 +164,14 @@ def test_what_cannot_be_known_says_why() -> None:
     assert told(5.0, pools={"r0": "mixed", "r1": "mixed"}).status is Status.WARNING
 
 
-def answer_of(windows: list[Window]) -> Answer:
+def answer_of(windows: list[Window]) -> RuleResult:
     seen = view_of("t", PLAN)
     now = max(window.end for window in windows)
-    return next(a for a in watch.tier_answers(minutes(seen, {"a": windows}), seen, now) if a.rule == RULE)
+    return next(a for a in watch.evaluate_tier_rules(minutes(seen, {"a": windows}), seen, now) if a.rule == RULE)
 
 
 def test_a_tier_that_was_not_seen_is_unknown_and_so_is_its_end() -> None:
-    failed = [gap(START + 60.0 * n, START + 60.0 * n + 60.0, Gap.SCRAPE_FAILED) for n in range(8)]
+    failed = [gap_window(START + 60.0 * n, START + 60.0 * n + 60.0, Gap.SCRAPE_FAILED) for n in range(8)]
     found = answer_of(failed)
     assert isinstance(found, Unknown)
     assert found.reason is Gap.SCRAPE_FAILED
@@ -188,8 +188,8 @@ NOW = START + 480.0
 
 def forecast(q95: float = 13.0, lead: float = 240.0, **changes: Any) -> Projection:
     """Made a minute ago; demand is low until the third minute from now, then 10 rps at the median."""
-    points = [Demand(t=NOW + 60.0 * n, q50=2.0, q95=3.0, q99=4.0) for n in range(3)]
-    points += [Demand(t=NOW + 60.0 * n, q50=10.0, q95=q95, q99=20.0) for n in range(3, 7)]
+    points = [ForecastPoint(t=NOW + 60.0 * n, q50=2.0, q95=3.0, q99=4.0) for n in range(3)]
+    points += [ForecastPoint(t=NOW + 60.0 * n, q50=10.0, q95=q95, q99=20.0) for n in range(3, 7)]
     made = Projection(
         tier="t",
         made_at=NOW - 60.0,

@@ -12,7 +12,7 @@ from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.lengths import OUTPUTS, PROMPTS
 from rules.signals import Gap
-from rules.slices import TierView, place
+from rules.slices import TierContext, bin_window
 from rules.verdicts import Certainty, Status, Verdict
 from rules.windows import Window
 
@@ -21,7 +21,7 @@ QUANTILES = {"p50": 90, "p95": 160, "p99": 190}
 AS_PLANNED = {"prompt_tokens": QUANTILES, "generation_tokens": QUANTILES}
 
 
-def planned(**changes: Any) -> TierView:
+def planned(**changes: Any) -> TierContext:
     return view(workload={**AS_PLANNED, **changes})
 
 
@@ -136,7 +136,7 @@ def test_the_rule_waits_for_its_minimum_of_time_and_of_requests() -> None:
 
 
 def test_a_plan_without_lengths_says_so() -> None:
-    from rules.slices import view as bare
+    from rules.slices import build_tier_context as bare
 
     made = day(usual(), usual())
     for tier, words in (
@@ -192,7 +192,7 @@ def test_over_a_day_the_peak_is_compared_with_the_average_too(night: float, stat
     """Six busy hours of 3 rps in 24; the planned ratio is 1.5."""
     tier = view(workload={"requests_per_second": {"average": 2.0, "peak": 3.0}})
     hours = [minute(60 * n, rps=3.0 if n >= 18 else night, seconds=3600.0) for n in range(24)]
-    slices = tuple(place(hour, tier.curve, None) for hour in hours)
+    slices = tuple(bin_window(hour, tier.curve, None) for hour in hours)
     found = judge(BY_NAME[DRIFT], tier, slices, now=hours[-1].end, period_seconds=3600.0)
     assert isinstance(found, Verdict)
     assert found.status is status

@@ -8,15 +8,15 @@ from judging_samples import each, gauge, minute, unknown, verdict, view
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
-from rules.slices import TierView
-from rules.slices import view as bare
+from rules.slices import TierContext
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "SpeculationUneconomic"
 
 
-def planned(draft: float | None = 0.003, verify: float | None = 0.012, **parts: Any) -> TierView:
+def planned(draft: float | None = 0.003, verify: float | None = 0.012, **parts: Any) -> TierContext:
     """Four drafts at a quarter of a step each: a round takes as long as two plain steps."""
     steps = {"draft_step_seconds": draft, "verify_step_seconds": verify}
     given = {key: value for key, value in steps.items() if value is not None}

@@ -9,8 +9,8 @@ from judging_samples import START, each, minute, unknown, verdict, view
 from agent.collect.reader import PageReader
 from rules import watch
 from rules.signals import Gap
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 BURN, REFUSED = "AvailabilityBurn", "RequestsRefused"
@@ -128,17 +128,17 @@ http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {err
 """
 
 
-def judged(pages: list[tuple[float, float]]) -> Answer:
+def judged(pages: list[tuple[float, float]]) -> RuleResult:
     """What the rule says after these pages of (served, errors), 15 s apart, none of which tells when its process began."""
-    reader, replica, by = PageReader("vllm"), watch.Replica(tier="t", name="a"), view()
-    kept = watch.Minutes()
+    reader, replica, by = PageReader("vllm"), watch.ReplicaState(tier="t", name="a"), view()
+    kept = watch.TierMinutes()
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
-        replica, _, closed = watch.page(replica, page, by)
+        replica, _, closed = watch.apply_snapshot(replica, page, by)
         if closed is not None:
-            kept = watch.closed_minute(kept, closed, "a", by)
-    return next(a for a in watch.tier_answers(kept, by, t) if a.rule == BURN)
+            kept = watch.add_minute(kept, closed, "a", by)
+    return next(a for a in watch.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 
 def test_a_page_that_only_fails_is_certain_after_an_hour_of_serving() -> None:

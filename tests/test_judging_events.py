@@ -5,7 +5,7 @@ from judging_samples import each, minute, unknown, verdict, view
 
 from rules.signals import Gap, Missing, Reading
 from rules.verdicts import Certainty, Status, Verdict
-from rules.windows import Window, gap
+from rules.windows import Window, gap_window
 
 KV, EXCESS = "KvEviction", "EvictionDivergence"
 PLANNED = ({"eviction_rate": 0.0}, {"eviction_rate": 0.02}, {"eviction_rate": 0.04})
@@ -58,7 +58,7 @@ def test_a_storm_that_abates_is_not_certain_any_more() -> None:
 
 def test_preemptions_unseen_in_the_last_minute_are_no_recovery() -> None:
     made = each(5, lambda n: evicting(n, 60))
-    lost = [*made[:4], gap(made[4].start, made[4].end, Gap.SCRAPE_FAILED)]
+    lost = [*made[:4], gap_window(made[4].start, made[4].end, Gap.SCRAPE_FAILED)]
     found = unknown(KV, view(), lost)
     assert found.reason is Gap.SCRAPE_FAILED
     assert found.text == "preemptions were not seen in the last quarter of the time"
@@ -84,7 +84,7 @@ def test_an_engine_that_only_evicts_and_finishes_nothing_is_degraded() -> None:
 
 
 def test_evictions_need_no_plan() -> None:
-    from rules.slices import view as bare
+    from rules.slices import build_tier_context as bare
 
     assert verdict(KV, bare("t", None), each(5, lambda n: evicting(n, 60))).status is Status.CRITICAL
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from judging_samples import answered, each, gauge, minute, tier, unknown, verdict, view
 
 from rules.signals import Gap
-from rules.slices import view as view_of
+from rules.slices import build_tier_context as view_of
 from rules.verdicts import Certainty, Status
 from rules.windows import Window
 

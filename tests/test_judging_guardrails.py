@@ -9,15 +9,15 @@ from length_samples import sized, usual
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
-from rules.slices import TierView
-from rules.slices import view as bare
+from rules.slices import TierContext
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Unknown, Verdict
 from rules.windows import Window
 
 LIMITS, BREAKER = "GuardrailMissing", "QueueBreakerOff"
 
 
-def guarded(prompt: int | None = 500, output: int | None = 500, **parts: Any) -> TierView:
+def guarded(prompt: int | None = 500, output: int | None = 500, **parts: Any) -> TierContext:
     given = {"max_prompt_tokens": prompt, "max_generation_tokens": output}
     return view(guardrails={key: value for key, value in given.items() if value is not None}, **parts)
 
@@ -126,7 +126,7 @@ def test_limits_without_lengths_to_compare_are_unknown() -> None:
     assert never.reason is Gap.SCRAPE_FAILED
 
 
-def breaker(depth: float | None, peak: float | None = None, slo: float = 2.0) -> TierView:
+def breaker(depth: float | None, peak: float | None = None, slo: float = 2.0) -> TierContext:
     guardrails = {"max_prompt_tokens": 500} if depth is None else {"queue_breaker": depth}
     rates = {"requests_per_second": {"peak": peak}} if peak is not None else {}
     return view(guardrails=guardrails, workload=rates, slo={"ttft_p99_seconds": slo})

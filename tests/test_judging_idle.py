@@ -103,7 +103,7 @@ def test_what_idles_only_as_insurance_is_no_trap() -> None:
 
 
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
-    unpriced = slices.view("t", tier(fleet={"instances": 4}))
+    unpriced = slices.build_tier_context("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
     assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64 GPU-hours a day")
 
@@ -117,7 +117,7 @@ def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
 
 
 def test_a_tier_without_a_curve_or_with_pools_apart_has_no_fleet_utilisation() -> None:
-    bare = unknown("UtilizationTrap", slices.view("t", None), trap())
+    bare = unknown("UtilizationTrap", slices.build_tier_context("t", None), trap())
     assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     apart = unknown("UtilizationTrap", view(pools=["prefill", "decode"]), trap())
     assert apart.reason is Gap.NOT_IN_PLAN
@@ -188,7 +188,7 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
 
 
 def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
-    found = verdict("QueueAlwaysEmpty", slices.view("t", None), quiet())
+    found = verdict("QueueAlwaysEmpty", slices.build_tier_context("t", None), quiet())
     assert found.sentence.endswith("2.0 of 4.0 replicas are not needed at 60% even then")
 
 

@@ -2,9 +2,9 @@ import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
 from rules.signals import Gap
-from rules.slices import view as bare
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Verdict
-from rules.windows import Window, gap
+from rules.windows import Window, gap_window
 
 RULE = "LoadBeyondBenchmark"
 
@@ -143,5 +143,5 @@ def test_replicas_that_are_not_overloaded_are_still_compared() -> None:
 def test_without_a_benchmark_or_requests_nothing_is_beyond() -> None:
     found = unknown(RULE, bare("t", None), each(5, minute))
     assert (found.reason, found.text) == (Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    down = [gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in each(5, minute)]
+    down = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in each(5, minute)]
     assert unknown(RULE, view(), down).reason is Gap.SCRAPE_FAILED

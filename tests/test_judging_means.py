@@ -4,7 +4,7 @@ import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
 from rules.signals import Gap, Reading
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Verdict
 from rules.windows import Window
 
@@ -17,7 +17,7 @@ def said(found: Verdict) -> tuple[Status, Certainty]:
     return found.status, found.certainty
 
 
-def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> TierView:
+def gpu_view(kind: str | None = "nvml_gpu", gpus: int = 1, **parts: Any) -> TierContext:
     curve = {"gpu_utilization_kind": kind} if kind else {}
     return view(*BUSY, curve=curve, gpu={"product": "A", "per_replica": gpus}, **parts)
 

@@ -11,10 +11,10 @@ import pytest
 from judging_samples import START, answered, each, minute, tier
 
 from rules.signals import Gap
-from rules.slices import TierView
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
-from rules.windows import Window, gap
+from rules.slices import TierContext
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.windows import Window, gap_window
 
 RULE = "PdRatioOff"
 PLAN = tier(
@@ -31,10 +31,10 @@ def judged(
     prompt: Callable[[int], float] | float,
     generated: float,
     count: int = 8,
-    view: TierView | None = None,
+    view: TierContext | None = None,
     pools: dict[str, str] = POOLS,
     **limits: float,
-) -> Answer:
+) -> RuleResult:
     """What it says when the two pools do so many tokens a second; each replica half of its pool's."""
 
     def made(name: str) -> Callable[[int], Window]:
@@ -133,7 +133,7 @@ def test_targets_without_pools_cannot_be_told_apart(missing: str) -> None:
 
 def test_a_pool_that_was_not_seen_is_a_failed_scrape() -> None:
     def down(number: int) -> Window:
-        return gap(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
+        return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
 
     seen = view_of("t", PLAN, pools=POOLS)
     replicas = {name: each(8, down if name[0] == "d" else lambda n: tokens(n, 900.0)) for name in POOLS}
@@ -150,7 +150,7 @@ def test_without_tokens_there_is_no_ratio() -> None:
 def test_a_replica_that_is_down_is_not_there() -> None:
     pools = dict(POOLS)
     replicas = {name: each(8, lambda n: tokens(n, 900.0, 30.0)) for name in ("p0", "p1", "d0")}
-    replicas["d1"] = [gap(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
+    replicas["d1"] = [gap_window(START + 60 * n, START + 60 * (n + 1), Gap.SCRAPE_FAILED) for n in range(8)]
     found = answered(RULE, view_of("t", PLAN, pools=pools), replicas)
     assert isinstance(found, Verdict)
     assert found.sentence.startswith("2 prefill and 1 decode replicas (P:D 2)")

@@ -8,15 +8,15 @@ from judging_samples import each, minute, unknown, verdict, view
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap
-from rules.slices import TierView
-from rules.slices import view as bare
+from rules.slices import TierContext
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Verdict
 
 RULE = "QuantizationMismatch"
 A100, L4, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3"
 
 
-def planned(product: str, weights: str | None = None, kv: str | None = None, **parts: Any) -> TierView:
+def planned(product: str, weights: str | None = None, kv: str | None = None, **parts: Any) -> TierContext:
     precision = {key: value for key, value in (("weights", weights), ("kv", kv)) if value is not None}
     return view(gpu={"product": product, "per_replica": 1}, precision=precision, **parts)
 

@@ -15,13 +15,13 @@ import yaml
 from judging_samples import minute, seen, unknown, verdict, view
 
 from agent.recording import load
-from agent.replay import Replayed, replay
+from agent.replay import ReplayResult, replay
 from rules.plan import parse_plan
 from rules.signals import Gap
-from rules.slices import TierView
-from rules.slices import view as bare
+from rules.slices import TierContext
+from rules.slices import build_tier_context as bare
 from rules.verdicts import Certainty, Status, Verdict
-from rules.windows import Window, gap
+from rules.windows import Window, gap_window
 
 RULE = "PrefixRoutingBroken"
 BEFORE = {"a": 54, "b": 84, "c": 72}
@@ -57,7 +57,7 @@ def broken(number: int, name: str) -> Window:
     return asked(number, IN_TURN[name], 0.35)
 
 
-def ok_text(replicas: Mapping[str, list[Window]], plan: TierView = PLAIN) -> str:
+def ok_text(replicas: Mapping[str, list[Window]], plan: TierContext = PLAIN) -> str:
     found = verdict(RULE, plan, replicas)
     assert found.status is Status.OK, found
     return found.sentence
@@ -104,7 +104,9 @@ def test_replicas_that_always_were_dealt_out_in_turn_are_no_evidence() -> None:
         (view(*({"prefix_hit_ratio": 0.9} for _ in range(3))), "90% in the benchmark"),
     ],
 )
-def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_likely(plan: TierView, words: str) -> None:
+def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_likely(
+    plan: TierContext, words: str
+) -> None:
     found = verdict(RULE, plan, fleet(broken, before=0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert words in found.sentence
@@ -179,7 +181,7 @@ def test_one_replica_has_no_routing_to_break() -> None:
 def test_a_new_replica_with_a_cold_cache_does_not_count_until_it_can_be_warm() -> None:
     old = fleet(lambda n, name: asked(n, 70, 0.9), after=0, names={"a": 54})["a"]
     later = [asked(n, 35, 0.9) for n in range(10, 14)]
-    cold = [gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in old] + [asked(n, 35, 0.05) for n in range(10, 14)]
+    cold = [gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in old] + [asked(n, 35, 0.05) for n in range(10, 14)]
     assert "One replica" in ok_text({"a": old + later, "b": cold})
     warm = [asked(n, 35, 0.3) for n in range(14, 25)]
     assert verdict(RULE, PLAIN, {"a": old + later + warm, "b": cold + warm}).status is Status.WARNING
@@ -231,7 +233,7 @@ def test_no_traffic_is_no_traffic() -> None:
 
 
 @functools.cache
-def replayed(name: str, plan: str = "cpu-small-open") -> Replayed:
+def replayed(name: str, plan: str = "cpu-small-open") -> ReplayResult:
     recording, _ = load(recorded.folder(name))
     text = (recorded.PLANS / f"{plan}.yaml").read_text(encoding="utf-8")
     return replay(recording, parse_plan(yaml.safe_load(text)))

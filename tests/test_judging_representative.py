@@ -84,7 +84,7 @@ def test_the_rule_waits_for_time_and_requests_and_for_the_end_to_be_seen() -> No
 
 
 def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
-    from rules.slices import view as bare
+    from rules.slices import build_tier_context as bare
 
     assert unknown(RULE, bare("t", None), each(6, minute)).reason is Gap.NOT_IN_PLAN
     bald = view({"concurrency": None}, {"concurrency": None}, {"concurrency": None})

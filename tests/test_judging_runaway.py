@@ -8,14 +8,14 @@ from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized
 
 from rules.signals import Gap, Reading
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Verdict
 from rules.windows import Window
 
 RULE = "RunawayGeneration"
 
 
-def planned(p99: float = 160) -> TierView:
+def planned(p99: float = 160) -> TierContext:
     """A P99 of 160 tokens: above 192 an answer is longer than any the plan knows."""
     return view(workload={"generation_tokens": {"p99": p99}})
 

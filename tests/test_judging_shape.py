@@ -9,9 +9,9 @@ from judging_samples import each, minute, seen, unknown, verdict, view
 
 from rules import slices
 from rules.catalogue import BY_NAME
-from rules.catalogue_latency import LEVERS, Shape
+from rules.catalogue_latency import LEVERS, LatencyPattern
 from rules.signals import Gap, Reading
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status
 from rules.windows import Window
 
@@ -21,7 +21,7 @@ KNEE = "PastTheKnee"
 FINE = (0.01, 0.02, 0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
 
 
-def tier(**more: Any) -> TierView:
+def tier(**more: Any) -> TierContext:
     return view(slo=PROMISED, **more)
 
 
@@ -32,7 +32,7 @@ def of(values: Mapping[float, float], number: int, **more: Any) -> Window:
     return replace(minute(number, rps=more.pop("rps", n / 60), **more), histograms=latencies)
 
 
-def levers(rule: str, shape: Shape) -> tuple[str, ...]:
+def levers(rule: str, shape: LatencyPattern) -> tuple[str, ...]:
     return LEVERS[rule][shape]
 
 
@@ -41,7 +41,7 @@ def test_a_slow_tail_over_a_good_median_is_only_the_tail(rule: str) -> None:
     found = verdict(rule, tier(), each(10, lambda n: minute(n, slow=5)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert "only the tail is slow" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(rule, Shape.TAIL)
+    assert tuple(action.text for action in found.actions) == levers(rule, LatencyPattern.TAIL)
 
 
 @TAILS
@@ -49,7 +49,7 @@ def test_a_slow_median_is_everything(rule: str) -> None:
     found = verdict(rule, tier(), each(10, lambda n: minute(n, slow=100)))
     assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
     assert "everything is slow" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(rule, Shape.EVERYTHING)
+    assert tuple(action.text for action in found.actions) == levers(rule, LatencyPattern.EVERYTHING)
 
 
 @TAILS
@@ -59,16 +59,16 @@ def test_a_median_in_the_promises_own_bucket_leaves_it_open(rule: str, slow: int
     found = verdict(rule, within, each(10, lambda n: minute(n, slow=slow)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert "perhaps everything" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(rule, Shape.EITHER)
+    assert tuple(action.text for action in found.actions) == levers(rule, LatencyPattern.EITHER)
 
 
 def test_the_levers_of_one_shape_are_not_those_of_the_other() -> None:
     """More hardware does not cure a tail of prefill; chunked prefill does not cure a tier that is too small."""
-    assert not any("Chunked prefill" in text for text in levers("TpotTail", Shape.EVERYTHING))
-    assert not any("chunked prefill" in text for text in levers("TtftTail", Shape.EVERYTHING))
-    assert not any("--max-num-seqs" in text for text in levers("TpotTail", Shape.TAIL))
-    assert levers(KNEE, Shape.TAIL)[0].startswith("Do not add replicas")
-    assert all("Do not add" not in text for text in levers(KNEE, Shape.KNEE))
+    assert not any("Chunked prefill" in text for text in levers("TpotTail", LatencyPattern.EVERYTHING))
+    assert not any("chunked prefill" in text for text in levers("TtftTail", LatencyPattern.EVERYTHING))
+    assert not any("--max-num-seqs" in text for text in levers("TpotTail", LatencyPattern.TAIL))
+    assert levers(KNEE, LatencyPattern.TAIL)[0].startswith("Do not add replicas")
+    assert all("Do not add" not in text for text in levers(KNEE, LatencyPattern.KNEE))
     for rule, shapes in LEVERS.items():
         assert {text for texts in shapes.values() for text in texts} <= set(BY_NAME[rule].actions)
 
@@ -118,7 +118,7 @@ def test_why_nothing_can_be_said(rule: str) -> None:
 
 @TAILS
 def test_without_a_promise_there_is_nothing_to_break(rule: str) -> None:
-    planless = slices.view("t", None)
+    planless = slices.build_tier_context("t", None)
     assert unknown(rule, planless, each(5, minute)).reason is Gap.NOT_IN_PLAN
 
 
@@ -126,7 +126,7 @@ def test_a_tail_far_above_the_median_at_a_load_that_fits_is_a_tail_of_its_own() 
     found = verdict(KNEE, tier(), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert "a tail above 10 x P50, not the load" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.TAIL)
+    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.TAIL)
     assert isinstance(found.observed, Reading)
     assert (found.observed.low, found.observed.high) == (pytest.approx(10.4), pytest.approx(50.0))
 
@@ -150,7 +150,7 @@ def test_above_the_usable_load_it_is_the_knee() -> None:
     n = 60 * rps
     found = verdict(KNEE, within, each(10, lambda number: of({0.03: 0.96 * n, 0.9: 0.04 * n}, number, rps=rps)))
     assert "past the knee: more load than a replica can take" in found.sentence
-    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.KNEE)
+    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.KNEE)
     just_below = 0.95 * within.capacity.rps
     calmer = verdict(KNEE, within, each(10, lambda k: of({0.03: 0.96 * n, 0.9: 0.04 * n}, k, rps=just_below)))
     assert "not the load" in calmer.sentence
@@ -174,14 +174,14 @@ def test_what_arrives_counts_and_not_only_what_finishes() -> None:
 
 
 def test_without_a_plan_the_ratio_is_judged_and_the_load_is_not_known() -> None:
-    found = verdict(KNEE, slices.view("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    found = verdict(KNEE, slices.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
     assert found.status is Status.WARNING
     assert "what load a replica can take is not known: P99 is above 10 x P50, past the knee or a tail" in found.sentence
 
 
 def test_where_the_load_is_not_known_nobody_is_told_that_it_is_within_what_replicas_take() -> None:
-    found = verdict(KNEE, slices.view("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
-    assert tuple(action.text for action in found.actions) == levers(KNEE, Shape.EITHER)
+    found = verdict(KNEE, slices.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.EITHER)
     assert all("Do not add" not in action.text for action in found.actions)
 
 

@@ -5,7 +5,7 @@ import pytest
 from judging_samples import FAST, SLOW, each, minute, seen, unknown, verdict, view
 
 from rules.signals import Gap, Reading
-from rules.slices import view as view_of
+from rules.slices import build_tier_context as view_of
 from rules.verdicts import Certainty, Status, Verdict
 
 RULE = "TtftDivergence"

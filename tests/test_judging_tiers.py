@@ -15,21 +15,21 @@ import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 
 from agent.recording import load
-from agent.replay import Replayed, replay
+from agent.replay import ReplayResult, replay
 from rules import watch
-from rules.episodes import Episode
-from rules.judging import Tier
+from rules.episodes import Finding
+from rules.judging import TierWindows
 from rules.plan import parse_plan
 from rules.signals import Gap
-from rules.slices import TierView
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
-from rules.windows import Window, gap
+from rules.slices import TierContext
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.windows import Window, gap_window
 
 RULE = "MixedTierLoadBalancing"
 
 
-def view(name: str, usable: float | None, model: str = "m", **limits: float) -> TierView:
+def view(name: str, usable: float | None, model: str = "m", **limits: float) -> TierContext:
     parts = {"model": model, "gpu": {"product": "A", "per_replica": 1}, "engine": "vllm"}
     whole: dict[str, Any] = {**parts, "slo": {"ttft_p99_seconds": 2.0}}
     if usable is not None:
@@ -52,19 +52,19 @@ def judged(
     fast: Callable[[int], Window],
     slow: Callable[[int], Window],
     *,
-    views: tuple[TierView, ...] = (FAST, SLOW),
+    views: tuple[TierContext, ...] = (FAST, SLOW),
     replicas: int = 1,
     count: int = 5,
     about: int = 1,
-) -> Answer:
+) -> RuleResult:
     """What the rule says of one of the two tiers; the fast one has so many replicas alike."""
     booked = {
         views[0].tier: minutes(views[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
         views[1].tier: minutes(views[1], {"s": each(count, slow)}),
     }
-    fleet = {each_view.tier: Tier(view=each_view, slices=booked[each_view.tier].slices) for each_view in views}
+    fleet = {each_view.tier: TierWindows(view=each_view, slices=booked[each_view.tier].slices) for each_view in views}
     own = views[about]
-    answers = watch.tier_answers(booked[own.tier], own, START + 60 * count, fleet)
+    answers = watch.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
     return next(a for a in answers if a.rule == RULE)
 
 
@@ -142,7 +142,7 @@ def test_operating_points_given_by_hand_count_as_measured_ends() -> None:
     assert "P99" not in found.sentence
 
 
-def swept(name: str, top: float) -> TierView:
+def swept(name: str, top: float) -> TierContext:
     """A tier whose benchmark never broke the objective: its usable rps is a lower bound."""
     changes = [{"completed_rps": top * part} for part in (0.3, 0.6, 1.0)]
     return view_of(name, tier(*changes))
@@ -202,7 +202,7 @@ def test_few_requests_share_by_chance() -> None:
 def test_minutes_in_which_only_one_of_them_was_seen_do_not_count() -> None:
     def seldom(number: int) -> Window:
         at = START + 60 * number
-        return gap(at, at + 60, Gap.SCRAPE_FAILED) if number < 3 else served(number, 2.0)
+        return gap_window(at, at + 60, Gap.SCRAPE_FAILED) if number < 3 else served(number, 2.0)
 
     assert unknown(seldom, lambda n: served(n, 2.0)).reason is Gap.TOO_FEW_REQUESTS
 
@@ -217,7 +217,7 @@ def test_neither_plan_nor_latency_tells_which_is_faster() -> None:
 
 def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
     def down(number: int) -> Window:
-        return gap(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
+        return gap_window(START + 60 * number, START + 60 * (number + 1), Gap.SCRAPE_FAILED)
 
     assert unknown(lambda n: served(n, 2.0), down).reason is Gap.SCRAPE_FAILED
 
@@ -226,7 +226,7 @@ def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
 
 
 @functools.cache
-def replayed() -> Replayed:
+def replayed() -> ReplayResult:
     recording, problems = load(recorded.folder("mixed_tier"))
     assert problems == ()
     text = (recorded.PLANS / "mixed-tier.yaml").read_text(encoding="utf-8")
@@ -244,7 +244,7 @@ def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_it
     assert slow.episode is not None
     assert slow.episode.started_at > SECOND_HALF
     assert "100% of the slowest 1 % of first tokens of small-llama are on cpu-slow" in slow.answer.sentence
-    assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Episode)]
+    assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Finding)]
     assert found["cpu-fast"].episode is None
 
 

@@ -12,7 +12,7 @@ from rules.verdicts import Certainty, Status
 from rules.windows import Window
 
 QUEUE, GPU = "QueueGrowing", "GpuSaturated"
-PLANLESS = slices.view("t", None)
+PLANLESS = slices.build_tier_context("t", None)
 
 
 def queued(number: int, per_minute: float = 6.0, **more: Any) -> Window:

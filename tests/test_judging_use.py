@@ -9,8 +9,8 @@ from judging_samples import minute
 from rules import watch_long
 from rules.judging_use import DAY_SECONDS
 from rules.signals import Gap, Reading
-from rules.slices import view as view_of
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.slices import build_tier_context as view_of
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 WEEK, TWO_WEEKS = 168, 336
@@ -137,20 +137,20 @@ def test_full_hours_of_a_week_end_with_the_days_in_which_they_do_not_come_any_mo
     assert verdict("NoHeadroom", view(), twice).status is Status.OK, "two hours are not three"
 
 
-def told(*answers: Answer) -> watch_long.Told:
+def told(*answers: RuleResult) -> watch_long.Told:
     return {(answer.rule, answer.subject): answer for answer in answers}
 
 
 def test_between_two_peaks_the_week_speaks_and_in_a_peak_the_minutes() -> None:
     weekly = verdict("NoHeadroom", view(), peaks())
     calm, full = headroom(live(3.0)), headroom(live(5.7))
-    assert watch_long.beside(calm, told(weekly)) == replace(weekly, t=calm.t)
-    assert watch_long.beside(full, told(weekly)) is full
+    assert watch_long.prefer_firing_result(calm, told(weekly)) == replace(weekly, t=calm.t)
+    assert watch_long.prefer_firing_result(full, told(weekly)) is full
     healthy = verdict("NoHeadroom", view(), peaks(until=0))
-    assert watch_long.beside(calm, told(healthy)) is calm
+    assert watch_long.prefer_firing_result(calm, told(healthy)) is calm
     silent = Unknown(t=calm.t, rule="NoHeadroom", subject=calm.subject, reason=Gap.NO_TRAFFIC)
-    assert watch_long.beside(silent, told(healthy)) is silent
-    assert watch_long.beside(calm, {}) is calm
+    assert watch_long.prefer_firing_result(silent, told(healthy)) is silent
+    assert watch_long.prefer_firing_result(calm, {}) is calm
 
 
 def weeks(used: float = 0.36, **later: Any) -> list[Window]:
@@ -225,7 +225,9 @@ def test_days_are_counted_back_from_the_last_full_hour_at_any_hour_of_the_day() 
     for late in (0.0, 600.0, 3599.0):
         now = several[-1].end + late
         found = next(
-            a for a in watch_long.long_answers(view(), slices(several), now) if a.rule == "TokensPerGpuHourFalling"
+            a
+            for a in watch_long.evaluate_long_rules(view(), slices(several), now)
+            if a.rule == "TokensPerGpuHourFalling"
         )
         assert isinstance(found, Verdict)
         assert (found.status, found.t) == (Status.WARNING, now)

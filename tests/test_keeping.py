@@ -15,12 +15,12 @@ import pytest
 from history_samples import START, window
 
 from agent.config_files import load_plan
-from agent.cycle import Closed
-from agent.history.keeping import ALIVE_SECONDS, MOST_WAITING, Keeping
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem, HistoryTrouble, Trouble
+from agent.cycle import ClosedMinute
+from agent.history.keeping import ALIVE_SECONDS, MOST_WAITING, HistoryService
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
 from rules import slices
-from rules.episodes import Episode, Transition
+from rules.episodes import Finding, Transition
 from rules.plan import plan_version
 from rules.signals import Gap, Missing
 from rules.verdicts import Certainty, Status, Subject, Verdict
@@ -30,11 +30,11 @@ VERSIONS = {"t": "v1"}
 PLAN = load_plan(Path(__file__).parent / "plans" / "cpu-small.yaml")
 
 
-def closed(minute: int, tier: str = "t") -> Closed:
-    return Closed(tier=tier, replica="r", slice=slices.place(window(minute), None, "r"))
+def closed(minute: int, tier: str = "t") -> ClosedMinute:
+    return ClosedMinute(tier=tier, replica="r", slice=slices.bin_window(window(minute), None, "r"))
 
 
-def episode(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Episode:
+def episode(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
     subject = Subject(tier="t", replica="r")
     verdict = Verdict(
         t=started_at,
@@ -48,7 +48,7 @@ def episode(ended_at: float | None = None, started_at: float = START, sentence: 
         sentence=sentence,
     )
     change = Transition(t=started_at, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
-    return Episode(
+    return Finding(
         rule="TargetDown",
         subject=subject,
         started_at=started_at,
@@ -64,15 +64,15 @@ def history_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(name="keeping")
-def open_keeping(path: Path) -> Iterator[Keeping]:
-    keeping = Keeping(lambda: Store(path, busy_timeout_seconds=0.05))
+def open_keeping(path: Path) -> Iterator[HistoryService]:
+    keeping = HistoryService(lambda: HistoryStore(path, busy_timeout_seconds=0.05))
     yield keeping
     keeping.close()
 
 
 def kept(path: Path) -> tuple[int, int, list[str]]:
     """Minutes, episodes and kinds of events in the file."""
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes("t", START - DAY, START + DAY)
         return len(minutes), len(reader.episodes(0.0)), [event.kind for event in reader.events(0.0)]
 
@@ -89,22 +89,22 @@ class Locked:
         self._connection.close()
 
 
-def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: Keeping, path: Path) -> None:
+def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: HistoryService, path: Path) -> None:
     keeping.event(START, "start", "began")
     keeping.turn([closed(0), closed(1)], VERSIONS, [episode(START + 60)], [])
     assert kept(path) == (2, 1, ["start"])
     assert (keeping.trouble, len(keeping.buffer)) == (None, 0)
 
 
-def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: Keeping, path: Path) -> None:
+def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: HistoryService, path: Path) -> None:
     keeping.turn([closed(0), closed(0, "unplanned")], VERSIONS, (), ())
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         assert len(reader.minutes("t", START, START + 60, "v1")) == 1
         assert len(reader.minutes("unplanned", START, START + 60, "")) == 1
 
 
 def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_is_free(
-    keeping: Keeping, path: Path
+    keeping: HistoryService, path: Path
 ) -> None:
     lock = Locked(path)
     keeping.event(START, "start", "began")
@@ -120,7 +120,7 @@ def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_i
 
 
 def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(
-    keeping: Keeping, path: Path
+    keeping: HistoryService, path: Path
 ) -> None:
     keeping.trouble = "full: as upkeep found"
     keeping.turn((), VERSIONS, (), ())
@@ -130,17 +130,17 @@ def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_
 
 
 def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waited(path: Path) -> None:
-    tries: list[Callable[[], Store]] = []
+    tries: list[Callable[[], HistoryStore]] = []
 
-    def opened() -> Store:
+    def opened() -> HistoryStore:
         tries.append(opened)
         if len(tries) < 4:
-            raise HistoryTrouble(Trouble.FULL, "no space: free some")
-        return Store(path)
+            raise HistoryError(HistoryErrorKind.FULL, "no space: free some")
+        return HistoryStore(path)
 
-    keeping = Keeping(opened)
+    keeping = HistoryService(opened)
     assert keeping.trouble == "full: no space: free some"
-    assert keeping.earlier(0.0, START).past == ()
+    assert keeping.load_previous_run(0.0, START).past == ()
     keeping.turn([closed(0)], VERSIONS, (), ())
     assert keeping.trouble is not None
     keeping.turn([closed(1)], VERSIONS, (), ())
@@ -151,15 +151,15 @@ def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waite
 
 def test_a_file_that_is_no_history_is_a_matter_for_a_person_and_the_folder_is_let_go(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("not a database, however long it is read" * 10)
-    with pytest.raises(HistoryProblem, match="is no history"):
-        Keeping(lambda: Store(tmp_path / "history.db"))
+    with pytest.raises(HistoryOpenError, match="is no history"):
+        HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
 
 
 def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
-    def full() -> Store:
-        raise HistoryTrouble(Trouble.FULL, "no space")
+    def full() -> HistoryStore:
+        raise HistoryError(HistoryErrorKind.FULL, "no space")
 
-    keeping = Keeping(full)
+    keeping = HistoryService(full)
     for n in range(MOST_WAITING + 20):
         keeping.event(START + n, "reload", "x")
     keeping.turn((), VERSIONS, [episode(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
@@ -168,17 +168,17 @@ def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
 
 
 def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nobodys_way(
-    keeping: Keeping, path: Path, monkeypatch: pytest.MonkeyPatch
+    keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Store.save_episode
+    save = HistoryStore.save_episode
     broken = episode(START + 60, sentence="broken")
 
-    def refuses(self: Store, *several: Any) -> None:
+    def refuses(self: HistoryStore, *several: Any) -> None:
         if broken in several:
             raise ValueError("a defect")
         save(self, *several)
 
-    monkeypatch.setattr(Store, "save_episode", refuses)
+    monkeypatch.setattr(HistoryStore, "save_episode", refuses)
     with pytest.raises(ValueError, match="a defect"):
         keeping.turn([closed(0)], VERSIONS, [broken], ())
     keeping.turn([closed(1)], VERSIONS, [episode(START + 60, START + 1)], ())
@@ -187,7 +187,7 @@ def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nob
 
 def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     let_go: list[bool] = []
-    keeping = Keeping(lambda: Store(path, 0.05), lambda: let_go.append(True))
+    keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
     lock = Locked(path)
     keeping.turn([closed(0)], VERSIONS, (), ())
     with caplog.at_level(logging.ERROR):
@@ -197,30 +197,30 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
     assert "did not take 1 minutes" in caplog.text
 
 
-def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: Keeping) -> None:
+def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
     keeping.turn([closed(0)], VERSIONS, [episode(START + 60)], [episode(None, START + 5)])
-    soon = keeping.earlier(START - DAY, START + ALIVE_SECONDS)
+    soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
     assert [e.started_at for e in soon.past] == [START]
     assert [e.started_at for e in soon.unfinished] == [START + 5]
     assert soon.seen
-    assert not keeping.earlier(START - DAY, START + ALIVE_SECONDS + 60).seen
+    assert not keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS + 60).seen
 
 
-VIEW = slices.view("cpu-small", PLAN.tiers["cpu-small"])
+VIEW = slices.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])
 VERSION = plan_version(PLAN.tiers["cpu-small"])
 
 
-def keep_step13(keeping: Keeping, at: float, version: str = VERSION) -> dict[str, str] | None:
+def keep_step13(keeping: HistoryService, at: float, version: str = VERSION) -> dict[str, str] | None:
     return keeping.upkeep({"cpu-small": VIEW}, {"cpu-small": version}, at)
 
 
 def step13_events(path: Path) -> int:
-    with Store.open_reader(path) as reader:
+    with HistoryStore.open_reader(path) as reader:
         return sum(event.kind == "step13" for event in reader.events(0.0))
 
 
 def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_and_kept(
-    keeping: Keeping, path: Path
+    keeping: HistoryService, path: Path
 ) -> None:
     for hour in range(0, int(7 * DAY), 3600):
         assert keep_step13(keeping, START + hour) == {}
@@ -233,7 +233,7 @@ def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_an
     assert step13_events(path) == 1
 
 
-def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: Keeping, path: Path) -> None:
+def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: HistoryService, path: Path) -> None:
     keep_step13(keeping, START)
     first = keep_step13(keeping, START + 8 * DAY)
     assert keep_step13(keeping, START + 9 * DAY, "another") == {}
@@ -243,12 +243,12 @@ def test_another_plan_version_gets_a_week_and_an_answer_of_its_own(keeping: Keep
     assert keep_step13(keeping, START + 17 * DAY) == first, "back on the first plan, its answer is known"
 
 
-def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: Keeping) -> None:
+def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: HistoryService) -> None:
     hours = range(-48, 24 * 7 + 5, 6)
     keep_step13(keeping, START)
     for hour in hours:
-        one = slices.place(window(60 * hour), VIEW.curve, "r")
-        keeping.turn([Closed(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
+        one = slices.bin_window(window(60 * hour), VIEW.curve, "r")
+        keeping.turn([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
     keep_step13(keeping, START + 7 * DAY)
     with closing(sqlite3.connect(keeping._open()._path)) as connection:
         (body,) = connection.execute("SELECT value FROM kept WHERE name LIKE 'step13/%'").fetchone()
@@ -258,7 +258,7 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: Kee
     assert math.isclose(tier["highest_rps"], 1.0)
 
 
-def test_upkeep_that_cannot_reach_the_file_says_so_and_knows_nothing_new(keeping: Keeping, path: Path) -> None:
+def test_upkeep_that_cannot_reach_the_file_says_so_and_knows_nothing_new(keeping: HistoryService, path: Path) -> None:
     lock = Locked(path)
     assert keep_step13(keeping, START) is None
     assert keeping.trouble is not None

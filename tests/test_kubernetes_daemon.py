@@ -27,7 +27,7 @@ from agent.assembly import assemble
 from agent.config import load
 from agent.daemon import Daemon
 from agent.kubernetes import node_pods
-from agent.kubernetes.api import ApiTrouble
+from agent.kubernetes.api import KubernetesApiError
 from rules.gpu_readout import GpuReadout
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
@@ -447,7 +447,7 @@ def test_outside_of_a_cluster_it_does_not_start_and_says_what_to_do(
     keys = cluster(tmp_path, kube)
     del keys["discovery"]["kubernetes"]["api"]
     daemon = made(write(tmp_path, keys))
-    with pytest.raises(ApiTrouble, match=r"discovery\.kubernetes\.api\.url"):
+    with pytest.raises(KubernetesApiError, match=r"discovery\.kubernetes\.api\.url"):
         daemon.start()
     assert daemon.web is not None
     with pytest.raises(OSError):
@@ -464,7 +464,7 @@ def test_an_assembly_that_fails_half_way_leaves_no_thread_and_no_lock(
         raise KeyError("a defect")
 
     with monkeypatch.context() as patched:
-        patched.setattr(assembly_module, "views_of", fails)
+        patched.setattr(assembly_module, "build_tier_contexts", fails)
         with pytest.raises(KeyError):
             assemble(loaded)
     assert wait_for(lambda: set(threading.enumerate()) <= before)

@@ -11,10 +11,10 @@ from kube_standin import Object, pod
 
 from agent.config import parse_config
 from agent.config_discovery import Kubernetes, PodTier
-from agent.errors import BadConfig
-from agent.kubernetes.discovery import Discovered, discover
-from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, bounded, pod_of
-from agent.kubernetes.tiers import Known, same_model, same_product
+from agent.errors import ConfigError
+from agent.kubernetes.discovery import DiscoveryResult, discover
+from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
+from agent.kubernetes.tiers import TierCandidates, same_model, same_product
 from rules.plan import parse_plan
 
 PLAN = parse_plan(yaml.safe_load((Path(__file__).parent / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")))
@@ -35,13 +35,13 @@ def read(data: Object) -> Pod:
 
 
 def found(
-    *several: Object, known: Known | None = None, taken: tuple[tuple[str, str], ...] = (), **given: Any
-) -> Discovered:
-    known = known or Known(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
+    *several: Object, known: TierCandidates | None = None, taken: tuple[tuple[str, str], ...] = (), **given: Any
+) -> DiscoveryResult:
+    known = known or TierCandidates(tiers=PLAN.tiers, entries=(PodTier(tier=TIER),))
     return discover([read(one) for one in several], keys(**given), known, taken)
 
 
-def only(discovered: Discovered) -> str:
+def only(discovered: DiscoveryResult) -> str:
     """The reason of the one pod that is left out."""
     assert discovered.targets == ()
     (left,) = discovered.left_out
@@ -149,7 +149,7 @@ def test_texts_of_a_pod_are_cut_and_hold_no_control_characters() -> None:
     assert max(map(len, [*one.labels.values(), *one.own.values()])) <= MOST_TEXT
     assert one.own["tier"].startswith("a z")
     assert set(one.own) == {"scrape", "tier"}
-    assert bounded("\ud800x\x1b[31m") == "x [31m"
+    assert truncate_value("\ud800x\x1b[31m") == "x [31m"
 
 
 def test_a_pod_without_an_address_and_one_without_a_port_are_told() -> None:
@@ -178,7 +178,7 @@ def test_a_new_pod_takes_the_place_of_one_of_its_name_that_ends() -> None:
 
 
 def test_its_own_word_comes_before_the_configurations_and_that_before_the_hardware() -> None:
-    known = Known(
+    known = TierCandidates(
         tiers=TWO,
         entries=(
             PodTier(tier="two", labels={"app": "vllm"}),
@@ -189,9 +189,9 @@ def test_its_own_word_comes_before_the_configurations_and_that_before_the_hardwa
     assert found(pod("a", labels={"sizewatch.io/tier": "one"}), known=known).targets[0].tier == "one"
     assert found(pod("a"), known=known).targets[0].tier == "two"
     assert found(pod("a", labels={"app": "x"}), known=known).targets[0].tier == "one"
-    both = Known(tiers=TWO, entries=(*known.entries, PodTier(tier="one")))
+    both = TierCandidates(tiers=TWO, entries=(*known.entries, PodTier(tier="one")))
     assert "matches the tiers one, two" in only(found(pod("a"), known=both))
-    anything = Known(entries=())
+    anything = TierCandidates(entries=())
     assert found(pod("a", labels={"sizewatch.io/tier": "no-plan"}), known=anything).targets[0].tier == "no-plan"
 
 
@@ -199,8 +199,8 @@ def test_the_nodes_gpu_and_the_model_on_the_page_tell_the_tier() -> None:
     product = PLANNED.gpu.product
     label = product.replace(" ", "-")
 
-    def known(*models: str, products: tuple[str, ...] = (label,)) -> Known:
-        return Known(tiers=TWO, products=products, models={"uid-llm-a": models} if models else {})
+    def known(*models: str, products: tuple[str, ...] = (label,)) -> TierCandidates:
+        return TierCandidates(tiers=TWO, products=products, models={"uid-llm-a": models} if models else {})
 
     (left,) = found(pod("a"), known=known()).left_out
     assert left.later
@@ -211,9 +211,9 @@ def test_the_nodes_gpu_and_the_model_on_the_page_tell_the_tier() -> None:
     assert "no tier of the plan is for AMD" in only(found(pod("a"), known=known(products=("AMD_Instinct_MI300X",))))
     assert "GPU is not known" in only(found(pod("a"), known=known(products=())))
     same = {"one": PLANNED, "two": PLANNED}
-    twice = Known(tiers=same, products=(label,), models={"uid-llm-a": (PLANNED.model,)})
+    twice = TierCandidates(tiers=same, products=(label,), models={"uid-llm-a": (PLANNED.model,)})
     assert "the plan has one, two" in only(found(pod("a"), known=twice))
-    assert "there is no plan" in only(found(pod("a"), known=Known()))
+    assert "there is no plan" in only(found(pod("a"), known=TierCandidates()))
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
 def test_a_workers_tier_follows_from_its_gpu_only_where_that_tells_one() -> None:
     label = PLANNED.gpu.product
     bare = member(1)
-    assert found(bare, known=Known(tiers={"one": PLANNED}, products=(label,))).workers[0].tier == "one"
-    assert "the plan has one, two" in only(found(bare, known=Known(tiers=TWO, products=(label,))))
+    assert found(bare, known=TierCandidates(tiers={"one": PLANNED}, products=(label,))).workers[0].tier == "one"
+    assert "the plan has one, two" in only(found(bare, known=TierCandidates(tiers=TWO, products=(label,))))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,6 @@ def test_a_workers_tier_follows_from_its_gpu_only_where_that_tells_one() -> None
     ],
 )
 def test_a_wrong_configuration_is_told_with_its_place(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadConfig) as bad:
+    with pytest.raises(ConfigError) as bad:
         parse_config({"discovery": {"kubernetes": given}}, environment={})
     assert any(said in problem for problem in bad.value.problems), bad.value.problems

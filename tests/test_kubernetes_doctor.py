@@ -14,7 +14,7 @@ from kube_standin import Kube, pod, serving
 
 from agent import doctor_discovery
 from agent.config import load
-from agent.doctor import Finding, run_checks
+from agent.doctor import CheckResult, run_checks
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 
@@ -26,7 +26,7 @@ def kube() -> Iterator[Kube]:
         yield served
 
 
-def findings(tmp_path: Path, kube: Kube, **more: Any) -> list[Finding]:
+def findings(tmp_path: Path, kube: Kube, **more: Any) -> list[CheckResult]:
     (tmp_path / "token").write_text("good")
     keys = {
         "node": "gpu-1",

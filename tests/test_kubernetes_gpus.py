@@ -21,8 +21,8 @@ from waiting import CEILING_SECONDS
 from agent.collect.exposition import SeriesReader
 from agent.collect.gpus import samples
 from agent.kubernetes import pod_resources
-from agent.kubernetes.pod_gpus import Seen, of_pod, owned, shared
-from agent.kubernetes.pod_resources import Devices, NoPodResources, ask, there
+from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
+from agent.kubernetes.pod_resources import Devices, PodResourcesError, ask, socket_exists
 from agent.kubernetes.pods import Pod
 from rules.gpu_names.amd import AMD
 from rules.gpu_names.dcgm import DCGM
@@ -72,7 +72,7 @@ def kubelet(path: Path, answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
 def test_the_kubelet_tells_each_containers_devices(tmp_path: Path) -> None:
     asked = []
     with kubelet(tmp_path / "k.sock", lambda request, _: asked.append(request) or ANSWER) as path:
-        assert there(path)
+        assert socket_exists(path)
         assert ask(path) == DEVICES
         assert ask(path) == DEVICES, "a question is a connection of its own"
     assert asked == [b"", b""]
@@ -90,17 +90,17 @@ def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: P
 
     with (
         kubelet(tmp_path / "a.sock", refuse) as path,
-        pytest.raises(NoPodResources, match=r"status 8.*rate limit.*too often"),
+        pytest.raises(PodResourcesError, match=r"status 8.*rate limit.*too often"),
     ):
         ask(path)
     with (
         kubelet(tmp_path / "b.sock", lambda *_: b"\x0a\xff\xff") as path,
-        pytest.raises(NoPodResources, match="no ListPod"),
+        pytest.raises(PodResourcesError, match="no ListPod"),
     ):
         ask(path)
     with kubelet(tmp_path / "c.sock", lambda *_: b"") as path:
         assert ask(path) == ()
-    with grpc_without_methods(tmp_path / "d.sock") as path, pytest.raises(NoPodResources, match=r"podresources v1"):
+    with grpc_without_methods(tmp_path / "d.sock") as path, pytest.raises(PodResourcesError, match=r"podresources v1"):
         ask(path)
 
 
@@ -142,15 +142,15 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
 
 
 def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:
-    assert not there(str(tmp_path / "none.sock"))
-    with pytest.raises(NoPodResources, match="no such file"):
+    assert not socket_exists(str(tmp_path / "none.sock"))
+    with pytest.raises(PodResourcesError, match="no such file"):
         ask(str(tmp_path / "none.sock"))
-    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(NoPodResources, match=r"within 0\.2 s"):
+    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match=r"within 0\.2 s"):
         ask(path, 0.2)
-    with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(NoPodResources):
+    with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(PodResourcesError):
         ask(path, 1.0)
     settings = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
-    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(NoPodResources, match="before its answer"):
+    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="before its answer"):
         ask(path, 1.0)
 
 
@@ -158,7 +158,7 @@ def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(pod_resources, "MOST_BYTES", 1000)
     with (
         kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 100) as path,
-        pytest.raises(NoPodResources, match="more than 1000"),
+        pytest.raises(PodResourcesError, match="more than 1000"),
     ):
         ask(path)
 
@@ -173,12 +173,12 @@ def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
 
 
 def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them() -> None:
-    seen = Seen(readouts=READOUTS, devices=DEVICES)
-    assert owned(a_pod("vllm-0"), seen).gpus == (f"{GPU}6", f"{GPU}7")
-    assert owned(a_pod("mig-0"), seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
-    assert owned(a_pod("shared-0", "dev"), seen).gpus == (f"{GPU}8",)
-    assert owned(a_pod("vllm-0"), seen).missing == ""
-    assert owned(a_pod("vllm-0", "other"), seen).gpus == (), "a pod of another namespace is another pod"
+    seen = GpuAssignmentSources(readouts=READOUTS, devices=DEVICES)
+    assert assign_pod_gpus(a_pod("vllm-0"), seen).gpus == (f"{GPU}6", f"{GPU}7")
+    assert assign_pod_gpus(a_pod("mig-0"), seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
+    assert assign_pod_gpus(a_pod("shared-0", "dev"), seen).gpus == (f"{GPU}8",)
+    assert assign_pod_gpus(a_pod("vllm-0"), seen).missing == ""
+    assert assign_pod_gpus(a_pod("vllm-0", "other"), seen).gpus == (), "a pod of another namespace is another pod"
 
 
 @pytest.mark.parametrize(
@@ -201,28 +201,31 @@ def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them
 )
 def test_every_spelling_of_a_device_is_a_gpu_or_a_gap_with_its_name(device: str, gpu: str | None) -> None:
     ours = replace(DEVICES[0], ids=(device,))
-    found = owned(a_pod("vllm-0"), Seen(readouts=READOUTS, devices=(ours,)))
+    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
     assert found.gpus == ((gpu,) if gpu else ())
     assert (device in found.missing) == (gpu is None)
 
 
 def test_a_device_that_is_not_read_leaves_the_whole_pod_a_gap_never_a_part() -> None:
     ours = replace(DEVICES[0], ids=(f"{GPU}6", "GPU-gone"))
-    found = owned(a_pod("vllm-0"), Seen(readouts=READOUTS, devices=(ours,)))
+    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
     assert found.gpus == ()
     assert "GPU-gone" in found.missing
 
 
 def test_a_device_of_dynamic_resource_allocation_is_a_named_gap() -> None:
-    found = owned(a_pod("dra-0"), Seen(readouts=READOUTS, devices=DEVICES))
+    found = assign_pod_gpus(a_pod("dra-0"), GpuAssignmentSources(readouts=READOUTS, devices=DEVICES))
     assert found.gpus == ()
     assert "gpu-1/gpu-0 of gpu.nvidia.com" in found.missing
 
 
 def test_the_exporters_word_counts_where_the_kubelet_says_nothing_and_processes_last(tmp_path: Path) -> None:
     named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
-    assert owned(a_pod("vllm-0"), Seen(readouts=named, devices=DEVICES)).gpus == (f"{GPU}6", f"{GPU}7")
-    assert owned(a_pod("vllm-0"), Seen(readouts=named)).gpus == (f"{GPU}8",)
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named, devices=DEVICES)).gpus == (
+        f"{GPU}6",
+        f"{GPU}7",
+    )
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named)).gpus == (f"{GPU}8",)
     uid = "0f1e2d3c-aaaa-bbbb-cccc-ddddeeeeffff"
     for pid, group in (
         (
@@ -234,28 +237,39 @@ def test_the_exporters_word_counts_where_the_kubelet_says_nothing_and_processes_
     ):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(group)
-    seen = Seen(
+    seen = GpuAssignmentSources(
         readouts=by_uuid(readout("a", pids=(41,)), readout("b", pids=(43, 44)), readout("c", pids=(42,))), proc=tmp_path
     )
-    assert owned(a_pod("vllm-0", uid=uid), seen).gpus == ("a", "c")
-    assert owned(a_pod("vllm-0", uid=uid), replace(seen, devices=DEVICES)).gpus == ("a", "c"), (
+    assert assign_pod_gpus(a_pod("vllm-0", uid=uid), seen).gpus == ("a", "c")
+    assert assign_pod_gpus(a_pod("vllm-0", uid=uid), replace(seen, devices=DEVICES)).gpus == ("a", "c"), (
         "none of its devices is read"
     )
-    assert owned(a_pod("vllm-0", uid="other"), replace(seen, devices=DEVICES)).missing.count(";") == 2, "each says why"
+    assert assign_pod_gpus(a_pod("vllm-0", uid="other"), replace(seen, devices=DEVICES)).missing.count(";") == 2, (
+        "each says why"
+    )
 
 
 def test_a_pod_that_asks_for_no_gpu_lacks_none_and_nothing_is_missing_where_no_gpu_is_read() -> None:
-    assert owned(replace(a_pod("cpu"), wants_gpu=False), Seen(readouts=READOUTS, devices=())).missing == ""
-    assert owned(a_pod("vllm-0"), Seen(readouts={}, devices=DEVICES)).missing == ""
-    told = owned(a_pod("vllm-0"), Seen(readouts=READOUTS, trouble="there is no socket")).missing
+    assert (
+        assign_pod_gpus(
+            replace(a_pod("cpu"), wants_gpu=False), GpuAssignmentSources(readouts=READOUTS, devices=())
+        ).missing
+        == ""
+    )
+    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts={}, devices=DEVICES)).missing == ""
+    told = assign_pod_gpus(
+        a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, trouble="there is no socket")
+    ).missing
     reasons = ("there is no socket", "no GPU exporter names pods here", "no processes are visible (hostPID)")
     assert told == f"its GPUs are not known: {'; '.join(reasons)}"
 
 
 def test_a_gpu_that_several_replicas_have_is_told() -> None:
-    seen = Seen(readouts=READOUTS, devices=(DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",))))
-    several = {("t", name): owned(a_pod(name, "dev"), seen) for name in ("shared-0", "shared-1")}
-    (told,) = shared(several)
+    seen = GpuAssignmentSources(
+        readouts=READOUTS, devices=(DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",)))
+    )
+    several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), seen) for name in ("shared-0", "shared-1")}
+    (told,) = find_shared_gpus(several)
     assert told.startswith(f"GPU {GPU}8 is shared by shared-0, shared-1")
 
 
@@ -269,15 +283,15 @@ DCGM_FI_DEV_GPU_TEMP{gpu="2",UUID="GPU-c",modelName="H",Hostname="n",container="
 
 def test_a_sidecar_takes_from_the_nodes_exporter_what_is_its_own_pods() -> None:
     page = DCGM.read(samples(SeriesReader(DCGM.wanted).read(DCGM_PAGE.encode())), 1.0)
-    seen = Seen(readouts=by_uuid(*page.readouts))
+    seen = GpuAssignmentSources(readouts=by_uuid(*page.readouts))
     assert {one.gpu: one.pods for one in page.readouts} == {
         "GPU-a": ("llm/vllm-0",),
         "GPU-b": ("llm/vllm-1",),
         "GPU-c": (),
     }
-    assert of_pod("llm/vllm-1", seen).gpus == ("GPU-b",)
-    assert "not exposed" in of_pod("llm/vllm-2", seen).missing
-    assert of_pod("llm/vllm-2", Seen(readouts={})).missing == ""
+    assert gpus_from_exporter("llm/vllm-1", seen).gpus == ("GPU-b",)
+    assert "not exposed" in gpus_from_exporter("llm/vllm-2", seen).missing
+    assert gpus_from_exporter("llm/vllm-2", GpuAssignmentSources(readouts={})).missing == ""
 
 
 def test_amds_exporter_names_the_pod_of_a_gpu_too() -> None:

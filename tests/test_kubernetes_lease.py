@@ -15,7 +15,7 @@ from kube_standin import Kube, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes import lease
-from agent.kubernetes.api import Api, ApiTrouble, Server
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint
 from agent.kubernetes.lease import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, Elector, Leadership
 
 NAME, SPACE = "sizewatch-fleet", "monitoring"
@@ -43,26 +43,26 @@ class Store:
     def get(self, path: str) -> dict[str, Any]:
         self._there()
         if self.lease is None:
-            raise ApiTrouble("not found", 404)
+            raise KubernetesApiError("not found", 404)
         return copy.deepcopy(self.lease)
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self._there()
         if self.lease is not None:
-            raise ApiTrouble("exists", 409)
+            raise KubernetesApiError("exists", 409)
         return self._written(body)
 
     def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self._there()
         if self.lease is None:
-            raise ApiTrouble("not found", 404)
+            raise KubernetesApiError("not found", 404)
         if body["metadata"].get("resourceVersion") != self.lease["metadata"]["resourceVersion"]:
-            raise ApiTrouble("modified", 409)
+            raise KubernetesApiError("modified", 409)
         return self._written(body)
 
     def _there(self) -> None:
         if self.away:
-            raise ApiTrouble("connection refused")
+            raise KubernetesApiError("connection refused")
 
     def _written(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self.version += 1
@@ -110,7 +110,7 @@ def test_who_cannot_renew_stops_before_another_may_begin() -> None:
     assert one.step(now.t), "what was won stands until its time is over"
     assert "connection refused" in one.trouble
     now.t += 0.1
-    assert not one.leads(now.t)
+    assert not one.is_leader(now.t)
     store.away = False
     assert not two.step(now.t)
     now.t += LEASE_SECONDS - RENEW_SECONDS
@@ -156,7 +156,7 @@ def test_a_lease_given_back_is_free_at_once() -> None:
     one.step(now.t)
     two.step(now.t)
     one.release(now.t)
-    assert not one.leads(now.t)
+    assert not one.is_leader(now.t)
     assert (spec(store)["holderIdentity"], spec(store)["leaseDurationSeconds"]) == ("", 1)
     assert two.step(now.t)
     one.release(now.t)
@@ -227,11 +227,11 @@ class Far:
             slow = self._chance.random() < 0.15
             self._world.sleep(self._chance.uniform(0.001, 3.9 if slow else 0.05))
             if self.cut or self._chance.random() < 0.05:
-                raise ApiTrouble("lost on its way")
+                raise KubernetesApiError("lost on its way")
             found: dict[str, Any] = getattr(self._store, verb)(*words)
             self._world.sleep(self._chance.uniform(0.001, 3.9 if slow else 0.05))
             if self._chance.random() < 0.05:
-                raise ApiTrouble("done, and the answer lost")
+                raise KubernetesApiError("done, and the answer lost")
             return found
 
         return call
@@ -281,8 +281,8 @@ def test_two_processes_with_a_real_api_one_leads_and_the_other_follows_when_it_s
     kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
     (tmp_path / "token").write_text("good")
     with serving(Kube()) as kube:
-        server = Server(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
-        apis = [Api(server), Api(server)]
+        server = KubernetesEndpoint(url=kube.url, token_file=str(tmp_path / "token"), timeout_seconds=CEILING_SECONDS)
+        apis = [KubernetesClient(server), KubernetesClient(server)]
         heard: list[bool] = []
         one = Elector(Leadership(apis[0], NAME, SPACE, "one"), heard.append)
         two = Elector(Leadership(apis[1], NAME, SPACE, "two"))

@@ -17,8 +17,14 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.kubernetes import api as api_module
-from agent.kubernetes.api import Api, ApiTrouble, Server, backoff_seconds, in_cluster
-from agent.kubernetes.watching import Asked, Known, PodWatch
+from agent.kubernetes.api import (
+    KubernetesApiError,
+    KubernetesClient,
+    KubernetesEndpoint,
+    backoff_seconds,
+    endpoint_from_pod,
+)
+from agent.kubernetes.watching import PodSelection, PodWatch, PodWatchState
 
 
 @pytest.fixture
@@ -34,8 +40,10 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> Api:
-    return Api(Server(url=kube.url, token_file=str(token) if token else None, timeout_seconds=seconds))
+def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> KubernetesClient:
+    return KubernetesClient(
+        KubernetesEndpoint(url=kube.url, token_file=str(token) if token else None, timeout_seconds=seconds)
+    )
 
 
 @contextmanager
@@ -50,7 +58,7 @@ def watching(
 ) -> Iterator[PodWatch]:
     watch = PodWatch(
         client(kube, token, seconds),
-        Asked(node="gpu-1", **asked),  # type: ignore[arg-type]
+        PodSelection(node="gpu-1", **asked),  # type: ignore[arg-type]
         keep_seconds=keep,
         watch_seconds=watch_seconds,
         wait=lambda failures: 0.05,
@@ -63,20 +71,20 @@ def watching(
         assert not watch._thread.is_alive(), "the watch did not end"
 
 
-def names(known: Known) -> set[str]:
+def names(known: PodWatchState) -> set[str]:
     return {one.name for one in known.pods.values()}
 
 
 def sees(watch: PodWatch, *wanted: str) -> bool:
-    return bool(wait_for(lambda: names(watch.known()) == set(wanted)))
+    return bool(wait_for(lambda: names(watch.snapshot()) == set(wanted)))
 
 
 def test_a_pod_finds_its_api_and_another_process_is_told_what_to_do(tmp_path: Path) -> None:
-    there = in_cluster({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
+    there = endpoint_from_pod({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
     assert there.url == "https://[fd00::1]:6443"
     assert there.token_file == str(tmp_path / "token")
-    with pytest.raises(ApiTrouble, match=r"discovery\.kubernetes\.api\.url"):
-        in_cluster({}, tmp_path)
+    with pytest.raises(KubernetesApiError, match=r"discovery\.kubernetes\.api\.url"):
+        endpoint_from_pod({}, tmp_path)
 
 
 def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_its_text(
@@ -86,7 +94,7 @@ def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_
     api = client(kube, token)
     assert api.get("/api/v1/nodes/gpu-1")["metadata"]["labels"] == {"a": "b"}
     kube.tokens = {"renewed"}
-    with pytest.raises(ApiTrouble, match="401") as refused:
+    with pytest.raises(KubernetesApiError, match="401") as refused:
         api.get("/api/v1/nodes/gpu-1")
     assert "good" not in str(refused.value)
     token.write_text("renewed")
@@ -97,7 +105,7 @@ def test_a_token_that_is_renewed_is_used_at_once_and_a_bad_one_is_named_without_
     os.utime(token, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node", "a refusal is reason enough to look again"
     token.write_text("two\nlines")
-    with pytest.raises(ApiTrouble, match="header"):
+    with pytest.raises(KubernetesApiError, match="header"):
         api.get("/api/v1/nodes/gpu-1")
     api.close()
 
@@ -111,9 +119,9 @@ def test_the_api_is_known_by_the_clusters_own_ca_and_a_renewed_one_is_taken(tmp_
     with serving(Kube(), tls=context) as kube:
         kube.node("gpu-1")
         host, port = kube.url.removeprefix("https://").split(":")
-        server = in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}, tmp_path)
-        api = Api(server)
-        with pytest.raises(ApiTrouble, match="CA"):
+        server = endpoint_from_pod({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}, tmp_path)
+        api = KubernetesClient(server)
+        with pytest.raises(KubernetesApiError, match="CA"):
             api.get("/api/v1/nodes/gpu-1")
         new.cert_pem.write_to_path(tmp_path / "ca.crt")
         assert api.get("/api/v1/nodes/gpu-1")["kind"] == "Node"
@@ -144,14 +152,14 @@ def test_a_watch_that_always_ends_at_once_is_not_asked_without_a_pause(kube: Kub
 def test_a_missing_token_file_a_refusal_and_an_object_that_is_not_there_are_told_in_words(
     kube: Kube, token: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ApiTrouble, match=r"(?i)no such file"):
+    with pytest.raises(KubernetesApiError, match=r"(?i)no such file"):
         client(kube, tmp_path / "none").get("/api/v1/pods")
     api = client(kube, token)
-    with pytest.raises(ApiTrouble) as missing:
+    with pytest.raises(KubernetesApiError) as missing:
         api.get("/api/v1/nodes/other")
     assert missing.value.missing
     kube.refuse = 403
-    with pytest.raises(ApiTrouble, match="kubernetes-discovery"):
+    with pytest.raises(KubernetesApiError, match="kubernetes-discovery"):
         api.get("/api/v1/pods")
     api.close()
 
@@ -162,10 +170,10 @@ def test_an_answer_that_is_too_large_or_never_ends_is_given_up(
     kube.node("gpu-1", long="x" * 5000)
     api = client(kube, token, seconds=0.3)
     monkeypatch.setattr(api_module, "MOST_BYTES", 1000)
-    with pytest.raises(ApiTrouble, match="more than 1000 bytes"):
+    with pytest.raises(KubernetesApiError, match="more than 1000 bytes"):
         api.get("/api/v1/nodes/gpu-1")
     kube.hang = True
-    with pytest.raises(ApiTrouble, match=r"0\.3 s"):
+    with pytest.raises(KubernetesApiError, match=r"0\.3 s"):
         api.get("/api/v1/nodes/gpu-1")
     api.close()
 
@@ -189,7 +197,7 @@ def test_pods_of_the_node_are_listed_from_the_servers_memory_and_followed(kube: 
         assert sees(watch, "a", "b")
         kube.delete("a")
         assert sees(watch, "b")
-        assert watch.known().trouble == ""
+        assert watch.snapshot().trouble == ""
     assert "resourceVersion=0" in kube.asked[0]
     assert "fieldSelector=spec.nodeName%3Dgpu-1" in kube.asked[0]
     assert sum("watch=1" not in one for one in kube.asked) == 1, "one list is enough"
@@ -218,7 +226,7 @@ def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, toke
         kube.pods["llm", "b"] = pod("b")
         kube.forget()
         assert sees(watch, "b"), "what happened while nobody followed is seen by the list"
-        assert watch.known().trouble == ""
+        assert watch.snapshot().trouble == ""
     assert sum("watch=1" not in one for one in kube.asked) == 2
 
 
@@ -240,30 +248,30 @@ def test_while_the_api_is_away_the_last_pods_stand_and_then_no_longer(kube: Kube
         assert sees(watch, "a")
         kube.refuse = 503
         kube.forget()
-        assert wait_for(lambda: watch.known().trouble)
-        assert names(watch.known()) == {"a"}
-        assert "503" in watch.known().trouble
-        assert wait_for(lambda: not watch.known().pods)
-        assert "given up" in watch.known().trouble
+        assert wait_for(lambda: watch.snapshot().trouble)
+        assert names(watch.snapshot()) == {"a"}
+        assert "503" in watch.snapshot().trouble
+        assert wait_for(lambda: not watch.snapshot().pods)
+        assert "given up" in watch.snapshot().trouble
         kube.refuse = 0
         assert sees(watch, "a"), "and they are back as soon as the API is"
-        assert watch.known() == Known(pods=watch.known().pods, listed=True)
+        assert watch.snapshot() == PodWatchState(pods=watch.snapshot().pods, listed=True)
 
 
 def test_a_quiet_node_is_no_trouble_once_the_api_is_back(kube: Kube, token: Path) -> None:
     kube.bookmarks = False
     kube.refuse = 500
     with watching(kube, token) as watch:
-        assert wait_for(lambda: watch.known().trouble)
+        assert wait_for(lambda: watch.snapshot().trouble)
         kube.refuse = 0
-        assert wait_for(lambda: watch.known().listed and not watch.known().trouble)
+        assert wait_for(lambda: watch.snapshot().listed and not watch.snapshot().trouble)
 
 
 def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) -> None:
     kube.hang = True
     kube.put(pod("a"))
     with watching(kube, token, seconds=0.2) as watch:
-        assert wait_for(lambda: "within 0.2 s" in watch.known().trouble)
+        assert wait_for(lambda: "within 0.2 s" in watch.snapshot().trouble)
         with kube.lock:
             kube.hang = False
             kube.lock.notify_all()
@@ -280,10 +288,10 @@ def test_a_server_that_hangs_is_left_and_asked_again(kube: Kube, token: Path) ->
 )
 def test_an_object_of_a_strange_shape_costs_only_itself(kube: Kube, token: Path, strange: dict[str, object]) -> None:
     with watching(kube, token) as watch:
-        assert wait_for(lambda: watch.known().listed)
+        assert wait_for(lambda: watch.snapshot().listed)
         kube.tell({"spec": {"nodeName": "gpu-1"}, **strange})
         kube.put(pod("a"))
-        assert wait_for(lambda: "a" in names(watch.known()))
+        assert wait_for(lambda: "a" in names(watch.snapshot()))
 
 
 def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: Kube, token: Path) -> None:
@@ -294,7 +302,7 @@ def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: K
         kube.put(pod("new", made=1000.0, became_ready=1300.0))
 
         def times(name: str) -> object:
-            return next(one.times for one in watch.known().pods.values() if one.name == name)
+            return next(one.times for one in watch.snapshot().pods.values() if one.name == name)
 
         assert wait_for(lambda: times("new").ready_at == 1300.0)  # type: ignore[attr-defined]
         assert times("new").asked_at == 1000.0  # type: ignore[attr-defined]
@@ -304,7 +312,7 @@ def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: K
         kube.put(pod("new", made=1000.0, ready=False, became_ready=2000.0))
         kube.put(pod("new", made=1000.0, became_ready=2100.0))
         kube.put(pod("last"))
-        assert wait_for(lambda: "last" in names(watch.known()))
+        assert wait_for(lambda: "last" in names(watch.snapshot()))
         assert times("new").ready_at == 1300.0, "a probe that failed later is no start"  # type: ignore[attr-defined]
         kube.put(pod("new", made=1000.0, restarts=1, ready=False, started=3000.0))
         kube.put(pod("new", made=1000.0, restarts=1, started=3000.0, became_ready=3200.0))
@@ -319,8 +327,8 @@ def test_a_pod_that_was_ready_before_it_was_met_is_not_timed_from_its_making(kub
         assert sees(watch, "busy")
         kube.put(pod("busy", made=1000.0, became_ready=90_060.0))
         kube.put(pod("last"))
-        assert wait_for(lambda: "last" in names(watch.known()))
-        (busy,) = [one for one in watch.known().pods.values() if one.name == "busy"]
+        assert wait_for(lambda: "last" in names(watch.snapshot()))
+        (busy,) = [one for one in watch.snapshot().pods.values() if one.name == "busy"]
         assert busy.ready
         assert (busy.times.asked_at, busy.times.ready_at) == (None, None)
 
@@ -355,7 +363,7 @@ def test_closing_ends_a_watch_that_waits(kube: Kube, token: Path) -> None:
     ended = threading.Event()
 
     def read() -> None:
-        with suppress(ApiTrouble):
+        with suppress(KubernetesApiError):
             list(events)
         ended.set()
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from rules.engines.table import Across, Engine, Match, Row
-from rules.families import Kind
-from rules.normalise import compile_layout, snapshot, wanted
+from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
+from rules.families import FamilyKind
+from rules.normalise import compile_layout, is_mapped_name, snapshot
 from rules.snapshots import Snapshot
-from rules.windows import between
+from rules.windows import diff_snapshots
 
 Page = list[tuple[str, dict[str, str], float]]
 
 
-def engine(*rows: Row, **more: Any) -> Engine:
-    return Engine(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
+def engine(*rows: SourceRow, **more: Any) -> EngineTable:
+    return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy_running",), rows=rows, **more)
 
 
-def counter(family: str, source: str, **more: Any) -> Row:
-    return Row(family=family, source=source, kind=Kind.COUNTER, since="1", **more)
+def counter(family: str, source: str, **more: Any) -> SourceRow:
+    return SourceRow(family=family, source=source, kind=FamilyKind.COUNTER, since="1", **more)
 
 
-def read(of: Engine, page: Page) -> Snapshot:
+def read(of: EngineTable, page: Page) -> Snapshot:
     layout = compile_layout([(name, labels) for name, labels, _ in page], of)
     return snapshot(layout, [value for _, _, value in page], t=1000.0)
 
@@ -66,8 +66,14 @@ def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
     page += [("toy_running", {"dp_rank": dp, "tp_rank": tp}, 4) for dp in "01" for tp in "01"]
     rows = (
         counter("prompt_tokens", "toy_tokens_total"),
-        Row(family="requests_running", source="toy_running", kind=Kind.GAUGE, since="1"),
-        Row(family="kv_utilization", source="toy_running", kind=Kind.GAUGE, across=Across.MEAN, since="1"),
+        SourceRow(family="requests_running", source="toy_running", kind=FamilyKind.GAUGE, since="1"),
+        SourceRow(
+            family="kv_utilization",
+            source="toy_running",
+            kind=FamilyKind.GAUGE,
+            across=LabelAggregation.MEAN,
+            since="1",
+        ),
     )
     found = read(engine(*rows, repeats=("tp_rank",)), page)
     assert found.counters == {"prompt_tokens": 150}
@@ -82,7 +88,7 @@ def test_of_a_histogram_that_ranks_repeat_one_counts() -> None:
         for le, value in (("1", 3), ("+Inf", 4))
     ]
     page += [("toy_ttft_sum", {"tp_rank": rank}, 8) for rank in "01"]
-    row = Row(family="ttft_seconds", source="toy_ttft", kind=Kind.HISTOGRAM, since="1")
+    row = SourceRow(family="ttft_seconds", source="toy_ttft", kind=FamilyKind.HISTOGRAM, since="1")
     once = read(engine(row, repeats=("tp_rank",)), page).histograms["ttft_seconds"]
     assert (once.counts, once.total) == ((3, 4), 8)
     assert read(engine(row), page).histograms["ttft_seconds"].counts == (6, 8)
@@ -95,10 +101,10 @@ def test_of_a_histogram_only_the_series_that_are_asked_for_count() -> None:
         for le, value in zip(("1", "+Inf"), values, strict=True)
     ]
     page += [("toy_ttft_sum", {"streaming": s}, value) for s, value in (("true", 8), ("false", 90))]
-    row = Row(
+    row = SourceRow(
         family="ttft_seconds",
         source="toy_ttft",
-        kind=Kind.HISTOGRAM,
+        kind=FamilyKind.HISTOGRAM,
         matches=(Match(label="streaming", values=("true",), optional=True),),
         since="1",
     )
@@ -111,7 +117,7 @@ def test_further_samples_are_added_where_they_are() -> None:
     hits: Page = [("toy_hits_total", {}, 30)]
     assert read(engine(row), [*hits, ("toy_misses_total", {}, 70)]).counters == {"prefix_queried_tokens": 100}
     assert read(engine(row), hits).counters == {"prefix_queried_tokens": 30}
-    assert wanted("toy_misses_total", (engine(row),))
+    assert is_mapped_name("toy_misses_total", (engine(row),))
 
 
 def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_something_else() -> None:
@@ -122,18 +128,18 @@ def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_somet
 
 
 def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -> None:
-    row = Row(family="ttft_seconds", source="toy_ttft", kind=Kind.HISTOGRAM, zero_with="toy_up", since="1")
+    row = SourceRow(family="ttft_seconds", source="toy_ttft", kind=FamilyKind.HISTOGRAM, zero_with="toy_up", since="1")
     before = read(engine(row), [("toy_up", {}, 1)])
     buckets: Page = [("toy_ttft_bucket", {"le": le}, value) for le, value in (("1", 3.0), ("+Inf", 4.0))]
     after = read(engine(row), [("toy_up", {}, 1), *buckets])
-    window = between(before, replace(after, t=1015.0))
+    window = diff_snapshots(before, replace(after, t=1015.0))
     assert window.histograms["ttft_seconds"][0].counts == (3.0, 1.0)
-    assert wanted("toy_up", (engine(row),))
+    assert is_mapped_name("toy_up", (engine(row),))
     assert "ttft_seconds" not in read(engine(row), [("toy_other", {}, 1)]).histograms
 
 
 def test_a_gauge_that_says_that_there_is_none_is_absent_and_no_fault() -> None:
-    row = Row(family="prefix_hit_gauge", source="toy_hit_rate", kind=Kind.GAUGE, none=-1.0, since="1")
+    row = SourceRow(family="prefix_hit_gauge", source="toy_hit_rate", kind=FamilyKind.GAUGE, none=-1.0, since="1")
     off = read(engine(row), [("toy_hit_rate", {}, -1.0)])
     assert (off.gauges, off.problems) == ({}, ())
     assert read(engine(row), [("toy_hit_rate", {}, 0.4)]).gauges == {"prefix_hit_gauge": 0.4}

@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from forecast.lead import DAY_MINUTES, FIRST_FIT_MINUTES, LeadRun, run
+from forecast.lead import DAY_MINUTES, FIRST_FIT_MINUTES, LeadRun, run_lead_forecast
 from forecast.lead_fits import fit
-from forecast.lead_live import LiveLead
+from forecast.lead_live import OnlineLeadForecaster
 from forecast.lead_profile import profile_outlook
-from forecast.lead_signals import REACH_MINUTES, Outlook, filled, signals
+from forecast.lead_signals import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps
 from forecast.series import Array
 
 LEAD = 3
@@ -24,21 +24,21 @@ def traffic(days: int, seed: int = 1, mean: float = 60.0) -> Array:
     return counts
 
 
-def outlook(minutes: Array) -> Outlook:
+def outlook(minutes: Array) -> SeasonalPrior:
     return profile_outlook(minutes[: len(minutes) // 5 * 5].reshape(-1, 5).mean(axis=1), 5, LEAD, len(minutes) + 1)
 
 
 @pytest.fixture(scope="module")
 def eight_days() -> tuple[Array, LeadRun]:
     minutes = traffic(8)
-    return minutes, run(minutes, outlook(minutes), LEAD)
+    return minutes, run_lead_forecast(minutes, outlook(minutes), LEAD)
 
 
 def test_changing_the_future_changes_nothing_that_was_said_before(eight_days: tuple[Array, LeadRun]) -> None:
     minutes, said = eight_days
     cut = 5 * DAY_MINUTES + 777
     other = np.concatenate([minutes[:cut], 1000.0 + traffic(8, seed=9)[cut:]])
-    changed = run(other, outlook(other), LEAD)
+    changed = run_lead_forecast(other, outlook(other), LEAD)
     for level in (0.5, 0.99):
         assert np.array_equal(said.quantile(level)[: cut + 1], changed.quantile(level)[: cut + 1], equal_nan=True)
     assert not np.array_equal(said.quantile(0.99)[cut + 1 :], changed.quantile(0.99)[cut + 1 :], equal_nan=True)
@@ -47,7 +47,7 @@ def test_changing_the_future_changes_nothing_that_was_said_before(eight_days: tu
 def test_what_is_said_now_is_what_a_shorter_history_says(eight_days: tuple[Array, LeadRun]) -> None:
     minutes, said = eight_days
     end = 6 * DAY_MINUTES + 100
-    shorter = run(minutes[:end], outlook(minutes[:end]), LEAD)
+    shorter = run_lead_forecast(minutes[:end], outlook(minutes[:end]), LEAD)
     assert shorter.quantile(0.99)[-1] == pytest.approx(said.quantile(0.99)[end], rel=1e-9)
 
 
@@ -76,9 +76,11 @@ def test_two_days_are_needed_before_anything_is_said(eight_days: tuple[Array, Le
 def test_live_says_what_the_simulation_says() -> None:
     minutes = traffic(5)
     ahead = outlook(minutes)
-    batch = run(minutes, ahead, LEAD)
+    batch = run_lead_forecast(minutes, ahead, LEAD)
     start = 4 * DAY_MINUTES
-    live = LiveLead(minutes[:start], Outlook(now=ahead.now[: start + 1], then=ahead.then[: start + 1]), LEAD)
+    live = OnlineLeadForecaster(
+        minutes[:start], SeasonalPrior(now=ahead.now[: start + 1], then=ahead.then[: start + 1]), LEAD
+    )
     for minute in range(start, start + 300):
         for level in (0.95, 0.99) if minute % 50 == 0 else ():
             assert live.quantile(level) == pytest.approx(batch.quantile(level)[minute], rel=1e-6)
@@ -87,7 +89,7 @@ def test_live_says_what_the_simulation_says() -> None:
 
 def test_a_live_minute_takes_less_than_five_milliseconds() -> None:
     minutes = traffic(4)
-    live = LiveLead(minutes, Outlook.silent(len(minutes) + 1), LEAD)
+    live = OnlineLeadForecaster(minutes, SeasonalPrior.silent(len(minutes) + 1), LEAD)
     begun = time.process_time()
     for minute in minutes[:200].tolist():
         live.step(minute, float("nan"), float("nan"))
@@ -98,7 +100,7 @@ def test_a_live_minute_takes_less_than_five_milliseconds() -> None:
 def test_too_little_history_says_nothing_and_learns_when_there_is_enough() -> None:
     minutes = traffic(3)
     first = FIRST_FIT_MINUTES - 10
-    live = LiveLead(minutes[:first], Outlook.silent(first + 1), LEAD)
+    live = OnlineLeadForecaster(minutes[:first], SeasonalPrior.silent(first + 1), LEAD)
     assert live.quantile(0.95) is None
     for minute in minutes[first : first + 800].tolist():
         live.step(minute, float("nan"), float("nan"))
@@ -113,24 +115,24 @@ def test_minutes_that_were_not_seen_are_neither_zero_nor_an_error() -> None:
     minutes = traffic(6)
     holes = minutes.copy()
     holes[4 * DAY_MINUTES : 4 * DAY_MINUTES + 200] = np.nan
-    said = run(holes, Outlook.silent(len(holes) + 1), LEAD)
+    said = run_lead_forecast(holes, SeasonalPrior.silent(len(holes) + 1), LEAD)
     assert np.isnan(said.errors[4 * DAY_MINUTES : 4 * DAY_MINUTES + 190]).all()
     within = said.quantile(0.99)[4 * DAY_MINUTES + 100]
     assert within > 0.3 * minutes[4 * DAY_MINUTES - 10 : 4 * DAY_MINUTES].mean()
-    assert filled(np.array([np.nan, 2.0, np.nan, 3.0, np.nan])).tolist() == [2.0, 2.0, 2.0, 3.0, 3.0]
+    assert fill_gaps(np.array([np.nan, 2.0, np.nan, 3.0, np.nan])).tolist() == [2.0, 2.0, 2.0, 3.0, 3.0]
 
 
 def test_the_unit_of_demand_does_not_matter(eight_days: tuple[Array, LeadRun]) -> None:
     minutes, said = eight_days
     seconds = minutes[: 5 * DAY_MINUTES] / 60.0
-    other = run(seconds, outlook(seconds), LEAD)
+    other = run_lead_forecast(seconds, outlook(seconds), LEAD)
     assert other.quantile(0.99)[-2] * 60.0 == pytest.approx(said.quantile(0.99)[5 * DAY_MINUTES - 1], rel=1e-3)
 
 
 def test_a_row_of_signals_knows_only_the_minutes_it_says_it_reaches() -> None:
     minutes = traffic(1)
-    whole = signals(minutes, Outlook.silent(len(minutes) + 1))
-    part = signals(minutes[-REACH_MINUTES:], Outlook.silent(REACH_MINUTES + 1))
+    whole = compute_features(minutes, SeasonalPrior.silent(len(minutes) + 1))
+    part = compute_features(minutes[-REACH_MINUTES:], SeasonalPrior.silent(REACH_MINUTES + 1))
     assert part.drifts[-1] == pytest.approx(whole.drifts[-1], abs=1e-9)
     assert part.spreads[-1] == pytest.approx(whole.spreads[-1], abs=1e-9)
 
@@ -140,23 +142,25 @@ def test_growth_that_an_outlook_knows_is_used() -> None:
     minutes = np.where(minute % 60 < 30, 10.0, 100.0) + np.random.default_rng(3).normal(0, 0.5, len(minute))
     truth = np.where((np.arange(len(minute) + LEAD + 1) % 60) < 30, 10.0, 100.0)
     rows = np.arange(len(minute) + 1)
-    knowing = Outlook(now=truth[np.maximum(rows - 1, 0)], then=truth[np.minimum(rows + LEAD, len(truth) - 1)])
+    knowing = SeasonalPrior(now=truth[np.maximum(rows - 1, 0)], then=truth[np.minimum(rows + LEAD, len(truth) - 1)])
     start, stop = 4 * DAY_MINUTES, len(minutes) - LEAD
 
-    def error(ahead: Outlook) -> float:
-        return float(np.abs(minutes[start + LEAD :] - run(minutes, ahead, LEAD).centre[start:stop]).mean())
+    def error(ahead: SeasonalPrior) -> float:
+        return float(
+            np.abs(minutes[start + LEAD :] - run_lead_forecast(minutes, ahead, LEAD).centre[start:stop]).mean()
+        )
 
-    assert error(knowing) < 0.25 * error(Outlook.silent(len(minutes) + 1))
+    assert error(knowing) < 0.25 * error(SeasonalPrior.silent(len(minutes) + 1))
 
 
 def test_an_outlook_s_growth_is_applied_to_the_level_within_bounds() -> None:
     minutes = np.full(40, 10.0)
     for then, growth in ((20.0, (20.0 + 0.5) / (10.0 + 0.5)), (1000.0, 2.5), (0.1, 0.4)):
-        ahead = Outlook(now=np.full(41, 10.0), then=np.full(41, then))
-        drifts = signals(minutes, ahead).drifts[-1]
+        ahead = SeasonalPrior(now=np.full(41, 10.0), then=np.full(41, then))
+        drifts = compute_features(minutes, ahead).drifts[-1]
         assert drifts[-2:] == pytest.approx([10.0 * (growth - 1)] * 2)
         assert drifts[-3] == pytest.approx(then - 10.0)
-    silent = signals(minutes, Outlook.silent(41)).drifts[-1]
+    silent = compute_features(minutes, SeasonalPrior.silent(41)).drifts[-1]
     assert silent[-3:] == pytest.approx([0.0, 0.0, 0.0])
 
 
@@ -164,7 +168,7 @@ def test_the_spread_is_wide_where_errors_are() -> None:
     random = np.random.default_rng(5)
     loud = np.arange(8000) // 500 % 2 == 1
     minutes = 50.0 + random.normal(0, 1, 8000) * np.where(loud, 8.0, 1.0)
-    rows = signals(minutes, Outlook.silent(8001)).rows(0, 8000 - LEAD)
+    rows = compute_features(minutes, SeasonalPrior.silent(8001)).rows(0, 8000 - LEAD)
     targets = minutes[LEAD:]
     learnt = fit(rows, targets)
     within = targets <= learnt.centre(rows) + learnt.spread(rows)
@@ -177,7 +181,7 @@ def test_the_spread_is_wide_where_errors_are() -> None:
 def test_traffic_that_begins_after_long_silence_does_not_explode() -> None:
     minutes = np.concatenate([np.zeros(3 * DAY_MINUTES), traffic(3)])
     minutes[DAY_MINUTES] = 1.0
-    quantile = run(minutes, Outlook.silent(len(minutes) + 1), LEAD).quantile(0.998)
+    quantile = run_lead_forecast(minutes, SeasonalPrior.silent(len(minutes) + 1), LEAD).quantile(0.998)
     highest = np.maximum.accumulate(np.concatenate([[0.0], minutes]))
     assert np.nanmax(quantile / np.maximum(highest, 1e-9)) <= 1.5
 
@@ -187,19 +191,23 @@ def test_minutes_that_move_only_when_a_bin_begins_are_learnt_from(bin_minutes: i
     place = np.arange(7 * DAY_MINUTES // bin_minutes)
     bins = 100 + 60 * np.sin(2 * np.pi * place * bin_minutes / DAY_MINUTES)
     minutes = np.repeat(bins, bin_minutes)
-    said = run(minutes, Outlook.silent(len(minutes) + 1), LEAD).quantile(0.99)[5 * DAY_MINUTES : -LEAD - 1]
+    said = run_lead_forecast(minutes, SeasonalPrior.silent(len(minutes) + 1), LEAD).quantile(0.99)[
+        5 * DAY_MINUTES : -LEAD - 1
+    ]
     assert said.mean() < 1.1 * minutes.mean()
 
 
 def test_nothing_to_learn_from_is_refused() -> None:
     with pytest.raises(ValueError, match="no minute"):
-        run(np.full(10, np.nan), Outlook.silent(11), LEAD)
+        run_lead_forecast(np.full(10, np.nan), SeasonalPrior.silent(11), LEAD)
     with pytest.raises(ValueError, match="lead"):
-        run(np.ones(10), Outlook.silent(11), 0)
-    rows = signals(np.zeros(100), Outlook.silent(101))
+        run_lead_forecast(np.ones(10), SeasonalPrior.silent(11), 0)
+    rows = compute_features(np.zeros(100), SeasonalPrior.silent(101))
     with pytest.raises(ValueError, match="nothing to learn"):
         fit(rows, np.zeros(101))
 
 
 def test_traffic_that_is_zero_all_the_time_says_nothing() -> None:
-    assert np.isnan(run(np.zeros(4 * DAY_MINUTES), Outlook.silent(4 * DAY_MINUTES + 1), LEAD).quantile(0.99)).all()
+    assert np.isnan(
+        run_lead_forecast(np.zeros(4 * DAY_MINUTES), SeasonalPrior.silent(4 * DAY_MINUTES + 1), LEAD).quantile(0.99)
+    ).all()

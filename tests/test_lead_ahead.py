@@ -6,7 +6,7 @@ from forecast_traffic import parts_of, past_of, wave
 
 from forecast import trees
 from forecast.lead_ahead import LeadAhead
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.profile import Profiles
 from forecast.series import Array
 from forecast.smoothing import Smoothed
@@ -16,7 +16,7 @@ class Live:
     """What the forecaster does around one lead."""
 
     def __init__(self, values: Array, lead: int = 2) -> None:
-        self.past: Past = past_of(values)
+        self.past: ObservedBins = past_of(values)
         self.profiles: Profiles
         self.smoothed: Smoothed
         self.profiles, self.smoothed = parts_of(self.past, lead)

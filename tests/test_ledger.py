@@ -8,26 +8,26 @@ from dataclasses import replace
 import pytest
 from making import START, gauge, histogram, window
 
-from agent.collect.scrapers import Scraped
-from agent.cycle import Closed
+from agent.collect.scrapers import ScrapeResult
+from agent.cycle import ClosedMinute
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.ledger import OPEN_MINUTES, TREND_MINUTES, Ledger
+from agent.ledger import OPEN_MINUTES, TREND_MINUTES, RuntimeState
 from agent.running_sums import RunningSums
 from rules import slices, windows
 from rules.signals import Gap, Reading
 from rules.windows import Window
 
 KEY = ("t", "r")
-VIEWS = {"t": slices.view("t", None)}
+VIEWS = {"t": slices.build_tier_context("t", None)}
 
 
-def minute(number: int, finished: float, replica: str = "r", offset: float = 0.0) -> Closed:
+def minute(number: int, finished: float, replica: str = "r", offset: float = 0.0) -> ClosedMinute:
     """A minute that is over; `offset` moves its scrapes within the minute."""
     whole = window(START + 60.0 * number + offset, counters={"requests_finished": finished})
-    return Closed(tier="t", replica=replica, slice=slices.place(whole, None, replica))
+    return ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(whole, None, replica))
 
 
-def completed(ledger: Ledger) -> list[float]:
+def completed(ledger: RuntimeState) -> list[float]:
     found = []
     for point in ledger.trend("t"):
         reading = point.readings["completed_rps"]
@@ -61,7 +61,7 @@ def test_what_is_exported_does_not_change_afterwards() -> None:
 def test_a_gap_and_a_restart_add_nothing_to_what_was_counted() -> None:
     sums = RunningSums()
     sums.add(window(counters={"requests_finished": 2.0}))
-    sums.add(windows.gap(START + 60, START + 75, Gap.RESTARTED))
+    sums.add(windows.gap_window(START + 60, START + 75, Gap.RESTARTED))
     assert sums.window().counters == {"requests_finished": 2.0}
 
 
@@ -86,36 +86,36 @@ def test_a_sum_that_cannot_be_trusted_adds_to_the_buckets_and_not_to_the_sum() -
 
 
 def test_counters_of_gpus_are_kept_by_gpu_and_not_added_to_the_replicas() -> None:
-    ledger = Ledger()
+    ledger = RuntimeState()
     of_gpus = {
         name: window(counters={"gpu_energy_joules": joules}) for name, joules in (("GPU-a", 5.0), ("GPU-b", 7.0))
     }
     both = window(counters={"requests_finished": 1.0, "gpu_energy_joules": 12.0}, gauges={"x": gauge(1.0)})
     for _ in range(2):
-        ledger.booked(KEY, both, of_gpus)
+        ledger.add_window(KEY, both, of_gpus)
     entry = ledger.replicas[KEY]
     assert entry.sums.window().counters == {"requests_finished": 2.0}
     assert entry.gpu_totals == {"GPU-a": {"gpu_energy_joules": 10.0}, "GPU-b": {"gpu_energy_joules": 14.0}}
 
 
-def outcome(t: float, kind: ScrapeFailure | None) -> Scraped:
+def outcome(t: float, kind: ScrapeFailure | None) -> ScrapeResult:
     error = ScrapeError(kind, "why") if kind is not None else None
-    return Scraped(t=t, seconds=0.1, snapshot=None, error=error)
+    return ScrapeResult(t=t, seconds=0.1, snapshot=None, error=error)
 
 
 def test_failures_are_counted_by_kind_and_a_target_that_is_left_alone_keeps_its_trouble() -> None:
-    ledger = Ledger()
+    ledger = RuntimeState()
     for kind in (ScrapeFailure.CONNECT, ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT, None, None):
-        ledger.scraped(KEY, outcome(START, kind))
+        ledger.record_scrape(KEY, outcome(START, kind))
     assert dict(ledger.failures) == {("t", "r", "connect"): 2, ("t", "r", "timeout"): 1}
     assert ledger.trouble(KEY) == "timeout: why"
     assert ledger.trouble(("t", "never seen")) == ""
 
 
 def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hour() -> None:
-    ledger = Ledger()
+    ledger = RuntimeState()
     for n in range(TREND_MINUTES + 5):
-        ledger.closed((minute(n, float(n)),), VIEWS)
+        ledger.record_minutes((minute(n, float(n)),), VIEWS)
     points = ledger.trend("t")
     assert len(points) == TREND_MINUTES
     assert [p.t for p in points] == [START + 60.0 * (n + 1) for n in range(5, TREND_MINUTES + 5)]
@@ -124,28 +124,28 @@ def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hou
 
 
 def test_replicas_that_close_a_minute_in_different_turns_make_one_point_of_all_of_them() -> None:
-    ledger = Ledger()
-    ledger.closed((minute(0, 60.0, "a"),), VIEWS)
-    ledger.closed((minute(0, 30.0, "b", offset=2.0), minute(1, 60.0, "a")), VIEWS)
-    ledger.closed((minute(1, 30.0, "b", offset=2.0),), VIEWS)
+    ledger = RuntimeState()
+    ledger.record_minutes((minute(0, 60.0, "a"),), VIEWS)
+    ledger.record_minutes((minute(0, 30.0, "b", offset=2.0), minute(1, 60.0, "a")), VIEWS)
+    ledger.record_minutes((minute(1, 30.0, "b", offset=2.0),), VIEWS)
     assert len(ledger.trend("t")) == 2
     assert completed(ledger) == pytest.approx([90.0 * 120 / 124] * 2, rel=0.05)
 
 
 def test_a_minute_that_comes_very_late_keeps_its_place_in_time() -> None:
-    ledger = Ledger()
+    ledger = RuntimeState()
     for n in (0, 1, 2, 4, 3):
-        ledger.closed((minute(n, 60.0),), VIEWS)
+        ledger.record_minutes((minute(n, 60.0),), VIEWS)
     assert [p.t for p in ledger.trend("t")] == [START + 60.0 * (n + 1) for n in range(5)]
     assert len(ledger._minutes["t"]) == OPEN_MINUTES
 
 
 def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> None:
-    before, after = Ledger(), Ledger()
+    before, after = RuntimeState(), RuntimeState()
     for key in (KEY, ("t", "gone")):
-        before.booked(key, window(counters={"requests_finished": 1.0}), {})
-        before.scraped(key, outcome(START, ScrapeFailure.CONNECT))
-    before.closed((minute(0, 1.0),), VIEWS)
+        before.add_window(key, window(counters={"requests_finished": 1.0}), {})
+        before.record_scrape(key, outcome(START, ScrapeFailure.CONNECT))
+    before.record_minutes((minute(0, 1.0),), VIEWS)
     after.take_over(before, {KEY})
     assert set(after.replicas) == {KEY}
     # A counter must not fall, but its series ends with its replica, as all others of it do.
@@ -154,12 +154,12 @@ def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> 
 
 
 def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:
-    ledger = Ledger()
-    silent = Closed(tier="t", replica="r", slice=slices.place(_silence(), None, "r"))
-    ledger.closed((silent,), VIEWS)
+    ledger = RuntimeState()
+    silent = ClosedMinute(tier="t", replica="r", slice=slices.bin_window(_silence(), None, "r"))
+    ledger.record_minutes((silent,), VIEWS)
     (point,) = ledger.trend("t")
     assert not any(isinstance(value, Reading) for value in point.readings.values())
 
 
 def _silence() -> Window:
-    return windows.gap(START, START + 60, Gap.SCRAPE_FAILED)
+    return windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)

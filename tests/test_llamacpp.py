@@ -166,7 +166,7 @@ def test_an_average_that_was_typed_as_a_counter_is_no_counter() -> None:
 def test_a_restart_is_seen_though_no_page_tells_its_start() -> None:
     before, after = of(page_text(LOADED)), of(page_text(FRESH), START + 15)
     assert (before.started_at, after.started_at) == (None, None)
-    assert windows.between(before, after).why_missing("generation_tokens") is Gap.RESTARTED
+    assert windows.diff_snapshots(before, after).explain_missing("generation_tokens") is Gap.RESTARTED
 
 
 # --- table and pages hold each other
@@ -220,7 +220,7 @@ def shown() -> tuple[Window, ...]:
 
 @functools.cache
 def whole() -> Window:
-    return windows.add(shown())
+    return windows.sum_windows(shown())
 
 
 @functools.cache

@@ -20,19 +20,21 @@ def test_ten_replicas_at_thirty_percent_of_a_target_of_sixty_are_five_too_many()
 
 
 def test_spare_replicas_that_are_kept_warm_on_purpose_are_insurance_and_no_waste() -> None:
-    found = money.idle(10, 0.3, 0.6, minimum_warm=2)
+    found = money.compute_idle_capacity(10, 0.3, 0.6, minimum_warm=2)
     assert (found.spare, found.insured, found.wasted) == pytest.approx((5, 2, 3))
-    small = money.idle(2, 0.3, 0.6, minimum_warm=2)
+    small = money.compute_idle_capacity(2, 0.3, 0.6, minimum_warm=2)
     assert (small.insured, small.wasted) == pytest.approx((1, 0))
 
 
 def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
     price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
-    assert money.a_day(1, price) == "240 EUR a day"
-    assert money.a_day(5.1234, price) == "1,230 EUR a day"
-    assert money.a_day(0.01, price) == "2.4 EUR a day"
-    assert money.a_day(5 / 12 * (1 - 1e-12), price) == "100 EUR a day", "what rounds to a hundred is written as one"
-    assert money.a_day(0, price) == "0 EUR a day"
+    assert money.cost_per_day(1, price) == "240 EUR a day"
+    assert money.cost_per_day(5.1234, price) == "1,230 EUR a day"
+    assert money.cost_per_day(0.01, price) == "2.4 EUR a day"
+    assert money.cost_per_day(5 / 12 * (1 - 1e-12), price) == "100 EUR a day", (
+        "what rounds to a hundred is written as one"
+    )
+    assert money.cost_per_day(0, price) == "0 EUR a day"
 
 
 def test_money_is_written_in_one_way_wherever_it_is_told() -> None:
@@ -60,7 +62,7 @@ def test_a_diff_of_plans_and_a_report_tell_the_same_bill() -> None:
 
 
 def test_without_a_price_it_is_told_in_gpu_hours() -> None:
-    assert money.a_day(1.5, Price(gpus_per_replica=4)) == "144 GPU-hours a day"
+    assert money.cost_per_day(1.5, Price(gpus_per_replica=4)) == "144 GPU-hours a day"
 
 
 def test_the_price_is_the_plans() -> None:

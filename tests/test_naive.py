@@ -9,22 +9,22 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.naive import LastWeek, Method, Now, ProfileTimesLevel, Yesterday
-from forecast.past import Past
+from forecast.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.past import ObservedBins
 from forecast.series import Series
 
 
-def fitted(method: Method, past: Past) -> Method:
+def fitted(method: Method, past: ObservedBins) -> Method:
     method.fit(past)
     return method
 
 
-def counting(bins: int) -> Past:
-    return Past(Series(start=MONDAY, bin_seconds=HOUR, values=np.arange(bins, dtype=np.float64)))
+def counting(bins: int) -> ObservedBins:
+    return ObservedBins(Series(start=MONDAY, bin_seconds=HOUR, values=np.arange(bins, dtype=np.float64)))
 
 
 def test_the_same_as_now_is_the_last_bin_for_ever() -> None:
-    assert_array_equal(Now().path(counting(50), 3), [49.0, 49.0, 49.0])
+    assert_array_equal(LastValue().path(counting(50), 3), [49.0, 49.0, 49.0])
 
 
 def test_the_same_as_yesterday_goes_through_the_last_day_and_then_again() -> None:
@@ -38,12 +38,12 @@ def test_the_same_as_last_week_goes_through_the_last_week() -> None:
 def test_a_missing_bin_is_taken_as_a_day_before() -> None:
     past = counting(50)
     past.append(np.nan)
-    assert_array_equal(Now().path(past, 1), [26.0])
+    assert_array_equal(LastValue().path(past, 1), [26.0])
 
 
 def test_the_profile_is_what_usually_comes_where_the_level_is_the_usual_one() -> None:
     series = week(21, noise=0.0)
-    past = Past(series)
+    past = ObservedBins(series)
     # After a Sunday night comes a Monday: the last hours were low as they usually are, and say nothing of it.
     off = fitted(ProfileTimesLevel(), past).path(past, 24) - week(22, noise=0.0).values[-24:]
     assert np.abs(off).mean() < 30.0
@@ -52,29 +52,29 @@ def test_the_profile_is_what_usually_comes_where_the_level_is_the_usual_one() ->
 def test_a_level_beyond_the_profile_is_carried_ahead_and_halves_in_three_hours() -> None:
     usual = week(22, noise=0.0).values
     series = replace(week(21, noise=0.0), values=usual[: 21 * 24])
-    past = Past(series)
+    past = ObservedBins(series)
     method = fitted(ProfileTimesLevel(), past)
     plain = method.path(past, 4)
     past.append(2.0 * float(plain[0]))
-    past_plain = Past(series)
+    past_plain = ObservedBins(series)
     past_plain.append(float(plain[0]))
     factor = method.path(past, 6) / method.path(past_plain, 6)
     assert_allclose(factor[[2, 5]], [2**0.5, 2**0.25], rtol=1e-9)
 
 
 def test_a_level_that_is_out_of_all_proportion_is_held_back() -> None:
-    past = Past(week(21, noise=0.0))
+    past = ObservedBins(week(21, noise=0.0))
     method = fitted(ProfileTimesLevel(), past)
     past.append(1e9)
     assert method.path(past, 1)[0] < 10 * 1.02 * past.values[:-1].max()
 
 
 def test_traffic_that_never_was_is_forecast_as_none() -> None:
-    past = Past(Series(start=MONDAY, bin_seconds=HOUR, values=np.zeros(48)))
+    past = ObservedBins(Series(start=MONDAY, bin_seconds=HOUR, values=np.zeros(48)))
     assert_array_equal(fitted(ProfileTimesLevel(), past).path(past, 3), np.zeros(3))
 
 
-@pytest.mark.parametrize("method", [Now, Yesterday, LastWeek, ProfileTimesLevel])
+@pytest.mark.parametrize("method", [LastValue, Yesterday, LastWeek, ProfileTimesLevel])
 def test_nothing_is_warned_of(method: type[Method]) -> None:
-    past = Past(week(21))
+    past = ObservedBins(week(21))
     assert not fitted(method(), past).troubles

@@ -6,9 +6,9 @@ import pytest
 
 from exporters import names
 from exporters.own_samples import SAMPLES
-from rules.families import FAMILIES, Kind
+from rules.families import FAMILIES, FamilyKind
 from rules.gpu_readout import GPU_NAMES
-from rules.signals import SIGNALS, How
+from rules.signals import SIGNALS, SignalKind
 
 
 def test_every_name_is_plain_lower_case_and_stands_once() -> None:
@@ -20,7 +20,7 @@ def test_every_name_is_plain_lower_case_and_stands_once() -> None:
 
 def test_counters_end_in_total_and_nothing_else_does() -> None:
     for metric in names.ALL:
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is FamilyKind.COUNTER), metric.name
 
 
 def test_no_name_ends_as_a_part_of_a_histogram_does() -> None:
@@ -40,7 +40,7 @@ def test_every_metric_of_our_own_has_one_row_that_fills_it() -> None:
 def test_no_quantile_and_no_ratio_of_a_window_is_exported() -> None:
     taken = {metric.name for metric in names.ALL}
     for signal in SIGNALS:
-        if signal.how in (How.QUANTILE, How.RATIO):
+        if signal.how in (SignalKind.QUANTILE, SignalKind.RATIO):
             assert f"sizewatch_{signal.name}" not in taken
 
 

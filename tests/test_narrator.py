@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.demo.narrator import NARROWEST, WIDEST, Narrator, Paper
-from rules.episodes import Episode, Standing, Transition
+from agent.demo.narrator import NARROWEST, WIDEST, DemoConsole, TerminalStyle
+from rules.episodes import Finding, RuleState, Transition
 from rules.signals import Gap, Missing
 from rules.verdicts import Action, Certainty, Status, Subject, Verdict
 
@@ -24,7 +24,7 @@ def episode(
     certainty: Certainty = Certainty.LIKELY,
     rule: str = "KvCacheCascade",
     ended: float | None = None,
-) -> Episode:
+) -> Finding:
     worst = Verdict(
         t=T + (started if told is None else told),
         rule=rule,
@@ -39,7 +39,7 @@ def episode(
         actions=(Action(text="Shed or reroute load now", runbook=rule),),
     )
     change = Transition(t=worst.t, status=status, stage=stage, certainty=certainty)
-    return Episode(
+    return Finding(
         rule=rule,
         subject=worst.subject,
         started_at=T + started,
@@ -54,15 +54,15 @@ class Told:
 
     def __init__(self, width: int = WIDEST, colours: bool = False) -> None:
         self.said: list[str] = []
-        self.narrator = Narrator(T, Paper(width, colours), self.said.append)
-        self._ended: list[Episode] = []
+        self.narrator = DemoConsole(T, TerminalStyle(width, colours), self.said.append)
+        self._ended: list[Finding] = []
 
-    def hear(self, *opened: Episode, ended: Episode | None = None) -> list[str]:
+    def hear(self, *opened: Finding, ended: Finding | None = None) -> list[str]:
         """Only what is new; as the daemon's, the episodes that ended stay in the list."""
         if ended is not None:
             self._ended.append(ended)
         before = len(self.said)
-        self.narrator.listen([Standing(answer=e.worst, episode=e) for e in opened], self._ended)
+        self.narrator.listen([RuleState(answer=e.worst, episode=e) for e in opened], self._ended)
         return self.said[before:]
 
 
@@ -154,4 +154,4 @@ def test_a_recording_that_begins_anew_is_told_once() -> None:
 def test_the_paper_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, width in (("20", NARROWEST), ("80", 79), ("300", WIDEST)):
         monkeypatch.setenv("COLUMNS", columns)
-        assert Paper.of_terminal() == Paper(width, False), "standard output is no terminal here"
+        assert TerminalStyle.detect_terminal() == TerminalStyle(width, False), "standard output is no terminal here"

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forecast.newsvendor import Prices, excess, minimum_warm
+from forecast.newsvendor import CapacityPrices, excess, minimum_warm
 
 
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=60), st.floats(0.01, 5), st.floats(0.001, 5), st.floats(0.1, 20)
 )
 def test_no_other_count_costs_less(needed: list[int], hour: float, late: float, usable: float) -> None:
-    prices = Prices(replica_hour=hour * 3600, late_request=late)
+    prices = CapacityPrices(replica_hour=hour * 3600, late_request=late)
     under, over = usable * late, hour
 
     def cost(count: int) -> float:
@@ -32,9 +32,9 @@ def test_it_is_the_smallest_count_that_is_enough_so_often(needed: list[int], rat
 
 
 def test_the_critical_ratio_weighs_the_requests_of_a_second_against_the_price_of_it() -> None:
-    assert Prices(replica_hour=3600.0, late_request=0.25).critical_ratio(12.0) == pytest.approx(3 / 4)
-    assert Prices(replica_hour=3600.0, late_request=0.25).late_to_warm(12.0) == pytest.approx(3.0)
-    assert Prices(replica_hour=8.0, late_request=0.0).critical_ratio(12.0) == 0.0
+    assert CapacityPrices(replica_hour=3600.0, late_request=0.25).critical_ratio(12.0) == pytest.approx(3 / 4)
+    assert CapacityPrices(replica_hour=3600.0, late_request=0.25).late_to_warm(12.0) == pytest.approx(3.0)
+    assert CapacityPrices(replica_hour=8.0, late_request=0.0).critical_ratio(12.0) == 0.0
 
 
 def test_the_plan_s_count_is_the_floor_and_speaks_alone_without_any_history() -> None:
@@ -53,9 +53,9 @@ def test_excess_is_the_most_within_each_lead_above_the_schedule() -> None:
 
 def test_what_prices_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="price nothing"):
-        Prices(replica_hour=0.0, late_request=1.0)
+        CapacityPrices(replica_hour=0.0, late_request=1.0)
     with pytest.raises(ValueError, match="price nothing"):
-        Prices(replica_hour=1.0, late_request=-1.0)
+        CapacityPrices(replica_hour=1.0, late_request=-1.0)
     with pytest.raises(ValueError, match="critical ratio"):
         minimum_warm(np.array([1.0]), 1.0)
     with pytest.raises(ValueError, match="no excess"):

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 from making import START
 
-from rules.engines.registry import itl_comparable, recognise, unwrapped, winners
-from rules.engines.table import Across, Engine, Row
-from rules.families import Kind
-from rules.layouts import Layout, compile_layout, wanted
+from rules.engines.registry import detect_engine, itl_comparable, select_rows, strip_wrapper_prefix
+from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.families import FamilyKind
+from rules.layouts import SeriesLayout, compile_layout, is_mapped_name
 from rules.normalise import snapshot
 from rules.readings import read as read_signal
 from rules.signals import BY_NAME, Gap, Missing
 from rules.snapshots import Snapshot
-from rules.windows import between
+from rules.windows import diff_snapshots
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
-
-
-def row(family: str, source: str, kind: Kind = C, **overrides: Any) -> Row:
-    return Row(family=family, source=source, kind=kind, since="1.0", **overrides)
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
 
-ENGINE = Engine(
+def row(family: str, source: str, kind: FamilyKind = C, **overrides: Any) -> SourceRow:
+    return SourceRow(family=family, source=source, kind=kind, since="1.0", **overrides)
+
+
+ENGINE = EngineTable(
     name="toy",
     generation="v1",
     title="Toy",
@@ -45,9 +45,9 @@ ENGINE = Engine(
         row("kv_transfer_seconds", "toy_transfer_ms", H, factor=0.001),
         row("ttft_seconds", "toy_ttft_seconds", H),
         row("requests_running", "toy_running", G),
-        row("kv_utilization", "toy_kv_percent", G, across=Across.MEAN, factor=0.01),
-        row("kv_utilization_max", "toy_kv_percent", G, across=Across.MAX, factor=0.01),
-        row("adapters_running", "toy_lora", G, across=Across.NEWEST_NAMES, by="names"),
+        row("kv_utilization", "toy_kv_percent", G, across=LabelAggregation.MEAN, factor=0.01),
+        row("kv_utilization_max", "toy_kv_percent", G, across=LabelAggregation.MAX, factor=0.01),
+        row("adapters_running", "toy_lora", G, across=LabelAggregation.NEWEST_NAMES, by="names"),
     ),
     info=("toy_info",),
     born="toy_done_created",
@@ -57,7 +57,7 @@ ENGINE = Engine(
 Sample = tuple[str, dict[str, str], float]
 
 
-def laid_out(*samples: Sample) -> Layout:
+def laid_out(*samples: Sample) -> SeriesLayout:
     return compile_layout([(name, labels) for name, labels, _ in samples], ENGINE)
 
 
@@ -273,24 +273,24 @@ def test_facts_are_the_labels_of_info_series_and_the_names_of_the_models() -> No
 def test_only_samples_that_feed_a_family_are_wanted() -> None:
     yes = ("toy:done_total", "ray_toy_ttft_seconds_bucket", "toy_ttft_seconds_sum", "toy_steps_total_count", "toy:info")
     no = ("toy:steps_total_bucket", "toy:steps_total", "toy_running_total", "other", "toy_done_total_created")
-    assert all(wanted(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
-    assert not any(wanted(name, (ENGINE,)) for name in no)
+    assert all(is_mapped_name(name, (ENGINE,)) for name in (*yes, "process_start_time_seconds", "toy_done_created"))
+    assert not any(is_mapped_name(name, (ENGINE,)) for name in no)
 
 
 def test_an_engine_is_recognised_by_its_signature_and_its_labels() -> None:
-    assert recognise([("other", {}), ("toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
-    assert recognise([("ray_toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
-    assert recognise([("toy_running", {})], (ENGINE,)) is None
-    assert recognise([("toy_running", {"rank": "0", "old": "1"})], (ENGINE,)) is None
-    assert recognise([("toy_running_total", {"rank": "0"})], (ENGINE,)) is None
+    assert detect_engine([("other", {}), ("toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
+    assert detect_engine([("ray_toy_running", {"rank": "0"})], (ENGINE,)) is ENGINE
+    assert detect_engine([("toy_running", {})], (ENGINE,)) is None
+    assert detect_engine([("toy_running", {"rank": "0", "old": "1"})], (ENGINE,)) is None
+    assert detect_engine([("toy_running_total", {"rank": "0"})], (ENGINE,)) is None
 
 
 def test_all_labels_of_a_signature_must_be_there_and_none_of_the_others() -> None:
     two = replace(ENGINE, signature_labels=("rank", "model"), signature_without=("old", "older"))
     labels = {"rank": "0", "model": "m"}
-    assert recognise([("toy_running", labels)], (two,)) is two
-    assert recognise([("toy_running", {"rank": "0"})], (two,)) is None
-    assert recognise([("toy_running", {**labels, "older": "1"})], (two,)) is None
+    assert detect_engine([("toy_running", labels)], (two,)) is two
+    assert detect_engine([("toy_running", {"rank": "0"})], (two,)) is None
+    assert detect_engine([("toy_running", {**labels, "older": "1"})], (two,)) is None
 
 
 def test_latency_between_tokens_is_comparable_unless_the_engine_counts_it_by_token() -> None:
@@ -302,20 +302,20 @@ def test_latency_between_tokens_is_comparable_unless_the_engine_counts_it_by_tok
 
 def test_samples_of_any_of_the_engines_are_wanted() -> None:
     other = replace(ENGINE, name="other", rows=(row("requests_finished", "other_total"),))
-    assert wanted("other_total", (ENGINE, other))
-    assert wanted("toy_done_total", (ENGINE, other))
+    assert is_mapped_name("other_total", (ENGINE, other))
+    assert is_mapped_name("toy_done_total", (ENGINE, other))
 
 
 def test_a_wrapper_is_taken_off_once() -> None:
-    assert unwrapped("ray_toy_x", ENGINE) == "toy_x"
-    assert unwrapped("toy_ray_x", ENGINE) == "toy_ray_x"
+    assert strip_wrapper_prefix("ray_toy_x", ENGINE) == "toy_x"
+    assert strip_wrapper_prefix("toy_ray_x", ENGINE) == "toy_ray_x"
 
 
 def test_winners_keep_the_tables_order() -> None:
     rows = ENGINE.rows[3:5]
-    assert winners(rows, lambda row: True) == rows[:1]
-    assert winners(rows, lambda row: row is rows[1]) == rows[1:]
-    assert winners(rows, lambda row: False) == ()
+    assert select_rows(rows, lambda row: True) == rows[:1]
+    assert select_rows(rows, lambda row: row is rows[1]) == rows[1:]
+    assert select_rows(rows, lambda row: False) == ()
 
 
 CACHE = replace(
@@ -344,7 +344,7 @@ def test_more_hits_than_lookups_are_a_gap_of_both_and_never_a_ratio_above_one() 
             "cannot be, neither counter is used"
         ),
     )
-    later = between(page, cached(1180, 200, START + 15))
+    later = diff_snapshots(page, cached(1180, 200, START + 15))
     assert {later.gaps[family] for family in page.contradictory} == {Gap.CONTRADICTORY}
     assert read_signal(BY_NAME["prefix_hit_ratio"], later) == Missing(gap=Gap.CONTRADICTORY)
 
@@ -355,7 +355,7 @@ def test_as_many_hits_as_lookups_are_all_of_them() -> None:
 
 
 def test_an_increase_of_hits_above_that_of_lookups_is_a_gap_though_the_sums_agree() -> None:
-    found = read_signal(BY_NAME["prefix_hit_ratio"], between(cached(10, 1000), cached(40, 1010, START + 15)))
+    found = read_signal(BY_NAME["prefix_hit_ratio"], diff_snapshots(cached(10, 1000), cached(40, 1010, START + 15)))
     assert found == Missing(
         gap=Gap.CONTRADICTORY, text="30 prefix_hit_tokens of 10 prefix_queried_tokens (300%) cannot be"
     )

@@ -12,7 +12,7 @@ from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (f
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.collect.nvml import NvmlReader
-from agent.collect.nvml_errors import CODES, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_errors import CODES, NvmlErrorKind, NvmlRefusedError, ask
 from rules.gpu_readout import GpuReadout
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 9, 12, 15, 16, 999
@@ -207,7 +207,7 @@ def test_a_code_that_nobody_knows_costs_the_gpu_its_turn_and_is_named(machine):
 def test_a_function_that_the_binding_lacks_is_a_gap():
     with pytest.raises(NvmlRefusedError) as refused:
         ask("nvmlDeviceGetNothingOfTheKind")
-    assert refused.value.kind is Kind.GAP
+    assert refused.value.kind is NvmlErrorKind.GAP
 
 
 def test_a_text_that_cannot_be_decoded_is_refused_and_not_raised(machine):

@@ -6,22 +6,22 @@ from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
 from agent.config_files import load_plan
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules.alert_state import AlertKey, Phase
-from rules.catalogue import Loudness
-from rules.episodes import Episode
+from rules.catalogue import Severity
+from rules.episodes import Finding
 from rules.verdicts import Certainty, Status, Subject
 
 RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))
 
 
-def episodes(name: str) -> dict[str, Episode]:
+def episodes(name: str) -> dict[str, Finding]:
     recording, _ = load(recorded.folder(name))
     done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
-    every = [e for e in done.ended if isinstance(e, Episode)]
+    every = [e for e in done.ended if isinstance(e, Finding)]
     found = [*every, *(s.episode for s in done.standings if s.episode is not None)]
     return {e.rule: e for e in found if e.rule in RULES}
 
@@ -62,7 +62,7 @@ def test_hits_that_were_lost_are_the_first_cause_of_the_tail_as_they_are_of_the_
 
 def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
     """3 requests a second, all of them in 0.4 s for twelve minutes, then in 0.08 s; 0.26 s are promised."""
-    watcher = Watcher({"t": view(slo={"ttft_p99_seconds": 0.26})})
+    watcher = Evaluator({"t": view(slo={"ttft_p99_seconds": 0.26})})
     seen: list[tuple[float, str]] = []
     for seconds in range(0, 1260, 15):
         slow = min(seconds, 720) * 3
@@ -70,13 +70,13 @@ def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
         made = snapshot(
             START + seconds, counters={"requests_finished": seconds * 3.0}, histograms={"ttft_seconds": latencies}
         )
-        watcher.page("t", "a", made)
-        watcher.turn(START + seconds)
+        watcher.apply_snapshot("t", "a", made)
+        watcher.step(START + seconds)
         state = watcher.alerts.get(BURN)
         told = "" if state is None else f"{state.phase.value} {state.loudness}"
         if not seen or seen[-1][1] != told:
             seen.append((seconds, told))
-    page = Loudness.PAGE.value
+    page = Severity.PAGE.value
     assert [told for _, told in seen] == ["", f"{Phase.FIRING.value} {page}", f"{Phase.RESOLVED.value} {page}"]
     fired, resolved = seen[1][0], seen[2][0]
     assert 9 * 60 <= fired <= 10 * 60 + 15

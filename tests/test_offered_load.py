@@ -15,7 +15,7 @@ from rules.capacity import Capacity, CapacitySource
 from rules.catalogue import BY_NAME
 from rules.catalogue_benchmark import ADD_REPLICAS, KEEP_REPLICAS
 from rules.offered_load import offered_load
-from rules.slices import TierView
+from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Verdict
 from rules.windows import Window
 from rules.work import UNTOLD, CapacityLengths, MeanTokens
@@ -32,7 +32,7 @@ def tailed(number: int, rps: float, in_system: float = 4.0, change: float = 0.0,
     return replace(made, histograms={"ttft_seconds": seen({0.03: 0.96 * n, 0.9: 0.04 * n}, EDGES)})
 
 
-def both(make: Callable[[int], Window], known: TierView | None = None) -> tuple[Verdict, Verdict]:
+def both(make: Callable[[int], Window], known: TierContext | None = None) -> tuple[Verdict, Verdict]:
     several = each(10, make)
     known = known or view()
     found = verdict(BEYOND, known, several), verdict(KNEE, known, several)
@@ -143,11 +143,11 @@ def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
     alone = minutes(view(), several)
     summed = replace(
         alone,
-        slices=tuple(slices.place(one.window, view().curve, None) for one in alone.slices if one.replica == "a"),
+        slices=tuple(slices.bin_window(one.window, view().curve, None) for one in alone.slices if one.replica == "a"),
         each=alone.slices,
     )
     now = max(one.window.end for one in alone.slices)
-    found = {one.rule: one for one in watch.tier_answers(summed, view(), now)}
+    found = {one.rule: one for one in watch.evaluate_tier_rules(summed, view(), now)}
     for rule in (BEYOND, KNEE):
         answer = found[rule]
         assert isinstance(answer, Verdict)

@@ -73,19 +73,22 @@ def test_counts_of_unequal_times_prove_nothing() -> None:
 def test_failed_and_refused_requests_arrived_and_were_not_served() -> None:
     counters = {"http_requests_failed": 50.0, "requests_failed": 20.0, "admission_rejections": 10.0}
     seen = window(**counters, in_system_change=5.0)
-    assert arrivals.arrived(seen.counters) == 180 + 5 + 40 + 10
+    assert arrivals.count_arrivals(seen.counters) == 180 + 5 + 40 + 10
     rate = read(BY_NAME["arrival_rps"], seen)
     assert isinstance(rate, Reading)
     assert rate.value == pytest.approx((180 + 5 + 40 + 10) / 60)
     served = read(BY_NAME["completed_rps"], seen)
     assert isinstance(served, Reading)
     assert served.value == pytest.approx(3.0)
-    booked = arrivals.of_window(seen)
+    booked = arrivals.minute_from_window(seen)
     assert (booked.requests, booked.completed) == (235.0, 180.0)
 
 
 def test_an_engine_that_counts_arrivals_has_the_failed_ones_among_them() -> None:
-    assert arrivals.arrived({"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0}) == 100.0
+    assert (
+        arrivals.count_arrivals({"requests_arrived": 100.0, "requests_finished": 20.0, "requests_failed": 80.0})
+        == 100.0
+    )
 
 
 def test_a_tier_that_only_fails_has_demand() -> None:

@@ -18,9 +18,9 @@ import urllib3
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.collect.pages import Backoff, PageFetcher
-from agent.collect.scrape_failures import closed_by_peer, translated
+from agent.collect.scrape_failures import closed_by_peer, translate_http_error
 from agent.collect.target_options import TargetOptions
-from agent.errors import BadConfig, ScrapeError, ScrapeFailure
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 
 PAGE = b"# TYPE x gauge\nx 12\n"
 SOON = 0.3
@@ -574,7 +574,7 @@ def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
     ended = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     error = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", ended))  # type: ignore[arg-type]
     assert closed_by_peer(error)
-    ours = translated(error, "https://host/metrics", 1.0)
+    ours = translate_http_error(error, "https://host/metrics", 1.0)
     assert (ours.kind, "client_cert_file" in ours.text) == (ScrapeFailure.TLS, True)
 
 
@@ -591,7 +591,7 @@ def test_a_ca_file_that_is_missing_or_holds_no_certificate_is_named(serve: Serve
 
 
 def test_every_mistake_in_the_options_is_reported_at_once() -> None:
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         TargetOptions(
             url="ftp://me:s3cret@host/metrics",
             timeout_seconds=0,
@@ -608,7 +608,7 @@ def test_every_mistake_in_the_options_is_reported_at_once() -> None:
 
 @pytest.mark.parametrize("url", ["http://", "http://host:many/metrics", "//host/metrics", "host:8000/metrics"])
 def test_an_address_that_is_none_is_a_mistake_in_the_options(url: str) -> None:
-    with pytest.raises(BadConfig, match="url: "):
+    with pytest.raises(ConfigError, match="url: "):
         TargetOptions(url=url)
 
 
@@ -617,19 +617,19 @@ def test_a_dead_target_is_asked_more_rarely_but_at_least_every_second_turn() -> 
     asked = []
     for turn in range(20):
         now = turn * 15.0
-        if backoff.due(now):
+        if backoff.is_due(now):
             asked.append(turn)
-            backoff = backoff.failed(now, 15.0)
+            backoff = backoff.record_failure(now, 15.0)
     assert asked == [0, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     assert backoff.failures == len(asked)
 
 
 def test_one_success_ends_the_waiting() -> None:
-    backoff = Backoff().failed(0.0, 15.0).failed(15.0, 15.0).failed(30.0, 15.0)
-    assert not backoff.due(45.0)
-    assert backoff.ok().due(45.0)
-    assert backoff.ok() == Backoff()
+    backoff = Backoff().record_failure(0.0, 15.0).record_failure(15.0, 15.0).record_failure(30.0, 15.0)
+    assert not backoff.is_due(45.0)
+    assert backoff.record_success().is_due(45.0)
+    assert backoff.record_success() == Backoff()
 
 
 def test_a_turn_that_starts_a_little_early_is_not_skipped() -> None:
-    assert Backoff().failed(0.2, 15.0).due(15.0)
+    assert Backoff().record_failure(0.2, 15.0).is_due(15.0)

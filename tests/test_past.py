@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
-from forecast.past import NothingSeen, Past
+from forecast.past import NoObservationsError, ObservedBins
 
 GAP = np.nan
 
@@ -24,7 +24,7 @@ def test_a_missing_bin_holds_what_came_last_and_from_the_second_day_on_what_came
     past = past_of(values)
     assert past.values[[5, 6]].tolist() == [5.0, 5.0]
     assert past.values[[24, 30]].tolist() == [1.0, 5.0]
-    assert np.flatnonzero(~past.seen).tolist() == [5, 6, 24, 30]
+    assert np.flatnonzero(~past.observed_mask).tolist() == [5, 6, 24, 30]
 
 
 def test_appended_bins_are_those_of_a_longer_series() -> None:
@@ -35,7 +35,7 @@ def test_appended_bins_are_those_of_a_longer_series() -> None:
         grown.append(float(value))
     ends = np.arange(len(values) + 1)
     assert np.array_equal(whole.values, grown.values)
-    assert np.array_equal(whole.seen, grown.seen)
+    assert np.array_equal(whole.observed_mask, grown.observed_mask)
     assert np.array_equal(whole.mean(ends, 5), grown.mean(ends, 5), equal_nan=True)
     assert (len(grown), grown.end) == (len(whole), whole.end)
 
@@ -49,13 +49,13 @@ def test_a_mean_is_of_the_bins_before_an_end_and_unknown_where_some_are_not_ther
 
 def test_amounts_by_index_are_unknown_before_the_first_and_beyond_the_last() -> None:
     past = past_of(np.array([1.0, 2.0]))
-    assert past.at(np.array([0, 1])).tolist() == [1.0, 2.0]
-    assert np.isnan(past.at(np.array([-1, 2]))).all()
+    assert past.values_at(np.array([0, 1])).tolist() == [1.0, 2.0]
+    assert np.isnan(past.values_at(np.array([-1, 2]))).all()
 
 
 def test_the_highest_amount_is_that_of_the_last_bins_only() -> None:
     past = past_of(np.array([9.0, 1.0, 4.0, 2.0]))
-    assert (past.highest(1), past.highest(3), past.highest(4), past.highest(99)) == (2.0, 4.0, 9.0, 9.0)
+    assert (past.maximum(1), past.maximum(3), past.maximum(4), past.maximum(99)) == (2.0, 4.0, 9.0, 9.0)
 
 
 def test_seconds_are_whole_bins_and_at_least_one() -> None:
@@ -66,12 +66,12 @@ def test_seconds_are_whole_bins_and_at_least_one() -> None:
 def test_slots_reach_beyond_the_end_and_follow_the_clock_of_the_zone() -> None:
     assert past_of(wave(1)).slots(170).tolist() == [*range(168), 0, 1]
     # On 2023-03-26 the clock in Berlin goes from 02:00 to 03:00; the series begins at 00:00 of that Sunday.
-    berlin = Past(series(wave(2), start=1_679_785_200.0, zone="Europe/Berlin"))
+    berlin = ObservedBins(series(wave(2), start=1_679_785_200.0, zone="Europe/Berlin"))
     assert berlin.slots(5).tolist() == [144, 145, 147, 148, 149]
 
 
 def test_a_holiday_has_the_slots_of_a_sunday() -> None:
-    past = Past(series(wave(2)), sundays=(date(2023, 11, 21),))
+    past = ObservedBins(series(wave(2)), sundays=(date(2023, 11, 21),))
     assert past.slots(49)[[23, 24, 47, 48]].tolist() == [23, 144, 167, 48]
 
 
@@ -82,7 +82,7 @@ def test_bins_that_do_not_divide_a_day_are_refused(bin_seconds: float) -> None:
 
 
 def test_a_series_without_an_observation_is_refused() -> None:
-    with pytest.raises(NothingSeen):
+    with pytest.raises(NoObservationsError):
         past_of(np.full(30, GAP))
 
 
@@ -99,4 +99,4 @@ def test_no_traffic_is_an_observation() -> None:
     past.append(0.0)
     past.append(float("nan"))
     assert past.values.tolist() == [3.0, 0.0, 0.0]
-    assert past.seen.tolist() == [True, True, False]
+    assert past.observed_mask.tolist() == [True, True, False]

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.plan import SCHEMA_ID, PlanProblems, parse_plan, plan_schema, plan_version
+from rules.plan import SCHEMA_ID, InvalidPlanError, parse_plan, plan_schema, plan_version
 from rules.plan_problems import path_text
 
 PLANS = Path(__file__).parent / "plans"
@@ -36,7 +36,7 @@ def bare(**parts: Any) -> dict[str, Any]:
 
 
 def problems(data: object) -> tuple[str, ...]:
-    with pytest.raises(PlanProblems) as caught:
+    with pytest.raises(InvalidPlanError) as caught:
         parse_plan(data)
     return caught.value.problems
 
@@ -225,7 +225,7 @@ def test_whatever_stands_in_a_plan_the_answer_is_a_plan_or_plain_words(place: An
 def _problems_or_none(data: object) -> tuple[str, ...] | None:
     try:
         parse_plan(data)
-    except PlanProblems as error:
+    except InvalidPlanError as error:
         return error.problems
     return None
 

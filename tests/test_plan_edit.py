@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from agent.benchmarks import plan_edit
-from agent.benchmarks.plan_edit import chosen_tier, open_plan, with_curve, write
+from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve, write
 from agent.config_files import load_plan
-from agent.errors import BadPlan
+from agent.errors import PlanError
 from exporters.plan_yaml import WRITTEN
 from rules.plan import BenchmarkCurve
 
@@ -72,14 +72,14 @@ def plan_in(folder: Path, text: str = PLAN, name: str = "plan.yaml") -> Path:
     return path
 
 
-def edited(path: Path, tier: str, curve: BenchmarkCurve = CURVE) -> plan_edit.Edited:
-    return with_curve(open_plan(path), tier, curve, head=(WRITTEN,))
+def edited(path: Path, tier: str, curve: BenchmarkCurve = CURVE) -> plan_edit.EditedPlan:
+    return replace_curve(open_plan(path), tier, curve, head=(WRITTEN,))
 
 
 def refused(path: Path, tier: str = "a") -> str:
     """The sentence, after which the file is as it was."""
     before = path.read_bytes()
-    with pytest.raises(BadPlan) as caught:
+    with pytest.raises(PlanError) as caught:
         edited(path, tier)
     assert path.read_bytes() == before
     return str(caught.value)
@@ -112,7 +112,7 @@ def test_a_sign_in_a_name_is_no_comment_and_one_after_braces_is(tmp_path: Path) 
 def test_our_own_comment_is_known_where_a_narrow_column_breaks_it(tmp_path: Path) -> None:
     wide = re.sub(r"(?m)^ +", lambda found: 4 * found[0], PLAN)
     path = plan_in(tmp_path, wide)
-    first = with_curve(open_plan(path), "big", CURVE, head=[WRITTEN])
+    first = replace_curve(open_plan(path), "big", CURVE, head=[WRITTEN])
     assert WRITTEN not in first.text
     path.write_text(first.text)
     assert edited(path, "big", OTHER).lost_comments == ()
@@ -180,7 +180,7 @@ def test_line_ends_of_windows_a_mark_and_a_missing_last_line_end_stay(tmp_path: 
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     for tier in ("big", "small"):
         plan = open_plan(path)
-        assert write(plan, with_curve(plan, tier, CURVE).text)
+        assert write(plan, replace_curve(plan, tier, CURVE).text)
     data = path.read_bytes()
     assert data.startswith(b"\xef\xbb\xbf# The plan")
     assert data.count(b"\n") == data.count(b"\r\n")
@@ -268,27 +268,27 @@ def test_a_curve_that_was_not_valid_may_be_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(BadPlan, match=r"plan\.yaml") as caught:
+    with pytest.raises(PlanError, match=r"plan\.yaml") as caught:
         open_plan(plan_in(tmp_path, text))
     assert said in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadPlan, match="there is no such file"):
+    with pytest.raises(PlanError, match="there is no such file"):
         open_plan(tmp_path / "none.yaml")
 
 
 def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
     plan = open_plan(plan_in(tmp_path))
     assert chosen_tier(plan, "small") == "small"
-    with pytest.raises(BadPlan, match=r"has no tier huge; it has big, small$"):
+    with pytest.raises(PlanError, match=r"has no tier huge; it has big, small$"):
         chosen_tier(plan, "huge")
-    with pytest.raises(BadPlan, match=r"has several tiers; say which with --tier: big, small$"):
+    with pytest.raises(PlanError, match=r"has several tiers; say which with --tier: big, small$"):
         chosen_tier(plan, None)
     assert chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}")), None) == "a"
-    with pytest.raises(BadPlan, match=r"tiers\.a: must be a mapping"):
+    with pytest.raises(PlanError, match=r"tiers\.a: must be a mapping"):
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
-    with pytest.raises(BadPlan, match="the name 7 must be text"):
+    with pytest.raises(PlanError, match="the name 7 must be text"):
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  7:\n    {BODY}")), None)
 
 
@@ -316,7 +316,7 @@ def test_writing_keeps_the_mode_follows_links_and_leaves_no_other_file(tmp_path:
     link = tmp_path / "link.yaml"
     link.symlink_to(real)
     plan = open_plan(link)
-    assert write(plan, with_curve(plan, "big", CURVE).text)
+    assert write(plan, replace_curve(plan, "big", CURVE).text)
     assert link.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert [path.name for path in real.parent.iterdir()] == ["plan.yaml"]
@@ -328,7 +328,7 @@ def test_root_does_not_take_the_file(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     os.chown(path, 12345, 12346)
     plan = open_plan(path)
-    write(plan, with_curve(plan, "big", CURVE).text)
+    write(plan, replace_curve(plan, "big", CURVE).text)
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
 
 
@@ -344,7 +344,7 @@ def test_a_plan_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     plan = open_plan(path)
     path.unlink()
-    with pytest.raises(BadPlan, match="cannot be written: No such file or directory"):
+    with pytest.raises(PlanError, match="cannot be written: No such file or directory"):
         write(plan, plan.text + "# more\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -356,7 +356,7 @@ def test_a_failure_while_writing_leaves_the_plan_and_no_rest(tmp_path: Path, mon
     path = plan_in(tmp_path)
     plan = open_plan(path)
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(BadPlan, match="cannot be written: No space left on device"):
+    with pytest.raises(PlanError, match="cannot be written: No space left on device"):
         write(plan, plan.text + "# more\n")
     assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
     assert path.read_text() == PLAN

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from rules.plan import Plan, parse_plan
-from rules.plan_findings import Finding, findings
+from rules.plan_findings import PlanWarning, check_plan
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -39,7 +39,9 @@ def point(rps: float, ttft: float, **more: Any) -> dict[str, Any]:
     return {"completed_rps": rps, "ttft_p99_seconds": ttft, **MEASURED, **more}
 
 
-def found(points: list[dict[str, Any]] | None = None, kind: str | None = "sm_active", **parts: Any) -> list[Finding]:
+def found(
+    points: list[dict[str, Any]] | None = None, kind: str | None = "sm_active", **parts: Any
+) -> list[PlanWarning]:
     points = points or [point(2, 1), point(4, 4)]
     tier = {
         "model": "m",
@@ -50,16 +52,16 @@ def found(points: list[dict[str, Any]] | None = None, kind: str | None = "sm_act
         **PARTS,
         **parts,
     }
-    return list(findings(parse_plan({"schema": 1, "tiers": {"t": tier}})))
+    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}})))
 
 
 def test_a_sound_plan_has_no_findings() -> None:
-    assert findings(plan_of("guide-h100")) == ()
+    assert check_plan(plan_of("guide-h100")) == ()
     assert found() == []
 
 
 def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
-    warnings = [finding for finding in findings(plan_of("cpu-small")) if finding.severity == "warning"]
+    warnings = [finding for finding in check_plan(plan_of("cpu-small")) if finding.severity == "warning"]
     assert [(finding.path, finding.text) for finding in warnings] == [
         (
             "tiers.cpu-small.curve.points",
@@ -79,7 +81,7 @@ def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
 
 
 def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
-    infos = findings(plan_of("cpu-small-open"))
+    infos = check_plan(plan_of("cpu-small-open"))
     assert {finding.severity for finding in infos} == {"info"}
     assert infos[0].text == (
         "no measured load breaks the SLO; usable rps, 7.886, is a lower bound: measure higher loads to find the knee"
@@ -245,7 +247,7 @@ def test_a_marked_censored_point_is_no_finding() -> None:
 
 
 def test_warnings_come_before_what_is_good_to_know() -> None:
-    severities = [finding.severity for finding in findings(plan_of("cpu-small"))]
+    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"))]
     assert severities == sorted(severities, reverse=True)
 
 
@@ -263,7 +265,7 @@ def test_a_benchmark_that_a_cache_answered_is_named() -> None:
 
 def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
     def warnings(name: str) -> str:
-        return " ".join(f.text for f in findings(plan_of(name)) if f.severity == "warning")
+        return " ".join(f.text for f in check_plan(plan_of(name)) if f.severity == "warning")
 
     assert "fewer than 300 requests" in warnings("cpu-small")
     assert "closed loop" in warnings("cpu-small")

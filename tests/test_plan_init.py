@@ -14,7 +14,7 @@ import yaml
 
 from agent import cli
 from agent.config_files import load_plan
-from agent.errors import BadPlan
+from agent.errors import PlanError
 
 PAGES = Path(__file__).parent / "pages"
 CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
@@ -59,7 +59,7 @@ def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def problems(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "plan.yaml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(BadPlan) as bad:
+    with pytest.raises(PlanError) as bad:
         load_plan(file)
     return [problem.partition(": ")[2] for problem in bad.value.problems]
 

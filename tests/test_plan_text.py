@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporters.plan_text import show
-from exporters.terminal_chart import Panel, draw_load_axis, draw_panel, load_end, seconds_text
+from exporters.terminal_chart import TerminalChart, draw_load_axis, draw_panel, load_end, seconds_text
 from rules.plan import parse_plan
 
 PLANS = Path(__file__).parent / "plans"
@@ -144,7 +144,7 @@ def test_whatever_is_drawn_fits(
     line: tuple[tuple[float, float], ...], limit: float | None, rows: int, share: float
 ) -> None:
     end = load_end(load for load, _ in line)
-    panel = Panel(title="T", rows=rows, line=line, measured=line, censored=(), chosen=(), limit=limit)
+    panel = TerminalChart(title="T", rows=rows, line=line, measured=line, censored=(), chosen=(), limit=limit)
     lines = [*draw_panel(panel, end, end * share), *draw_load_axis(end, "load", end * share, "usable 1 rps")]
     assert len(lines) == rows + 1 + 4
     assert max(len(line) for line in lines) <= 78

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forecast.prewarm import Bound, Prewarmer, asked, certainty, hold_minutes, lead_minutes
-from forecast.simulation import World
+from forecast.prewarm import DecisionReason, Prewarmer, certainty, hold_minutes, lead_minutes, simulate_requests
+from forecast.simulation import SimulatedDemand
 from rules.capacity import stated_capacity
 
 PLAN = stated_capacity(2.0, "the plan")
@@ -55,10 +55,10 @@ def test_the_bound_that_is_named_asks_for_as_many_as_the_answer(demands: list[tu
     for quantile, now in demands:
         why = decider.step(quantile, now, PLAN)
         parts = {
-            Bound.FORECAST: -1 if quantile is None else why.for_forecast,
-            Bound.NOW: why.for_now,
-            Bound.MINIMUM: why.minimum,
-            Bound.HOLD: why.holding,
+            DecisionReason.FORECAST: -1 if quantile is None else why.for_forecast,
+            DecisionReason.NOW: why.for_now,
+            DecisionReason.MINIMUM: why.minimum,
+            DecisionReason.HOLD: why.holding,
         }
         assert parts[why.bound] >= why.replicas
         assert all(count < why.replicas for bound, count in list(parts.items())[: list(parts).index(why.bound)])
@@ -67,14 +67,14 @@ def test_the_bound_that_is_named_asks_for_as_many_as_the_answer(demands: list[tu
 @pytest.mark.parametrize(
     ("quantile", "now", "minimum", "bound", "replicas", "words"),
     [
-        (9.0, 4.0, 1, Bound.FORECAST, 5, "in 180 s demand stays below 9 requests/s with 99.8 % certainty"),
-        (None, 4.2, 1, Bound.NOW, 3, "demand is 4.2 requests/s now, and one carries 2 (the plan)"),
-        (8.0, 10.0, 1, Bound.NOW, 5, "demand is 10 requests/s now"),
-        (1.0, 1.0, 4, Bound.MINIMUM, 4, "the minimum warm count"),
+        (9.0, 4.0, 1, DecisionReason.FORECAST, 5, "in 180 s demand stays below 9 requests/s with 99.8 % certainty"),
+        (None, 4.2, 1, DecisionReason.NOW, 3, "demand is 4.2 requests/s now, and one carries 2 (the plan)"),
+        (8.0, 10.0, 1, DecisionReason.NOW, 5, "demand is 10 requests/s now"),
+        (1.0, 1.0, 4, DecisionReason.MINIMUM, 4, "the minimum warm count"),
     ],
 )
 def test_the_reason_names_its_numbers(
-    quantile: float | None, now: float, minimum: int, bound: Bound, replicas: int, words: str
+    quantile: float | None, now: float, minimum: int, bound: DecisionReason, replicas: int, words: str
 ) -> None:
     why = Prewarmer(lead_seconds=180.0, minimum=minimum, certainty=0.998).step(quantile, now, PLAN)
     assert (why.bound, why.replicas) == (bound, replicas)
@@ -85,7 +85,7 @@ def test_a_peak_that_has_passed_is_held_and_said_to_be() -> None:
     decider = prewarmer(hold=3)
     decider.step(20.0, 1.0, PLAN)
     why = decider.step(2.0, 1.0, PLAN)
-    assert (why.bound, why.replicas, why.holding) == (Bound.HOLD, 10, 10)
+    assert (why.bound, why.replicas, why.holding) == (DecisionReason.HOLD, 10, 10)
     assert "last 3 minutes" in why.sentence
     decider.step(2.0, 1.0, PLAN)
     assert decider.step(2.0, 1.0, PLAN).replicas == 1
@@ -103,13 +103,13 @@ def test_a_simulation_asks_for_what_the_live_decisions_ask_for() -> None:
     random = np.random.default_rng(1)
     demand, quantile = random.uniform(0, 30, 200), random.uniform(0, 40, 200)
     quantile[:20] = np.nan
-    world = World(demand=demand, before=3.0, capacity=2.0, lead=3)
+    world = SimulatedDemand(demand=demand, before=3.0, capacity=2.0, lead=3)
     decider = prewarmer(2)
     live = [
         decider.step(None if np.isnan(said) else said, seen, PLAN).replicas
-        for said, seen in zip(quantile.tolist(), world.seen.tolist(), strict=True)
+        for said, seen in zip(quantile.tolist(), world.observed_demand.tolist(), strict=True)
     ]
-    assert asked(world, quantile, minimum=2).asked.tolist() == live
+    assert simulate_requests(world, quantile, minimum=2).asked.tolist() == live
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(1.0, 1), (60.0, 1), (61.0, 2), (207.0, 4)])

@@ -14,9 +14,9 @@ from test_backtest_command import written
 from traffic_samples import week
 
 from agent import cli
-from agent.forecasting.exchange import Answer
-from agent.forecasting.given import from_csv
-from agent.forecasting.prewarm_now import Said, by_csv
+from agent.forecasting.exchange import ForecastResponse
+from agent.forecasting.given import input_from_csv
+from agent.forecasting.prewarm_now import PlanOverrides, prewarm_from_csv
 from agent.history.schema import open_writer
 from exporters.scaling import GAUGE
 
@@ -31,8 +31,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(trace: Path) -> Answer:
-    return by_csv(trace, None, "chat", Said(usable_rps=0.01, start_seconds=180.0), None)
+def found(trace: Path) -> ForecastResponse:
+    return prewarm_from_csv(trace, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, told.out, told.err
 
 
-def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: Answer) -> None:
+def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: ForecastResponse) -> None:
     one = found.prewarm.recommendation
     assert one is not None
     assert one.lead_seconds == 180.0
@@ -60,8 +60,8 @@ def test_the_recommendation_covers_its_quantile_and_what_is_needed_now(found: An
     assert one.replicas >= one.needed_now >= 1
 
 
-def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: Answer) -> None:
-    end = from_csv(trace, None, None).series.end
+def test_the_schedule_is_the_day_after_the_end_of_the_trace(trace: Path, found: ForecastResponse) -> None:
+    end = input_from_csv(trace, None, None).series.end
     steps = found.prewarm.schedule
     assert steps[0].start == end
     assert found.prewarm.until == end + 86_400.0
@@ -94,7 +94,7 @@ def test_json_is_one_object(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
     assert told["tier"] == "chat"
     assert told["recommendation"]["lead_seconds"] == 180.0
-    assert told["as_of"] == from_csv(trace, None, None).series.end
+    assert told["as_of"] == input_from_csv(trace, None, None).series.end
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
@@ -122,7 +122,7 @@ def test_a_trace_that_ended_long_ago_makes_no_manifest(
 
 def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--history", str(live), "--tier", "chat", *GIVEN, "--format", "keda", "--workload", "Deployment/chat")
-    found = by_csv(live, None, "chat", Said(usable_rps=0.01, start_seconds=180.0), None)
+    found = prewarm_from_csv(live, None, "chat", PlanOverrides(usable_rps=0.01, start_seconds=180.0), None)
     one = found.prewarm.recommendation
     assert one is not None
     most = max(one.replicas, *(step.replicas for step in found.prewarm.schedule))

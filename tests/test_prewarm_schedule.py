@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forecast.prewarm_schedule import Shift, schedule
+from forecast.prewarm_schedule import ScheduledReplicas, schedule
 from rules.capacity import stated_capacity
 
 PLAN = stated_capacity(2.0, "the plan")
 
 
-def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[Shift, ...]:
+def made(values: list[float], minimum: int = 0, shortest: float = 600.0) -> tuple[ScheduledReplicas, ...]:
     return schedule(
         np.array(values),
         start=1_000_000.0,

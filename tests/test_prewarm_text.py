@@ -16,16 +16,16 @@ from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import (
     BECAUSE,
     OLD_SECONDS,
-    Decided,
+    DecisionBasis,
     Prewarm,
     Recommendation,
-    Step,
-    merged,
+    ScheduleStep,
+    merge_steps,
     prewarm_json,
     prewarm_text,
     without_old_schedule,
 )
-from exporters.prewarm_worth import Strategy, Worth, worth_json, worth_lines
+from exporters.prewarm_worth import PrewarmValue, Strategy, worth_json, worth_lines
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
@@ -34,7 +34,7 @@ ONE = Recommendation(
     made_at=NOON,
     zone="Europe/Berlin",
     replicas=6,
-    decided_by=Decided.FORECAST,
+    decided_by=DecisionBasis.FORECAST,
     lead_seconds=207.0,
     lead_source="P95 of 14 measured cold starts",
     certainty=0.99,
@@ -63,12 +63,12 @@ ONE = Recommendation(
     naive="same as now",
 )
 STEPS = (
-    Step(start=MIDNIGHT, replicas=2, demand_rps=9.1),
-    Step(start=MIDNIGHT + 4 * 3600, replicas=2, demand_rps=12.0, peak=MIDNIGHT + 5 * 3600, expected_rps=9.0),
-    Step(start=MIDNIGHT + 8 * 3600, replicas=6, demand_rps=41.2, peak=MIDNIGHT + 12 * 3600, expected_rps=33.0),
-    Step(start=MIDNIGHT + 20 * 3600, replicas=3, demand_rps=18.0),
+    ScheduleStep(start=MIDNIGHT, replicas=2, demand_rps=9.1),
+    ScheduleStep(start=MIDNIGHT + 4 * 3600, replicas=2, demand_rps=12.0, peak=MIDNIGHT + 5 * 3600, expected_rps=9.0),
+    ScheduleStep(start=MIDNIGHT + 8 * 3600, replicas=6, demand_rps=41.2, peak=MIDNIGHT + 12 * 3600, expected_rps=33.0),
+    ScheduleStep(start=MIDNIGHT + 20 * 3600, replicas=3, demand_rps=18.0),
 )
-WORTH = Worth(
+WORTH = PrewarmValue(
     start=MIDNIGHT - 14 * 86400,
     end=MIDNIGHT,
     zone="Europe/Berlin",
@@ -168,7 +168,7 @@ def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) ->
 
 
 def test_every_reason_has_words() -> None:
-    assert set(BECAUSE) == set(Decided)
+    assert set(BECAUSE) == set(DecisionBasis)
     for decided, words in BECAUSE.items():
         told = prewarm_text(replace(REPORT, recommendation=replace(ONE, decided_by=decided)))
         assert words in " ".join(told.split())
@@ -237,7 +237,7 @@ def test_what_could_not_be_counted_is_not_told_as_a_number() -> None:
 
 
 def test_a_recommendation_without_a_forecast_says_so() -> None:
-    text = prewarm_text(replace(REPORT, recommendation=replace(ONE, quantile_rps=None, decided_by=Decided.NOW)))
+    text = prewarm_text(replace(REPORT, recommendation=replace(ONE, quantile_rps=None, decided_by=DecisionBasis.NOW)))
     assert "(lead 207 s, no forecast: demand now 36 rps at 7.5 rps usable a replica)" in " ".join(text.split())
     fine = prewarm_text(replace(REPORT, recommendation=replace(ONE, certainty=0.998)))
     assert "P99.8 of demand 41.2 rps" in " ".join(fine.split())
@@ -252,15 +252,18 @@ def test_no_recommendation_is_an_answer_with_its_reason() -> None:
 
 
 def test_neighbours_of_one_count_are_one_step_for_the_highest_demand() -> None:
-    assert [(s.start, s.replicas, s.demand_rps) for s in merged(reversed(STEPS))] == [
+    assert [(s.start, s.replicas, s.demand_rps) for s in merge_steps(reversed(STEPS))] == [
         (MIDNIGHT, 2, 12.0),
         (MIDNIGHT + 8 * 3600, 6, 41.2),
         (MIDNIGHT + 20 * 3600, 3, 18.0),
     ]
-    assert merged(()) == ()
-    falling = (Step(start=0.0, replicas=2, demand_rps=12.0), Step(start=1.0, replicas=2, demand_rps=9.0))
-    assert merged(falling) == (falling[0],)
-    assert (merged(STEPS)[0].peak, merged(STEPS)[0].expected_rps) == (MIDNIGHT + 5 * 3600, 9.0)
+    assert merge_steps(()) == ()
+    falling = (
+        ScheduleStep(start=0.0, replicas=2, demand_rps=12.0),
+        ScheduleStep(start=1.0, replicas=2, demand_rps=9.0),
+    )
+    assert merge_steps(falling) == (falling[0],)
+    assert (merge_steps(STEPS)[0].peak, merge_steps(STEPS)[0].expected_rps) == (MIDNIGHT + 5 * 3600, 9.0)
 
 
 def test_when_reacting_is_as_good_it_is_recommended_instead() -> None:

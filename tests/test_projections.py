@@ -4,32 +4,32 @@ from dataclasses import replace
 
 import pytest
 
-from rules.projections import Demand, Projection
+from rules.projections import ForecastPoint, Projection
 
 
-def at(t: float, q95: float = 2.0) -> Demand:
-    return Demand(t=t, q50=1.0, q95=q95, q99=max(3.0, q95))
+def at(t: float, q95: float = 2.0) -> ForecastPoint:
+    return ForecastPoint(t=t, q50=1.0, q95=q95, q99=max(3.0, q95))
 
 
-def projection(*points: Demand) -> Projection:
+def projection(*points: ForecastPoint) -> Projection:
     return Projection(tier="t", made_at=1000.0, horizon_seconds=200.0, points=points, method="m")
 
 
 def test_what_can_still_be_warmed_for_ends_with_the_first_point_at_or_behind_the_lead() -> None:
     made = projection(*(at(1000.0 + 60.0 * n) for n in range(20)))
-    assert [point.t for point in made.ahead(1030.0)] == [1060.0, 1120.0, 1180.0, 1240.0]
+    assert [point.t for point in made.points_until(1030.0)] == [1060.0, 1120.0, 1180.0, 1240.0]
     exactly = projection(at(1100.0), at(1200.0), at(1300.0))
-    assert [point.t for point in exactly.ahead(1000.0)] == [1100.0, 1200.0]
-    assert [point.t for point in exactly.ahead(1100.0)] == [1100.0, 1200.0, 1300.0]
+    assert [point.t for point in exactly.points_until(1000.0)] == [1100.0, 1200.0]
+    assert [point.t for point in exactly.points_until(1100.0)] == [1100.0, 1200.0, 1300.0]
 
 
 def test_bins_longer_than_the_lead_still_tell_of_the_next_one() -> None:
-    assert [point.t for point in projection(at(1600.0), at(2200.0)).ahead(1000.0)] == [1600.0]
+    assert [point.t for point in projection(at(1600.0), at(2200.0)).points_until(1000.0)] == [1600.0]
 
 
 def test_a_forecast_that_was_outlived_says_nothing() -> None:
-    assert projection(at(1100.0), at(1200.0)).ahead(1201.0) == ()
-    assert projection().ahead(1000.0) == ()
+    assert projection(at(1100.0), at(1200.0)).points_until(1201.0) == ()
+    assert projection().points_until(1000.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_a_forecast_that_was_outlived_says_nothing() -> None:
         ({"horizon_seconds": 0.0}, "lead of 0.0 s"),
         ({"points": (at(1200.0), at(1100.0))}, "ordered by time"),
         ({"points": (at(1100.0), at(1100.0))}, "each time once"),
-        ({"points": (Demand(t=1.0, q50=2.0, q95=1.0, q99=3.0),)}, "must rise"),
-        ({"points": (Demand(t=1.0, q50=1.0, q95=4.0, q99=3.0),)}, "must rise"),
-        ({"points": (Demand(t=1.0, q50=-1.0, q95=4.0, q99=5.0),)}, "must rise"),
-        ({"points": (Demand(t=1.0, q50=float("nan"), q95=4.0, q99=5.0),)}, "must rise"),
+        ({"points": (ForecastPoint(t=1.0, q50=2.0, q95=1.0, q99=3.0),)}, "must rise"),
+        ({"points": (ForecastPoint(t=1.0, q50=1.0, q95=4.0, q99=3.0),)}, "must rise"),
+        ({"points": (ForecastPoint(t=1.0, q50=-1.0, q95=4.0, q99=5.0),)}, "must rise"),
+        ({"points": (ForecastPoint(t=1.0, q50=float("nan"), q95=4.0, q99=5.0),)}, "must rise"),
         ({"covered": 5, "forecasts": 4}, "5 of 4"),
         ({"error_ratio": -0.1}, "-0.1"),
         ({"error_ratio": float("nan")}, "nan"),

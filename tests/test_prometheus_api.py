@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from telemetry_samples import run
 
-from agent.benchmarks.prometheus_api import PrometheusApi, RawSeries
+from agent.benchmarks.prometheus_api import BenchmarkSeries, PrometheusApi
 from agent.benchmarks.telemetry import open_telemetry
-from agent.errors import BadBenchmark
+from agent.errors import BenchmarkError
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
         yield made
 
 
-def ask(url: str, token_file: str | None = None) -> tuple[RawSeries, ...]:
+def ask(url: str, token_file: str | None = None) -> tuple[BenchmarkSeries, ...]:
     api = PrometheusApi(url, bearer_token_file=token_file, timeout_seconds=0.5, most_bytes=20_000)
     try:
         return api.raw('{__name__="x"}', 100.0, 160.25)
@@ -35,7 +35,9 @@ def test_samples_come_back_with_their_times_labels_and_values(server: Server) ->
     server.act = lambda handler: give(
         handler, matrix({**SERIES, "values": [[100.0, "1"], [101.5, "2"], [103, "+Inf"], [104, "NaN"]]})
     )
-    assert ask(server.url) == (RawSeries("vllm:x", (("instance", "a:1"),), ((101.5, 2.0), (103.0, float("inf")))),)
+    assert ask(server.url) == (
+        BenchmarkSeries("vllm:x", (("instance", "a:1"),), ((101.5, 2.0), (103.0, float("inf")))),
+    )
     path, _, form = server.asked[0]
     assert path == "/api/v1/query"
     assert form["query"] == ['{__name__="x"}[60250ms]']
@@ -65,7 +67,7 @@ def test_a_path_before_the_api_is_kept(server: Server) -> None:
 )
 def test_a_useless_answer_ends_in_one_sentence_with_the_address(server: Server, act: Any, reason: str) -> None:
     server.act = act
-    with pytest.raises(BadBenchmark, match=reason) as raised:
+    with pytest.raises(BenchmarkError, match=reason) as raised:
         ask(server.url)
     text = str(raised.value)
     assert text.startswith(f"{server.url}: ")
@@ -75,7 +77,7 @@ def test_a_useless_answer_ends_in_one_sentence_with_the_address(server: Server, 
 
 
 def test_nobody_there_is_said(server: Server) -> None:
-    with pytest.raises(BadBenchmark, match="connection refused"):
+    with pytest.raises(BenchmarkError, match="connection refused"):
         ask("http://127.0.0.1:1")
 
 
@@ -83,7 +85,7 @@ def test_the_token_goes_into_the_header_and_into_no_message(server: Server, tmp_
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     server.act = lambda handler: give(handler, b"no", 403)
-    with pytest.raises(BadBenchmark) as raised:
+    with pytest.raises(BenchmarkError) as raised:
         ask(server.url, str(token))
     assert server.asked[0][1]["Authorization"] == "Bearer s3cret"
     assert "s3cret" not in str(raised.value)
@@ -93,7 +95,7 @@ def test_the_token_goes_into_the_header_and_into_no_message(server: Server, tmp_
 def test_a_token_that_no_header_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
     token = tmp_path / "token"
     token.write_bytes(content)
-    with pytest.raises(BadBenchmark, match="token: "):
+    with pytest.raises(BenchmarkError, match="token: "):
         ask("http://127.0.0.1:1", str(token))
 
 
@@ -109,20 +111,20 @@ def test_a_token_that_no_header_can_carry_is_refused(tmp_path: Path, content: by
     ],
 )
 def test_an_address_that_cannot_be_asked_is_refused_without_its_password(url: str, reason: str) -> None:
-    with pytest.raises(BadBenchmark, match=reason) as raised:
+    with pytest.raises(BenchmarkError, match=reason) as raised:
         open_telemetry(url)
     assert "pw" not in str(raised.value)
 
 
 @pytest.mark.parametrize("selector", ['{a="\n"}', "x" * 3000])
 def test_a_selector_that_no_query_can_hold_is_refused(selector: str) -> None:
-    with pytest.raises(BadBenchmark, match="selector"):
+    with pytest.raises(BenchmarkError, match="selector"):
         open_telemetry("http://127.0.0.1:1", selector=selector)
 
 
 def test_an_empty_answer_names_the_span_in_utc(server: Server) -> None:
-    with pytest.raises(BadBenchmark, match="no samples of an engine from 2026-11-20 18:00:00 to 18:01:00 UTC"):
-        open_telemetry(server.url).during(run(started_at=1795197600.0, ended_at=1795197660.0))
+    with pytest.raises(BenchmarkError, match="no samples of an engine from 2026-11-20 18:00:00 to 18:01:00 UTC"):
+        open_telemetry(server.url).read_run(run(started_at=1795197600.0, ended_at=1795197660.0))
 
 
 JSON = st.recursive(
@@ -155,9 +157,9 @@ def test_whatever_comes_back_ends_in_an_answer_or_a_bad_benchmark(
     told: tuple[str, ...] = ()
     telemetry = open_telemetry(server.url)
     try:
-        found = telemetry.during(run(requests=requests, started_at=1795197600.0, ended_at=1795197660.0))
+        found = telemetry.read_run(run(requests=requests, started_at=1795197600.0, ended_at=1795197660.0))
         told = (*found.values, *found.remarks)
-    except BadBenchmark as error:
+    except BenchmarkError as error:
         told = (error.text,)
     finally:
         telemetry.close()

@@ -15,8 +15,8 @@ from waiting import CEILING_SECONDS
 
 from exporters import names
 from exporters.prometheus import render
-from exporters.status import AgentStatus, GpuStatus, Health, ReplicaStatus
-from rules.families import FAMILIES, Kind
+from exporters.status import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus
+from rules.families import FAMILIES, FamilyKind
 from rules.gpu_readout import GPU_NAMES
 from rules.verdicts import SEVERITY, Unknown, Verdict
 from rules.windows import Window
@@ -54,15 +54,17 @@ def full_replica(**changes: Any) -> ReplicaStatus:
     """A replica whose engine and GPU say everything there is a family for."""
     counters: dict[str, float] = {}
     for place, family in enumerate(FAMILIES, 1):
-        if family.kind is Kind.COUNTER and family.name not in GPU_NAMES:
+        if family.kind is FamilyKind.COUNTER and family.name not in GPU_NAMES:
             parts = ("/0", "/1") if family.name in names.PARTS else ("",)
             counters |= {family.name + part: place + number / 4 for number, part in enumerate(parts)}
-    histograms = {f.name: (log_normal(TTFT_EDGES, 500, 0.3, 0.5),) for f in FAMILIES if f.kind is Kind.HISTOGRAM}
+    histograms = {f.name: (log_normal(TTFT_EDGES, 500, 0.3, 0.5),) for f in FAMILIES if f.kind is FamilyKind.HISTOGRAM}
     totals = Window(
         start=NOW - 60, end=NOW, expected_seconds=60, covered_seconds=60, counters=counters, histograms=histograms
     )
     gauges = {
-        f.name: 0.25 + place for place, f in enumerate(FAMILIES) if f.kind is Kind.GAUGE and f.name not in GPU_NAMES
+        f.name: 0.25 + place
+        for place, f in enumerate(FAMILIES)
+        if f.kind is FamilyKind.GAUGE and f.name not in GPU_NAMES
     }
     gpu = GpuStatus(
         gpu="GPU-1",
@@ -87,7 +89,7 @@ def test_every_family_that_should_be_exported_is_with_the_value_it_had(accept: s
     said = full_replica()
     found = series(alone(said), accept)
     for family, metric in names.FAMILY.items():
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is FamilyKind.HISTOGRAM:
             (part,) = said.totals.histograms[family]
             assert one(found, names.count(family)) == part.n
             assert one(found, names.total(family)) == part.total
@@ -131,7 +133,7 @@ def test_the_sum_of_gpus_inside_a_replica_is_not_exported_beside_the_gpus() -> N
 
 def test_after_three_missed_scrapes_only_what_is_known_of_a_dead_replica_remains() -> None:
     down = full_replica(up=False, misses=3, last_seen=NOW - 50)
-    health = Health(scrape_failures={("t", "r", "connect"): 3})
+    health = AgentHealth(scrape_failures={("t", "r", "connect"): 3})
     found = series(alone(down, health=health))
     assert of_replica(found, "r") == {
         "sizewatch_target_up",
@@ -146,7 +148,9 @@ def test_after_three_missed_scrapes_only_what_is_known_of_a_dead_replica_remains
 def test_after_two_missed_scrapes_everything_is_still_there_but_the_target_is_not_up() -> None:
     found = series(alone(full_replica(up=False, misses=2)))
     assert one(found, "sizewatch_target_up") == 0
-    assert {metric.name for metric in names.FAMILY.values() if metric.kind is Kind.GAUGE} <= of_replica(found, "r")
+    assert {metric.name for metric in names.FAMILY.values() if metric.kind is FamilyKind.GAUGE} <= of_replica(
+        found, "r"
+    )
 
 
 def test_a_replica_that_was_never_seen_has_no_time_of_its_last_page() -> None:
@@ -196,7 +200,7 @@ def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
 
 
 def test_the_agent_tells_how_it_is_itself() -> None:
-    health = Health(
+    health = AgentHealth(
         turns=7, overruns=2, last_turn_at=NOW - 1, last_turn_seconds=0.5, turn_errors=1, history_trouble="disk full",
         unbooked_minutes=4, dropped_minutes=3, config_reloads=2, config_trouble="broken", gpu_problems=("lost",),
         web_errors=5, web_refusals=6,
@@ -215,7 +219,7 @@ def test_the_agent_tells_how_it_is_itself() -> None:
 
 
 def test_an_agent_that_watches_nothing_yet_still_has_a_page() -> None:
-    status = replace(agent_status(), tiers=(), health=Health())
+    status = replace(agent_status(), tiers=(), health=AgentHealth())
     found = series(status)
     assert one(found, "sizewatch_turns_total") == 0
     assert "sizewatch_target_up" not in {n for n, _ in found}

@@ -25,7 +25,7 @@ from exporters.prometheus_rules import (
     KEEP,
     LEVELS,
     WHOLE_TIER,
-    Level,
+    AlertLevel,
     alert_groups,
     hold_seconds,
     keep_seconds,
@@ -33,7 +33,7 @@ from exporters.prometheus_rules import (
 )
 from exporters.rule_files import Alert, duration, plain_groups
 from exporters.rule_words import SEVERITIES, UNITS, first_step
-from rules.catalogue import RULES, Loudness, Rule, Scope
+from rules.catalogue import RULES, Rule, Scope, Severity
 from rules.verdicts import SEVERITY
 
 FOLDER = Path(__file__).parent.parent / "rules" / "prometheus"
@@ -51,11 +51,11 @@ SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 """A quarter in some units."""
 
 
-def of(loudness: Loudness) -> list[tuple[Rule, Level]]:
+def of(loudness: Severity) -> list[tuple[Rule, AlertLevel]]:
     return [pair for pair in LEVELLED if pair[1].loudness is loudness]
 
 
-def ids(pair: tuple[Rule, Level]) -> str:
+def ids(pair: tuple[Rule, AlertLevel]) -> str:
     return f"{pair[0].name}-{pair[1].loudness}"
 
 
@@ -74,7 +74,7 @@ def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:
     }
 
 
-def count(rule: Rule, loudness: Loudness) -> str:
+def count(rule: Rule, loudness: Severity) -> str:
     return firing(rule.name, severity=SEVERITIES[loudness])
 
 
@@ -95,9 +95,9 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
     for rule in RULES:
         severities = [severity for name, severity in found if name == rule.name]
         expected = {
-            Loudness.PAGE: ["critical", "warning"],
-            Loudness.TICKET: ["warning"],
-            Loudness.REPORT: ["info"],
+            Severity.PAGE: ["critical", "warning"],
+            Severity.TICKET: ["warning"],
+            Severity.REPORT: ["info"],
         }
         assert severities == expected[rule.loudness], rule.name
     others = {name for name, _ in found} - {rule.name for rule in RULES}
@@ -106,7 +106,7 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
 
 
 @pytest.mark.parametrize("pair", LEVELLED, ids=ids)
-def test_an_alert_reads_the_verdict_and_its_certainty_and_nothing_else(pair: tuple[Rule, Level]) -> None:
+def test_an_alert_reads_the_verdict_and_its_certainty_and_nothing_else(pair: tuple[Rule, AlertLevel]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
     beside = {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
@@ -118,11 +118,11 @@ def test_only_a_critical_verdict_pages() -> None:
     for rule, level in LEVELLED:
         asked = re.search(r">= (\d)", verdict_alert(rule, level).expr)
         assert asked is not None
-        assert (int(asked[1]) == 2) == (level.loudness is Loudness.PAGE)
+        assert (int(asked[1]) == 2) == (level.loudness is Severity.PAGE)
 
 
-@pytest.mark.parametrize("loudness", Loudness)
-def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, loudness: Loudness) -> None:
+@pytest.mark.parametrize("loudness", Severity)
+def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, loudness: Severity) -> None:
     """Not just before its hold, at its hold, through a gap a little shorter than it is kept, and over after it."""
     told: dict[str, str] = {}
     values = []
@@ -139,14 +139,14 @@ def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path,
 
 def test_the_ticket_beside_a_page_ends_before_it() -> None:
     for rule in RULES:
-        if rule.loudness is Loudness.PAGE:
-            assert keep_seconds(rule, Loudness.TICKET) < keep_seconds(rule, Loudness.PAGE) == KEEP[Loudness.PAGE]
+        if rule.loudness is Severity.PAGE:
+            assert keep_seconds(rule, Severity.TICKET) < keep_seconds(rule, Severity.PAGE) == KEEP[Severity.PAGE]
         else:
             assert keep_seconds(rule, rule.loudness) == KEEP[rule.loudness]
 
 
-@pytest.mark.parametrize("loudness", Loudness)
-def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, loudness: Loudness) -> None:
+@pytest.mark.parametrize("loudness", Severity)
+def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, loudness: Severity) -> None:
     late = after(1800)
     likely: dict[str, str] = {}
     below: dict[str, str] = {}
@@ -160,8 +160,8 @@ def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, lo
 
 
 def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_path: Path) -> None:
-    rule = next(rule for rule in RULES if rule.loudness is Loudness.TICKET)
-    fire = count(rule, Loudness.TICKET)
+    rule = next(rule for rule in RULES if rule.loudness is Severity.TICKET)
+    fire = count(rule, Severity.TICKET)
     crossed = {
         **verdict(rule, "1x200", "0x200", "a:1"),
         **verdict(rule, "0x200", "1x200", "b:1"),
@@ -180,8 +180,8 @@ def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_pa
     )
 
 
-@pytest.mark.parametrize("loudness", Loudness)
-def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Loudness) -> None:
+@pytest.mark.parametrize("loudness", Severity)
+def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Severity) -> None:
     told = {'sizewatch_plan_info{tier="t",model="m",instance="a:9095"}': "1x130"}
     alerts = []
     for rule, level in of(loudness):
@@ -192,12 +192,12 @@ def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_
     assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=alerts)])
 
 
-def reached(one: Level, level: Level) -> bool:
+def reached(one: AlertLevel, level: AlertLevel) -> bool:
     """Whether a verdict of `level` also fires the alert of `one`."""
     return SEVERITY[one.status] <= SEVERITY[level.status]
 
 
-def expected(rule: Rule, level: Level) -> dict[str, Any]:
+def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
     value = spoken(rule.unit)
     replica = {"replica": "r1"} if rule.scope is Scope.REPLICA else {}
     about = "t/r1" if replica else "t"

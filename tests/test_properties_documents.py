@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from agent import config, yaml_size
 from agent.config_files import load_plan
-from agent.errors import BadConfig, BadPlan
+from agent.errors import ConfigError, PlanError
 from agent.history import bodies
-from agent.history.chunks import unseal
-from agent.history.columns import packed, unpacked
+from agent.history.chunks import decode_chunk
+from agent.history.columns import decode_columns, encode_columns
 from agent.recording import load
 from rules.engines.registry import ENGINES
-from rules.layouts import compile_layout, wanted
+from rules.layouts import compile_layout, is_mapped_name
 from rules.normalise import snapshot
 
 CANARY = "hunter2-c4n4ry-" + "x" * 10_000
@@ -50,7 +50,7 @@ def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tm
     file = tmp_path / "c.yaml"
     for value in (CANARY, [CANARY], {"a": CANARY}):
         file.write_text(yaml.safe_dump(with_value(yaml.safe_load(FULL_CONFIG), path, value)), encoding="utf-8")
-        with pytest.raises(BadConfig) as refused:
+        with pytest.raises(ConfigError) as refused:
             config.load(file, environment={})
         assert message_trouble(refused.value.problems) == ""
         assert CANARY not in str(refused.value)
@@ -62,7 +62,7 @@ def test_a_few_bytes_that_say_billions_of_values_are_refused_at_once(name: str, 
     text = "\n".join(["a0: &a0 [x, x]", *rows, f"{name}: *a11"])
     (tmp_path / "f.yaml").write_text(text, encoding="utf-8")
     for read in (load_plan, config.load):
-        with pytest.raises((BadPlan, BadConfig), match="once its aliases"):
+        with pytest.raises((PlanError, ConfigError), match="once its aliases"):
             read(tmp_path / "f.yaml")
     with pytest.raises(yaml.YAMLError, match="once its aliases"):
         yaml_size.loaded(text)
@@ -72,7 +72,7 @@ def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
     """Absence is never zero: a store's series without a name once made every family that its engine lacked one."""
     name = "vllm:num_requests_running"
     for engine in ENGINES:
-        assert not wanted("", (engine,))
+        assert not is_mapped_name("", (engine,))
         page = snapshot(compile_layout([(name, {}), ("", {})], engine), [1.0, 7.0], 0.0)
         assert page == snapshot(compile_layout([(name, {})], engine), [1.0], 0.0)
 
@@ -80,7 +80,7 @@ def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
 def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MOST_BYTES", 100_000)
     body = zlib.compress(b"0" * (bodies.MOST_BYTES + 1))
-    for read in (bodies.unpack, lambda one: unseal(0, one)):
+    for read in (bodies.decode_window, lambda one: decode_chunk(0, one)):
         with pytest.raises(ValueError, match="larger than any"):
             read(body)
         with pytest.raises(ValueError, match="cut off"):
@@ -136,7 +136,7 @@ COLUMNS = st.integers(1, 20).flatmap(
 @settings(max_examples=200, deadline=None)
 @given(COLUMNS)
 def test_columns_come_back_as_they_were(columns: list[list[float]]) -> None:
-    found = unpacked(packed(columns), len(columns[0]), len(columns))
+    found = decode_columns(encode_columns(columns), len(columns[0]), len(columns))
     for column, back in zip(columns, found, strict=True):
         for one, other in zip(column, back, strict=True):
             assert one == other or (math.isnan(one) and math.isnan(other))
@@ -147,11 +147,11 @@ def test_columns_come_back_as_they_were(columns: list[list[float]]) -> None:
 def test_damaged_columns_are_refused_or_are_as_many_as_asked_for(
     columns: list[list[float]], data: st.DataObject
 ) -> None:
-    whole = packed(columns)
+    whole = encode_columns(columns)
     place = data.draw(st.integers(0, len(whole) - 1))
     damaged = whole[:place] + data.draw(st.binary(max_size=9)) + whole[place + data.draw(st.integers(0, 3)) :]
     try:
-        found = unpacked(damaged, len(columns[0]), len(columns))
+        found = decode_columns(damaged, len(columns[0]), len(columns))
     except ValueError:
         return
     assert [len(column) for column in found] == [len(columns[0])] * len(columns)

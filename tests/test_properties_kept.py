@@ -11,9 +11,9 @@ import history_samples
 import pytest
 
 from agent.history.reader import Reader
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem, HistoryTrouble, Trouble
-from rules.timeline import Event, Kind
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
+from rules.timeline import TimelineEvent, TimelineKind
 
 START = history_samples.START
 
@@ -21,9 +21,9 @@ START = history_samples.START
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "h.db"
-    with closing(Store(path)) as store:
+    with closing(HistoryStore(path)) as store:
         store.book(history_samples.booking(minute) for minute in range(5))
-        store.add_event(Event(t=START, kind=Kind.START, tier="h100", replica=None, text="text"))
+        store.add_event(TimelineEvent(t=START, kind=TimelineKind.START, tier="h100", replica=None, text="text"))
     return path
 
 
@@ -39,15 +39,15 @@ def test_a_table_whose_columns_are_called_otherwise_is_damage_from_the_first(pat
     with closing(sqlite3.connect(path)) as connection:
         (column,) = connection.execute("SELECT name FROM pragma_table_info(?) LIMIT 1 OFFSET 1", (table,)).fetchone()
     damaged(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO odd")
-    for opened in (Store, Store.open_reader):
-        with pytest.raises(HistoryProblem, match=f"is damaged .the columns of {table}"):
+    for opened in (HistoryStore, HistoryStore.open_reader):
+        with pytest.raises(HistoryOpenError, match=f"is damaged .the columns of {table}"):
             opened(path)
 
 
 ASKED: dict[str, Callable[[Reader], object]] = {
     "UPDATE demand SET prompt_tokens = 'x'": lambda reader: reader.demand("h100", START, START + 600),
     "UPDATE demand SET requests = x'00ff'": lambda reader: reader.requests("h100", START, START + 600),
-    "UPDATE demand SET first = 'x'": lambda reader: reader.told("h100", START),
+    "UPDATE demand SET first = 'x'": lambda reader: reader.list_booked_times("h100", START),
     "UPDATE events SET t = 'x'": lambda reader: reader.events(START),
     "UPDATE events SET text = x'00ff'": lambda reader: reader.events(START),
 }
@@ -56,9 +56,9 @@ ASKED: dict[str, Callable[[Reader], object]] = {
 @pytest.mark.parametrize("statement", ASKED)
 def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
     damaged(path, statement)
-    with Store.open_reader(path) as reader, pytest.raises(HistoryTrouble) as refused:
+    with HistoryStore.open_reader(path) as reader, pytest.raises(HistoryError) as refused:
         ASKED[statement](reader)
-    assert refused.value.kind is Trouble.CORRUPT
+    assert refused.value.kind is HistoryErrorKind.CORRUPT
 
 
 def test_a_file_of_a_format_that_sqlite_does_not_know_is_damage(path: Path) -> None:
@@ -68,5 +68,5 @@ def test_a_file_of_a_format_that_sqlite_does_not_know_is_damage(path: Path) -> N
     for name in ("-wal", "-shm"):
         path.with_name(path.name + name).unlink(missing_ok=True)
     path.write_bytes(body)
-    with pytest.raises(HistoryProblem, match=r"is damaged \(unsupported file format"):
-        Store(path)
+    with pytest.raises(HistoryOpenError, match=r"is damaged \(unsupported file format"):
+        HistoryStore(path)

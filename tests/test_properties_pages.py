@@ -136,4 +136,4 @@ def test_whatever_numbers_stand_on_a_page_what_is_used_is_finite_and_not_negativ
     except ScrapeError:
         return
     check_snapshot(after)
-    check_window(windows.between(before, after))
+    check_window(windows.diff_snapshots(before, after))

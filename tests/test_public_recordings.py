@@ -15,8 +15,8 @@ import pytest
 
 from agent.config_files import load_plan
 from agent.recording import load
-from agent.replay import Replayed, replay
-from rules.episodes import Episode
+from agent.replay import ReplayResult, replay
+from rules.episodes import Finding
 from rules.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
 from rules.signals import Gap, Reading
 from rules.verdicts import Certainty, Status, Unknown, Verdict
@@ -34,7 +34,7 @@ PLANS = ("plan.yaml", "plan_curve.yaml")
 
 
 @functools.cache
-def judged(plan: str) -> Replayed:
+def judged(plan: str) -> ReplayResult:
     recording, _ = load(PRESSURE)
     return replay(recording, load_plan(PRESSURE / plan))
 
@@ -46,7 +46,7 @@ def answers(plan: str) -> dict[str, Verdict | Unknown]:
 def fired(plan: str) -> list[Verdict]:
     found = judged(plan)
     every = [*found.ended, *(one.episode for one in found.standings if one.episode)]
-    return [one.worst for one in every if isinstance(one, Episode)]
+    return [one.worst for one in every if isinstance(one, Finding)]
 
 
 @functools.cache

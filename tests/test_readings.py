@@ -19,7 +19,7 @@ from rules.capacity import stated_capacity
 from rules.histograms import Histogram
 from rules.readings import (
     NOTHING,
-    Basis,
+    PlanFacts,
     families_of,
     gpu_utilization,
     read,
@@ -28,7 +28,7 @@ from rules.readings import (
     tokens_per_gpu_hour,
     total_rate,
 )
-from rules.signals import BY_NAME, SIGNALS, Gap, How, Missing, Reading, Signal, SignalValue
+from rules.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
 from rules.sizing import expected_tokens_per_round
 from rules.snapshots import Snapshot
 from rules.windows import EVERYTHING, Window
@@ -40,7 +40,7 @@ LENGTHS_OF_CAPACITY = CapacityLengths(
     generation_tokens=MeanTokens(low=50.0, high=50.0),
     prefix_hit_ratio=0.7,
 )
-BASIS = Basis(
+BASIS = PlanFacts(
     gpus_per_replica=4,
     gpu_hour_price=2.0,
     ttft_slo_seconds=1.0,
@@ -119,7 +119,7 @@ def minute(**changes: Any) -> Window:
     return window(START, 60.0, **merged)
 
 
-def value(name: str, of: Window | None = None, basis: Basis = BASIS) -> SignalValue:
+def value(name: str, of: Window | None = None, basis: PlanFacts = BASIS) -> SignalValue:
     return read(BY_NAME[name], minute() if of is None else of, basis)
 
 
@@ -225,7 +225,7 @@ def test_all_readings_come_in_the_tables_order() -> None:
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
 def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: Signal) -> None:
     name = signal.name
-    assert value(name, windows.gap(START, START + 60, Gap.SCRAPE_FAILED), BASIS) == (
+    assert value(name, windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED), BASIS) == (
         Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
         if name == "cold_start_seconds"
         else Missing(gap=Gap.SCRAPE_FAILED)
@@ -235,7 +235,9 @@ def test_without_its_families_a_signal_is_a_gap_with_its_reason(signal: Signal) 
     assert found.gap is (Gap.NO_TRAFFIC if name == "cold_start_seconds" else Gap.NOT_EXPOSED)
 
 
-@pytest.mark.parametrize("signal", [s for s in SIGNALS if s.how is not How.DERIVED], ids=lambda signal: signal.name)
+@pytest.mark.parametrize(
+    "signal", [s for s in SIGNALS if s.how is not SignalKind.DERIVED], ids=lambda signal: signal.name
+)
 def test_every_family_of_a_plain_signal_is_needed(signal: Signal) -> None:
     for family in signal.families:
         gaps = {family: Gap.STALE}
@@ -286,10 +288,11 @@ def test_but_what_did_not_happen_has_a_rate_of_zero(name: str) -> None:
 def test_a_ratio_of_counters_seen_in_unequal_time_is_of_their_rates_and_has_no_bounds() -> None:
     both = window(START, counters={"preemptions": 6.0, "requests_finished": 60.0})
     one = window(START + 60, counters={"preemptions": 6.0}, short_seconds={"requests_finished": 60.0})
-    found = value("eviction_rate", windows.add([both, one]))
+    found = value("eviction_rate", windows.sum_windows([both, one]))
     assert found == Reading(value=0.1, low=None, high=None, n=60)
     assert value(
-        "tokens_per_round", windows.add([spoken(), replace(spoken(start=60.0), short_seconds={"spec_drafts": 60.0})])
+        "tokens_per_round",
+        windows.sum_windows([spoken(), replace(spoken(start=60.0), short_seconds={"spec_drafts": 60.0})]),
     )
 
 
@@ -312,7 +315,7 @@ def test_a_counter_seen_at_no_time_divides_nothing() -> None:
 def test_derived_ratios_lose_their_bounds_too() -> None:
     more = window(START + 60, counters={"prompt_tokens": 100.0, "spec_accepted_tokens": 200.0})
     first = spoken(prompt_tokens=100.0, prompt_tokens_computed=60.0)
-    whole = windows.add([first, more])
+    whole = windows.sum_windows([first, more])
     assert value("prefix_reuse_ratio", whole) == Reading(value=pytest.approx(0.4), low=None, high=None, n=200)
     assert value("tokens_per_round", whole) == Reading(value=3.0, low=None, high=None, n=100)
     found = value("speculative_acceptance", whole)
@@ -378,7 +381,9 @@ def test_arrivals_of_a_window_that_was_half_seen_are_a_lower_bound() -> None:
 
 
 def test_arrivals_of_a_tier_add_up_over_replicas() -> None:
-    assert_close(value("arrival_rps", windows.add([minute(), minute()])), Reading(value=5.0, low=5.0, high=None, n=240))
+    assert_close(
+        value("arrival_rps", windows.sum_windows([minute(), minute()])), Reading(value=5.0, low=5.0, high=None, n=240)
+    )
 
 
 def test_arrivals_beside_late_counters_are_a_lower_bound() -> None:
@@ -395,7 +400,7 @@ def test_arrivals_from_counters_of_unequal_time_have_no_lower_bound() -> None:
     """In one of twenty minutes the gauges were stale: 2 finished a second, 0.5 more came in 19 of the minutes."""
     stale = replace(minute(counters={"in_system_change": None}), start=START + 60, end=START + 120)
     several = [replace(minute(), start=START + 60 * i, end=START + 60 * (i + 1)) for i in range(20)]
-    found = value("arrival_rps", windows.add([*several[:1], stale, *several[2:]]))
+    found = value("arrival_rps", windows.sum_windows([*several[:1], stale, *several[2:]]))
     assert_close(found, Reading(value=2.5, low=0.0, high=None, n=2400))
 
 
@@ -431,16 +436,16 @@ def test_frechets_bounds_hold_for_any_joint_distribution(requests: list[tuple[in
 def test_goodput_needs_an_objective_and_takes_one() -> None:
     text = "the tier has neither a TTFT nor a TPOT objective"
     assert value("goodput_rps", basis=NOTHING) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
-    only = value("goodput_rps", basis=Basis(tpot_slo_seconds=0.5))
+    only = value("goodput_rps", basis=PlanFacts(tpot_slo_seconds=0.5))
     assert_close(only, Reading(value=None, low=1.6, high=1.8, n=120))
-    only = value("goodput_rps", basis=Basis(ttft_slo_seconds=1.0))
+    only = value("goodput_rps", basis=PlanFacts(ttft_slo_seconds=1.0))
     assert_close(only, Reading(value=None, low=1.7, high=1.8, n=120))
 
 
 def test_between_two_edges_goodput_is_as_wide_as_the_bucket() -> None:
     """0.6 s lies among the 18 between 0.5 and 1 s; six are surely above."""
     all_well = minute(counters={"requests_aborted": None})
-    found = value("goodput_rps", all_well, Basis(ttft_slo_seconds=0.6))
+    found = value("goodput_rps", all_well, PlanFacts(ttft_slo_seconds=0.6))
     assert_close(found, Reading(value=None, low=1.6, high=1.9, n=120))
 
 
@@ -596,7 +601,7 @@ def test_acceptance_of_a_real_engine_is_what_its_prompts_allow() -> None:
     seen = {}
     for name, (first, last) in phases.items():
         inside = [page for page in found if first <= page.t - start <= last]
-        seen[name] = windows.between(inside[0], inside[-1])
+        seen[name] = windows.diff_snapshots(inside[0], inside[-1])
     share = {name: w.counters["spec_accepted_tokens"] / w.counters["spec_draft_tokens"] for name, w in seen.items()}
     assert share["repetitive"] == pytest.approx(0.99, abs=0.01)
     assert share["random"] == pytest.approx(0.024, abs=0.005)
@@ -656,11 +661,11 @@ def test_memory_needs_both_gauges_and_is_never_more_than_full() -> None:
     [
         ("fleet_utilization", NOTHING, "the plan has no curve to derive usable rps from"),
         ("tokens_per_gpu_hour", NOTHING, ""),
-        ("cost_per_million_tokens", Basis(gpus_per_replica=4), "the plan has no gpu_hour_price"),
-        ("cost_per_million_tokens", Basis(gpu_hour_price=2.0), ""),
+        ("cost_per_million_tokens", PlanFacts(gpus_per_replica=4), "the plan has no gpu_hour_price"),
+        ("cost_per_million_tokens", PlanFacts(gpu_hour_price=2.0), ""),
     ],
 )
-def test_what_the_plan_does_not_say_is_not_made_up(name: str, basis: Basis, text: str) -> None:
+def test_what_the_plan_does_not_say_is_not_made_up(name: str, basis: PlanFacts, text: str) -> None:
     assert value(name, basis=basis) == Missing(gap=Gap.NOT_IN_PLAN, text=text)
 
 
@@ -674,7 +679,7 @@ def test_fleet_utilization_is_by_requests_and_unbounded_where_plan_or_engine_tel
 
 
 def test_cost_and_utilization_of_a_tier_are_those_of_its_replicas() -> None:
-    tier = windows.add([minute(), minute(), windows.gap(START, START + 60, Gap.SCRAPE_FAILED)])
+    tier = windows.sum_windows([minute(), minute(), windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
     assert_close(value("fleet_utilization", tier), replace(BY_HAND["fleet_utilization"], n=240))
     assert_close(tokens_per_gpu_hour(tier, BASIS), exactly(108000.0, 14400))
 
@@ -697,7 +702,7 @@ def test_a_level_is_a_mean_over_the_time_it_was_seen() -> None:
 
 
 def test_a_total_of_gauges_is_bounded_by_the_extremes_of_all_replicas() -> None:
-    tier = windows.add([minute(), minute(gauges={"requests_running": gauge(3.0, low=1.0, high=5.0)})])
+    tier = windows.sum_windows([minute(), minute(gauges={"requests_running": gauge(3.0, low=1.0, high=5.0)})])
     assert_close(value("requests_running", tier), Reading(value=9.0, low=2.0, high=16.0, n=8))
 
 
@@ -738,4 +743,4 @@ def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
     for taken in (None, *signal.families):
         gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
         whole = minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})
-        assert value(signal.name, windows.only(whole, families_of(signal))) == value(signal.name, whole)
+        assert value(signal.name, windows.select_families(whole, families_of(signal))) == value(signal.name, whole)

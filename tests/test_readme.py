@@ -11,12 +11,12 @@ from test_docs import parsers
 
 from agent import cli
 from exporters.itself_rules import ROWS as ITSELF
-from rules.catalogue import RULES, Loudness
+from rules.catalogue import RULES, Severity
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-COLUMNS = {Loudness.PAGE: 1, Loudness.TICKET: 2, Loudness.REPORT: 3}
+COLUMNS = {Severity.PAGE: 1, Severity.TICKET: 2, Severity.REPORT: 3}
 
 
 def told(column: int) -> list[str]:
@@ -26,8 +26,8 @@ def told(column: int) -> list[str]:
     return [name for row in cells for name in re.findall(r"`(\w+)`", row[column])]
 
 
-@pytest.mark.parametrize("loudness", Loudness)
-def test_every_rule_is_named_once_under_its_loudness(loudness: Loudness) -> None:
+@pytest.mark.parametrize("loudness", Severity)
+def test_every_rule_is_named_once_under_its_loudness(loudness: Severity) -> None:
     named = told(COLUMNS[loudness])
     catalogued = {rule.name for rule in RULES}
     others = {row.name for row in ITSELF if row.loudness is loudness} - catalogued - {"SizewatchWatchdog"}

@@ -145,15 +145,15 @@ def whole_processes(name: str) -> list[tuple[str, Window]]:
     recording, _ = load(recorded.folder(name))
     found = []
     for target, scraped in zip(recording.targets, by_target(name), strict=True):
-        track, several = tracks.Track(), []
+        track, several = tracks.ScrapeTrack(), []
         for t, page in scraped:
-            track, window = tracks.good(track, page) if page else tracks.failed(track, t)
+            track, window = tracks.record_success(track, page) if page else tracks.record_failure(track, t)
             if window is not None and window.covered_seconds > 0:
                 several.append(window)
             elif several and window is not None and "restarts" in window.counters:
-                found.append((target.replica, windows.add(several)))
+                found.append((target.replica, windows.sum_windows(several)))
                 several = []
-        found.append((target.replica, windows.add(several)))
+        found.append((target.replica, windows.sum_windows(several)))
     return found
 
 
@@ -259,7 +259,7 @@ def test_each_process_of_the_restarts_is_counted_exactly() -> None:
 
 def test_restarts_and_cold_starts_are_counted_and_timed() -> None:
     """The recording's stopwatch said 51.1 and 27.9 s from start to the first answer."""
-    whole = windows.add(window for _, window in shown("restart"))
+    whole = windows.sum_windows(window for _, window in shown("restart"))
     assert (whole.counters["restarts"], whole.counters["cold_starts"]) == (2, 2)
     assert whole.counters["cold_start_seconds"] == pytest.approx(51.1 + 27.9, abs=2.0)
     found = read_all(whole)["cold_start_seconds"]

@@ -4,25 +4,25 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.regression import Regression, Space
 from forecast.series import Array
-from forecast.surroundings import Surroundings
+from forecast.surroundings import Features
 
 DAYS = 12
 N = 24 * DAYS
 
 
-def world(factor: float = 0.5, seed: int = 1) -> tuple[Past, Surroundings]:
+def world(factor: float = 0.5, seed: int = 1) -> tuple[ObservedBins, Features]:
     """Each bin is the level 100 plus `factor` times the one signal its origin had; scale 100."""
     signal = np.random.default_rng(seed).normal(0, 0.2, N)
     past = past_of(np.maximum(100 + 100 * factor * signal, 0.0))
     return past, made(signal)
 
 
-def made(signal: Array) -> Surroundings:
+def made(signal: Array) -> Features:
     count = len(signal)
-    return Surroundings(
+    return Features(
         origins=np.arange(count),
         signals=signal[:, None],
         clock=np.zeros((count, 3)),
@@ -31,7 +31,7 @@ def made(signal: Array) -> Surroundings:
     )
 
 
-def daily(past: Past, around: Surroundings, space: Space = Space.PLAIN, days: int = DAYS) -> Regression:
+def daily(past: ObservedBins, around: Features, space: Space = Space.PLAIN, days: int = DAYS) -> Regression:
     one = Regression(space)
     for end in range(24, 24 * days + 1, 24):
         one.fit(past, around, 1, end)
@@ -77,7 +77,7 @@ def test_bins_that_were_not_seen_are_not_learnt() -> None:
     gaps = past.values.copy()
     gaps[30:40] = np.nan
     holes = past_of(gaps)
-    wild = Surroundings(
+    wild = Features(
         origins=around.origins,
         signals=np.where((np.arange(N) >= 30) & (np.arange(N) < 40), 50.0, around.signals[:, 0])[:, None],
         clock=around.clock,

@@ -13,8 +13,8 @@ import yaml
 from agent.cli import main
 from agent.config_files import load_plan
 from agent.recording import load
-from agent.replay import Replayed, replay
-from rules.episodes import Episode
+from agent.replay import ReplayResult, replay
+from rules.episodes import Finding
 from rules.signals import SIGNALS
 from rules.verdicts import Certainty
 
@@ -24,7 +24,7 @@ SUSPECTED = "kv_brim_healthy"
 """Its load rises like a cascade's and stops where the cache is full: a suspicion that never becomes certain."""
 
 
-def replayed(name: str, step: float = 60.0) -> Replayed:
+def replayed(name: str, step: float = 60.0) -> ReplayResult:
     recording, problems = load(recorded.folder(name))
     return replay(recording, load_plan(PLAN), step, problems)
 
@@ -57,7 +57,7 @@ def packed(some: list[bytes]) -> bytes:
     return gzip.compress(b"".join(some))
 
 
-def finished(found: Replayed) -> float:
+def finished(found: ReplayResult) -> float:
     return sum(shown.window.counters.get("requests_finished", 0.0) for shown in found.windows if shown.replica)
 
 
@@ -110,7 +110,7 @@ def test_only_cascades_have_cascade_episodes_and_those_end(name: str) -> None:
     found = replayed(name)
     assert [p for p in found.problems if not p.endswith("is not in the plan: it is compared with nothing")] == []
     assert not [s for s in found.standings if s.episode and s.episode.rule == "KvCacheCascade"]
-    cascades = [e for e in found.ended if isinstance(e, Episode) and e.rule == "KvCacheCascade"]
+    cascades = [e for e in found.ended if isinstance(e, Finding) and e.rule == "KvCacheCascade"]
     assert len(cascades) == (name in (*CASCADES, SUSPECTED))
     assert all(e.worst.certainty is Certainty.LIKELY for e in cascades if name == SUSPECTED)
 
@@ -140,7 +140,7 @@ def test_no_number_is_invented_across_a_restart() -> None:
     gaps = [w.window for w in found.windows if w.replica is not None and w.window.coverage == 0]
     assert {gap for w in gaps for gap in w.gaps.values()} >= {"scrape_failed", "restarted"}
     assert all(not w.histograms and "requests_finished" not in w.counters for w in gaps)
-    down = [e for e in found.ended if isinstance(e, Episode) and e.rule == "TargetDown"]
+    down = [e for e in found.ended if isinstance(e, Finding) and e.rule == "TargetDown"]
     assert len(down) == 2
 
 

@@ -15,15 +15,15 @@ from store_servers import victoria_metrics
 from stored_recordings import RECORDINGS, MemoryStore, engine_samples
 
 from agent import cli
-from agent.commands.arguments import joined
+from agent.commands.arguments import normalize_arguments
 from agent.commands.stored import moment
-from agent.config import Loaded, parse_config
+from agent.config import LoadedConfig, parse_config
 from agent.config_files import load_plan
 from agent.fleet.replayed import replay_store
 from agent.recording import load
 from agent.replay import replay
-from agent.store.trouble import TroubleKind
-from rules.episodes import Episode
+from agent.store.trouble import StoreErrorKind
+from rules.episodes import Finding
 from rules.signals import Gap
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
@@ -42,10 +42,10 @@ def span() -> list[str]:
     return ["--from", f"{min(times) - 1:.3f}", "--to", f"{max(times) + 1:.3f}"]
 
 
-def loaded() -> Loaded:
+def loaded() -> LoadedConfig:
     keys = {"from": "engines", "selector": 'job="vllm"'}
     config = parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "tiers": {"cpu-small": keys}})
-    return Loaded(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
+    return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
 
 
 def cascade(begin: float = HOUR) -> MemoryStore:
@@ -147,7 +147,7 @@ def test_what_the_store_has_not_is_a_gap_and_no_finding() -> None:
     tier = [s.window for s in found.windows if s.replica is None]
     assert [w.gaps.get("*") for w in tier] == [None, Gap.SCRAPE_FAILED, None, None]
     assert (tier[1].start - HOUR, tier[1].end - HOUR) == pytest.approx((55, 130), abs=6)
-    assert not [e for e in found.ended if isinstance(e, Episode) and e.rule in ("TargetDown", "TierDown")]
+    assert not [e for e in found.ended if isinstance(e, Finding) and e.rule in ("TargetDown", "TierDown")]
 
 
 def test_a_replica_that_is_no_more_is_not_missed_for_the_rest_of_the_time() -> None:
@@ -192,10 +192,10 @@ def test_a_time_may_be_counted_back_from_now(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-7d", "-2w", "-500ms", "-1.5h"])
 def test_a_time_back_is_a_value_wherever_argparse_would_see_an_option(text: str) -> None:
-    assert joined(["replay", "--from", text, "--tier", "t"]) == ["replay", f"--from={text}", "--tier", "t"]
-    assert joined(["replay", f"--from={text}", text]) == ["replay", f"--from={text}", text]
-    assert joined(["x", "--", "--from", text]) == ["x", "--", "--from", text]
-    assert joined(["x", "-v", "--from", "-7"]) == ["x", "-v", "--from", "-7"]
+    assert normalize_arguments(["replay", "--from", text, "--tier", "t"]) == ["replay", f"--from={text}", "--tier", "t"]
+    assert normalize_arguments(["replay", f"--from={text}", text]) == ["replay", f"--from={text}", text]
+    assert normalize_arguments(["x", "--", "--from", text]) == ["x", "--", "--from", text]
+    assert normalize_arguments(["x", "-v", "--from", "-7"]) == ["x", "-v", "--from", "-7"]
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "7", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])
@@ -267,4 +267,4 @@ def test_a_walk_over_a_store_in_memory_is_the_replay_of_the_recording() -> None:
     assert [(s.tier, s.window) for s in found.windows if s.replica is None] == [
         (s.tier, s.window) for s in expected.windows if s.replica is None
     ]
-    assert TroubleKind.AWAY not in found.problems
+    assert StoreErrorKind.AWAY not in found.problems

@@ -8,9 +8,9 @@ from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
 from exporters.replay_text import WIDTH, not_exposed_text, replay_text
-from rules.episodes import Ended, Episode, Standing, Transition, UnknownSpan
+from rules.episodes import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
 from rules.signals import Gap, Missing
-from rules.verdicts import Action, Answer, Cause, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Action, Cause, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 MISSING = Missing(gap=Gap.NOT_IN_PLAN)
 SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))
@@ -22,13 +22,13 @@ def verdict(status: Status = Status.OK, replica: str | None = None, rule: str = 
     return Verdict(t=START, rule=rule, subject=subject, status=status, certainty=Certainty.CERTAIN, **whole)
 
 
-def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Episode:
+def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (None,), **more: Any) -> Finding:
     worst = verdict(Status.CRITICAL, **more)
     changes = tuple(
         Transition(t=START + 60 * n, status=worst.status, stage=stage, certainty=worst.certainty)
         for n, stage in enumerate(stages, 1)
     )
-    return Episode(
+    return Finding(
         rule=worst.rule,
         subject=worst.subject,
         started_at=START + 60,
@@ -38,7 +38,7 @@ def episode(ended_at: float | None = None, stages: tuple[int | None, ...] = (Non
     )
 
 
-def standing(answer: Answer, open_episode: Episode | None = None) -> Standing:
+def standing(answer: RuleResult, open_episode: Finding | None = None) -> RuleState:
     span = None
     if isinstance(answer, Unknown):
         span = UnknownSpan(
@@ -49,14 +49,16 @@ def standing(answer: Answer, open_episode: Episode | None = None) -> Standing:
             started_at=START,
             ended_at=None,
         )
-    return Standing(answer=answer, episode=open_episode, unknown=span)
+    return RuleState(answer=answer, episode=open_episode, unknown=span)
 
 
 def unknown(rule: str, replica: str | None = None, text: str = "nothing there") -> Unknown:
     return Unknown(t=START, rule=rule, subject=Subject(tier="t", replica=replica), reason=Gap.NOT_EXPOSED, text=text)
 
 
-def text(ended: tuple[Ended, ...] = (), standings: tuple[Standing, ...] = (), end: float = START + 4000) -> list[str]:
+def text(
+    ended: tuple[ClosedSpan, ...] = (), standings: tuple[RuleState, ...] = (), end: float = START + 4000
+) -> list[str]:
     return replay_text("name", START, end, {"t": view()}, ended, standings).splitlines()
 
 
@@ -99,7 +101,7 @@ def test_stages_are_told_when_they_change() -> None:
 
 def test_episodes_come_in_the_order_in_which_they_began() -> None:
     late = episode(rule="TargetDown")
-    early = Episode(**{f: getattr(late, f) for f in late.__slots__} | {"started_at": START, "rule": "KvEviction"})
+    early = Finding(**{f: getattr(late, f) for f in late.__slots__} | {"started_at": START, "rule": "KvEviction"})
     heads = [line for line in text((late, early)) if line.startswith("CRITICAL")]
     assert ["KvEviction" in heads[0], "TargetDown" in heads[1]] == [True, True]
 
@@ -138,7 +140,7 @@ def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
 def test_what_an_engine_does_not_expose_is_told_with_the_engines_name() -> None:
     recording, problems = load(recorded.folder("llamacpp"))
     found = replay(recording, None, problems=problems)
-    text = not_exposed_text(found.engines, found.whole())
+    text = not_exposed_text(found.engines, found.total_by_tier())
     words = " ".join(text.split())
     assert "llama.cpp server (cpu-llamacpp): ttft_p50_seconds, ttft_p99_seconds," in words
     for known in ("generation_tokens_per_second", "requests_running", "tpot_mean_seconds"):

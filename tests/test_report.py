@@ -12,7 +12,7 @@ import pytest
 import yaml
 from report_samples import DAY, HOUR, START, WEEK, episode, hour, hours, past, plan, reported, tier_past
 
-from exporters.prewarm_worth import Strategy, Worth
+from exporters.prewarm_worth import PrewarmValue, Strategy
 from exporters.report.html import report_html
 from exporters.report.markdown import SECTIONS, report_markdown
 from exporters.report.next_plan import next_plan_text
@@ -21,10 +21,10 @@ from exporters.report.quality import clock_change
 from exporters.report.record import Report, TierReport, report_schema
 from exporters.report.whole import report, report_json
 from rules.episodes import Transition, UnknownSpan
-from rules.foreign_alerts import Diagnosis, ForeignAlert
+from rules.foreign_alerts import Diagnosis, ExternalAlert
 from rules.plan import parse_plan
 from rules.signals import Gap
-from rules.timeline import Event, Kind
+from rules.timeline import TimelineEvent, TimelineKind
 from rules.verdicts import Certainty, Status, Subject
 
 PLAN = plan()
@@ -163,7 +163,7 @@ def test_half_a_week_says_how_much_and_where_the_hole_is() -> None:
 def test_a_plan_that_changed_on_wednesday_says_what_rests_on_which() -> None:
     whole = tier_past(PLAN, hours())
     seen = replace(whole.resize.seen, versions=("old", "new"), plan_hours=whole.resize.seen.plan_hours[-100:])
-    changed = Event(t=START + 68 * HOUR, kind=Kind.PLAN, tier="t", replica=None, text="another plan")
+    changed = TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
     one = replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))
     remark = report(past(PLAN, one))[0].tiers[0].quality.remarks[0]
     assert remark == (
@@ -195,7 +195,7 @@ def test_incidents_come_stage_by_stage_with_the_alerts_they_explain() -> None:
         certain=True,
         sentence="why",
     )
-    alert = ForeignAlert(
+    alert = ExternalAlert(
         name="Slow",
         labels=(),
         summary="",
@@ -228,13 +228,13 @@ def test_what_was_not_known_is_added_up_by_rule_and_reason() -> None:
     assert [(one.rule, one.seconds) for one in found] == [("TtftDivergence", 4 * HOUR)]
 
 
-def worth() -> Worth:
+def worth() -> PrewarmValue:
     strategies = (
         Strategy(name="reactive", violation_minutes=60, late_requests=500, replica_hours=900, money=4500),
         Strategy(name="pre-warming", violation_minutes=5, late_requests=20, replica_hours=1000, money=5000),
         Strategy(name="perfect foresight", violation_minutes=0, late_requests=0, replica_hours=850, money=4250),
     )
-    return Worth(
+    return PrewarmValue(
         start=START,
         end=START + WEEK,
         zone="UTC",

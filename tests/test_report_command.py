@@ -16,15 +16,15 @@ from report_servers import webhook
 from agent import cli
 from agent.config import find, load
 from agent.demo.past.mark import KEPT, NOTE
-from agent.history.store import Store
-from agent.reporting.gathering import Asked, gather
-from agent.reporting.making import past_of
-from exporters.report.past import Past
+from agent.history.store import HistoryStore
+from agent.reporting.gathering import ReportQuery, query_report_inputs
+from agent.reporting.making import load_report_inputs
+from exporters.report.past import ReportInputs
 from exporters.report.record import TierReport, report_schema
 from exporters.report.whole import report
 from rules.plan import Plan, plan_version
-from rules.slices import view
-from rules.timeline import Event, Kind
+from rules.slices import build_tier_context
+from rules.timeline import TimelineEvent, TimelineKind
 from rules.windows import Window
 
 FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
@@ -32,24 +32,24 @@ FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
 
 def history(folder: Path, several: list[Window], one: Plan | None = None) -> Path:
     path = folder / "history.db"
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         book(store, one or plan(), several)
     return path
 
 
-def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK, **parts: object) -> Asked:
-    views = {name: view(name, found) for name, found in one.tiers.items()}
+def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK, **parts: object) -> ReportQuery:
+    views = {name: build_tier_context(name, found) for name, found in one.tiers.items()}
     versions = {name: plan_version(found) for name, found in one.tiers.items()}
     whole = {"views": views, "versions": versions, "plan": one, "zone": "UTC", "version": "0.1"}
-    return Asked(**{**whole, "since": since, "until": until, **parts})
+    return ReportQuery(**{**whole, "since": since, "until": until, **parts})
 
 
-def told(path: Path, question: Asked) -> Past:
-    with Store.open_reader(path) as store:
-        return gather(store, question)
+def told(path: Path, question: ReportQuery) -> ReportInputs:
+    with HistoryStore.open_reader(path) as store:
+        return query_report_inputs(store, question)
 
 
-def tier_of(path: Path, question: Asked) -> TierReport:
+def tier_of(path: Path, question: ReportQuery) -> TierReport:
     return report(told(path, question))[0].tiers[0]
 
 
@@ -75,10 +75,12 @@ def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
 
 def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) -> None:
     path, changed = tmp_path / "history.db", plan(slo={"ttft_p99_seconds": 1.0})
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         book(store, plan(), hours(68))
         book(store, changed, hours(100, first=68))
-        store.add_event(Event(t=START + 68 * HOUR, kind=Kind.PLAN, tier="t", replica=None, text="another plan"))
+        store.add_event(
+            TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
+        )
     found = tier_of(path, asked(changed, since=START, until=START + WEEK))
     assert found.quality.remarks == (
         (
@@ -97,7 +99,7 @@ def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) ->
 def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
 
     path = history(tmp_path, hours(24))
-    with Store(path) as store:
+    with HistoryStore(path) as store:
         gone = episode("KvCacheCascade", 2, 3)
         store.save_episode(replace(gone, subject=replace(gone.subject, tier="old")))
     found, _ = report(told(path, asked(plan(), since=START, until=START + WEEK)))
@@ -181,7 +183,7 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
     config, out = configured(tmp_path, recent(24)), tmp_path / "out"
     both = {"schema": 1, "tiers": {"t": TIER, "u": TIER}}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
-    with Store(tmp_path / "history.db") as store:
+    with HistoryStore(tmp_path / "history.db") as store:
         store.keep(KEPT, json.dumps({"text": NOTE, "seed": 7}))
     assert cli.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
     said = capsys.readouterr()
@@ -206,7 +208,7 @@ def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
 
 
 def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
-    found = past_of(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
+    found = load_report_inputs(load(find(str(configured(tmp_path, recent(24))))), 1e13, time.time())
     assert found.until - found.since == 13 * WEEK
 
 

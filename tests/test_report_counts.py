@@ -12,10 +12,10 @@ from report_samples import hours, plan, reported, seen_of, tier_past, tier_view
 
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
-from exporters.report.monitoring import watched
+from exporters.report.monitoring import monitoring_rows
 from exporters.report.record import TierReport
 from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines
-from rules.resize import resize
+from rules.resize import propose_size
 from rules.signals import Reading
 from rules.windows import Window
 
@@ -57,7 +57,7 @@ def test_a_proposal_that_memory_holds_back_says_so_beside_the_count() -> None:
 def test_the_source_of_a_warm_count_of_one_that_the_plan_gives_is_the_plan() -> None:
     def source(warm: int | None) -> str:
         fleet = {"instances": 10, **({} if warm is None else {"minimum_warm": warm})}
-        size = resize(seen_of(tier_view(fleet=fleet), hours()), {}).sized
+        size = propose_size(seen_of(tier_view(fleet=fleet), hours()), {}).sized
         assert size is not None
         return next(term.source for term in size.arithmetic.terms if term.name == "minimum warm")
 
@@ -110,7 +110,7 @@ def test_the_tables_fleet_utilisation_is_that_of_the_hours_under_the_present_pla
     """The re-sizing has it; the sum of all hours would be another number where the plan changed."""
     past = tier_past(plan(), hours())
     apart = replace(past, resize=replace(past.resize, utilization=Reading(value=0.123, low=0.1, high=0.2, n=9.0)))
-    assert next(one for one in watched(apart) if one.key == "fleet_utilization").observed.value == 0.123
+    assert next(one for one in monitoring_rows(apart) if one.key == "fleet_utilization").observed.value == 0.123
 
 
 def test_a_column_of_shares_says_of_what_in_both_formats() -> None:

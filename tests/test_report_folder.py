@@ -26,7 +26,7 @@ def test_the_same_date_again_takes_the_place_of_the_first(tmp_path: Path) -> Non
     folder.publish(tmp_path, "2026-11-23", ONE)
     folder.publish(tmp_path, "2026-11-23", {"report.md": b"again"})
     assert folder.files(tmp_path, "2026-11-23") == ("report.md",)
-    assert folder.read(tmp_path, "2026-11-23", "report.html") is None
+    assert folder.read_report_file(tmp_path, "2026-11-23", "report.html") is None
 
 
 def test_what_an_interrupted_run_left_is_no_report_and_goes(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
 )
 def test_nothing_but_a_reports_own_files_is_read(tmp_path: Path, name: str, file: str) -> None:
     folder.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"})
-    assert folder.read(tmp_path, name, file) is None
+    assert folder.read_report_file(tmp_path, name, file) is None
 
 
 def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +81,8 @@ def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkey
     (place / "plan.next.yaml").mkdir()
     (tmp_path / "2026-11-24").symlink_to(place)
     for file in ("report.html", "report.png", "plan.next.yaml"):
-        assert folder.read(tmp_path, "2026-11-23", file) is None
-    assert folder.read(tmp_path, "2026-11-24", "report.json") is None
-    assert folder.read(tmp_path, "2026-11-23", "report.md") == b"x" * 100
+        assert folder.read_report_file(tmp_path, "2026-11-23", file) is None
+    assert folder.read_report_file(tmp_path, "2026-11-24", "report.json") is None
+    assert folder.read_report_file(tmp_path, "2026-11-23", "report.md") == b"x" * 100
     monkeypatch.setattr(folder, "MOST_BYTES", 50)
-    assert folder.read(tmp_path, "2026-11-23", "report.md") is None
+    assert folder.read_report_file(tmp_path, "2026-11-23", "report.md") is None

@@ -11,10 +11,10 @@ from exporters.report.markdown import report_markdown
 from exporters.report.record import Report, TierReport
 from exporters.report.whole import report_json
 from rules import timeline
-from rules.episodes import Episode, Standing, advance
-from rules.foreign_alerts import Diagnosis, ForeignAlert
-from rules.starts import Start
-from rules.timeline import Event, Kind
+from rules.episodes import Finding, RuleState, step_rule_state
+from rules.foreign_alerts import Diagnosis, ExternalAlert
+from rules.starts import ReplicaStart
+from rules.timeline import TimelineEvent, TimelineKind
 from rules.verdicts import Status
 
 PLAN = plan()
@@ -32,18 +32,18 @@ def section(found: Report, title: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def flapping(minutes: int, replica: str = "r1") -> tuple[Episode, ...]:
+def flapping(minutes: int, replica: str = "r1") -> tuple[Finding, ...]:
     """A rule that fires for a minute and is ok for one, as `advance` makes episodes of its answers. The last one lasts."""
     firing = episode(RULE, 0, None, replica=replica).worst
-    standing: Standing | None = None
-    found: list[Episode] = []
+    standing: RuleState | None = None
+    found: list[Finding] = []
     for minute in range(minutes):
         status = Status.WARNING if minute % 2 == 0 else Status.OK
         answer = replace(firing, t=START + 60.0 * minute, status=status)
         if minute == 2000:
             answer = replace(answer, status=Status.CRITICAL, sentence="it was worst here")
-        standing, ended = advance(standing, answer)
-        found += [one for one in ended if isinstance(one, Episode)]
+        standing, ended = step_rule_state(standing, answer)
+        found += [one for one in ended if isinstance(one, Finding)]
     assert standing is not None
     return (*found, *([standing.episode] if standing.episode else []))
 
@@ -104,7 +104,7 @@ def test_what_lasted_before_the_time_counts_from_its_begin() -> None:
 def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None:
     every = tuple(episode(RULE, n, n + 0.5, replica="r1") for n in range(20))
     alerts = tuple(
-        ForeignAlert(
+        ExternalAlert(
             name="Slow",
             labels=(("n", str(n)),),
             summary="",
@@ -122,16 +122,16 @@ def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None
     assert section(found, "Incidents")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
 
 
-def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[Event, ...]:
+def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[TimelineEvent, ...]:
     """A restart as the daemon tells it: the event, and the start of which the silence is known or is not."""
     t = START + hour * HOUR
-    said = Event(t=t, kind=Kind.RESTART, tier="t", replica=replica, text="the engine restarted")
+    said = TimelineEvent(t=t, kind=TimelineKind.RESTART, tier="t", replica=replica, text="the engine restarted")
     if unseen is None:
         return (said,)
-    start = Start(
+    start = ReplicaStart(
         replica=replica, seen_at=t, alive_at=t - unseen, silent_since=t - unseen + 5, started_at=t - 60, ready_at=t - 2
     )
-    return (said, timeline.cold_start("t", start))
+    return (said, timeline.start_event("t", start))
 
 
 def test_restarts_stand_beside_incidents_and_what_they_cost_in_the_data_quality() -> None:

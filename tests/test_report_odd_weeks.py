@@ -16,7 +16,7 @@ from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.record import Report, TierReport
 from exporters.report.whole import report
-from rules.timeline import Event, Kind
+from rules.timeline import TimelineEvent, TimelineKind
 from rules.windows import Window
 
 PLAN = plan()
@@ -121,7 +121,7 @@ def test_a_plan_that_changed_on_wednesday_is_told_first_and_what_rests_on_which(
     whole = tier_past(PLAN, hours())
     versions = ("old", *whole.resize.seen.versions)
     seen = replace(whole.resize.seen, versions=versions, plan_hours=whole.resize.seen.plan_hours[-100:])
-    changed = Event(t=START + 68 * HOUR, kind=Kind.PLAN, tier="t", replica=None, text="another plan")
+    changed = TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
     one = replace(whole, resize=replace(whole.resize, seen=seen), events=(changed,))
     found, _ = report(past(PLAN, one))
     assert found.tiers[0].verdict.startswith("t (under another plan until Wed 04 Nov 20:00 UTC): ")

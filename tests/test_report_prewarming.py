@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from forecast_samples import question, series
 
-from agent.forecasting.exchange import Answer
+from agent.forecasting.exchange import ForecastResponse
 from agent.forecasting.tier_forecast import TierForecast
-from agent.forecasting.worth import Past, floor, lately, worth_lately
-from agent.reporting.prewarming import of_answer
+from agent.forecasting.worth import ValueInputs, compute_minimum_warm, simulate_last_week, worth_lately
+from agent.reporting.prewarming import prewarming_from_response
 from forecast.newsvendor import excess, minimum_warm
-from forecast.prewarm import asked
+from forecast.prewarm import simulate_requests
 from forecast.series import Array
-from forecast.simulation import World
+from forecast.simulation import SimulatedDemand
 from forecast.simulation_verdict import cheapest_reacting
 from rules.replica_count import NO_MARGIN, Margin, margin_of
 
 DAY = 1440
 
 
-def past(rates: Array, margin: Margin = NO_MARGIN, replica_hour: float | None = None, **changes: float) -> Past:
-    return Past(
+def past(rates: Array, margin: Margin = NO_MARGIN, replica_hour: float | None = None, **changes: float) -> ValueInputs:
+    return ValueInputs(
         rates=rates,
         factors=np.ones(len(rates)),
         end=60.0 * len(rates),
@@ -52,12 +52,12 @@ def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_th
     calm, wild = days(1.0, 10, 1), days(3.0, 7, 2)
     for before, after in ((calm, wild), (days(3.0, 10, 1), days(1.0, 7, 2))):
         one = past(np.concatenate([before, after]))
-        week = lately(one)
+        week = simulate_last_week(one)
         assert week is not None
         assert (len(week.judged.world.demand), len(week.before.world.demand)) == (7 * DAY, 10 * DAY - 1)
         price = 4 / 0.01
-        judged = World(demand=after, before=float(before[-1]), capacity=2.0, lead=3)
-        known = World(demand=before[1:], before=float(before[0]), capacity=2.0, lead=3)
+        judged = SimulatedDemand(demand=after, before=float(before[-1]), capacity=2.0, lead=3)
+        known = SimulatedDemand(demand=before[1:], before=float(before[0]), capacity=2.0, lead=3)
         chosen, hindsight = cheapest_reacting(known, price), cheapest_reacting(judged, price)
         assert chosen != hindsight
         told = worth_lately(one, week, 1)
@@ -67,7 +67,7 @@ def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_th
 
 
 def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
-    found = lately(past(days(1.0, 12, 3)))
+    found = simulate_last_week(past(days(1.0, 12, 3)))
     assert found is not None
     assert found.judged.covered is not None
     assert 0.97 < found.judged.covered <= 1.0
@@ -75,16 +75,16 @@ def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
 
 def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> None:
     rates = days(1.0, 10, 4)
-    week = lately(past(rates[: 3 * DAY + 600]))
+    week = simulate_last_week(past(rates[: 3 * DAY + 600]))
     assert week is not None
     assert np.isfinite(week.before.quantile).sum() < DAY
-    assert floor(past(rates), week.before, 0.99, 2, NO_MARGIN).replicas == 2
+    assert compute_minimum_warm(past(rates), week.before, 0.99, 2, NO_MARGIN).replicas == 2
 
 
 def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it() -> None:
     rates = days(1.5, 12, 5)
     without, with_margin = (past(rates, one, replica_hour=2.0, certainty=0.5) for one in (NO_MARGIN, margin_of()))
-    week = lately(without)
+    week = simulate_last_week(without)
     assert week is not None
     bare, told = worth_lately(without, week, 1), worth_lately(with_margin, week, 1)
     assert (bare.with_margin, bare.margin_sentence) == ("", "")
@@ -93,7 +93,7 @@ def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it(
     ours = next(one for one in told.strategies if one.name == told.ours)
     assert tuple(one for one in told.strategies if one is not roomy) == bare.strategies
     assert (told.recommended, told.reason, told.reacting) == (bare.recommended, bare.reason, bare.reacting)
-    counted = asked(week.judged.world, week.judged.quantile, margin=margin_of()).asked
+    counted = simulate_requests(week.judged.world, week.judged.quantile, margin=margin_of()).asked
     assert roomy.replica_hours == pytest.approx(counted.sum() / 60)
     assert roomy.replica_hours > ours.replica_hours / 0.9
     assert roomy.violation_minutes < ours.violation_minutes
@@ -108,14 +108,14 @@ def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
     """Surges of a half: the margin carries a part of each. In the quiet half of the day the minimum is what is warm."""
     rates = days(1.5, 12, 6)
     rates[np.arange(len(rates)) % DAY < DAY // 2] *= 0.02
-    week = lately(past(rates, certainty=0.5))
+    week = simulate_last_week(past(rates, certainty=0.5))
     assert week is not None
     one, margin, ratio = past(rates, margin_of(), certainty=0.5), margin_of(), 0.99
-    bare, roomy = (floor(one, week.before, ratio, 0, each).replicas for each in (NO_MARGIN, margin))
+    bare, roomy = (compute_minimum_warm(one, week.before, ratio, 0, each).replicas for each in (NO_MARGIN, margin))
     assert 0 <= roomy < bare
     world = week.before.world
     known = np.where(np.isfinite(week.before.quantile), world.demand, np.nan)
-    ready = asked(world, week.before.quantile, minimum=0, margin=margin).ready
+    ready = simulate_requests(world, week.before.quantile, minimum=0, margin=margin).ready
     assert roomy == minimum_warm(excess(known, ready, world.capacity, world.lead), ratio).replicas
 
     # Each strategy keeps the minimum that fits its own counts.
@@ -123,18 +123,18 @@ def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
     hours = {strategy.name: strategy.replica_hours for strategy in told.strategies}
     judged = week.judged
     for name, minimum, each in ((told.ours, bare, NO_MARGIN), (told.with_margin, roomy, margin)):
-        fleet = asked(judged.world, judged.quantile, minimum=minimum, margin=each)
+        fleet = simulate_requests(judged.world, judged.quantile, minimum=minimum, margin=each)
         assert hours[name] == pytest.approx(fleet.asked.sum() / 60)
 
 
 @pytest.fixture(scope="module")
-def found() -> Answer:
+def found() -> ForecastResponse:
     asked = question()
     return TierForecast(asked, series(4 * 1440)).answer(asked)
 
 
-def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: Answer) -> None:
-    told = of_answer(found)
+def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: ForecastResponse) -> None:
+    told = prewarming_from_response(found)
     assert told is not None
     assert found.forecast is not None
     projection = found.forecast.projection
@@ -146,7 +146,7 @@ def test_what_the_forecast_found_comes_into_the_report_as_it_is(found: Answer) -
     assert told.error_ratio == projection.error_ratio
 
 
-def test_without_a_forecast_and_a_comparison_nothing_is_told(found: Answer) -> None:
+def test_without_a_forecast_and_a_comparison_nothing_is_told(found: ForecastResponse) -> None:
     nothing = replace(found, forecast=None, prewarm=replace(found.prewarm, worth=None))
-    assert of_answer(nothing) is None
-    assert of_answer(replace(found, prewarm=replace(found.prewarm, worth=None))) is not None
+    assert prewarming_from_response(nothing) is None
+    assert prewarming_from_response(replace(found, prewarm=replace(found.prewarm, worth=None))) is not None

@@ -9,7 +9,7 @@ from report_samples import DAY, START, hour, hours, plan, reported
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.record import GuardrailRow, Report
-from exporters.report.record_time import Blind
+from exporters.report.record_time import UnknownPeriod
 from exporters.report.wording import BOUNDS, blind_line, fit_words
 from rules.episodes import UnknownSpan
 from rules.signals import Gap
@@ -73,7 +73,9 @@ def test_of_what_was_not_known_no_more_is_told_than_is_read_and_that_is_said() -
 
 
 def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
-    row = Blind(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen")
+    row = UnknownPeriod(
+        rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"
+    )
     assert blind_line(row) == "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen"
-    row = Blind(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text="")
+    row = UnknownPeriod(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text="")
     assert blind_line(row) == "TtftTail: not judged for 1 h: scrape failed"

@@ -21,14 +21,14 @@ import yaml
 from building import build_once
 
 from agent.config import load as load_config
-from agent.demo.past.demand import DAY, HOUR, Demand, Pattern
+from agent.demo.past.demand import DAY, HOUR, Pattern, ScriptedDemand
 from agent.demo.past.engine import PREFILL_EXPONENT
-from agent.demo.past.folder import HISTORY, TRUTH, configuration, fill, nobody, write_configuration
-from agent.history.store import Store
-from agent.reporting.gathering import Asked, gather
+from agent.demo.past.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
+from agent.history.store import HistoryStore
+from agent.reporting.gathering import ReportQuery, query_report_inputs
 from agent.reporting.prewarming import prewarming
 from agent.reporting.writing import files_of
-from agent.views import versions_of, views_of
+from agent.views import build_tier_contexts, plan_versions
 from exporters.report.record import report_schema
 from rules.curve import Curve
 from rules.plan import Plan, TierPlan, parse_plan
@@ -70,9 +70,9 @@ class Told:
         """Requests a second that the story has people send at `t`."""
         told = self.truth["tiers"][name]
         changed = told["demand_changed"]
-        demand = Demand(pattern=Pattern(**told["demand"]))
+        demand = ScriptedDemand(pattern=Pattern(**told["demand"]))
         if changed is not None:
-            demand = Demand(pattern=demand.pattern, changes_at=changed["at"], then=Pattern(**changed["after"]))
+            demand = ScriptedDemand(pattern=demand.pattern, changes_at=changed["at"], then=Pattern(**changed["after"]))
         return demand.rate(t, f"{self.truth['seed']}/{name}")
 
     def unwatched(self, name: str) -> float:
@@ -98,24 +98,24 @@ def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
     past = fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     targets = [
-        {"tier": name, "replica": one.name, "url": nobody(one.name)}
+        {"tier": name, "replica": one.name, "url": unserved_url(one.name)}
         for name, run in past.filling.runs.items()
         for one in run.followers
     ]
     loaded = load_config(write_configuration(folder, configuration(targets)), environment={})
     whole = {
-        "views": views_of(loaded),
-        "versions": versions_of(loaded),
+        "views": build_tier_contexts(loaded),
+        "versions": plan_versions(loaded),
         "plan": loaded.plan,
         "zone": "UTC",
         "version": "0",
     }
-    with Store.open_reader(folder / HISTORY) as store:
-        month = gather(
+    with HistoryStore.open_reader(folder / HISTORY) as store:
+        month = query_report_inputs(
             store,
-            Asked(since=END - 28 * DAY, until=END, prewarming=prewarming(loaded, END), forecasting=True, **whole),
+            ReportQuery(since=END - 28 * DAY, until=END, prewarming=prewarming(loaded, END), forecasting=True, **whole),
         )
-        week = gather(store, Asked(since=MIDNIGHT - 7 * DAY, until=MIDNIGHT, **whole))
+        week = query_report_inputs(store, ReportQuery(since=MIDNIGHT - 7 * DAY, until=MIDNIGHT, **whole))
     texts, _ = files_of(month)
     assert loaded.plan is not None
     return Told(

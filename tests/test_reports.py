@@ -31,21 +31,21 @@ from waiting import CEILING_SECONDS
 from agent.config import load
 from agent.reporting import folder, process
 from agent.reporting import state as kept
-from agent.reporting.process import Runner
-from agent.reporting.reports import LOCK_FILE, STATE_FILE, Reports
-from agent.reporting.state import State
+from agent.reporting.process import JobRunner
+from agent.reporting.reports import LOCK_FILE, STATE_FILE, ReportService
+from agent.reporting.state import ReportState
 
 
-def looked_after(place: Path, now: float, *, reports: Reports | None = None) -> Reports:
+def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
     """One look at `now` with the configuration that stands there."""
-    one = reports or Reports(place / "data")
+    one = reports or ReportService(place / "data")
     one.run(load(place / "sizewatch.yaml"), lambda: now)
     return one
 
 
-def making_here(place: Path) -> Reports:
+def making_here(place: Path) -> ReportService:
     """Reports that are made in this process."""
-    return Reports(place / "data", InThisProcess())
+    return ReportService(place / "data", InThisProcess())
 
 
 def names(place: Path) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: 
 def test_one_that_was_missed_is_made_at_the_next_start_once_and_of_its_own_time(tmp_path: Path) -> None:
     with_history(tmp_path)
     configured(tmp_path)
-    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
+    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - 3 * WEEK, made_for=DUE - 2 * WEEK))
     late = DUE + 2 * DAY
     reports = looked_after(tmp_path, late, reports=making_here(tmp_path))
     # Those of two weeks were missed: only the newest is of any use.
@@ -102,7 +102,7 @@ def test_what_was_due_before_the_first_start_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_report_that_fails_is_tried_again_ever_more_rarely_and_is_seen(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
-    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
+    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=making_here(tmp_path))
     health = reports.health(loaded, DUE)
     assert "history" in health.trouble
@@ -123,10 +123,10 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
 ) -> None:
     with_history(tmp_path)
     loaded = configured(tmp_path)
-    kept.write(tmp_path / "data" / STATE_FILE, State(begun_at=DUE - WEEK))
-    reports = looked_after(tmp_path, DUE, reports=Reports(tmp_path / "data", Runner(0.05)))
+    kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
+    reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
-    monkeypatch.setattr(process, "MEMORY_BYTES", 30 * 1024 * 1024)
+    monkeypatch.setattr(process, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     reports = looked_after(tmp_path, DUE + 120)
     assert reports.health(loaded, DUE).failures == 1
     assert reports.health(loaded, DUE).trouble
@@ -224,7 +224,7 @@ def test_a_delivery_that_no_library_ends_is_ended_by_the_daemon(tmp_path: Path) 
         loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
         written(tmp_path)
         remembered(tmp_path, "slow")
-        reports = looked_after(tmp_path, DUE, reports=Reports(tmp_path / "data", Runner(1.0)))
+        reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(1.0)))
         over.set()
     assert reports.health(loaded, DUE).deliveries[0].trouble == "it took longer than 1 s and was ended"
 
@@ -284,7 +284,7 @@ def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path:
         configured(tmp_path, {"chat": f"json://{hook.place}/"})
         written(tmp_path)
         remembered(tmp_path, "chat")
-        reports = Reports(tmp_path / "data")
+        reports = ReportService(tmp_path / "data")
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
         assert begun.wait(CEILING_SECONDS)

@@ -9,22 +9,22 @@ import pytest
 from report_samples import DAY, HOUR, START, USABLE, WEEK, day_and_night, hour, hours, seen_of, tier_view
 
 from rules.plan import TierPlan
-from rules.resize import Kind, Resize, by_rule, resize
-from rules.resize_curve import Kept
-from rules.resize_seen import Seen
+from rules.resize import ProposalKind, Resize, index_by_rule, propose_size
+from rules.resize_curve import SloStatus
+from rules.resize_seen import ProductionSummary
 from rules.signals import Missing, Reading
-from rules.slices import TierView, view
-from rules.verdicts import Answer, Certainty, Status, Subject, Verdict
+from rules.slices import TierContext, build_tier_context
+from rules.verdicts import Certainty, RuleResult, Status, Subject, Verdict
 
 PLANNED = tier_view()
-NOTHING: dict[str, Answer] = {}
+NOTHING: dict[str, RuleResult] = {}
 
 
-def week(view: TierView = PLANNED, **more: object) -> Resize:
-    return resize(seen_of(view, hours(**more)), NOTHING)
+def week(view: TierContext = PLANNED, **more: object) -> Resize:
+    return propose_size(seen_of(view, hours(**more)), NOTHING)
 
 
-def fires(rule: str) -> dict[str, Answer]:
+def fires(rule: str) -> dict[str, RuleResult]:
     seen = Reading(value=1.0, low=1.0, high=1.0, n=1.0)
     found = Verdict(
         t=0.0,
@@ -37,7 +37,7 @@ def fires(rule: str) -> dict[str, Answer]:
         unit="",
         sentence="",
     )
-    return by_rule([found])
+    return index_by_rule([found])
 
 
 def test_the_peak_is_what_three_stretches_of_five_minutes_had_and_the_average_that_of_all_minutes() -> None:
@@ -64,7 +64,7 @@ def test_a_burst_of_ten_minutes_is_the_highest_rate_and_no_peak() -> None:
         )
         for one in burst
     ]
-    now = resize(
+    now = propose_size(
         seen_of(PLANNED, [*[one for one in hours() if one.start != START + 12 * HOUR], *short]), NOTHING
     ).workload
     assert now.highest_rps == pytest.approx(60.0)
@@ -105,8 +105,8 @@ def test_production_near_the_usable_load_makes_it_certain() -> None:
 def test_the_knee_lies_between_the_load_that_kept_the_slo_and_the_one_that_broke_it() -> None:
     slow = {0.15: 0.95, 3.0: 0.05}
     mixed = [hour(n, 70.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
-    found = resize(seen_of(PLANNED, mixed), NOTHING)
-    assert [(point.rps, point.kept) for point in found.points] == [(5.0, Kept.KEPT), (7.0, Kept.BROKEN)]
+    found = propose_size(seen_of(PLANNED, mixed), NOTHING)
+    assert [(point.rps, point.kept) for point in found.points] == [(5.0, SloStatus.KEPT), (7.0, SloStatus.BROKEN)]
     assert found.usable is not None
     assert (found.usable.low, found.usable.high, found.usable.knee_seen) == (5.0, 7.0, True)
     # Inside its bucket the tail falls by a constant factor: from all requests (5 of a hundred) down to half a one at its end.
@@ -119,7 +119,7 @@ def test_the_knee_lies_between_the_load_that_kept_the_slo_and_the_one_that_broke
 def test_the_benchmarks_value_stands_where_it_lies_between_the_two() -> None:
     slow = {0.15: 0.95, 3.0: 0.05}
     mixed = [hour(n, 76.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0, ttft={0.15: 1.0}) for n in range(168)]
-    usable = resize(seen_of(PLANNED, mixed), NOTHING).usable
+    usable = propose_size(seen_of(PLANNED, mixed), NOTHING).usable
     assert usable is not None
     assert usable.rps == pytest.approx(USABLE)
 
@@ -127,8 +127,8 @@ def test_the_benchmarks_value_stands_where_it_lies_between_the_two() -> None:
 def test_a_low_load_that_broke_the_slo_below_one_that_kept_it_is_no_knee() -> None:
     slow = {0.08: 0.9, 3.0: 0.1}
     mixed = [hour(n, 10.0, ttft=slow) if n % 4 == 0 else hour(n, 50.0) for n in range(168)]
-    found = resize(seen_of(PLANNED, mixed), NOTHING)
-    assert [point.kept for point in found.points] == [Kept.BROKEN, Kept.KEPT]
+    found = propose_size(seen_of(PLANNED, mixed), NOTHING)
+    assert [point.kept for point in found.points] == [SloStatus.BROKEN, SloStatus.KEPT]
     assert found.usable is not None
     assert not found.usable.knee_seen
     assert found.usable.rps == pytest.approx(USABLE)
@@ -136,24 +136,24 @@ def test_a_low_load_that_broke_the_slo_below_one_that_kept_it_is_no_knee() -> No
 
 def test_production_slower_than_the_benchmark_at_equal_load_scales_its_curve() -> None:
     # At 3 rps the benchmark has sqrt(0.1 x 0.2) = 0.1414 s, production's P99 lies in its bucket from 0.2 to 0.5 s.
-    usable = resize(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0})), NOTHING).usable
+    usable = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.3: 1.0})), NOTHING).usable
     assert usable is not None
     factor = (0.2 + 0.3 * math.log(100) / math.log(2 * 168 * 30 * HOUR)) / math.sqrt(0.02)
     assert usable.rps == pytest.approx(6 + 2 * math.log(2 / (0.5 * factor)) / math.log(8))
     assert (usable.low, usable.certainty) == (pytest.approx(3.0), Certainty.LIKELY)
     # 0.15 s lie in the bucket from 0.1 to 0.2 s, which the benchmark's 0.1414 s x 1.3 divide: that is no proof.
-    calm = resize(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.08: 1.0})), NOTHING).usable
+    calm = propose_size(seen_of(PLANNED, hours(rps=lambda number: 30.0, ttft={0.08: 1.0})), NOTHING).usable
     assert calm is not None
     assert calm.rps == pytest.approx(USABLE)
 
 
 def test_fewer_than_300_requests_say_nothing_of_a_load() -> None:
-    assert resize(seen_of(PLANNED, [hour(0, 299 / HOUR)]), NOTHING).points[0].kept is Kept.TOO_FEW
-    assert resize(seen_of(PLANNED, [hour(0, 300 / HOUR)]), NOTHING).points[0].kept is Kept.KEPT
+    assert propose_size(seen_of(PLANNED, [hour(0, 299 / HOUR)]), NOTHING).points[0].kept is SloStatus.TOO_FEW
+    assert propose_size(seen_of(PLANNED, [hour(0, 300 / HOUR)]), NOTHING).points[0].kept is SloStatus.KEPT
 
 
 def test_without_a_benchmark_the_highest_load_that_kept_the_slo_is_what_is_known() -> None:
-    found = resize(seen_of(tier_view(curve=None), hours()), NOTHING)
+    found = propose_size(seen_of(tier_view(curve=None), hours()), NOTHING)
     assert found.usable is not None
     # Without a curve there are no load bins: one point at the mean of all hours.
     assert (found.usable.rps, found.usable.high) == (pytest.approx(2.0), None)
@@ -164,7 +164,7 @@ def test_a_lower_bound_of_capacity_sizes_no_fleet() -> None:
     found = week(tier_view(curve=None))
     assert found.usable is not None
     assert found.usable.is_lower_bound
-    assert (found.sized, found.proposal.kind, found.proposal.replicas) == (None, Kind.NONE, None)
+    assert (found.sized, found.proposal.kind, found.proposal.replicas) == (None, ProposalKind.NONE, None)
     assert "what a replica can take is not known" in found.proposal.sentence
 
 
@@ -228,7 +228,7 @@ def test_a_fleet_that_is_scaled_with_its_traffic_is_proposed_to_be_scaled_alike(
 
 def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
     proposal = week().proposal
-    assert (proposal.kind, proposal.now, proposal.replicas) == (Kind.SHRINK, 10, 6)
+    assert (proposal.kind, proposal.now, proposal.replicas) == (ProposalKind.SHRINK, 10, 6)
     assert proposal.certainty is Certainty.LIKELY
     assert proposal.sentence == "Shrink from 10 to 6 replicas"
     assert any("rests on the benchmark" in text for text in proposal.against)
@@ -239,51 +239,57 @@ def test_a_week_of_too_many_replicas_proposes_fewer() -> None:
 
 def test_a_day_of_a_higher_peak_proposes_more() -> None:
     seen = seen_of(PLANNED, hours(24, rps=lambda number: 72.0), until=START + DAY)
-    proposal = resize(seen, NOTHING).proposal
+    proposal = propose_size(seen, NOTHING).proposal
     # 72 x 1.2 / 7.333 = 11.8.
-    assert (proposal.kind, proposal.replicas, proposal.certainty) == (Kind.GROW, 12, Certainty.CERTAIN)
+    assert (proposal.kind, proposal.replicas, proposal.certainty) == (ProposalKind.GROW, 12, Certainty.CERTAIN)
 
 
 def test_as_many_as_are_needed_are_kept() -> None:
     proposal = week(tier_view(fleet={"instances": 6, "safety_factor": 1.2})).proposal
-    assert (proposal.kind, proposal.replicas) == (Kind.KEEP, 6)
+    assert (proposal.kind, proposal.replicas) == (ProposalKind.KEEP, 6)
 
 
 def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
-    proposal = resize(seen_of(PLANNED, hours(84, first=84)), NOTHING).proposal
-    assert (proposal.kind, proposal.replicas) == (Kind.NONE, None)
+    proposal = propose_size(seen_of(PLANNED, hours(84, first=84)), NOTHING).proposal
+    assert (proposal.kind, proposal.replicas) == (ProposalKind.NONE, None)
     assert proposal.needed == ("84 hours were seen; 152 are needed to propose fewer replicas",)
 
 
 def test_nothing_seen_proposes_nothing_and_says_how_much_is_needed() -> None:
-    proposal = resize(seen_of(PLANNED, []), NOTHING).proposal
-    assert proposal.kind is Kind.NONE
+    proposal = propose_size(seen_of(PLANNED, []), NOTHING).proposal
+    assert proposal.kind is ProposalKind.NONE
     assert len(proposal.needed) == 3
     assert proposal.needed[0].startswith("0.0 hours were seen; 22 are needed")
     assert proposal.needed[1] == "0 requests were seen; 300 are needed"
 
 
 def test_three_hours_are_too_few_for_anything() -> None:
-    assert resize(seen_of(PLANNED, hours(21, first=147, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.NONE
-    assert resize(seen_of(PLANNED, hours(22, first=146, rps=lambda number: 90.0)), NOTHING).proposal.kind is Kind.GROW
+    assert (
+        propose_size(seen_of(PLANNED, hours(21, first=147, rps=lambda number: 90.0)), NOTHING).proposal.kind
+        is ProposalKind.NONE
+    )
+    assert (
+        propose_size(seen_of(PLANNED, hours(22, first=146, rps=lambda number: 90.0)), NOTHING).proposal.kind
+        is ProposalKind.GROW
+    )
 
 
 def test_a_full_kv_cache_keeps_the_replicas() -> None:
     kept = week(kv=0.76).proposal
-    assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
+    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
     assert "memory sets the size" in kept.sentence
 
 
 def test_fewer_replicas_must_hold_the_kv_cache_with_one_of_them_lost() -> None:
     # 13 at 60 % are 7.8 full caches: eight hold them at 97.5 %, nine at 86.7 %, and one more may be lost.
     found = week(tier_view(fleet={"instances": 13, "safety_factor": 1.2}), replicas=13, kv=0.6).proposal
-    assert (found.kind, found.now, found.replicas) == (Kind.SHRINK, 13, 10)
+    assert (found.kind, found.now, found.replicas) == (ProposalKind.SHRINK, 13, 10)
     assert (
         "9 replicas would be too few: KV cache in use (hourly mean) would be 97.5% of at most 90.0% with one of 9 lost"
         in found.evidence
     )
     kept = week(kv=0.74).proposal
-    assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
+    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
     assert (
         kept.sentence
         == "Keep 10 replicas: with fewer, KV cache in use (hourly mean) would be 92.5% of at most 90.0% with one of 9 lost"
@@ -291,19 +297,22 @@ def test_fewer_replicas_must_hold_the_kv_cache_with_one_of_them_lost() -> None:
 
 
 def test_evictions_keep_the_replicas() -> None:
-    kept = resize(seen_of(PLANNED, hours()), fires("KvEviction")).proposal
-    assert (kept.kind, kept.replicas) == (Kind.KEEP, 10)
+    kept = propose_size(seen_of(PLANNED, hours()), fires("KvEviction")).proposal
+    assert (kept.kind, kept.replicas) == (ProposalKind.KEEP, 10)
 
 
 def test_pools_served_apart_get_no_recommendation() -> None:
     apart = tier_view(pools=["prefill", "decode"])
-    proposal = resize(seen_of(apart, hours()), NOTHING).proposal
-    assert proposal.kind is Kind.NONE
+    proposal = propose_size(seen_of(apart, hours()), NOTHING).proposal
+    assert proposal.kind is ProposalKind.NONE
     assert "prefill and decode apart" in proposal.sentence
 
 
 def test_a_tier_without_a_plan_gets_no_recommendation() -> None:
-    assert "the tier has no plan" in resize(seen_of(view("t", None), hours()), NOTHING).proposal.sentence
+    assert (
+        "the tier has no plan"
+        in propose_size(seen_of(build_tier_context("t", None), hours()), NOTHING).proposal.sentence
+    )
 
 
 def test_levers_by_hand() -> None:
@@ -322,14 +331,14 @@ def test_levers_by_hand() -> None:
 def test_what_is_between_two_holes_is_told_of_the_hours_that_were_seen() -> None:
     some = [one for number, one in enumerate(hours(rps=lambda number: 20.0)) if not 40 <= number < 80]
     seen = seen_of(PLANNED, some)
-    assert isinstance(seen, Seen)
-    assert seen.seen_seconds == 128 * HOUR
+    assert isinstance(seen, ProductionSummary)
+    assert seen.observed_seconds == 128 * HOUR
     assert seen.total is not None
     assert seen.total.span == 128 * HOUR
 
 
 def test_the_rates_of_an_empty_time_are_not_known() -> None:
-    now = resize(seen_of(PLANNED, []), NOTHING).workload
+    now = propose_size(seen_of(PLANNED, []), NOTHING).workload
     assert (now.average_rps, now.peak_rps) == (None, None)
     assert all(isinstance(one.observed, Missing) for one in now.lengths)
 
@@ -344,8 +353,8 @@ def test_the_samples_are_what_they_say() -> None:
 def test_a_p99_and_the_share_of_slow_requests_say_alike_whether_the_slo_is_kept() -> None:
     # Two of a hundred in the bucket from 2 to 4 s that holds the SLO of 3 s: by the falling tail fewer than one is above it.
     wide = tier_view(slo={"ttft_p99_seconds": 3.0})
-    found = resize(seen_of(wide, hours(ttft={0.08: 0.98, 3.5: 0.02})), NOTHING).points[-1]
-    assert found.kept is Kept.LIKELY_KEPT
+    found = propose_size(seen_of(wide, hours(ttft={0.08: 0.98, 3.5: 0.02})), NOTHING).points[-1]
+    assert found.kept is SloStatus.LIKELY_KEPT
     assert isinstance(found.ttft_p99, Reading)
     assert found.ttft_p99.value is not None
     assert (found.ttft_p99.low, found.ttft_p99.high) == (2.0, 4.0)
@@ -357,7 +366,7 @@ def test_over_a_month_the_last_week_tells_lengths_and_what_a_replica_takes() -> 
         hour(n, day_and_night(n), prompts=800.0 if n < 504 else 4000.0, ttft={0.08: 1.0} if n < 504 else {0.15: 1.0})
         for n in range(672)
     ]
-    found = resize(seen_of(PLANNED, month, START, START + 4 * WEEK), NOTHING)
+    found = propose_size(seen_of(PLANNED, month, START, START + 4 * WEEK), NOTHING)
     assert found.workload.requests == 20 * HOUR * 672
     assert found.workload.prompt_mean == pytest.approx(4000.0)
     assert sum(point.requests for point in found.points) == 20 * HOUR * 168
@@ -368,7 +377,7 @@ def test_an_overload_that_completes_less_than_a_load_that_kept_the_slo_is_no_kne
     seen = seen_of(PLANNED, several)
     slow = hour(200, 10.0, ttft={3.0: 1.0})
     beyond = type(seen.bins[0])(replica=None, window=slow, rps=1.0, in_system=60.0, beyond="60 requests in the system")
-    found = resize(replace(seen, bins=(*seen.bins, beyond)), NOTHING)
-    assert found.points[-1].kept is Kept.BROKEN
+    found = propose_size(replace(seen, bins=(*seen.bins, beyond)), NOTHING)
+    assert found.points[-1].kept is SloStatus.BROKEN
     assert found.usable is not None
     assert not found.usable.knee_seen

@@ -5,18 +5,18 @@ import math
 import pytest
 from report_samples import hours, seen_of, tier_view
 
-from rules.resize_guardrails import Fit, breaker, fits
-from rules.resize_workload import workload_now
-from rules.slices import TierView
+from rules.resize_guardrails import GuardrailRange, compute_queue_breaker, list_guardrail_ranges
+from rules.resize_workload import measure_workload
+from rules.slices import TierContext
 
 
-def fitting(view: TierView, **more: object) -> dict[str, Fit]:
+def fitting(view: TierContext, **more: object) -> dict[str, GuardrailRange]:
     seen = seen_of(view, hours(24, **more))
-    return {one.key: one for one in fits(seen, workload_now(seen))}
+    return {one.key: one for one in list_guardrail_ranges(seen, measure_workload(seen))}
 
 
 def test_the_guides_breaker_is_80_to_90_requests_at_2_s_and_50_rps() -> None:
-    found = breaker(2.0, 50.0, None, {})
+    found = compute_queue_breaker(2.0, 50.0, None, {})
     assert (found.low, found.high, found.proposed) == (pytest.approx(80.0), pytest.approx(90.0), 85)
 
 

@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from forecast.rolling import LEAST_RESIDUALS, LEVELS, at_one_lead, least_of_paths, of_paths, window_bins
+from forecast.rolling import (
+    LEAST_RESIDUALS,
+    LEVELS,
+    minimum_path_count,
+    quantiles_at_lead,
+    quantiles_of_paths,
+    window_bins,
+)
 from forecast.series import Array
 
 UPPER = LEVELS.index(0.95)
@@ -27,23 +34,23 @@ def test_the_upper_quantile_is_that_of_the_published_protocol(lead: int) -> None
     # backtest.py of the baselines, line for line.
     quantile = residuals.shift(lead).rolling(96, min_periods=20).quantile(0.95, interpolation="higher").to_numpy()
     expected = points + quantile * np.sqrt(np.maximum(points, 5.0))
-    assert_allclose(at_one_lead(points, actual, lead, 96, 5.0)[UPPER], expected, rtol=1e-12)
+    assert_allclose(quantiles_at_lead(points, actual, lead, 96, 5.0)[UPPER], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("lead", [1, 3])
 def test_a_bin_that_is_not_over_at_the_origin_changes_nothing(lead: int) -> None:
     points, actual = noisy(100)
-    before = at_one_lead(points, actual, lead, 50, 5.0)
+    before = quantiles_at_lead(points, actual, lead, 50, 5.0)
     # The newest origin whose bin is over at origin 60 is 60 - lead.
     actual[60 - lead + 1 :] += 1e6
-    after = at_one_lead(points, actual, lead, 50, 5.0)
+    after = quantiles_at_lead(points, actual, lead, 50, 5.0)
     assert_array_equal(before[:, :61], after[:, :61])
     assert (before[UPPER, 61:] != after[UPPER, 61:]).all()
 
 
 def test_too_few_residuals_give_no_quantile() -> None:
     points, actual = noisy(60)
-    found = at_one_lead(points, actual, 1, 50, 5.0)[UPPER]
+    found = quantiles_at_lead(points, actual, 1, 50, 5.0)[UPPER]
     assert np.isnan(found[:LEAST_RESIDUALS]).all()
     assert np.isfinite(found[LEAST_RESIDUALS:]).all()
 
@@ -58,7 +65,7 @@ def test_paths_pool_the_residuals_of_a_quarter_of_those_that_are_over() -> None:
     origins = np.arange(0, 24 * 6, 6)
     points = np.full((len(origins), 24), 100.0)
     actual = points + 10.0 * draw.standard_normal(points.shape)
-    found = of_paths(points, actual, origins, 5.0, 21)[UPPER]
+    found = quantiles_of_paths(points, actual, origins, 5.0, 21)[UPPER]
     last = len(origins) - 1
     over = [row for row, origin in enumerate(origins) if origin + 24 <= origins[last]][-8:]
     for quarter in range(4):
@@ -72,9 +79,9 @@ def test_a_path_that_is_not_over_changes_nothing() -> None:
     origins = np.arange(0, 24 * 6, 6)
     points = np.full((len(origins), 24), 100.0)
     actual = points + 10.0 * np.random.default_rng(7).standard_normal(points.shape)
-    before = of_paths(points, actual, origins, 5.0, 21)
+    before = quantiles_of_paths(points, actual, origins, 5.0, 21)
     actual[11:] += 1e6
-    after = of_paths(points, actual, origins, 5.0, 21)
+    after = quantiles_of_paths(points, actual, origins, 5.0, 21)
     assert_array_equal(before[:, :15], after[:, :15])
     assert (before[UPPER, 15:] != after[UPPER, 15:]).all()
 
@@ -82,6 +89,6 @@ def test_a_path_that_is_not_over_changes_nothing() -> None:
 def test_long_bins_are_content_with_few_residuals() -> None:
     origins = np.arange(0, 24, 6)
     points = np.full((4, 6), 100.0)
-    assert least_of_paths(3600.0) == 1
-    assert np.isfinite(of_paths(points, points + 1.0, origins, 5.0, least_of_paths(3600.0))[:, 1:]).all()
-    assert np.isnan(of_paths(points, points + 1.0, origins, 5.0, least_of_paths(600.0))).all()
+    assert minimum_path_count(3600.0) == 1
+    assert np.isfinite(quantiles_of_paths(points, points + 1.0, origins, 5.0, minimum_path_count(3600.0))[:, 1:]).all()
+    assert np.isnan(quantiles_of_paths(points, points + 1.0, origins, 5.0, minimum_path_count(600.0))).all()

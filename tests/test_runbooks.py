@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from exporters import runbook_blocks
-from exporters.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookProblem, block, filled
-from rules.catalogue import BY_NAME, RULES, Loudness, Rule, Threshold, Way
+from exporters.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
+from rules.catalogue import BY_NAME, RULES, Rule, Severity, Threshold, Way
 from rules.scene import LATENCY
 from rules.suspects import SUSPECTS
 
@@ -58,7 +58,7 @@ def test_a_section_names_three_things_to_look_at_first(name: str) -> None:
 
 
 def test_the_generated_blocks_are_what_the_catalogue_says() -> None:
-    assert filled(PAGE) == PAGE, WRITE_ANEW
+    assert fill_runbooks(PAGE) == PAGE, WRITE_ANEW
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
@@ -101,7 +101,7 @@ def test_a_changed_threshold_changes_its_block_and_nothing_else(monkeypatch: pyt
         rule, thresholds={**rule.thresholds, "factor": Threshold(value=1.75, unit="ratio", source="here")}
     )
     monkeypatch.setattr(runbook_blocks, "RULES", (changed, *(r for r in RULES if r is not rule)))
-    lines, before = filled(PAGE).splitlines(), PAGE.splitlines()
+    lines, before = fill_runbooks(PAGE).splitlines(), PAGE.splitlines()
     assert [new for new, old in zip(lines, before, strict=True) if new != old] == ["| `factor` | 1.75 | ratio | here |"]
 
 
@@ -112,10 +112,10 @@ def test_a_page_that_lacks_a_block_or_has_a_strange_one_is_refused_by_name() -> 
         (PAGE.replace(start, start.replace("TargetDown", "TargetDwon")), "TargetDwon is no rule"),
         (PAGE + PAGE, "TargetDown has 2 blocks"),
     ):
-        with pytest.raises(RunbookProblem, match=words):
-            filled(page)
+        with pytest.raises(RunbookError, match=words):
+            fill_runbooks(page)
 
 
 def test_every_way_and_loudness_has_its_words() -> None:
     assert set(WAYS) == set(Way)
-    assert set(LOUDNESS) == set(Loudness)
+    assert set(LOUDNESS) == set(Severity)

@@ -15,7 +15,15 @@ import pytest
 import yaml
 from scaling_samples import BEHIND_AIBRIX, BY_FORMAT, CHAT, HOSTILE, objects
 
-from exporters.scaling import LONGEST_NAME, Reference, Scaling, Secret, Slot, object_name, recommended_query
+from exporters.scaling import (
+    LONGEST_NAME,
+    ObjectReference,
+    Scaling,
+    ScheduleSlot,
+    Secret,
+    object_name,
+    recommended_query,
+)
 from exporters.scaling_formats import FORMATS, NEW_OWNERS, manifest_text
 
 RFC_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -119,10 +127,16 @@ def test_a_second_owner_beside_one_that_is_named_is_refused(name: str) -> None:
         ),
         ({"prometheus": "http://"}, "is no address"),
         ({"token": Secret(name="a", key="a b")}, "'a b' is no key of a Secret"),
-        ({"workload": Reference(kind="Deployment", name="x\ny")}, "is no Kubernetes name"),
-        ({"workload": Reference(kind="Job", name="x")}, "workload kind 'Job' is not known here; there are Deployment,"),
-        ({"autoscaler": Reference(kind="Deployment", name="x")}, "autoscaler kind 'Deployment' is not known here"),
-        ({"autoscaler": Reference(kind="ScaledObject", name="X")}, "autoscaler 'X' is no Kubernetes name"),
+        ({"workload": ObjectReference(kind="Deployment", name="x\ny")}, "is no Kubernetes name"),
+        (
+            {"workload": ObjectReference(kind="Job", name="x")},
+            "workload kind 'Job' is not known here; there are Deployment,",
+        ),
+        (
+            {"autoscaler": ObjectReference(kind="Deployment", name="x")},
+            "autoscaler kind 'Deployment' is not known here",
+        ),
+        ({"autoscaler": ObjectReference(kind="ScaledObject", name="X")}, "autoscaler 'X' is no Kubernetes name"),
         ({"token": Secret(name="a b", key="token")}, "secret 'a b' is no Kubernetes name"),
     ],
 )
@@ -142,7 +156,7 @@ def test_what_no_cluster_takes_is_refused(change: Mapping[str, Any], words: str)
 )
 def test_a_slot_that_cannot_be_is_refused(change: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        replace(Slot(start=time(8), weekdays=(0,), replicas=1), **change)
+        replace(ScheduleSlot(start=time(8), weekdays=(0,), replicas=1), **change)
 
 
 def test_no_secret_stands_in_any_manifest() -> None:

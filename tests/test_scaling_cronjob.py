@@ -30,12 +30,12 @@ from scaling_samples import (
 )
 from waiting import CEILING_SECONDS
 
-from exporters.scaling import AUTOSCALERS, WORKLOADS, Reference, Scaling, Slot
+from exporters.scaling import AUTOSCALERS, WORKLOADS, ObjectReference, Scaling, ScheduleSlot
 from exporters.scaling_cronjob import FIELDS, aim_of
 from exporters.scaling_formats import manifest_text
 
-BEHIND_KEDA = replace(CHAT, autoscaler=Reference(kind="ScaledObject", name="chat-so"))
-OF_SETS = replace(CHAT, workload=Reference(kind="LeaderWorkerSet", name="llama"))
+BEHIND_KEDA = replace(CHAT, autoscaler=ObjectReference(kind="ScaledObject", name="chat-so"))
+OF_SETS = replace(CHAT, workload=ObjectReference(kind="LeaderWorkerSet", name="llama"))
 EVERY = {"alone": CHAT, "hpa": BEHIND_HPA, "keda": BEHIND_KEDA, "aibrix": BEHIND_AIBRIX, "sets": OF_SETS}
 PATHS = {
     "alone": "/apis/apps/v1/namespaces/llm/deployments/vllm-chat/scale",
@@ -155,7 +155,7 @@ def test_a_job_that_is_late_does_not_undo_the_next_step() -> None:
 
 def test_the_shortest_of_the_days_bounds_how_late_a_job_may_start() -> None:
     slots = [(8, 0, (0, 1), 5), (8, 3, (0,), 2), (9, 0, (1,), 2)]
-    schedule = tuple(Slot(start=time(h, m), weekdays=days, replicas=count) for h, m, days, count in slots)
+    schedule = tuple(ScheduleSlot(start=time(h, m), weekdays=days, replicas=count) for h, m, days, count in slots)
     scaling = replace(CHAT, lead_seconds=0.0, schedule=schedule)
     assert {job["spec"]["startingDeadlineSeconds"] for job in jobs(scaling)} == {180}
 

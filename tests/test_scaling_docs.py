@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from nvml_fixture import Machine, nvml_library, nvml_state, read_machine  # noqa: F401 - fixtures
 
-from agent.collect.gpus import Gpus
+from agent.collect.gpus import GpuCollector
 from agent.config_files import load_plan
 from rules.gpu_readout import GpuReadout
-from rules.slices import view
+from rules.slices import build_tier_context
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -40,10 +40,12 @@ def stated(what: str) -> int:
     return int(found)
 
 
-def page_of(name: str, gpus: Gpus | None = None) -> dict[tuple[tuple[str, str], ...], float]:
+def page_of(name: str, gpus: GpuCollector | None = None) -> dict[tuple[tuple[str, str], ...], float]:
     """The agent's page after some turns over one engine's page, by labels."""
     body = (ROOT / "tests" / "pages" / name).read_bytes()
-    told = list(exported([(BEGIN + 15.0 * n, body) for n in range(TURNS)], view("tier", None), "replica", gpus))
+    told = list(
+        exported([(BEGIN + 15.0 * n, body) for n in range(TURNS)], build_tier_context("tier", None), "replica", gpus)
+    )
     return {labels: value for labels, (value, _) in samples(told[-1][1]).items()}
 
 
@@ -60,7 +62,7 @@ def test_the_series_of_a_replica_are_as_many_as_the_document_says(engine: str) -
 def test_the_series_of_a_gpu_are_as_many_as_the_document_says(machine: Machine) -> None:
     first = machine.standin.add_gpu()
     machine.turn()
-    page = page_of(PAGES["vLLM 0.32"], Gpus(AsMachine(machine)))
+    page = page_of(PAGES["vLLM 0.32"], GpuCollector(AsMachine(machine)))
     of_gpu = [labels for labels in page if has(labels, "gpu")]
     assert {dict(labels)["gpu"] for labels in of_gpu} == {first}
     assert len(of_gpu) == stated("GPU (NVML, H100)")
@@ -95,7 +97,7 @@ def test_the_gpus_of_the_benchmark_say_what_nvml_says(machine: Machine) -> None:
 def test_the_series_of_an_agent_and_of_a_tier_on_it_are_as_many_as_the_document_says() -> None:
     plan = load_plan(PLAN)
     (tier,) = plan.tiers
-    *_, (_, told) = exported(recorded_pages(), view(tier, plan.tiers[tier]), "replica")
+    *_, (_, told) = exported(recorded_pages(), build_tier_context(tier, plan.tiers[tier]), "replica")
     page = samples(told)
     rest = [labels for labels in page if not has(labels, "replica")]
     assert sum(has(labels, "tier") for labels in rest) == stated("tier, on every agent that has a replica of it")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from scaling_samples import CHAT, HOSTILE, SCHEDULES, UNSCHEDULED, WEEK, asked, objects, times
 
-from exporters.scaling import Reference, Scaling, Secret
+from exporters.scaling import ObjectReference, Scaling, Secret
 from exporters.scaling_formats import manifest_text
 
 CRD = Path(__file__).parent.parent.parent / "shared" / "infra" / "k8s" / "crds" / "keda.sh_scaledobjects.yaml"
@@ -23,7 +23,7 @@ EVERY = {
     "token": replace(CHAT, token=Secret(name="prom", key="token")),
     "exact": replace(CHAT, exact_steps=True, hold_seconds=86400.0),
     "to none": replace(UNSCHEDULED, minimum_warm=0),
-    "stateful": replace(CHAT, workload=Reference(kind="StatefulSet", name="vllm")),
+    "stateful": replace(CHAT, workload=ObjectReference(kind="StatefulSet", name="vllm")),
     **{f"hostile {place}": replace(CHAT, tier=tier, note=tier) for place, tier in enumerate(HOSTILE)},
 }
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, time
 import pytest
 from scaling_samples import ALL_DAYS, CHAT, RESTLESS, SCHEDULES, UNSCHEDULED, WORKDAYS, asked, needed, times
 
-from exporters.scaling import Scaling, Slot
-from exporters.scaling_week import BLOCKS, DAY, MOST_ENTRIES, WEEK, Entry, Week, cron, slots_of, week_of
+from exporters.scaling import Scaling, ScheduleSlot
+from exporters.scaling_week import BLOCKS, DAY, MOST_ENTRIES, WEEK, CronEntry, Week, cron, slots_of, week_of
 
 
 def replayed(week: Week) -> list[int]:
@@ -59,7 +59,7 @@ def test_more_is_asked_for_the_lead_before_it_must_be_warm_and_fewer_not_early()
 
 
 def test_a_lead_reaches_back_over_the_end_of_the_week() -> None:
-    scaling = replace(CHAT, schedule=(Slot(start=time(0, 1), weekdays=(0,), replicas=9), *CHAT.schedule))
+    scaling = replace(CHAT, schedule=(ScheduleSlot(start=time(0, 1), weekdays=(0,), replicas=9), *CHAT.schedule))
     assert times("57 23 * * 0") == [WEEK - 3]
     assert "57 23 * * 0" in {change.start for change in week_of(scaling).changes}
 
@@ -83,8 +83,8 @@ def test_without_a_schedule_there_is_only_the_minimum_warm() -> None:
 
 
 def test_two_slots_of_one_minute_count_as_the_higher() -> None:
-    slots = tuple(Slot(start=time(8), weekdays=ALL_DAYS, replicas=count) for count in (5, 9, 7))
-    night = Slot(start=time(20), weekdays=ALL_DAYS, replicas=2)
+    slots = tuple(ScheduleSlot(start=time(8), weekdays=ALL_DAYS, replicas=count) for count in (5, 9, 7))
+    night = ScheduleSlot(start=time(20), weekdays=ALL_DAYS, replicas=2)
     scaling: Scaling = replace(CHAT, schedule=(*slots, night))
     assert max(needed(replace(scaling, schedule=(slots[1], night)))) == max(replayed(week_of(scaling))) == 9
 
@@ -94,7 +94,7 @@ def test_cron_counts_its_days_from_sunday() -> None:
     assert cron(0, ALL_DAYS) == "0 0 * * *"
     assert cron(1439, (6, 5)) == "59 23 * * 0,6"
     assert cron(60, (0,)) == "0 1 * * 1"
-    over_midnight = Entry(minute=23 * 60, weekdays=(6,), minutes=DAY + 120, replicas=1)
+    over_midnight = CronEntry(minute=23 * 60, weekdays=(6,), minutes=DAY + 120, replicas=1)
     assert (over_midnight.start, over_midnight.end) == ("0 23 * * 0", "0 1 * * 2")
 
 
@@ -102,9 +102,9 @@ def test_the_steps_of_a_day_are_slots_of_every_day_by_the_clock_of_the_zone() ->
     summer = datetime(2026, 7, 6, 6, 0, tzinfo=UTC).timestamp()  # a Monday, 08:00 in Berlin
     slots = slots_of([(summer + 3600 * 10, 2), (summer, 8), (summer + 90, 9)], "Europe/Berlin")
     assert slots == (
-        Slot(start=time(8), weekdays=ALL_DAYS, replicas=8),
-        Slot(start=time(8, 1), weekdays=ALL_DAYS, replicas=9),
-        Slot(start=time(18), weekdays=ALL_DAYS, replicas=2),
+        ScheduleSlot(start=time(8), weekdays=ALL_DAYS, replicas=8),
+        ScheduleSlot(start=time(8, 1), weekdays=ALL_DAYS, replicas=9),
+        ScheduleSlot(start=time(18), weekdays=ALL_DAYS, replicas=2),
     )
     assert slots_of([], "UTC") == ()
 
@@ -112,7 +112,7 @@ def test_the_steps_of_a_day_are_slots_of_every_day_by_the_clock_of_the_zone() ->
 def test_the_steps_of_a_week_are_slots_of_their_own_days() -> None:
     monday = datetime(2026, 7, 6, 0, 0, tzinfo=UTC).timestamp()
     slots = slots_of([(monday + day * 86400 + 3600, day + 1) for day in range(7)], "UTC")
-    assert slots == tuple(Slot(start=time(1), weekdays=(day,), replicas=day + 1) for day in range(7))
+    assert slots == tuple(ScheduleSlot(start=time(1), weekdays=(day,), replicas=day + 1) for day in range(7))
 
 
 def test_an_hour_that_comes_twice_counts_as_its_higher_step() -> None:

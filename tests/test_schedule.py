@@ -58,7 +58,7 @@ def test_reports_are_looked_after_at_once_and_again_each_minute_and_after_the_cl
         assert wait_for(lambda: len(job.begun) >= 3)
         assert not job.twice_at_once
         monkeypatch.setattr(schedule, "clock_offset", lambda: 7200.0 + time.time() - time.monotonic())
-        plan.mind_the_clock()
+        plan.check_clock_jump()
         seen = len(job.begun)
         assert wait_for(lambda: len(job.begun) >= seen + 2)
     finally:
@@ -120,15 +120,15 @@ def test_a_clock_that_was_set_back_does_not_stop_the_turns(
         return due(plan) - time.time() > 3000.0
 
     assert wait_for(set_back), "a turn that is just begun moves it once more"
-    plan.mind_the_clock()
+    plan.check_clock_jump()
     assert due(plan) - time.time() > 3000.0
     stopped = len(job.begun)
     offset = schedule.clock_offset() - 3600.0
     monkeypatch.setattr(schedule, "clock_offset", lambda: offset)
-    plan.mind_the_clock()
+    plan.check_clock_jump()
     assert wait_for(lambda: len(job.begun) > stopped)
     again = due(plan)
-    plan.mind_the_clock()
+    plan.check_clock_jump()
     assert on_one_grid(again, due(plan)), "it is told once"
 
 

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from forecast.scores import Sums, coverage, drawn, geometric, interval, pinball, ratio, score, sums, wape
+from forecast.scores import (
+    ScoreSums,
+    bootstrap_scores,
+    compute_score,
+    coverage,
+    geometric,
+    interval,
+    pinball,
+    ratio,
+    sums,
+    wape,
+)
 from forecast.series import Array
 
 NAN = np.nan
@@ -16,22 +27,22 @@ def column(*values: float) -> Array:
     return np.array(values, dtype=np.float64)[:, None]
 
 
-def by_hand() -> Sums:
+def by_hand() -> ScoreSums:
     return sums(column(10, 20, 30, NAN), column(12, 16, 30, 5), column(15, 18, 40, 9), 20.0)
 
 
 def test_wape_is_the_sum_of_errors_by_that_of_amounts() -> None:
-    assert score(by_hand(), wape) == pytest.approx(6 / 60)
+    assert compute_score(by_hand(), wape) == pytest.approx(6 / 60)
 
 
 def test_the_pinball_loss_weighs_what_was_above_the_quantile_nineteenfold() -> None:
     # 5 below, 2 above, 10 below; three bins, a mean of 20.
-    assert score(by_hand(), pinball) == pytest.approx(100 * (0.05 * 5 + 0.95 * 2 + 0.05 * 10) / 3 / 20)
+    assert compute_score(by_hand(), pinball) == pytest.approx(100 * (0.05 * 5 + 0.95 * 2 + 0.05 * 10) / 3 / 20)
 
 
 def test_coverage_is_the_share_that_was_at_most_the_quantile() -> None:
-    assert score(by_hand(), coverage) == pytest.approx(2 / 3)
-    assert score(sums(column(10), column(9), column(10), 10.0), coverage) == 1.0
+    assert compute_score(by_hand(), coverage) == pytest.approx(2 / 3)
+    assert compute_score(sums(column(10), column(9), column(10), 10.0), coverage) == 1.0
 
 
 def test_a_missing_bin_is_no_target() -> None:
@@ -40,26 +51,26 @@ def test_a_missing_bin_is_no_target() -> None:
 
 def test_a_forecast_without_quantile_counts_for_the_wape_alone() -> None:
     found = sums(column(10, 20), column(9, 20), column(NAN, 20), 15.0)
-    assert score(found, wape) == pytest.approx(1 / 30)
-    assert score(found, coverage) == 1.0
+    assert compute_score(found, wape) == pytest.approx(1 / 30)
+    assert compute_score(found, coverage) == 1.0
 
 
 def test_of_nothing_there_is_no_score() -> None:
     found = sums(column(NAN), column(1), column(2), 1.0)
-    assert [score(found, measure) for measure in (wape, pinball, coverage)] == [None, None, None]
+    assert [compute_score(found, measure) for measure in (wape, pinball, coverage)] == [None, None, None]
 
 
-def persistent(days: int, seed: int = 2) -> Sums:
+def persistent(days: int, seed: int = 2) -> ScoreSums:
     """Each day is covered wholly or hardly at all."""
     good = np.random.default_rng(seed).random(days) < 0.7
     covered = np.repeat(np.where(good, 1.0, 0.2), 24)
     one = np.ones(len(covered))
-    return Sums(errors=one, amounts=one, losses=one, covered=covered, bounded=one, targets=one, mean=1.0)
+    return ScoreSums(errors=one, amounts=one, losses=one, covered=covered, bounded=one, targets=one, mean=1.0)
 
 
 def test_whole_days_are_drawn_so_that_the_interval_is_as_wide_as_days_differ() -> None:
     found = persistent(60)
-    by_day, by_hour = interval(drawn(found, coverage, 24)), interval(drawn(found, coverage, 1))
+    by_day, by_hour = interval(bootstrap_scores(found, coverage, 24)), interval(bootstrap_scores(found, coverage, 1))
     assert by_day is not None
     assert by_hour is not None
     assert by_day[1] - by_day[0] > 3 * (by_hour[1] - by_hour[0])
@@ -68,7 +79,7 @@ def test_whole_days_are_drawn_so_that_the_interval_is_as_wide_as_days_differ() -
 def test_the_interval_holds_what_it_is_of_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(100):
-        found = interval(drawn(persistent(60, seed), coverage, 24, draws=300))
+        found = interval(bootstrap_scores(persistent(60, seed), coverage, 24, draws=300))
         assert found is not None
         held += found[0] <= 0.7 * 1.0 + 0.3 * 0.2 <= found[1]
     assert 84 <= held <= 99
@@ -78,19 +89,19 @@ def test_no_day_counts_for_less_because_it_is_at_an_end() -> None:
     covered = np.zeros(96)
     covered[:24] = 1.0
     one = np.ones(96)
-    found = Sums(errors=one, amounts=one, losses=one, covered=covered, bounded=one, targets=one, mean=1.0)
-    assert drawn(found, coverage, 24).mean() == pytest.approx(0.25, abs=0.02)
+    found = ScoreSums(errors=one, amounts=one, losses=one, covered=covered, bounded=one, targets=one, mean=1.0)
+    assert bootstrap_scores(found, coverage, 24).mean() == pytest.approx(0.25, abs=0.02)
 
 
 def test_draws_are_the_same_each_time_and_for_each_method() -> None:
     found = persistent(8)
-    assert_allclose(drawn(found, coverage, 24), drawn(found, coverage, 24))
-    assert_allclose(drawn(found, coverage, 24) / drawn(found, coverage, 24), 1.0)
+    assert_allclose(bootstrap_scores(found, coverage, 24), bootstrap_scores(found, coverage, 24))
+    assert_allclose(bootstrap_scores(found, coverage, 24) / bootstrap_scores(found, coverage, 24), 1.0)
 
 
 def test_a_single_day_says_nothing_of_how_days_differ() -> None:
     found = persistent(1)
-    assert interval(drawn(found, coverage, 24)) is None
+    assert interval(bootstrap_scores(found, coverage, 24)) is None
 
 
 @pytest.mark.parametrize(

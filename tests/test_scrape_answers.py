@@ -6,45 +6,47 @@ from judging_samples import START, minute, minutes, seen, view
 from making import snapshot
 
 from rules import watch
-from rules.cascade import Cascade
-from rules.replicas import Replica, no_page, page
-from rules.scrape_answers import replica_answers
+from rules.cascade import CascadeState
+from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import Gap
-from rules.slices import Slice
-from rules.verdicts import Answer, Certainty, Status, Subject, Unknown, Verdict
+from rules.slices import BinnedWindow
+from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
 
 VIEW = view()
 
 
-def replica(pages: int = 2, misses: int = 0, **changes: Any) -> Replica:
+def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
     """A replica after good pages 15 s apart, and then so many failed scrapes."""
-    one = Replica(tier="t", name="a")
+    one = ReplicaState(tier="t", name="a")
     for number in range(pages):
         t = START + 15 * number
-        one, _, _ = page(one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), VIEW)
+        one, _, _ = apply_snapshot(
+            one, snapshot(t, counters={"requests_finished": 100.0 + t - START, "engine_steps": t}), VIEW
+        )
     for number in range(misses):
-        one, _, _ = no_page(one, START + 15 * (pages + number), trouble="timeout: 5 s")
+        one, _, _ = apply_failed_scrape(one, START + 15 * (pages + number), trouble="timeout: 5 s")
     return replace(one, **changes)
 
 
-def said(rule: str, one: Replica, now: float = START + 15, recent: tuple[Slice, ...] = ()) -> Answer:
-    return next(a for a in replica_answers(one, VIEW, now, recent) if a.rule == rule)
+def said(rule: str, one: ReplicaState, now: float = START + 15, recent: tuple[BinnedWindow, ...] = ()) -> RuleResult:
+    return next(a for a in evaluate_replica_rules(one, VIEW, now, recent) if a.rule == rule)
 
 
-def verdict(rule: str, one: Replica, **more: Any) -> Verdict:
+def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
     found = said(rule, one, **more)
     assert isinstance(found, Verdict)
     return found
 
 
 def test_every_answer_is_about_the_replica_at_this_time() -> None:
-    found = replica_answers(replica(), VIEW, 77.0)
+    found = evaluate_replica_rules(replica(), VIEW, 77.0)
     assert [a.rule for a in found] == ["KvCacheCascade", "TargetDown", "TelemetryStale"]
     assert {(a.t, a.subject) for a in found} == {(77.0, Subject(tier="t", replica="a"))}
 
 
 def test_a_replica_that_answers_and_moves_is_fine() -> None:
-    found = [verdict(a.rule, replica()) for a in replica_answers(replica(), VIEW, START)]
+    found = [verdict(a.rule, replica()) for a in evaluate_replica_rules(replica(), VIEW, START)]
     assert {v.status for v in found} == {Status.OK}
     assert [v.sentence for v in found] == [
         "KV cache 30% full",
@@ -66,21 +68,21 @@ def test_a_target_is_down_after_three_misses() -> None:
 
 
 def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
-    one = Replica(tier="t", name="a")
+    one = ReplicaState(tier="t", name="a")
     for t in (0.0, 400.0):
-        one, _, _ = page(one, snapshot(START + t, counters={"engine_steps": t}), VIEW)
+        one, _, _ = apply_snapshot(one, snapshot(START + t, counters={"engine_steps": t}), VIEW)
     alone = said("TargetDown", one, now=START + 400)
     assert isinstance(alone, Unknown)
     assert (alone.reason, alone.text) == (Gap.NOT_SCRAPED, "the page answers now, but was not scraped for 400 s before")
     for t in (415.0, 430.0, 445.0):
-        one, _, _ = no_page(one, START + t, trouble="timeout: 5 s")
+        one, _, _ = apply_failed_scrape(one, START + t, trouble="timeout: 5 s")
     assert verdict("TargetDown", one, now=START + 445).status is Status.WARNING
 
 
 def test_few_misses_in_a_long_time_are_not_fine() -> None:
     """One scrape in five minutes failed: the two more that make it down are still to come."""
     one = replica()
-    one, _, _ = no_page(one, START + 315)
+    one, _, _ = apply_failed_scrape(one, START + 315)
     found = said("TargetDown", one, now=START + 315)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 scrapes without a usable page, and none for 300 s")
@@ -88,13 +90,13 @@ def test_few_misses_in_a_long_time_are_not_fine() -> None:
 
 def test_two_pages_too_far_apart_or_refuted_make_no_slope() -> None:
     for gap, text in ((Gap.NOT_SCRAPED, "too far apart"), (Gap.CONTRADICTORY, "than the gauges allow")):
-        found = said("KvCacheCascade", replica(unslopable=gap, cascade=Cascade()))
+        found = said("KvCacheCascade", replica(unslopable=gap, cascade=CascadeState()))
         assert isinstance(found, Unknown)
         assert (found.reason, text in found.text) == (gap, True)
 
 
 def test_before_the_first_scrape_nothing_is_known() -> None:
-    answers = replica_answers(Replica(tier="t", name="a"), VIEW, START)
+    answers = evaluate_replica_rules(ReplicaState(tier="t", name="a"), VIEW, START)
     assert [(a.reason, a.text) for a in answers if isinstance(a, Unknown)] == [
         (Gap.SCRAPE_FAILED, "no page from the replica"),
         (Gap.SCRAPE_FAILED, "not scraped yet"),
@@ -104,27 +106,27 @@ def test_before_the_first_scrape_nothing_is_known() -> None:
 
 @pytest.mark.parametrize("misses", [1, 2])
 def test_a_target_that_never_answered_is_not_fine_while_it_is_too_early_to_call_it_down(misses: int) -> None:
-    found = [a for a in replica_answers(replica(pages=0, misses=misses), VIEW, START) if a.rule == "TargetDown"]
+    found = [a for a in evaluate_replica_rules(replica(pages=0, misses=misses), VIEW, START) if a.rule == "TargetDown"]
     assert isinstance(found[0], Unknown)
     assert found[0].text == f"{misses} scrapes without a usable page, and none before"
 
 
 def test_the_configuration_can_ask_for_more_misses() -> None:
     patient = view(limits={"TargetDown": {"misses": 4}})
-    found = [a for a in replica_answers(replica(misses=3), patient, START) if a.rule == "TargetDown"]
+    found = [a for a in evaluate_replica_rules(replica(misses=3), patient, START) if a.rule == "TargetDown"]
     assert isinstance(found[0], Verdict)
     assert found[0].status is Status.OK
 
 
 def test_a_page_that_answers_again_ends_it() -> None:
-    back, _, _ = page(replica(misses=5), snapshot(START + 105), VIEW)
+    back, _, _ = apply_snapshot(replica(misses=5), snapshot(START + 105), VIEW)
     assert verdict("TargetDown", back).sentence == "The metrics page answers"
     assert back.trouble == ""
 
 
 @pytest.mark.parametrize("rule", ["KvCacheCascade", "TelemetryStale"])
 @pytest.mark.parametrize("one", [replica(misses=1), replica(pages=0, misses=1)])
-def test_without_a_page_the_other_rules_do_not_know(rule: str, one: Replica) -> None:
+def test_without_a_page_the_other_rules_do_not_know(rule: str, one: ReplicaState) -> None:
     found = said(rule, one)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "no page from the replica")
@@ -134,7 +136,7 @@ def test_one_page_is_no_slope() -> None:
     first = said("KvCacheCascade", replica(pages=1))
     assert isinstance(first, Unknown)
     assert (first.reason, first.text) == (Gap.RESTARTED, "one page is no slope yet")
-    after_a_miss, _, _ = page(replica(misses=1), snapshot(START + 45), VIEW)
+    after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), VIEW)
     again = said("KvCacheCascade", after_a_miss)
     assert isinstance(again, Unknown)
     assert again.reason is Gap.SCRAPE_FAILED
@@ -143,8 +145,8 @@ def test_one_page_is_no_slope() -> None:
 def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
     bare = snapshot(START + 30)
     without = replace(bare, gauges={"requests_running": 1.0}, counters={"requests_finished": 200.0})
-    one, _, _ = page(replica(), without, VIEW)
-    assert [(a.reason, a.text) for a in replica_answers(one, VIEW, START) if isinstance(a, Unknown)] == [
+    one, _, _ = apply_snapshot(replica(), without, VIEW)
+    assert [(a.reason, a.text) for a in evaluate_replica_rules(one, VIEW, START) if isinstance(a, Unknown)] == [
         (Gap.NOT_EXPOSED, "the page has no KV cache utilisation"),
         (Gap.NOT_EXPOSED, "the page does not count the engine's steps"),
     ]
@@ -153,21 +155,21 @@ def test_an_engine_without_the_gauge_or_the_step_counter_says_so() -> None:
 def test_a_page_that_claims_work_and_does_not_move_is_stale_after_two_minutes() -> None:
     one = replica(pages=1)
     for number in range(1, 9):
-        one, _, _ = page(one, snapshot(START + 15 * number, counters={"engine_steps": START}), VIEW)
+        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, counters={"engine_steps": START}), VIEW)
         found = verdict("TelemetryStale", one)
         assert found.status is (Status.WARNING if number == 8 else Status.OK)
     assert (
         found.sentence == "The engine has not stepped for 120 s, yet its page claims 4 running and 0 waiting requests"
     )
-    moved, _, _ = page(one, snapshot(START + 135, counters={"engine_steps": START + 1}), VIEW)
+    moved, _, _ = apply_snapshot(one, snapshot(START + 135, counters={"engine_steps": START + 1}), VIEW)
     assert verdict("TelemetryStale", moved).status is Status.OK
 
 
 def test_an_idle_engine_is_not_stale() -> None:
     idle = {"requests_running": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
-    one = Replica(tier="t", name="a")
+    one = ReplicaState(tier="t", name="a")
     for number in range(12):
-        one, _, _ = page(one, snapshot(START + 15 * number, gauges=idle), VIEW)
+        one, _, _ = apply_snapshot(one, snapshot(START + 15 * number, gauges=idle), VIEW)
     assert verdict("TelemetryStale", one).status is Status.OK
 
 
@@ -212,9 +214,9 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
     state = replace(replica().cascade, stage=3, onset=START, since=START, evidence="why")
     one = replica(cascade=state)
-    recent = watch.recent(booked, one, planned, START + 360)
+    recent = watch.recent_windows(booked, one, planned, START + 360)
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
-    found = next(a for a in replica_answers(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
+    found = next(a for a in evaluate_replica_rules(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
     assert isinstance(found, Verdict)
     assert found.sentence.endswith(
         "First suspect: prompts are longer than planned: P95 200 to 500 tokens, 100 in the plan"
@@ -222,5 +224,5 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
 
 
 def test_a_cascade_without_minutes_yet_is_told_without_causes() -> None:
-    state = Cascade(stage=3, onset=START, since=START, evidence="why", recent=replica().cascade.recent)
+    state = CascadeState(stage=3, onset=START, since=START, evidence="why", recent=replica().cascade.recent)
     assert verdict("KvCacheCascade", replica(cascade=state)).causes == ()

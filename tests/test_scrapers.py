@@ -28,7 +28,7 @@ from engine_server import (
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.collect.pages import PageFetcher
-from agent.collect.scrapers import Fetcher, Scraped, Scrapers, Target
+from agent.collect.scrapers import Fetcher, ScrapeResult, Scrapers, Target
 from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeFailure
 
@@ -240,7 +240,7 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
     scrapers.turn()
     first = served[0].pages[0]
     served[0].pages = (first.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 2", 1),) * 3
-    outcome: Scraped = scrapers.turn()["t", "r0"]
+    outcome: ScrapeResult = scrapers.turn()["t", "r0"]
     assert outcome.snapshot is not None
     assert outcome.snapshot.started_at is not None
     assert outcome.snapshot.started_at > 2e9

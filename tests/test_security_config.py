@@ -13,7 +13,7 @@ from agent.cli import main
 from agent.collect.hidden import secret_parameters
 from agent.config import find, load, parse_config
 from agent.config_findings import weaknesses
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}
 
@@ -41,7 +41,7 @@ def test_one_that_another_user_left_in_a_folder_is_used_only_by_name(
 ) -> None:
     """It says which of our files is sent as a token, and where to."""
     os.chown(here / "sizewatch.yaml", 65534, 65534)
-    with pytest.raises(BadConfig, match="another user's"):
+    with pytest.raises(ConfigError, match="another user's"):
         find(None)
     assert main(["check"]) == 2
     assert "name it with -c" in capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_one_that_another_user_left_in_a_folder_is_used_only_by_name(
 
 def test_nor_is_one_that_everybody_may_write(here: Path) -> None:
     (here / "sizewatch.yaml").chmod(0o666)
-    with pytest.raises(BadConfig, match="everybody may write it"):
+    with pytest.raises(ConfigError, match="everybody may write it"):
         find(None)
     assert load(find("sizewatch.yaml")).config.targets == ()
 
@@ -110,7 +110,7 @@ def test_what_is_pasted_where_the_place_of_a_secret_belongs_is_in_no_message(sec
             data = {part: [data] if part in LISTS else data}
         try:
             parse_config(data, folder=Path("/nowhere"), environment={})
-        except BadConfig as bad:
+        except ConfigError as bad:
             # A mapping's own keys are named as keys, which no secret is.
             told = [one for one in bad.problems if "c4nary" in one and "is not a key" not in one]
             assert told == [], value

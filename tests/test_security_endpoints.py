@@ -22,14 +22,14 @@ from test_web import TOKEN, issue, serving, trusting
 from test_web_reports import FILES, NAME
 from waiting import CEILING_SECONDS
 
-from agent.alerting.receiver import Receiver
+from agent.alerting.receiver import WebhookReceiver
 from agent.config import load
-from agent.errors import BadConfig
-from agent.kubernetes.api import MOST_EVENT_BYTES, Api, ApiTrouble, Server
+from agent.errors import ConfigError
+from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, KubernetesEndpoint
 from agent.kubernetes.joining import _target
 from agent.reporting import folder
 from agent.web import WebServer
-from agent.web_credentials import Gate, users_line
+from agent.web_credentials import Authenticator, users_line
 
 PATHS = (
     *("/", "/metrics", "/api/status", "/readyz", "/reports", "/reports/", f"/reports/{NAME}/", "/reports/latest/"),
@@ -105,7 +105,7 @@ def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext |
     }[way]
     with serving(**options) as server:
         server.serve_reports(place / "reports")
-        server.receive(Receiver(Gate(("another-token-of-senders",))))
+        server.receive(WebhookReceiver(Authenticator(("another-token-of-senders",))))
         yield server, trusting(authority) if "cert_file" in options else None
 
 
@@ -198,18 +198,21 @@ def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor()
     for sent, expected in ((line + b"\n\n" + line, [line]), (long + b"\n", [long])):
         raw = SimpleNamespace(stream=lambda size, sent=sent, **_: (bytes([one]) for one in sent))
         start = time.process_time()
-        assert list(Api(Server(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=raw))) == expected  # type: ignore[arg-type]
+        assert (
+            list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=raw)))
+            == expected
+        )  # type: ignore[arg-type]
         assert time.process_time() - start < 1.5
     endless = SimpleNamespace(stream=lambda size, **_: itertools.repeat(b"x" * 65_536))
-    with pytest.raises(ApiTrouble, match=f"more than {MOST_EVENT_BYTES} bytes"):
-        list(Api(Server(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=endless)))  # type: ignore[arg-type]
+    with pytest.raises(KubernetesApiError, match=f"more than {MOST_EVENT_BYTES} bytes"):
+        list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(SimpleNamespace(raw=endless)))  # type: ignore[arg-type]
 
 
 def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(b"s3cret\xff\xfe-token")
-    with pytest.raises(ApiTrouble, match="is not UTF-8") as caught:
-        Api(Server(url="http://127.0.0.1:1", token_file=str(token))).get("/x")
+    with pytest.raises(KubernetesApiError, match="is not UTF-8") as caught:
+        KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1", token_file=str(token))).get("/x")
     assert caught.value.__cause__ is None
     assert "s3cret" not in str(caught.value)
 
@@ -217,6 +220,6 @@ def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_p
 def test_a_target_at_an_address_that_nothing_can_be_asked_at_keeps_a_daemon_from_starting(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     path.write_text("targets: [{url: 'http://*/metrics?key=abcd-1234-secret', tier: t}]\ngpus: {source: none}\n")
-    with pytest.raises(BadConfig, match=r"sizewatch.yaml:1: targets\[0\].url: names a host that no") as caught:
+    with pytest.raises(ConfigError, match=r"sizewatch.yaml:1: targets\[0\].url: names a host that no") as caught:
         load(path)
     assert "secret" not in str(caught.value)

@@ -10,8 +10,8 @@ from daemon_runs import configuration, process, write
 from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryOpenError
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -20,11 +20,11 @@ def test_a_link_in_the_place_of_the_history_is_not_written_through(tmp_path: Pat
     victim, path = tmp_path / "elsewhere" / "victim", tmp_path / "history.db"
     victim.parent.mkdir()
     if there:
-        Store(victim).close()
+        HistoryStore(victim).close()
     before = victim.read_bytes() if there else b""
     path.symlink_to(victim)
-    with pytest.raises(HistoryProblem, match="is a link"):
-        Store(path)
+    with pytest.raises(HistoryOpenError, match="is a link"):
+        HistoryStore(path)
     assert (victim.read_bytes() if there else b"") == before
     assert victim.exists() is there
     assert sorted(one.name for one in victim.parent.iterdir()) == (["victim"] if there else [])
@@ -36,8 +36,8 @@ def test_nor_is_one_in_the_place_of_a_file_beside_it(tmp_path: Path, name: str) 
     victim.write_text("precious")
     (tmp_path / name).symlink_to(victim)
     try:
-        Store(tmp_path / "history.db").close()
-    except HistoryProblem:
+        HistoryStore(tmp_path / "history.db").close()
+    except HistoryOpenError:
         assert victim.read_text() == "precious"
     assert victim.read_text() == "precious"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.benchmarks.documents import decoded as read_benchmark
+from agent.benchmarks.documents import decode_file as read_benchmark
 from agent.config import load as load_config
 from agent.config_files import load_plan
 from agent.errors import SizewatchError

@@ -17,12 +17,12 @@ from engine_server import Engine, Handler, engines
 from hostile_store import give as give_json
 from hostile_store import serving
 
-from agent.alerting.posting import NotDelivered, Poster
-from agent.collect.hidden import HIDDEN, hidden, secrets_of, unmistakable
+from agent.alerting.posting import AlertmanagerClient, DeliveryError
+from agent.collect.hidden import HIDDEN, redact, secrets_of, unmistakable
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
-from agent.errors import BadConfig, ScrapeError
-from agent.store.api import StoreApi, StoreOptions, StoreTrouble
+from agent.errors import ConfigError, ScrapeError
+from agent.store.api import StoreApi, StoreError, StoreOptions
 
 TOKEN = 'aB3+/"<ä&=='
 """With all that is spelled otherwise somewhere."""
@@ -44,7 +44,7 @@ SPELLINGS = {
 )
 def test_a_secret_is_hidden_in_whatever_spelling_it_comes_back(spelling: str) -> None:
     said = SPELLINGS[spelling](TOKEN)
-    assert hidden(f"you said {said}, no", (f"Bearer {TOKEN}",)) in (
+    assert redact(f"you said {said}, no", (f"Bearer {TOKEN}",)) in (
         f"you said {HIDDEN}, no",
         f"you said {HIDDEN}==, no",
     )
@@ -54,7 +54,7 @@ def test_a_secret_is_hidden_in_whatever_spelling_it_comes_back(spelling: str) ->
 def test_so_is_a_password_and_all_of_a_basic_header(spelling: str) -> None:
     pair = base64.b64encode(b"ada:p/w+d?x=").decode()
     for secret in (pair, "p/w+d?x="):
-        said = hidden(f"<{SPELLINGS[spelling](secret)}>", (f"Basic {pair}",))
+        said = redact(f"<{SPELLINGS[spelling](secret)}>", (f"Basic {pair}",))
         assert secret.rstrip("=") not in said
         assert said.startswith(f"<{HIDDEN}")
 
@@ -72,7 +72,7 @@ def test_so_is_a_password_and_all_of_a_basic_header(spelling: str) -> None:
     ],
 )
 def test_what_the_query_of_an_address_holds_is_hidden_in_a_message(query: str, gone: str) -> None:
-    assert hidden(f"no such page: {gone}", (), f"http://h/m?{query}") == f"no such page: {HIDDEN}"
+    assert redact(f"no such page: {gone}", (), f"http://h/m?{query}") == f"no such page: {HIDDEN}"
 
 
 @pytest.mark.parametrize("query", ["", "auth=1", "format=text", "a&b=c", "key="])
@@ -136,8 +136,8 @@ def test_a_store_that_redirects_does_not_bring_our_token_into_a_message(tmp_path
     file.write_text(secret)
     with serving() as store:
         store.act = lambda handler: give_json(handler, b"", 302, Location=f"https://{secret}.evil.example/")
-        with pytest.raises(StoreTrouble) as caught:
-            StoreApi(StoreOptions(url=store.url, bearer_token_file=str(file))).instant("up", time.time())
+        with pytest.raises(StoreError) as caught:
+            StoreApi(StoreOptions(url=store.url, bearer_token_file=str(file))).query("up", time.time())
     assert "redirects" in caught.value.text
     assert secret not in caught.value.text
 
@@ -167,8 +167,8 @@ def test_the_type_and_the_packing_of_an_answer_do_not_tell_it_either(tmp_path: P
 def test_the_words_of_an_alertmanager_are_searched_for_the_query_too() -> None:
     with serving() as server:
         server.act = lambda handler: give_json(handler, b'"no: abcd-1234-secret"', 400)
-        with pytest.raises(NotDelivered) as caught:
-            Poster(TargetOptions(url=f"{server.url}?key=abcd-1234-secret")).round(())
+        with pytest.raises(DeliveryError) as caught:
+            AlertmanagerClient(TargetOptions(url=f"{server.url}?key=abcd-1234-secret")).round(())
     assert f"400: no: {HIDDEN}" in str(caught.value)
 
 
@@ -186,6 +186,6 @@ def test_the_words_of_an_alertmanager_are_searched_for_the_query_too() -> None:
 )
 def test_an_address_that_nothing_can_be_asked_at_is_refused_before_the_first_turn(url: str) -> None:
     """It was a defect in every turn, told with its traceback."""
-    with pytest.raises(BadConfig, match="no host can be called") as caught:
+    with pytest.raises(ConfigError, match="no host can be called") as caught:
         TargetOptions(url=f"{url}?key=abcd-1234-secret")
     assert "secret" not in str(caught.value)

@@ -125,14 +125,14 @@ def test_what_a_fresh_engine_has_not_printed_yet_is_a_zero() -> None:
 
 def test_its_first_requests_are_counted_from_zero() -> None:
     """Two pages of one process; histograms that were not there are a gap and no increase."""
-    window = windows.between(read(page_text(STARTUP), START), read(page_text(REAL), START + 15))
+    window = windows.diff_snapshots(read(page_text(STARTUP), START), read(page_text(REAL), START + 15))
     assert window.counters["requests_finished"] == 289
     assert window.counters["generation_tokens"] == 36786
-    assert window.why_missing("e2e_seconds") is not Gap.NO_TRAFFIC
+    assert window.explain_missing("e2e_seconds") is not Gap.NO_TRAFFIC
 
 
 def test_an_engine_without_traffic_has_no_retractions_and_nothing_is_not_exposed_but_histograms() -> None:
-    found = read_all(windows.between(read(page_text(STARTUP), START), read(page_text(STARTUP), START + 15)))
+    found = read_all(windows.diff_snapshots(read(page_text(STARTUP), START), read(page_text(STARTUP), START + 15)))
     assert found["completed_rps"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
     assert found["eviction_rate"] == Missing(gap=Gap.NO_TRAFFIC)
     assert found["prefix_hit_ratio"] == Missing(gap=Gap.NO_TRAFFIC)
@@ -141,7 +141,7 @@ def test_an_engine_without_traffic_has_no_retractions_and_nothing_is_not_exposed
 def test_nothing_tells_its_start_and_counters_still_do_not_cross_a_restart() -> None:
     before, after = read(page_text(REAL), START), read(page_text(STARTUP), START + 15)
     assert (before.started_at, before.ready_at) == (None, None)
-    assert windows.between(before, after).why_missing("requests_finished") is Gap.RESTARTED
+    assert windows.diff_snapshots(before, after).explain_missing("requests_finished") is Gap.RESTARTED
 
 
 # --- streamed and not

@@ -20,7 +20,7 @@ from agent.replay import replay
 from rules.readings import read_all
 from rules.signals import Reading, SignalValue
 from rules.snapshots import Snapshot
-from rules.windows import Window, between
+from rules.windows import Window, diff_snapshots
 
 NAME = "sglang"
 STEP_SECONDS = 15.0
@@ -112,7 +112,7 @@ def test_every_page_is_the_engines_and_has_no_problem() -> None:
 
 def test_over_the_recording_every_request_and_every_token_is_counted_once() -> None:
     """From the first page to the last; the three before it are not the clients'."""
-    whole = between(pages()[0], pages()[-1])
+    whole = diff_snapshots(pages()[0], pages()[-1])
     mine = [request for request in clients() if inside(whole, request.ended_at)]
     prompt, generated = sum(r.prompt_tokens for r in mine), sum(r.generated_tokens for r in mine)
     assert (whole.counters["requests_finished"], len(mine)) == (286, 286)
@@ -128,7 +128,7 @@ def test_over_the_recording_every_request_and_every_token_is_counted_once() -> N
 def test_first_tokens_are_counted_from_the_page_on_that_has_the_first() -> None:
     """A histogram appears with its first event: what happened between the page before and that one is not known."""
     assert "ttft_seconds" not in pages()[0].histograms
-    late = between(pages()[1], pages()[-1])
+    late = diff_snapshots(pages()[1], pages()[-1])
     measured = [request for request in clients() if inside(late, request.first_at)]
     assert sum(part.n for part in late.histograms["ttft_seconds"]) == len(measured) == 278
     between_tokens = sum(request.generated_tokens - 1 for request in measured)
@@ -239,6 +239,6 @@ def test_a_usage_that_stands_since_the_last_request_is_not_believed() -> None:
     ]
     assert idle
     for earlier, later in idle:
-        window = between(earlier, later)
+        window = diff_snapshots(earlier, later)
         assert "kv_utilization" not in window.gauges
         assert window.gauges["requests_running"].maximum == 0

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, wave
 
-from forecast.past import Past
+from forecast.past import ObservedBins
 from forecast.series import Array
-from forecast.short_methods import HOLT_WINTERS, METHODS, PROFILE, SAME_AS_NOW, SMOOTHED, Asked, columns
+from forecast.short_methods import BIN_METHODS, HOLT_WINTERS, PROFILE, SAME_AS_NOW, SMOOTHED, BinMethodInput, columns
 from forecast.smoothing import Smoothed
 
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 
 
-def asked(past: Past, origins: Array | list[int], lead: int = 1) -> Asked:
-    return Asked(past, profiles_of(past), Smoothed(past, 3), np.array(origins), lead)
+def asked(past: ObservedBins, origins: Array | list[int], lead: int = 1) -> BinMethodInput:
+    return BinMethodInput(past, profiles_of(past), Smoothed(past, 3), np.array(origins), lead)
 
 
 def by_family(said: Array, family: str) -> Array:
-    return said[:, [name == family for name, _ in METHODS]]
+    return said[:, [name == family for name, _ in BIN_METHODS]]
 
 
 def test_the_same_as_now_is_the_last_bin() -> None:

@@ -9,16 +9,16 @@ import pytest
 
 from forecast.simulation import (
     Outcome,
-    World,
-    at_first,
-    fleet,
-    foresight,
-    held,
+    SimulatedDemand,
+    apply_hold,
+    initial_replicas,
     outcome,
     peak,
-    reactive,
     replicas,
-    static,
+    simulate_fleet,
+    simulate_foresight,
+    simulate_reactive,
+    simulate_static,
 )
 
 
@@ -49,7 +49,7 @@ def by_hand(targets, lead, initial, hold):
 
 class Hpa:
     def __init__(self, world, utilisation):
-        self.loads = world.seen / (utilisation * world.capacity)
+        self.loads = world.observed_demand / (utilisation * world.capacity)
         self.minutes = len(world.demand)
 
     def __call__(self, minute, total):
@@ -63,14 +63,14 @@ def jumpy(minutes=400, seed=3):
 
 
 def world(demand, lead=3, capacity=1.0, before=2.0):
-    return World(demand=np.asarray(demand, dtype=float), before=before, capacity=capacity, lead=lead)
+    return SimulatedDemand(demand=np.asarray(demand, dtype=float), before=before, capacity=capacity, lead=lead)
 
 
 @pytest.mark.parametrize("lead", [1, 3, 5])
 @pytest.mark.parametrize("hold", [1, 4, 10])
 def test_the_fleet_is_what_replicas_moved_one_by_one_come_to(lead, hold) -> None:
     targets = [int(value) for value in jumpy()]
-    run = fleet(held(np.array(targets, dtype=float), hold), lead, 7)
+    run = simulate_fleet(apply_hold(np.array(targets, dtype=float), hold), lead, 7)
     served, billed = by_hand(targets, lead, 7, hold)
     assert np.array_equal(run.ready, served)
     assert np.array_equal(run.asked, billed)
@@ -79,30 +79,30 @@ def test_the_fleet_is_what_replicas_moved_one_by_one_come_to(lead, hold) -> None
 @pytest.mark.parametrize("utilisation", [0.4, 0.7, 1.0])
 def test_reacting_is_the_baselines_hpa_with_its_tolerance_and_hold(utilisation) -> None:
     here = world(jumpy(seed=5), capacity=1.7)
-    run = reactive(here, utilisation)
-    served, billed = by_hand(Hpa(here, utilisation), 3, int(at_first(here)), 10)
+    run = simulate_reactive(here, utilisation)
+    served, billed = by_hand(Hpa(here, utilisation), 3, int(initial_replicas(here)), 10)
     assert np.array_equal(run.ready, served)
     assert np.array_equal(run.asked, billed)
 
 
 def test_reacting_stays_where_it_is_within_the_tolerance() -> None:
     steady = world([7.0] * 5 + [7.6] * 5 + [7.8] * 5, capacity=1.0, before=7.0)
-    assert reactive(steady, 0.7).asked.tolist() == [10.0] * 11 + [12.0] * 4
+    assert simulate_reactive(steady, 0.7).asked.tolist() == [10.0] * 11 + [12.0] * 4
 
 
 def test_what_is_asked_for_serves_one_lead_later_and_is_billed_at_once() -> None:
-    run = fleet(np.array([1.0, 4.0, 4.0, 4.0, 4.0, 2.0]), 3, 1)
+    run = simulate_fleet(np.array([1.0, 4.0, 4.0, 4.0, 4.0, 2.0]), 3, 1)
     assert run.ready.tolist() == [1.0, 1.0, 1.0, 1.0, 4.0, 2.0]
     assert outcome(world([1.0] * 6), run).replica_hours == pytest.approx(19 / 60)
 
 
 def test_a_hold_leaves_a_target_only_for_the_highest_of_its_minutes() -> None:
-    assert held(np.array([3.0, 1.0, 2.0, 1.0, 1.0]), 3).tolist() == [3.0, 3.0, 3.0, 2.0, 2.0]
+    assert apply_hold(np.array([3.0, 1.0, 2.0, 1.0, 1.0]), 3).tolist() == [3.0, 3.0, 3.0, 2.0, 2.0]
 
 
 def test_an_outcome_counts_minutes_requests_and_starts() -> None:
     here = world([1.0, 3.0, 2.0, 4.0])
-    run = fleet(np.array([2.0, 2.0, 4.0, 2.0]), 1, 2)
+    run = simulate_fleet(np.array([2.0, 2.0, 4.0, 2.0]), 1, 2)
     assert outcome(here, run) == Outcome(
         violated=0.5,
         late=pytest.approx(3 / 10),
@@ -116,28 +116,28 @@ def test_an_outcome_counts_minutes_requests_and_starts() -> None:
 
 
 def test_at_the_beginning_of_a_minute_the_one_before_has_been_seen() -> None:
-    assert world([1.0, 3.0, 2.0], before=7.0).seen.tolist() == [7.0, 1.0, 3.0]
+    assert world([1.0, 3.0, 2.0], before=7.0).observed_demand.tolist() == [7.0, 1.0, 3.0]
 
 
 def test_demand_equal_to_the_capacity_is_no_violation() -> None:
     here = world([0.9], capacity=0.3)
-    assert outcome(here, static(here, 3)).violated == 0.0
-    assert outcome(here, static(here, 2)).violated == 1.0
+    assert outcome(here, simulate_static(here, 3)).violated == 0.0
+    assert outcome(here, simulate_static(here, 2)).violated == 1.0
 
 
 @pytest.mark.parametrize("lead", [1, 3, 5])
 def test_perfect_foresight_is_never_short_and_nothing_smaller_with_its_hold_is_enough(lead) -> None:
     here = world(jumpy(seed=9), lead=lead)
-    run = foresight(here)
+    run = simulate_foresight(here)
     assert outcome(here, run).violated == 0.0
-    assert outcome(here, run).replica_hours < outcome(here, static(here, peak(here))).replica_hours
+    assert outcome(here, run).replica_hours < outcome(here, simulate_static(here, peak(here))).replica_hours
     highest = int(np.argmax(here.demand))
     assert run.asked[highest - lead] == replicas(here.demand, 1.0)[highest]
 
 
 def test_without_demand_nothing_is_late() -> None:
     idle = world([0.0, 0.0], before=0.0)
-    assert outcome(idle, static(idle, 1)).late == 0.0
+    assert outcome(idle, simulate_static(idle, 1)).late == 0.0
 
 
 @pytest.mark.parametrize("count", [4.0, 3.0 + 1e-12])
@@ -157,10 +157,10 @@ def test_rounding_of_doubles_buys_no_replica(count) -> None:
 def test_what_cannot_be_simulated_is_refused(change, words) -> None:
     given = {"demand": np.array([1.0]), "before": 1.0, "capacity": 1.0, "lead": 3} | change
     with pytest.raises(ValueError, match=words):
-        World(**given)
+        SimulatedDemand(**given)
 
 
 @pytest.mark.parametrize("utilisation", [0.0, 1.1])
 def test_a_utilisation_outside_its_range_is_refused(utilisation) -> None:
     with pytest.raises(ValueError, match="utilisation"):
-        reactive(world([1.0]), utilisation)
+        simulate_reactive(world([1.0]), utilisation)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forecast.series import Array, Series
-from forecast.simulation_minutes import Between, bin_minutes, per_minute, rates
+from forecast.simulation_minutes import Interpolation, bin_minutes, per_minute, rates
 
 
 def series(values: list[float] | Array, seconds: float = 600.0) -> Series:
@@ -12,14 +12,14 @@ def series(values: list[float] | Array, seconds: float = 600.0) -> Series:
 
 
 def test_steps_hold_the_rate_of_their_bin_and_lines_join_the_middles() -> None:
-    assert per_minute(np.array([1.0, 2.0]), 2, Between.STEP).tolist() == [1.0, 1.0, 2.0, 2.0]
-    assert per_minute(np.array([1.0, 2.0]), 4, Between.LINEAR) == pytest.approx(
+    assert per_minute(np.array([1.0, 2.0]), 2, Interpolation.STEP).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert per_minute(np.array([1.0, 2.0]), 4, Interpolation.LINEAR) == pytest.approx(
         [1, 1, 1.125, 1.375, 1.625, 1.875, 2, 2]
     )
 
 
-@pytest.mark.parametrize("between", list(Between))
-def test_bins_of_a_minute_are_left_as_they_are(between: Between) -> None:
+@pytest.mark.parametrize("between", list(Interpolation))
+def test_bins_of_a_minute_are_left_as_they_are(between: Interpolation) -> None:
     assert per_minute(np.array([3.0, 1.0]), 1, between).tolist() == [3.0, 1.0]
 
 

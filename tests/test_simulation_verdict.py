@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from forecast.simulation import Outcome, World, foresight, static
-from forecast.simulation_verdict import UTILISATIONS, Choice, Worth, cheapest_reacting, hours_at, worth
+from forecast.simulation import Outcome, SimulatedDemand, simulate_foresight, simulate_static
+from forecast.simulation_verdict import (
+    UTILISATIONS,
+    Choice,
+    PolicyComparison,
+    cheapest_reacting,
+    compare_policies,
+    hours_at,
+)
 
 PRICE = 100.0
 
@@ -31,8 +38,8 @@ def made(
     reacting: tuple[tuple[float, Outcome], ...] = REACTING,
     chosen: float = UTILISATIONS[1],
     with_margin: Outcome | None = None,
-) -> Worth:
-    return Worth(
+) -> PolicyComparison:
+    return PolicyComparison(
         static=outcome(0.0, 40),
         reacting=reacting,
         chosen=chosen,
@@ -113,23 +120,29 @@ def test_the_margin_has_a_cost_of_its_own_and_no_comparison_rests_on_it() -> Non
 
 def test_everything_is_simulated_in_the_same_world() -> None:
     demand = np.tile([1.0, 2.0, 8.0, 3.0], 50)
-    world = World(demand=demand, before=1.0, capacity=1.0, lead=2)
-    found = worth(world, foresight(world), with_margin=foresight(world), chosen=0.7, late_to_warm=PRICE)
+    world = SimulatedDemand(demand=demand, before=1.0, capacity=1.0, lead=2)
+    found = compare_policies(
+        world, simulate_foresight(world), with_margin=simulate_foresight(world), chosen=0.7, late_to_warm=PRICE
+    )
     assert found.reacted == dict(found.reacting)[0.7]
     assert [utilisation for utilisation, _ in found.reacting] == list(UTILISATIONS)
     assert found.relative_cost == 1.0
     assert found.static.most_replicas == 8
     assert found.static.violated == 0.0
-    roomy = worth(world, foresight(world), with_margin=static(world, 9), chosen=0.7, late_to_warm=PRICE)
+    roomy = compare_policies(
+        world, simulate_foresight(world), with_margin=simulate_static(world, 9), chosen=0.7, late_to_warm=PRICE
+    )
     assert (roomy.with_margin.most_replicas, roomy.prewarmed, roomy.foresight) == (9, found.prewarmed, found.foresight)
 
 
 def test_the_cheapest_reacting_of_a_time_follows_the_price_of_late_requests() -> None:
     demand = np.tile(np.repeat([2.0, 20.0], 60), 12)
-    world = World(demand=demand, before=2.0, capacity=1.0, lead=3)
+    world = SimulatedDemand(demand=demand, before=2.0, capacity=1.0, lead=3)
     careful, careless = cheapest_reacting(world, 1e6), cheapest_reacting(world, 1e-6)
     assert careful < careless
-    found = worth(world, foresight(world), with_margin=foresight(world), chosen=careful, late_to_warm=1200.0)
+    found = compare_policies(
+        world, simulate_foresight(world), with_margin=simulate_foresight(world), chosen=careful, late_to_warm=1200.0
+    )
     chosen = cheapest_reacting(world, 1200.0)
     costs = {one: outcome.priced(1200.0) for one, outcome in found.reacting}
     assert costs[chosen] == min(costs.values())

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 from judging_samples import each, gauge, minute, minutes, view
 
-from rules.slices import by_bin, place
-from rules.slices import view as view_of
+from rules.slices import bin_window, group_by_load_bin
+from rules.slices import build_tier_context as view_of
 from rules.watched import scraped_by_the_minute, seldom_scraped
-from rules.windows import add
+from rules.windows import sum_windows
 from rules.work import MeanTokens
 
 
@@ -30,30 +30,30 @@ def test_the_view_holds_what_readings_need_of_the_plan() -> None:
 
 def test_a_load_is_completed_requests_a_covered_second_and_requests_in_the_system() -> None:
     window = minute(0, rps=3.0, in_system=2.5, waiting=0.5)
-    one = place(window, view().curve, "a")
+    one = bin_window(window, view().curve, "a")
     assert (one.rps, one.in_system, one.bin, one.replica) == (3.0, 2.5, 1, "a")
     half = minute(0, rps=3.0, covered_seconds=30.0)
-    assert place(half, view().curve, "a").rps == 6.0
+    assert bin_window(half, view().curve, "a").rps == 6.0
 
 
 def test_of_several_replicas_the_load_is_that_of_one() -> None:
-    two = add([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
-    one = place(two, view().curve, None)
+    two = sum_windows([minute(0, rps=3.0, in_system=2.0), minute(0, rps=5.0, in_system=6.0)])
+    one = bin_window(two, view().curve, None)
     assert (one.rps, one.in_system) == (4.0, 4.0)
 
 
 def test_without_both_gauges_the_requests_in_the_system_are_not_known() -> None:
-    one = place(replace(minute(0), gauges={"requests_running": gauge(3)}), view().curve, "a")
+    one = bin_window(replace(minute(0), gauges={"requests_running": gauge(3)}), view().curve, "a")
     assert (one.in_system, one.bin) == (None, 1)
 
 
 def test_a_window_without_requests_counted_has_no_load() -> None:
-    one = place(replace(minute(0), counters={}), view().curve, "a")
+    one = bin_window(replace(minute(0), counters={}), view().curve, "a")
     assert (one.rps, one.bin, one.beyond) == (None, None, "")
 
 
 def test_a_load_above_the_benchmark_has_no_bin_and_says_why() -> None:
-    one = place(minute(0, rps=7.0), view().curve, "a")
+    one = bin_window(minute(0, rps=7.0), view().curve, "a")
     assert one.bin is None
     assert one.outside == one.beyond == "7 completed rps is above 6, the highest load the benchmark vouches for"
 
@@ -63,7 +63,7 @@ def test_one_sample_a_minute_is_beyond_only_by_more_than_chance(samples: float, 
     """The curve ends at 8 in the system: 9 may be 9 - 3 by chance, where a minute has one sample of it."""
     crowded = minute(0, rps=5.5, in_system=crowd)
     made = {name: replace(one, samples=samples) for name, one in crowded.gauges.items()}
-    assert bool(place(replace(crowded, gauges=made), view().curve, "a").beyond) is beyond
+    assert bool(bin_window(replace(crowded, gauges=made), view().curve, "a").beyond) is beyond
 
 
 def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone() -> None:
@@ -71,20 +71,20 @@ def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone(
     usual = minute(0)
     polled = replace(usual, gauges={**usual.gauges, "gpu_gr_engine_active": replace(gauge(0.5), samples=1)})
     once = replace(usual, gauges={name: replace(one, samples=1) for name, one in usual.gauges.items()})
-    assert not scraped_by_the_minute([place(polled, None, "a")])
-    assert scraped_by_the_minute([place(once, None, "a")])
-    assert not seldom_scraped([place(once, None, "a")])
-    assert seldom_scraped([place(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")])
+    assert not scraped_by_the_minute([bin_window(polled, None, "a")])
+    assert scraped_by_the_minute([bin_window(once, None, "a")])
+    assert not seldom_scraped([bin_window(once, None, "a")])
+    assert seldom_scraped([bin_window(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")])
 
 
 def test_a_sum_of_one_bin_keeps_its_bin() -> None:
-    one = place(minute(0, rps=7.0), view().curve, None, bin=2)
+    one = bin_window(minute(0, rps=7.0), view().curve, None, bin=2)
     assert (one.bin, one.beyond, one.rps) == (2, "", 7.0)
 
 
 def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
     made = [minute(0, rps=1.0), minute(1, rps=3.0), minute(2, rps=7.0), minute(3, rps=2.5, in_system=4.0)]
-    found = by_bin(minutes(view(), {"a": made}).slices, view().curve)
+    found = group_by_load_bin(minutes(view(), {"a": made}).slices, view().curve)
     assert sorted(found) == [0, 1]
     assert [len(found[bin].slices) for bin in (0, 1)] == [1, 2]
     assert found[1].rps == 2.75
@@ -97,12 +97,12 @@ def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
 
 
 def test_a_bin_of_another_curve_is_left_out() -> None:
-    one = place(minute(0), view().curve, None, bin=3)
-    assert by_bin([one], view().curve) == {}
+    one = bin_window(minute(0), view().curve, None, bin=3)
+    assert group_by_load_bin([one], view().curve) == {}
 
 
 def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
     made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
-    (one,) = by_bin(minutes(view(), {"a": made}).slices, view().curve).values()
+    (one,) = group_by_load_bin(minutes(view(), {"a": made}).slices, view().curve).values()
     assert one.sampled("gpu_power_watts")
     assert not one.sampled("gpu_busy_seconds")

@@ -8,7 +8,7 @@ import pytest
 from forecast_traffic import past_of
 
 from forecast.series import Array
-from forecast.spread import FURTHEST, LEAST_RESIDUALS, Mean, Quantiles, Spread
+from forecast.spread import FURTHEST, LEAST_RESIDUALS, OnlineMean, Quantiles, Spread
 
 
 def followed(
@@ -121,12 +121,12 @@ def test_no_quantile_is_above_three_times_the_highest_amount() -> None:
 
 
 def test_a_mean_follows_by_its_half_life_and_is_not_known_of_four_values() -> None:
-    one = Mean(half_life=1.0)
+    one = OnlineMean(half_life=1.0)
     for value in (1.0, 2.0, 3.0, 4.0):
         one.add(value)
-        assert math.isnan(one.now)
+        assert math.isnan(one.value)
     one.add(5.0)
-    assert one.now == pytest.approx((5 + 4 / 2 + 3 / 4 + 2 / 8 + 1 / 16) / (1 + 1 / 2 + 1 / 4 + 1 / 8 + 1 / 16))
+    assert one.value == pytest.approx((5 + 4 / 2 + 3 / 4 + 2 / 8 + 1 / 16) / (1 + 1 / 2 + 1 / 4 + 1 / 8 + 1 / 16))
 
 
 def test_what_comes_later_changes_no_quantile_said_before() -> None:

@@ -18,20 +18,28 @@ from making import START, snapshot
 from waiting import wait_for
 
 from agent.collect.reader import PageReader
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from agent.errors import ScrapeError
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from agent.recording import load, scrapes
 from exporters.timeline_text import line
 from rules import starts, timeline, watch
-from rules.replicas import Replica, no_page, page
+from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.signals import Reading
-from rules.slices import view
+from rules.slices import build_tier_context
 from rules.snapshots import Snapshot
-from rules.starts import KEPT_SECONDS, MOST, SERVE_SECONDS, SILENCE_LIMIT_SECONDS, Start, nearest_rank, sentence
-from rules.timeline import Event, Kind
+from rules.starts import (
+    KEPT_SECONDS,
+    MOST,
+    SERVE_SECONDS,
+    SILENCE_LIMIT_SECONDS,
+    ReplicaStart,
+    describe_start,
+    nearest_rank,
+)
+from rules.timeline import TimelineEvent, TimelineKind
 
-VIEW = view("t", None)
+VIEW = build_tier_context("t", None)
 
 
 def told(seconds: float, started: float, ready: float, finished: float = 7.0, running: float = 0.0) -> Snapshot:
@@ -51,16 +59,20 @@ def silent(seconds: float, finished: float, **gauges: float) -> Snapshot:
     return snapshot(START + seconds, started_at=None, ready_at=None, counters=counters, gauges=gauges)
 
 
-def walk(*outcomes: Snapshot | float, replica: Replica | None = None) -> Replica:
+def walk(*outcomes: Snapshot | float, replica: ReplicaState | None = None) -> ReplicaState:
     """Through good pages and scrapes that failed so many seconds after START."""
-    replica = replica or Replica(tier="t", name="r2")
+    replica = replica or ReplicaState(tier="t", name="r2")
     for outcome in outcomes:
-        stepped = page(replica, outcome, VIEW) if isinstance(outcome, Snapshot) else no_page(replica, START + outcome)
+        stepped = (
+            apply_snapshot(replica, outcome, VIEW)
+            if isinstance(outcome, Snapshot)
+            else apply_failed_scrape(replica, START + outcome)
+        )
         replica = stepped[0]
     return replica
 
 
-def found(*outcomes: Snapshot | float) -> Start:
+def found(*outcomes: Snapshot | float) -> ReplicaStart:
     start = walk(*outcomes).start
     assert start is not None
     return start
@@ -73,55 +85,55 @@ RESTARTED = (OLD, 15.0, 30.0, told(225, 80, 211))
 def test_a_restart_is_timed_by_its_page_and_by_the_silence_around_it() -> None:
     start = found(*RESTARTED)
     assert start.seconds == Reading(value=131.0, low=131.0, high=145.0, n=1.0)
-    assert start.after_gone == Reading(value=None, low=196.0, high=225.0, n=1.0)
-    assert (start.lead_seconds, start.t, start.settled) == (131.0, START + 211, True)
-    assert sentence(start) == "ready 196 to 225 s after it was gone (process start to ready 131 s)"
+    assert start.seconds_since_gone == Reading(value=None, low=196.0, high=225.0, n=1.0)
+    assert (start.lead_seconds, start.t, start.is_final) == (131.0, START + 211, True)
+    assert describe_start(start) == "ready 196 to 225 s after it was gone (process start to ready 131 s)"
 
 
 def test_a_replica_that_stood_still_for_hours_has_a_start_as_long_as_its_process_took() -> None:
     start = found(OLD, 15.0, 7200.0, told(7215, 7080, 7211))
-    assert (start.lead_seconds, start.measured) == (131.0, True)
+    assert (start.lead_seconds, start.is_independently_timed) == (131.0, True)
 
 
 def test_a_process_that_took_over_between_two_good_pages_was_never_gone() -> None:
     start = found(OLD, told(15, 2, 9))
-    assert (start.seconds, start.after_gone) == (Reading(value=7.0, low=7.0, high=13.0, n=1.0), None)
-    assert sentence(start) == "process start to ready 7 s"
+    assert (start.seconds, start.seconds_since_gone) == (Reading(value=7.0, low=7.0, high=13.0, n=1.0), None)
+    assert describe_start(start) == "process start to ready 7 s"
 
 
 def test_a_new_replica_that_was_waited_for_is_bounded_by_its_first_page() -> None:
     start = found(0.0, 15.0, told(45, 12, 40))
     assert start.seconds == Reading(value=28.0, low=28.0, high=33.0, n=1.0)
-    assert (start.watched, start.after_gone) == (True, None)
-    assert sentence(start) == "new: process start to ready 28 s"
+    assert (start.has_observed_begin, start.seconds_since_gone) == (True, None)
+    assert describe_start(start) == "new: process start to ready 28 s"
 
 
 def test_a_process_that_was_met_running_counts_by_what_its_page_tells_and_nothing_bounds_it() -> None:
     for met in (walk(told(0, -1000, -900)), walk(0.0, 15.0, told(30, -1000, -900))):
         assert met.start is not None
         assert met.start.seconds == Reading(value=100.0, low=100.0, high=None, n=1.0)
-        assert not met.start.watched
+        assert not met.start.has_observed_begin
     assert walk(OLD, told(15, -1000, -900)).start == walk(OLD).start
 
 
 def test_an_address_that_leads_to_two_processes_makes_no_new_starts() -> None:
     other = walk(OLD, told(15, -800, -750)).start
     assert other is not None
-    assert (other.lead_seconds, other.after_gone, other.watched) == (50.0, None, False)
-    known: tuple[Start, ...] = ()
-    replica = Replica(tier="t", name="r2")
+    assert (other.lead_seconds, other.seconds_since_gone, other.has_observed_begin) == (50.0, None, False)
+    known: tuple[ReplicaStart, ...] = ()
+    replica = ReplicaState(tier="t", name="r2")
     for n in range(10):
         replica = walk(told(n * 15, -1000, -900) if n % 2 else told(n * 15, -800, -750), replica=replica)
         assert replica.start is not None
-        known = starts.added(known, replica.start)
+        known = starts.add_start(known, replica.start)
     assert [one.lead_seconds for one in known] == [100.0, 50.0]
 
 
 def test_where_the_page_tells_nothing_a_short_silence_is_the_upper_bound() -> None:
     start = found(silent(0, 50), 15.0, 30.0, silent(95, 0))
     assert start.seconds == Reading(value=None, low=0.0, high=95.0, n=1.0)
-    assert (start.lead_seconds, start.measured) == (95.0, True)
-    assert sentence(start) == "back at most 95 s after it was gone"
+    assert (start.lead_seconds, start.is_independently_timed) == (95.0, True)
+    assert describe_start(start) == "back at most 95 s after it was gone"
 
 
 def test_a_silence_beyond_the_limit_was_a_stop_and_no_start() -> None:
@@ -141,8 +153,8 @@ def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
     assert start.seconds == Reading(value=None, low=31.0, high=95.0, n=1.0)
     met = found(silent(0, 50, engine_startup_seconds=31.0))
     assert met.seconds == Reading(value=None, low=31.0, high=None, n=1.0)
-    assert (met.lead_seconds, met.measured) == (31.0, False)
-    assert sentence(met) == "its own start took 31 s, as the engine says"
+    assert (met.lead_seconds, met.is_independently_timed) == (31.0, False)
+    assert describe_start(met) == "its own start took 31 s, as the engine says"
 
 
 def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrapes() -> None:
@@ -151,35 +163,35 @@ def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrap
 
     start = found(only_started(0, -1000), 15.0, 30.0, only_started(95, 5))
     assert start.seconds == Reading(value=None, low=10.0, high=90.0, n=1.0)
-    assert sentence(start) == "back at most 95 s after it was gone (at most 90 s after its process started)"
+    assert describe_start(start) == "back at most 95 s after it was gone (at most 90 s after its process started)"
     assert walk(only_started(0, -1000)).start is None
 
 
 def test_requests_that_were_there_when_it_was_ready_raise_the_upper_bound_until_one_is_served() -> None:
     waiting = walk(OLD, 15.0, told(60, 20, 50, finished=0, running=3))
     assert waiting.start is not None
-    assert not waiting.start.settled
-    assert starts.added((), waiting.start) == ()
+    assert not waiting.start.is_final
+    assert starts.add_start((), waiting.start) == ()
     served = walk(told(75, 20, 50, finished=0, running=3), told(90, 20, 50, finished=2), replica=waiting).start
     assert served is not None
     assert served.seconds == Reading(value=30.0, low=30.0, high=70.0, n=1.0)
-    assert served.settled
-    assert starts.followed(served, told(105, 20, 50)) is served
-    assert sentence(served).endswith("; a request that was there was served at most 40 s after that")
+    assert served.is_final
+    assert starts.update_start(served, told(105, 20, 50)) is served
+    assert describe_start(served).endswith("; a request that was there was served at most 40 s after that")
     untold = found(silent(0, 50), 15.0, silent(60, 0, requests_running=1.0), silent(75, 1))
     assert untold.seconds.high == 75.0
 
 
 def test_a_replica_that_served_before_its_first_good_page_kept_nobody_waiting_since() -> None:
     busy = found(OLD, 15.0, told(60, 20, 50, finished=1, running=3))
-    assert busy.settled
+    assert busy.is_final
     assert busy.seconds.high == 40.0
 
 
 def test_time_without_any_request_is_no_cold_start() -> None:
     idle = walk(OLD, 15.0, told(60, 20, 50, finished=0))
     assert idle.start is not None
-    assert idle.start.settled
+    assert idle.start.is_final
     later = walk(told(3600, 20, 50, finished=0, running=1), told(3615, 20, 50, finished=1), replica=idle).start
     assert later is idle.start
     assert later.seconds.high == 40.0
@@ -187,9 +199,9 @@ def test_time_without_any_request_is_no_cold_start() -> None:
 
 def test_a_request_that_is_never_served_is_not_waited_for_for_ever() -> None:
     waiting = (OLD, 15.0, told(60, 20, 50, finished=0, running=3))
-    assert not found(*waiting, told(60 + SERVE_SECONDS, 20, 50, finished=0, running=3)).settled
+    assert not found(*waiting, told(60 + SERVE_SECONDS, 20, 50, finished=0, running=3)).is_final
     given_up = found(*waiting, told(61 + SERVE_SECONDS, 20, 50, finished=0, running=3))
-    assert given_up.settled
+    assert given_up.is_final
     assert given_up.seconds.high == 40.0
 
 
@@ -197,7 +209,7 @@ def test_metrics_that_were_made_when_it_was_ready_tell_no_process_start() -> Non
     start = found(OLD, 15.0, 30.0, told(95, 90, 90))
     assert start.started_at is None
     assert start.seconds == Reading(value=None, low=0.0, high=95.0, n=1.0)
-    assert sentence(start) == "ready 75 to 95 s after it was gone"
+    assert describe_start(start) == "ready 75 to 95 s after it was gone"
 
 
 def test_a_clock_that_is_set_back_makes_no_start() -> None:
@@ -205,30 +217,30 @@ def test_a_clock_that_is_set_back_makes_no_start() -> None:
 
 
 def test_a_tier_keeps_the_newest_starts_of_four_weeks_each_once() -> None:
-    def one(days: float, replica: str = "r0") -> Start:
+    def one(days: float, replica: str = "r0") -> ReplicaStart:
         t = START + days * 86_400
-        return Start(replica=replica, seen_at=t + 5, started_at=t - 60, ready_at=t)
+        return ReplicaStart(replica=replica, seen_at=t + 5, started_at=t - 60, ready_at=t)
 
-    known: tuple[Start, ...] = ()
+    known: tuple[ReplicaStart, ...] = ()
     for days in (5, 1, 3, 3, 1):
-        known = starts.added(known, one(days))
+        known = starts.add_start(known, one(days))
     assert [(s.t - START) / 86_400 for s in known] == [1, 3, 5]
-    assert starts.added(known, replace(one(3), seen_at=START)) is known
-    assert len(starts.added(known, one(3, "r1"))) == 4
+    assert starts.add_start(known, replace(one(3), seen_at=START)) is known
+    assert len(starts.add_start(known, one(3, "r1"))) == 4
     four_weeks = KEPT_SECONDS / 86_400
-    assert [s.t for s in starts.added(known, one(3 + four_weeks))] == [one(5).t, one(3 + four_weeks).t]
-    assert starts.added(known, one(5 - four_weeks)) is known
-    assert len(starts.added(known, one(5.1 - four_weeks))) == 4
+    assert [s.t for s in starts.add_start(known, one(3 + four_weeks))] == [one(5).t, one(3 + four_weeks).t]
+    assert starts.add_start(known, one(5 - four_weeks)) is known
+    assert len(starts.add_start(known, one(5.1 - four_weeks))) == 4
     many = tuple(one(n / 100) for n in range(MOST))
-    assert starts.added(many, one(9)) == (*many[1:], one(9))
+    assert starts.add_start(many, one(9)) == (*many[1:], one(9))
 
 
 def test_a_start_that_only_the_engine_tells_is_met_again_by_the_agent_after_it() -> None:
     first = found(silent(0, 50, engine_startup_seconds=31.25))
-    known = starts.added((), first)
+    known = starts.add_start((), first)
     again = found(silent(900, 950, engine_startup_seconds=31.25))
-    assert starts.added(known, again) is known
-    assert len(starts.added(known, found(silent(900, 950, engine_startup_seconds=31.5)))) == 2
+    assert starts.add_start(known, again) is known
+    assert len(starts.add_start(known, found(silent(900, 950, engine_startup_seconds=31.5)))) == 2
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.sampled_from([0.5, 0.95, 1.0]))
@@ -249,27 +261,32 @@ def test_nearest_ranks_by_hand() -> None:
 @pytest.mark.parametrize(
     "start", [found(*RESTARTED), found(silent(0, 50), 15.0, silent(95, 0)), found(told(0, -1000, -900))]
 )
-def test_a_start_is_kept_as_an_event_and_told_in_words(start: Start) -> None:
-    event = timeline.cold_start("t", start)
-    assert (event.t, event.kind, event.replica, timeline.start_of(event)) == (start.t, Kind.COLD_START, "r2", start)
-    (entry,) = timeline.entries([], [], [event], 0.0)
-    assert line(entry, START) == f"cold start: {sentence(start)}"
-    assert timeline.start_of(replace(event, kind=Kind.RESTART)) is None
+def test_a_start_is_kept_as_an_event_and_told_in_words(start: ReplicaStart) -> None:
+    event = timeline.start_event("t", start)
+    assert (event.t, event.kind, event.replica, timeline.parse_start_event(event)) == (
+        start.t,
+        TimelineKind.COLD_START,
+        "r2",
+        start,
+    )
+    (entry,) = timeline.list_entries([], [], [event], 0.0)
+    assert line(entry, START) == f"cold start: {describe_start(start)}"
+    assert timeline.parse_start_event(replace(event, kind=TimelineKind.RESTART)) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "ready after a while", "[]", '{"replica": "r2"}', '{"replica": "r", "seen_at": "x"}']
 )
 def test_an_event_that_holds_no_start_is_told_as_it_is(text: str) -> None:
-    event = Event(t=START, kind=Kind.COLD_START, tier="t", replica="r2", text=text)
-    assert timeline.start_of(event) is None
-    assert timeline.entries([], [], [event], 0.0)[0].text == text
+    event = TimelineEvent(t=START, kind=TimelineKind.COLD_START, tier="t", replica="r2", text=text)
+    assert timeline.parse_start_event(event) is None
+    assert timeline.list_entries([], [], [event], 0.0)[0].text == text
 
 
-def watched(name: str) -> Iterator[tuple[str, Start]]:
+def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
     """The starts of a recording, as the daemon finds them."""
     recording, _ = load(recorded.folder(name))
-    watcher = Watcher({})
+    watcher = Evaluator({})
     readers = [PageReader(target.engine) for target in recording.targets]
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]
@@ -278,9 +295,9 @@ def watched(name: str) -> Iterator[tuple[str, Start]]:
         except ScrapeError:
             seen = None
         if seen is None:
-            watcher.no_page(target.tier, target.replica, scrape.t)
+            watcher.apply_failed_scrape(target.tier, target.replica, scrape.t)
         else:
-            watcher.page(target.tier, target.replica, seen)
+            watcher.apply_snapshot(target.tier, target.replica, seen)
     return ((tier, start) for tier in watcher.minutes for start in watcher.starts(tier))
 
 
@@ -291,16 +308,16 @@ def test_the_recorded_restarts_took_what_the_stopwatch_said() -> None:
     for start, cold, outage in ((killed, 51.11, 63.11), (ended, 27.88, 33.88)):
         assert start.seconds.value == pytest.approx(cold, abs=1.2)
         assert (start.seconds.low or 0.0) <= cold <= (start.seconds.high or 0.0)
-        assert start.after_gone is not None
-        assert (start.after_gone.low or 0.0) <= outage <= (start.after_gone.high or 0.0)
-    assert sentence(ended) == "ready 27.6 to 35 s after it was gone (process start to ready 26.8 s)"
-    assert sentence(killed) == "ready 57.4 to 63.9 s after it was gone (process start to ready 50.6 s)"
+        assert start.seconds_since_gone is not None
+        assert (start.seconds_since_gone.low or 0.0) <= outage <= (start.seconds_since_gone.high or 0.0)
+    assert describe_start(ended) == "ready 27.6 to 35 s after it was gone (process start to ready 26.8 s)"
+    assert describe_start(killed) == "ready 57.4 to 63.9 s after it was gone (process start to ready 50.6 s)"
 
 
 def test_the_recorded_second_replica_is_a_new_one_and_the_first_was_met() -> None:
     """Its stopwatch said 15.9 s."""
     met, new = [start for _, start in watched("scale_up_cold_cache")]
-    assert (met.watched, new.watched, new.replica) == (False, True, "cpu-small-1")
+    assert (met.has_observed_begin, new.has_observed_begin, new.replica) == (False, True, "cpu-small-1")
     assert (new.seconds.low or 0.0) <= 15.91 <= (new.seconds.high or 0.0)
 
 
@@ -313,11 +330,11 @@ def test_tiers_are_never_put_together() -> None:
 
 def test_starts_outlive_minutes_and_another_plan() -> None:
     start = found(*RESTARTED)
-    kept = watch.started(watch.Minutes(), start)
-    assert watch.started(kept, start) is kept
-    assert watch.placed_anew(kept, VIEW).starts == (start,)
+    kept = watch.add_start(watch.TierMinutes(), start)
+    assert watch.add_start(kept, start) is kept
+    assert watch.rebin_minutes(kept, VIEW).starts == (start,)
     replica = walk(told(240, 80, 211), told(255, 80, 211), told(360, 80, 211))
-    assert watch.closed_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
+    assert watch.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
 
 
 def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_path: Path) -> None:
@@ -333,8 +350,8 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
         served[0].pages = tuple(born(body, shift + 600) for body in pages())
         with running(path) as daemon:
             assert wait_for(lambda: len(daemon.turns.watcher.starts("cpu-small")) == 2)
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
-        events = [event for event in store.events(0.0) if event.kind == Kind.COLD_START]
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
+        events = [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START]
     assert [(event.tier, event.replica) for event in events] == [("cpu-small", "r0")] * 2
     assert json.loads(events[0].text)["started_at"] == pytest.approx(shift)
 
@@ -342,9 +359,9 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
 def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Path) -> None:
     folder = tmp_path / "sizewatch-data"
     folder.mkdir()
-    start = Start(replica="r0", seen_at=time.time(), started_at=time.time() - 60, ready_at=time.time() - 5)
-    with Store(folder / "history.db") as store:
-        store.add_event(timeline.cold_start("gold", start), timeline.cold_start("cpu-small", start))
+    start = ReplicaStart(replica="r0", seen_at=time.time(), started_at=time.time() - 60, ready_at=time.time() - 5)
+    with HistoryStore(folder / "history.db") as store:
+        store.add_event(timeline.start_event("gold", start), timeline.start_event("cpu-small", start))
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         assert start in daemon.turns.watcher.starts("cpu-small")
         assert "gold" not in daemon.turns.watcher.minutes
@@ -356,5 +373,5 @@ def test_the_start_of_a_process_that_runs_for_months_is_known_and_booked_not_eac
         with running(write(tmp_path, configuration(served))) as daemon:
             (known,) = wait_for(lambda: daemon.turns.watcher.starts("cpu-small"))
     assert known.lead_seconds == pytest.approx(40)
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
-        assert [event for event in store.events(0.0) if event.kind == Kind.COLD_START] == []
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
+        assert [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START] == []

@@ -15,17 +15,17 @@ from agent.forecasting.tier_forecast import TierForecast
 from exporters.forecast_samples import FORECAST_SAMPLES
 from exporters.names import OWN
 from exporters.prometheus import render
-from exporters.status import AgentStatus, ForecastHealth, ForecastStatus, Health
+from exporters.status import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
 from exporters.status_json import status_json
 from exporters.status_page import render_page
-from forecast.cold_start import ColdStart, Source
-from rules.projections import Demand
+from forecast.cold_start import ColdStart, LeadSource
+from rules.projections import ForecastPoint
 from rules.start_quantiles import StartQuantiles
 from rules.starts import Timing
 
 COLD = ColdStart(
     p95_seconds=140.0,
-    source=Source.MEASURED,
+    source=LeadSource.MEASURED,
     sentence="23 starts timed from the request for the pod to Ready: P50 110 s, P95 140 s. It is the lead",
     timing=Timing.POD,
     known=(
@@ -50,15 +50,15 @@ def told() -> ForecastStatus:
         cold_start=COLD,
         ready=3,
         now_rps=11.5,
-        at_lead=Demand(t=NOW + 140.0, q50=12.0, q95=13.5, q99=14.5),
-        for_now=Demand(t=NOW, q50=11.0, q95=12.5, q99=13.0),
+        at_lead=ForecastPoint(t=NOW + 140.0, q50=12.0, q95=13.5, q99=14.5),
+        for_now=ForecastPoint(t=NOW, q50=11.0, q95=12.5, q99=13.0),
         minimum_warm=3,
     )
 
 
 def status(forecast: ForecastStatus | None, **health: Any) -> AgentStatus:
     tier = replace(planned_tier(), forecast=forecast)
-    return replace(agent_status(), now=NOW, tiers=(tier,), health=Health(**health))
+    return replace(agent_status(), now=NOW, tiers=(tier,), health=AgentHealth(**health))
 
 
 def text(shown: AgentStatus) -> str:
@@ -178,14 +178,14 @@ def test_a_recommendation_that_is_withdrawn_takes_its_gauge_with_it(told: Foreca
 
 
 def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastStatus) -> None:
-    planned = replace(COLD, source=Source.PLAN, timing=None, known=())
+    planned = replace(COLD, source=LeadSource.PLAN, timing=None, known=())
     found = samples(status(replace(told, cold_start=planned)))
     assert not [name for name in found if "cold_start_measured" in name]
     assert "Cold start, planned 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
 
 
 def test_the_tile_says_which_quantile_and_which_part_it_is_of(told: ForecastStatus) -> None:
-    few = replace(COLD, p95_seconds=80.0, source=Source.PARTLY, timing=Timing.PROCESS)
+    few = replace(COLD, p95_seconds=80.0, source=LeadSource.PARTLY, timing=Timing.PROCESS)
     page = text(status(replace(told, cold_start=few)))
     assert "Cold start slowest 80 s at least, measured in part, 2 starts known" in page
 

@@ -24,9 +24,9 @@ from status_samples import (
     window,
 )
 
-from exporters.findings import findings, headline, remarks, state, unknowns
-from exporters.plan_against_now import ROWS, compare
-from exporters.status import AgentStatus, Health, TierStatus, TrendPoint
+from exporters.findings import findings, headline, remarks, tier_state, unknowns
+from exporters.plan_against_now import ROWS, compare_with_plan
+from exporters.status import AgentHealth, AgentStatus, TierStatus, TrendPoint
 from exporters.status_json import status_json
 from exporters.status_page import PAUSED, render_page, style_hash
 from exporters.status_sections import FINDINGS_SHOWN
@@ -143,7 +143,7 @@ def test_numbers_stand_beside_the_plan_with_their_bounds_and_the_load() -> None:
 
 def test_a_tier_without_a_plan_says_so_at_every_number_and_still_shows_what_is_measured() -> None:
     text = read(with_tiers(unplanned_tier())).text
-    (numbers,) = [compare(unplanned_tier())]
+    (numbers,) = [compare_with_plan(unplanned_tier())]
     assert all(one.planned is None for one in numbers)
     assert text.count("not in plan ? not judged") >= 4
     assert "TTFT P99 790 ms known within 750 ms to 1 s" in text
@@ -157,7 +157,7 @@ def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None
         (seen, "usable, at least, by production"),
         (replace(seen, planned_rps=4.0, high=5.0), "usable, by production (4 by the plan)"),
     ):
-        rows = compare(replace(tier, view=slices.with_capacity(tier.view, capacity)))
+        rows = compare_with_plan(replace(tier, view=slices.with_capacity(tier.view, capacity)))
         (tile,) = (one for one in rows if one.row.key == "completed_rps_per_replica")
         assert tile.planned is not None
         assert tile.planned.text == text
@@ -267,7 +267,7 @@ HOSTILE = "<script>alert(1)</script>\"'&<b>"
 
 
 def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
-    view = slices.view(HOSTILE, plan(HOSTILE, HOSTILE))
+    view = slices.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
     gone = Unknown(t=NOW, rule="TtftDivergence", subject=Subject(tier=HOSTILE), reason=Gap.STALE, text=HOSTILE)
     tier = planned_tier()
     fired = next(a for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING)
@@ -287,7 +287,9 @@ def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
         view=view, recent=None, answers=(fired, gone), trend=(point,), replicas=(mean,), step13=HOSTILE, episodes=()
     )
     page = read(
-        with_tiers(hostile, simulated=HOSTILE, version=HOSTILE, role=HOSTILE, health=Health(gpu_problems=(HOSTILE,)))
+        with_tiers(
+            hostile, simulated=HOSTILE, version=HOSTILE, role=HOSTILE, health=AgentHealth(gpu_problems=(HOSTILE,))
+        )
     )
     assert "script" not in {tag for tag, _ in page.tags}
     assert "b" in {tag for tag, _ in page.tags}
@@ -364,21 +366,23 @@ def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
 
 def healthy() -> TierStatus:
     name = "quiet"
-    view = slices.view(name, plan("m", "NVIDIA L40S"))
+    view = slices.build_tier_context(name, plan("m", "NVIDIA L40S"))
     hours = {"q-1": [window(NOW - 60 * ago) for ago in reversed(range(60))]}
     return TierStatus(view=view, recent=hours["q-1"][-1], answers=judged(view, hours), replicas=(replica(name, "q-1"),))
 
 
 def test_a_quiet_installation_says_so_in_one_line() -> None:
     status = with_tiers(healthy())
-    assert state(status.tiers[0]) is Status.OK
+    assert tier_state(status.tiers[0]) is Status.OK
     page = read(status)
     assert "✓ 1 tier as planned" in page.text
     assert "quiet ✓ as planned" in page.text
 
 
 def test_before_the_first_verdict_nothing_is_called_fine() -> None:
-    tier = TierStatus(view=slices.view("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),))
+    tier = TierStatus(
+        view=slices.build_tier_context("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),)
+    )
     status = with_tiers(tier)
     assert headline(status).status is Status.UNKNOWN
     text = read(status).text
@@ -396,17 +400,17 @@ def test_an_agent_without_tiers_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        (Health(last_turn_at=NOW - 61), "The last turn ended 1 min ago: everything below is that old."),
+        (AgentHealth(last_turn_at=NOW - 61), "The last turn ended 1 min ago: everything below is that old."),
         (
-            Health(history_trouble="the disk is full", unbooked_minutes=4),
+            AgentHealth(history_trouble="the disk is full", unbooked_minutes=4),
             "cannot be written: the disk is full. 4 minutes wait",
         ),
-        (Health(dropped_minutes=9), "9 minutes of replicas were lost"),
-        (Health(config_trouble="targets[0].url: missing"), "the one before it still is: targets[0].url: missing"),
-        (Health(gpu_problems=("GPU 3 fell off the bus",)), "GPU 3 fell off the bus"),
+        (AgentHealth(dropped_minutes=9), "9 minutes of replicas were lost"),
+        (AgentHealth(config_trouble="targets[0].url: missing"), "the one before it still is: targets[0].url: missing"),
+        (AgentHealth(gpu_problems=("GPU 3 fell off the bus",)), "GPU 3 fell off the bus"),
     ],
 )
-def test_trouble_of_the_agent_itself_stands_at_the_top(health: Health, words: str) -> None:
+def test_trouble_of_the_agent_itself_stands_at_the_top(health: AgentHealth, words: str) -> None:
     page = read(replace(agent_status(), health=health))
     assert words in page.text
     assert page.text.index(words) < page.text.index("Runbook:")
@@ -420,17 +424,17 @@ def test_what_is_simulated_is_told_first() -> None:
 
 
 def test_every_row_of_the_comparison_is_read_from_a_window_and_from_a_plan() -> None:
-    for one in compare(planned_tier()):
+    for one in compare_with_plan(planned_tier()):
         assert isinstance(one.now, Reading), one.row.key
         assert one.planned is not None, one.row.key
     assert len({row.key for row in ROWS}) == len(ROWS)
 
 
 def test_the_worst_answer_of_several_replicas_colours_a_number() -> None:
-    (kv,) = [one for one in compare(cascading_tier()) if one.row.key == "kv_utilization"]
+    (kv,) = [one for one in compare_with_plan(cascading_tier()) if one.row.key == "kv_utilization"]
     assert isinstance(kv.judged, Verdict)
     assert kv.judged.subject.replica == "l40s-2"
-    (down,) = [one for one in compare(planned_tier()) if one.row.key == "kv_utilization"]
+    (down,) = [one for one in compare_with_plan(planned_tier()) if one.row.key == "kv_utilization"]
     assert isinstance(down.judged, Verdict)  # one replica cannot be judged, the others can
 
 
@@ -448,7 +452,7 @@ def test_the_json_twin_says_the_same_as_the_page() -> None:
     assert found["verdict"]["text"] == headline(status).text
     for tier, told in zip(status.tiers, found["tiers"], strict=True):
         assert told["tier"] == tier.name
-        assert told["status"] == state(tier).value
+        assert told["status"] == tier_state(tier).value
         assert [v["sentence"] for v in told["verdicts"]] == [one.verdict.sentence for one in findings(tier)]
         assert [v["started_at"] for v in told["verdicts"]] == [one.since for one in findings(tier)]
         assert [u["rule"] for u in told["unknowns"]] == [u.rule for u in unknowns(tier)]
@@ -480,7 +484,7 @@ def test_what_is_for_the_report_only_spoils_no_tier_and_stands_apart() -> None:
     assert isinstance(low, Verdict)
     noted = replace(low, status=Status.WARNING, sentence="GPU utilisation while serving 7.7%")
     quiet = replace(tier, answers=tuple(noted if a is low else a for a in tier.answers))
-    assert state(quiet) is Status.OK
+    assert tier_state(quiet) is Status.OK
     assert findings(quiet) == ()
     assert [one.verdict for one in remarks(quiet)] == [noted]
     page = read(with_tiers(quiet))

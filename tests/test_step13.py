@@ -2,9 +2,9 @@ import pytest
 from judging_samples import START, minute, tier, view
 
 from rules.signals import Gap, Missing, Reading
-from rules.slices import Slice, place
-from rules.slices import view as view_of
-from rules.step13 import Step13, step13
+from rules.slices import BinnedWindow, bin_window
+from rules.slices import build_tier_context as view_of
+from rules.step13 import Step13, check_benchmark
 from rules.verdicts import Certainty, Status, Unknown, Verdict
 
 WEEK = 7 * 24
@@ -13,15 +13,15 @@ PLANNED = view()
 
 def hour(
     number: int, rps: float = 3.0, slow: float = 0.0, bin: int | None = 1, beyond: str = "", **more: object
-) -> Slice:
+) -> BinnedWindow:
     """The sum of one load bin in one hour, as the history keeps it; `slow` is a share."""
     window = minute(60 * number, rps=rps, slow=slow * rps * 3600, seconds=3600.0, **more)
-    placed = place(window, PLANNED.curve, None, bin)
-    return Slice(replica=None, window=window, rps=placed.rps, in_system=placed.in_system, bin=bin, beyond=beyond)
+    placed = bin_window(window, PLANNED.curve, None, bin)
+    return BinnedWindow(replica=None, window=window, rps=placed.rps, in_system=placed.in_system, bin=bin, beyond=beyond)
 
 
-def checked(slices: list[Slice]) -> Step13:
-    return step13(PLANNED, slices, START + WEEK * 3600)
+def checked(slices: list[BinnedWindow]) -> Step13:
+    return check_benchmark(PLANNED, slices, START + WEEK * 3600)
 
 
 def answer(found: Step13, rule: str) -> Verdict | Unknown:
@@ -52,7 +52,7 @@ def test_two_bad_hours_do_not_refute_a_week() -> None:
 
 
 def test_several_bins_of_one_hour_are_one_hour() -> None:
-    def both(n: int) -> list[Slice]:
+    def both(n: int) -> list[BinnedWindow]:
         return [hour(n, rps=1.0, bin=0, slow=0.9), hour(n, slow=0.9)] if n > 165 else [hour(n)]
 
     assert checked([one for n in range(WEEK) for one in both(n)]).status is Status.OK
@@ -94,8 +94,8 @@ def test_load_beyond_the_benchmark_is_counted_apart_and_judged() -> None:
 
 def test_without_a_benchmark_nothing_is_confirmed() -> None:
     bare = view_of("t", None)
-    slices = [place(minute(60 * n, seconds=3600.0), None, None) for n in range(WEEK)]
-    found = step13(bare, slices, START + WEEK * 3600)
+    slices = [bin_window(minute(60 * n, seconds=3600.0), None, None) for n in range(WEEK)]
+    found = check_benchmark(bare, slices, START + WEEK * 3600)
     assert isinstance(answer(found, "KvEviction"), Verdict)
     assert found.status is Status.UNKNOWN
     assert (found.bins, found.unvisited, found.highest_share) == ((), (), None)
@@ -108,8 +108,10 @@ def test_an_engine_without_latencies_confirms_nothing() -> None:
 
 def test_evictions_alone_still_fail_the_check() -> None:
     bare = view_of("t", None)
-    slices = [place(minute(60 * n, seconds=3600.0, counters={"preemptions": 5000.0}), None, None) for n in range(WEEK)]
-    assert step13(bare, slices, START + WEEK * 3600).status is Status.CRITICAL
+    slices = [
+        bin_window(minute(60 * n, seconds=3600.0, counters={"preemptions": 5000.0}), None, None) for n in range(WEEK)
+    ]
+    assert check_benchmark(bare, slices, START + WEEK * 3600).status is Status.CRITICAL
 
 
 def test_nothing_seen_is_unknown() -> None:
@@ -119,15 +121,15 @@ def test_nothing_seen_is_unknown() -> None:
 
 
 def test_over_a_short_time_minutes_are_the_periods() -> None:
-    slices = [place(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
+    slices = [bin_window(minute(n, slow=20 if n >= 50 else 0), PLANNED.curve, "a") for n in range(60)]
     now = START + 3600
     # Of one hour nobody can tell whether it lasts.
-    assert step13(PLANNED, slices, now).status is Status.UNKNOWN
-    assert step13(PLANNED, slices, now, period_seconds=60.0).status is Status.WARNING
+    assert check_benchmark(PLANNED, slices, now).status is Status.UNKNOWN
+    assert check_benchmark(PLANNED, slices, now, period_seconds=60.0).status is Status.WARNING
 
 
 def test_usable_rps_is_the_plans() -> None:
     tight = view_of("t", tier(slo={"ttft_p99_seconds": 0.2}))
-    found = step13(tight, [hour(n) for n in range(WEEK)], START + WEEK * 3600)
+    found = check_benchmark(tight, [hour(n) for n in range(WEEK)], START + WEEK * 3600)
     assert found.usable_rps == pytest.approx(4.0)
     assert found.highest_share == pytest.approx(0.75)

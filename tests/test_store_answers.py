@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
-from agent.store.api import RawSeries, Sampled, StoreApi, StoreOptions, StoreTrouble, TroubleKind
+from agent.store.api import InstantSample, MatrixSeries, StoreApi, StoreError, StoreErrorKind, StoreOptions
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}
-K = TroubleKind
+K = StoreErrorKind
 
 
 @pytest.fixture
@@ -160,12 +160,12 @@ USELESS = [
 
 @pytest.mark.parametrize(("act", "kind", "words"), USELESS)
 def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
-    server: Server, act: Any, kind: TroubleKind, words: str
+    server: Server, act: Any, kind: StoreErrorKind, words: str
 ) -> None:
     server.act = act
     api = api_of(server, **({"timeout_seconds": 0.5} if "0.5 s" in words else {}))
-    with pytest.raises(StoreTrouble, match=words) as raised:
-        api.raw('{__name__="x"}', 0.5, 200.0)
+    with pytest.raises(StoreError, match=words) as raised:
+        api.query_samples('{__name__="x"}', 0.5, 200.0)
     api.close()
     assert raised.value.kind is kind
     text = str(raised.value)
@@ -194,42 +194,42 @@ def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
 )
 def test_a_useless_instant_is_refused_as_well(server: Server, body: bytes, words: str) -> None:
     server.act = lambda handler: give(handler, body)
-    with pytest.raises(StoreTrouble, match=words):
-        api_of(server).instant("up", 5.0)
+    with pytest.raises(StoreError, match=words):
+        api_of(server).query("up", 5.0)
 
 
 def test_what_a_store_remarks_about_the_query_alone_is_no_trouble(server: Server) -> None:
     server.act = lambda handler: give(handler, vector(UP, infos=["metric might not be a counter"], warnings=[]))
-    assert api_of(server).instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+    assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
 
 
 def test_a_packed_answer_is_read(server: Server) -> None:
     server.act = lambda handler: give(handler, gzip.compress(vector(UP)), Content_Encoding="gzip")
-    assert api_of(server).instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+    assert api_of(server).query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
 
 
 def test_the_same_sample_written_twice_is_one_and_samples_out_of_the_span_are_none(server: Server) -> None:
     server.act = lambda handler: give(
         handler, matrix(series([1, "0"], [2, "1"], [2, "1"], [3, "NaN"], [4, "+Inf"], [5, "9"]))
     )
-    assert api_of(server).raw("x", 1.0, 4.0) == (RawSeries({}, (2.0, 4.0), (1.0, math.inf)),)
+    assert api_of(server).query_samples("x", 1.0, 4.0) == (MatrixSeries({}, (2.0, 4.0), (1.0, math.inf)),)
 
 
 def test_a_series_of_which_nothing_is_left_is_not_there(server: Server) -> None:
     server.act = lambda handler: give(handler, matrix(series([1, "NaN"]), series(a="b")))
-    assert api_of(server).raw("x", 0.0, 4.0) == ()
+    assert api_of(server).query_samples("x", 0.0, 4.0) == ()
     server.act = lambda handler: give(handler, vector({"metric": {}, "value": [1, "NaN"]}))
-    assert api_of(server).instant("x", 1.0) == ()
+    assert api_of(server).query("x", 1.0) == ()
 
 
 def test_a_store_may_leave_out_a_part_of_itself_only_where_that_was_allowed(server: Server) -> None:
     server.act = lambda handler: give(handler, vector(UP, isPartial=True, warnings=["no store"]))
     api = api_of(server, partial_response_ok=True)
-    assert api.instant("up", 5.0) == (Sampled({"__name__": "up"}, 1.0),)
+    assert api.query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
     assert api.counts.partial == 1
     assert "partial_response" not in server.asked[0][2]
-    with pytest.raises(StoreTrouble):
-        api_of(server).instant("up", 5.0)
+    with pytest.raises(StoreError):
+        api_of(server).query("up", 5.0)
     assert server.asked[1][2]["partial_response"] == ["false"]
     assert server.asked[1][2]["deny_partial_response"] == ["1"]
 
@@ -240,15 +240,15 @@ def test_a_grid_of_which_one_part_fails_gives_nothing(server: Server) -> None:
         give(handler, body, 200 if len(server.asked) == 1 else 500)
 
     server.act = second_fails
-    with pytest.raises(StoreTrouble, match="gone"):
-        api_of(server).over("x", 1.0, 20_000.0, 1.0)
+    with pytest.raises(StoreError, match="gone"):
+        api_of(server).query_range("x", 1.0, 20_000.0, 1.0)
     assert len(server.asked) == 2
 
 
 def test_a_grid_that_is_too_much_even_at_one_point_ends(server: Server) -> None:
     server.act = lambda handler: give(handler, error("execution", "too many samples"), 422)
-    with pytest.raises(StoreTrouble, match="too many samples"):
-        api_of(server).over("x", 1.0, 20_000.0, 1.0)
+    with pytest.raises(StoreError, match="too many samples"):
+        api_of(server).query_range("x", 1.0, 20_000.0, 1.0)
     assert len(server.asked) < 20
 
 
@@ -278,15 +278,15 @@ def test_whatever_comes_back_is_samples_or_a_trouble(server: Server, result: Any
     server.act = lambda handler: give(handler, json.dumps(body).encode())
     api = api_of(server)
     outcomes: list[object] = []
-    for ask in (lambda: api.instant("x", 5.0), lambda: api.raw("x", 0.0, 9.0)):
+    for ask in (lambda: api.query("x", 5.0), lambda: api.query_samples("x", 0.0, 9.0)):
         try:
             outcomes.append(ask())
-        except StoreTrouble as trouble:
+        except StoreError as trouble:
             outcomes.append(trouble.text)
     api.close()
     assert len(outcomes) == 2
     for outcome in outcomes:
         for one in outcome if isinstance(outcome, tuple) else ():
-            values = one.values if isinstance(one, RawSeries) else (one.value,)
+            values = one.values if isinstance(one, MatrixSeries) else (one.value,)
             assert values
             assert not any(map(math.isnan, values))

@@ -11,7 +11,7 @@ import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
-from agent.store.api import MOST_POINTS, RawSeries, Sampled, StoreApi, StoreOptions, StoreTrouble, TroubleKind
+from agent.store.api import MOST_POINTS, InstantSample, MatrixSeries, StoreApi, StoreError, StoreErrorKind, StoreOptions
 from exporters.plain_text import one_line
 
 pytestmark = pytest.mark.server
@@ -49,12 +49,12 @@ def api(url: str) -> Iterator[StoreApi]:
 
 
 def test_an_instant_gives_the_value_of_each_series_with_its_labels(api: StoreApi) -> None:
-    found = api.instant("requests_total", T + 30)
+    found = api.query("requests_total", T + 30)
     assert sorted(found, key=lambda one: one.value) == [
-        Sampled({"__name__": "requests_total", "replica": "a"}, 6.0),
-        Sampled({"__name__": "requests_total", "replica": "b"}, 10.0),
+        InstantSample({"__name__": "requests_total", "replica": "a"}, 6.0),
+        InstantSample({"__name__": "requests_total", "replica": "b"}, 10.0),
     ]
-    assert api.instant("sum(requests_total)", T + 30) == (Sampled({}, 16.0),)
+    assert api.query("sum(requests_total)", T + 30) == (InstantSample({}, 16.0),)
     assert api.counts.queries == 2
     assert api.counts.samples == 3
     assert api.counts.bytes > 100
@@ -62,33 +62,33 @@ def test_an_instant_gives_the_value_of_each_series_with_its_labels(api: StoreApi
 
 
 def test_what_is_not_there_is_an_empty_answer_and_what_divides_by_zero_is_dropped(api: StoreApi) -> None:
-    assert api.instant("nobody", T) == ()
-    assert api.raw("nobody", T - 10, T) == ()
-    assert api.over("nobody", T, T + 60, 15) == ()
-    assert api.instant("requests_total - requests_total / (requests_total * 0)", T) == ()
+    assert api.query("nobody", T) == ()
+    assert api.query_samples("nobody", T - 10, T) == ()
+    assert api.query_range("nobody", T, T + 60, 15) == ()
+    assert api.query("requests_total - requests_total / (requests_total * 0)", T) == ()
 
 
 def test_texts_come_on_one_line_and_infinities_as_they_are(api: StoreApi) -> None:
-    assert api.instant("odd", T) == (Sampled({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
-    assert api.instant("1 + 1", T) == (Sampled({}, 2.0),)
+    assert api.query("odd", T) == (InstantSample({"__name__": "odd", "text": one_line(ODD)}, math.inf),)
+    assert api.query("1 + 1", T) == (InstantSample({}, 2.0),)
 
 
 def test_raw_samples_have_their_true_times_and_the_first_instant_is_not_among_them(api: StoreApi) -> None:
-    assert api.raw("exact", T, T + 9.999) == (
-        RawSeries({"__name__": "exact"}, (T + 1.234, T + 7.5, T + 9.999), (2.0, 3.0, 4.0)),
+    assert api.query_samples("exact", T, T + 9.999) == (
+        MatrixSeries({"__name__": "exact"}, (T + 1.234, T + 7.5, T + 9.999), (2.0, 3.0, 4.0)),
     )
-    assert api.raw("exact", T - 0.001, T + 1.233) == (RawSeries({"__name__": "exact"}, (T,), (1.0,)),)
-    assert api.raw("exact", T, T + 1) == ()
+    assert api.query_samples("exact", T - 0.001, T + 1.233) == (MatrixSeries({"__name__": "exact"}, (T,), (1.0,)),)
+    assert api.query_samples("exact", T, T + 1) == ()
 
 
 def test_a_sample_that_is_not_a_number_is_no_sample(api: StoreApi) -> None:
-    assert api.raw("hole", T - 1, T + 30) == (RawSeries({"__name__": "hole"}, (T, T + 30), (1.0, 3.0)),)
+    assert api.query_samples("hole", T - 1, T + 30) == (MatrixSeries({"__name__": "hole"}, (T, T + 30), (1.0, 3.0)),)
 
 
 @pytest.mark.parametrize("count", [3, 200])
 def test_a_grid_begins_where_it_was_asked_to_whatever_the_step(api: StoreApi, count: int) -> None:
     start, step = T + 7.25, 15.0
-    found = api.over("requests_total", start, start + (count - 0.5) * step, step)
+    found = api.query_range("requests_total", start, start + (count - 0.5) * step, step)
     assert {one.labels["replica"] for one in found} == {"a", "b"}
     for one in found:
         assert one.times == tuple(start + place * step for place in range(count))
@@ -98,35 +98,35 @@ def test_a_grid_begins_where_it_was_asked_to_whatever_the_step(api: StoreApi, co
 
 def test_a_long_grid_is_asked_in_parts_that_the_store_takes_and_joined_without_a_seam(api: StoreApi) -> None:
     points = 2 * MOST_POINTS + 500
-    found = api.over("sum(requests_total) and on() requests_total", T, T + points - 1, 1.0)
+    found = api.query_range("sum(requests_total) and on() requests_total", T, T + points - 1, 1.0)
     assert [one.times for one in found] == [tuple(T + place for place in range(points))]
     assert api.counts.queries == 3
 
 
 def test_a_grid_of_many_series_keeps_each_query_within_its_budget(url: str) -> None:
     api = StoreApi(StoreOptions(url=url, most_samples=1000))
-    found = api.over("requests_total", T, T + 2999 * 15, 15.0)
+    found = api.query_range("requests_total", T, T + 2999 * 15, 15.0)
     assert [one.times for one in found] == [tuple(T + 15 * place for place in range(3000))] * 2
-    assert api.counts.troubles[TroubleKind.TOO_MUCH] > 0
+    assert api.counts.troubles[StoreErrorKind.TOO_MUCH] > 0
     assert api.counts.samples == 6000
     assert api.counts.queries <= 20
-    before = (api.counts.queries, api.counts.troubles[TroubleKind.TOO_MUCH])
-    assert len(api.over("requests_total", T, T + 2999 * 15, 15.0, series=2)) == 2
-    assert (api.counts.queries - before[0], api.counts.troubles[TroubleKind.TOO_MUCH]) == (6, before[1])
-    with pytest.raises(StoreTrouble, match="more than 1000 samples"):
-        api.raw("requests_total", T, T + 4000 * 15)
+    before = (api.counts.queries, api.counts.troubles[StoreErrorKind.TOO_MUCH])
+    assert len(api.query_range("requests_total", T, T + 2999 * 15, 15.0, series=2)) == 2
+    assert (api.counts.queries - before[0], api.counts.troubles[StoreErrorKind.TOO_MUCH]) == (6, before[1])
+    with pytest.raises(StoreError, match="more than 1000 samples"):
+        api.query_samples("requests_total", T, T + 4000 * 15)
     api.close()
 
 
 @pytest.mark.parametrize("query", ["sum(", "x[", 'x{a=~"("}'])
 def test_a_query_that_is_none_is_refused_in_the_words_of_the_store(api: StoreApi, query: str) -> None:
-    with pytest.raises(StoreTrouble) as raised:
-        api.instant(query, T)
-    assert raised.value.kind is TroubleKind.REFUSED
+    with pytest.raises(StoreError) as raised:
+        api.query(query, T)
+    assert raised.value.kind is StoreErrorKind.REFUSED
     assert raised.value.place == api.place
     assert "\n" not in str(raised.value)
     # The query is at fault, not the store.
-    assert api.instant("1", T)
+    assert api.query("1", T)
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,18 @@ def test_a_query_that_is_none_is_refused_in_the_words_of_the_store(api: StoreApi
 def test_a_span_that_is_none_is_a_mistake_of_who_asks(start: float, end: float, step: float) -> None:
     api = StoreApi(StoreOptions(url="http://127.0.0.1:1"))
     with pytest.raises(ValueError):
-        api.over("x", start, end, step)
+        api.query_range("x", start, end, step)
     with pytest.raises(ValueError):
-        api.raw("x", T, T)
+        api.query_samples("x", T, T)
 
 
 def test_what_reads_more_than_the_store_allows_is_too_much(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path, "-search.maxSamplesPerQuery=1000") as store:
         store.write(samples())
         api = StoreApi(StoreOptions(url=store.url))
-        with pytest.raises(StoreTrouble) as raised:
-            api.instant("sum(increase(requests_total[14h]))", T + 50_000)
-        assert raised.value.kind is TroubleKind.TOO_MUCH
+        with pytest.raises(StoreError) as raised:
+            api.query("sum(increase(requests_total[14h]))", T + 50_000)
+        assert raised.value.kind is StoreErrorKind.TOO_MUCH
         api.close()
 
 
@@ -155,9 +155,9 @@ def test_the_newest_samples_of_a_store_that_hides_them_from_its_cache_are_seen(t
         now = round(time.time())
         store.write(steady("fresh", {}, now - 5, 6, 1.0, 1.0))
         api = StoreApi(StoreOptions(url=store.url))
-        assert api.instant("fresh", now) == (Sampled({"__name__": "fresh"}, 5.0),)
-        assert api.raw("fresh", now - 2, now)[0].times == (now - 1, now)
-        assert api.over("fresh", now - 60, now, 60.0)[0].values == (5.0,)
+        assert api.query("fresh", now) == (InstantSample({"__name__": "fresh"}, 5.0),)
+        assert api.query_samples("fresh", now - 2, now)[0].times == (now - 1, now)
+        assert api.query_range("fresh", now - 60, now, 60.0)[0].values == (5.0,)
         api.close()
 
 
@@ -176,19 +176,19 @@ def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_
     with victoria_metrics(tmp_path) as store:
         store.write(steady("x", {}, T, 2, 1.0, 1.0))
         api = StoreApi(StoreOptions(url=store.url, turn_seconds=60.0), clock)
-        assert api.instant("x", T + 1)
+        assert api.query("x", T + 1)
         store.stop()
         for _ in range(5):
-            with pytest.raises(StoreTrouble, match="connection refused") as raised:
-                api.instant("x", T + 1)
-            assert raised.value.kind is TroubleKind.AWAY
+            with pytest.raises(StoreError, match="connection refused") as raised:
+                api.query("x", T + 1)
+            assert raised.value.kind is StoreErrorKind.AWAY
         assert "not asked again for 30 s" in str(raised.value)
         assert api.counts.queries == 2
         assert api.counts.spared == 4
-        assert api.counts.troubles[TroubleKind.AWAY] == 5
+        assert api.counts.troubles[StoreErrorKind.AWAY] == 5
         store.start()
         clock.now += 60
-        assert api.instant("x", T + 1) == (Sampled({"__name__": "x"}, 1.0),)
+        assert api.query("x", T + 1) == (InstantSample({"__name__": "x"}, 1.0),)
         api.close()
 
 
@@ -197,8 +197,8 @@ def test_a_store_that_stays_away_is_asked_every_second_turn() -> None:
     api = StoreApi(StoreOptions(url="http://127.0.0.1:1", turn_seconds=60.0), clock)
     asked = []
     for _ in range(20):
-        with pytest.raises(StoreTrouble):
-            api.instant("x", T)
+        with pytest.raises(StoreError):
+            api.query("x", T)
         asked.append(api.counts.queries)
         clock.now += 60
     assert asked == [1, 2, *(n for n in range(3, 12) for _ in range(2))]
@@ -210,22 +210,22 @@ def test_an_answer_ends_what_was_held_against_the_store() -> None:
         api = StoreApi(StoreOptions(url=server.url), clock)
         for _ in range(3):
             server.act = lambda handler: give(handler, slow, 503)
-            with pytest.raises(StoreTrouble):
-                api.instant("x", T)
+            with pytest.raises(StoreError):
+                api.query("x", T)
             server.act = lambda handler: give(handler, vector())
-            assert api.instant("x", T) == ()
+            assert api.query("x", T) == ()
         assert api.counts.spared == 0
         waits = []
         for _ in range(3):
             server.act = lambda handler: give(handler, b"", 502, "text/plain")
-            with pytest.raises(StoreTrouble):
-                api.instant("x", T)
-            with pytest.raises(StoreTrouble) as raised:
-                api.instant("x", T)
+            with pytest.raises(StoreError):
+                api.query("x", T)
+            with pytest.raises(StoreError) as raised:
+                api.query("x", T)
             waits.append(raised.value.text)
             clock.now += 30
             server.act = lambda handler: give(handler, vector())
-            assert api.instant("x", T) == ()
+            assert api.query("x", T) == ()
         assert waits == ["answered 502 (not asked again for 30 s)"] * 3
         api.close()
 
@@ -237,10 +237,10 @@ def test_one_slow_query_does_not_take_the_others_with_it_and_two_in_a_row_do() -
         server.act = lambda handler: give(handler, slow, 503)
         kinds = []
         for _ in range(4):
-            with pytest.raises(StoreTrouble) as raised:
-                api.raw("x", T, T + 1)
+            with pytest.raises(StoreError) as raised:
+                api.query_samples("x", T, T + 1)
             kinds.append(raised.value.kind)
-        assert kinds == [TroubleKind.SLOW] * 4
+        assert kinds == [StoreErrorKind.SLOW] * 4
         assert len(server.asked) == 2
         assert api.counts.spared == 2
         api.close()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hostile_store import Handler, Server, Tls, give, serving, vector
 
-from agent.errors import BadConfig
-from agent.store.api import StoreApi, StoreOptions, StoreTrouble, TroubleKind
+from agent.errors import ConfigError
+from agent.store.api import StoreApi, StoreError, StoreErrorKind, StoreOptions
 
 CANARY = "c4n4ry-s3cret"
 
@@ -41,7 +41,7 @@ def seen(server: Server) -> dict[str, str]:
 
 def test_a_query_is_a_form_that_is_posted_and_tells_the_store_how_long_we_wait(server: Server) -> None:
     long = "up or " * 5000 + "up"
-    api_of(server).instant(long, 1.5)
+    api_of(server).query(long, 1.5)
     path, headers, form = server.asked[0]
     assert path == "/api/v1/query"
     assert headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -56,20 +56,20 @@ def test_a_query_is_a_form_that_is_posted_and_tells_the_store_how_long_we_wait(s
 @pytest.mark.parametrize("base", ["/prometheus", "/select/0/prometheus/"])
 def test_a_path_before_the_api_is_kept(server: Server, base: str) -> None:
     api = api_of(server, url=f"{server.url}{base}")
-    api.instant("up", 1.0)
+    api.query("up", 1.0)
     assert server.asked[0][0] == f"{base.rstrip('/')}/api/v1/query"
     assert api.place == f"{server.url}{base.rstrip('/')}"
 
 
 def test_the_tenant_and_further_headers_are_sent(server: Server, tmp_path: Path) -> None:
     key = written(tmp_path, f"{CANARY}\n")
-    api_of(server, org_id="team-a|team-b", header_files=(("X-Api-Key", key),)).instant("up", 1.0)
+    api_of(server, org_id="team-a|team-b", header_files=(("X-Api-Key", key),)).query("up", 1.0)
     assert seen(server)["X-Scope-OrgID"] == "team-a|team-b"
     assert seen(server)["X-Api-Key"] == CANARY
 
 
 def test_a_user_and_password_are_sent_as_basic_authentication(server: Server, tmp_path: Path) -> None:
-    api_of(server, username="u", password_file=written(tmp_path, CANARY)).instant("up", 1.0)
+    api_of(server, username="u", password_file=written(tmp_path, CANARY)).query("up", 1.0)
     assert seen(server)["Authorization"] == "Basic " + base64.b64encode(f"u:{CANARY}".encode()).decode()
 
 
@@ -80,7 +80,7 @@ def test_the_environment_and_netrc_decide_nothing(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    api_of(server).instant("up", 1.0)
+    api_of(server).query("up", 1.0)
     assert "Authorization" not in seen(server)
 
 
@@ -96,7 +96,7 @@ def test_one_connection_carries_all_queries_and_is_opened_anew_after_the_store_h
     server.act = notes
     api = api_of(server)
     for _ in range(5):
-        api.instant("up", 1.0)
+        api.query("up", 1.0)
     api.close()
     assert len(ports) == 5
     assert len(set(ports)) == 2
@@ -114,13 +114,13 @@ def test_a_new_token_is_in_use_with_the_next_query_even_while_the_store_is_left_
     server.act = wants_new
     api = api_of(server, bearer_token_file=path)
     for _ in range(3):
-        with pytest.raises(StoreTrouble, match="wants credentials") as raised:
-            api.instant("up", 1.0)
-        assert raised.value.kind is TroubleKind.CREDENTIALS
+        with pytest.raises(StoreError, match="wants credentials") as raised:
+            api.query("up", 1.0)
+        assert raised.value.kind is StoreErrorKind.CREDENTIALS
     assert len(server.asked) == 1
     Path(path).write_text(CANARY)
     os.utime(path, ns=(1, 1))
-    assert api.instant("up", 1.0) == ()
+    assert api.query("up", 1.0) == ()
     assert len(server.asked) == 2
 
 
@@ -131,9 +131,9 @@ def test_a_token_that_no_header_can_carry_is_a_trouble_with_credentials(
     path = tmp_path / "token"
     path.write_bytes(content)
     for options in ({"bearer_token_file": str(path)}, {"header_files": (("X-Key", str(path)),)}):
-        with pytest.raises(StoreTrouble, match=str(path)) as raised:
-            api_of(server, **options).instant("up", 1.0)
-        assert raised.value.kind is TroubleKind.CREDENTIALS
+        with pytest.raises(StoreError, match=str(path)) as raised:
+            api_of(server, **options).query("up", 1.0)
+        assert raised.value.kind is StoreErrorKind.CREDENTIALS
         assert CANARY not in str(raised.value)
     assert server.asked == []
 
@@ -157,8 +157,8 @@ def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server:
         {"header_files": (("X-Api-Key", file),)},
     ):
         api = api_of(server, **options)
-        for ask in (lambda api=api: api.instant("up", 1.0), lambda api=api: api.over("up", 1.0, 2.0, 1.0)):
-            with pytest.raises(StoreTrouble) as raised:
+        for ask in (lambda api=api: api.query("up", 1.0), lambda api=api: api.query_range("up", 1.0, 2.0, 1.0)):
+            with pytest.raises(StoreError) as raised:
                 ask()
             assert CANARY not in f"{raised.value} {raised.value!r} {raised.value.text}"
             assert basic not in str(raised.value)
@@ -184,7 +184,7 @@ def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server:
     ],
 )
 def test_options_that_cannot_be_meant_are_all_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadConfig, match=words) as raised:
+    with pytest.raises(ConfigError, match=words) as raised:
         StoreOptions(**{"url": "http://127.0.0.1:9090", **options})
     assert "c4n4ry" not in str(raised.value)
 
@@ -194,13 +194,13 @@ def test_a_client_certificate_opens_a_store_that_asks_for_one(tmp_path: Path) ->
     with serving(tls.context) as server:
         server.act = lambda handler: give(handler, vector())
         options = {"ca_file": tls.ca_file, "client_cert_file": tls.cert_file, "client_key_file": tls.key_file}
-        assert api_of(server, **options).instant("up", 1.0) == ()
+        assert api_of(server, **options).query("up", 1.0) == ()
         without = api_of(server, ca_file=tls.ca_file)
-        with pytest.raises(StoreTrouble, match="does it want a client_cert_file") as raised:
-            without.instant("up", 1.0)
-        assert raised.value.kind is TroubleKind.CREDENTIALS
-        with pytest.raises(StoreTrouble, match="name the CA"):
-            api_of(server).instant("up", 1.0)
+        with pytest.raises(StoreError, match="does it want a client_cert_file") as raised:
+            without.query("up", 1.0)
+        assert raised.value.kind is StoreErrorKind.CREDENTIALS
+        with pytest.raises(StoreError, match="name the CA"):
+            api_of(server).query("up", 1.0)
         assert len(server.asked) == 1
 
 
@@ -209,8 +209,8 @@ def test_a_certificate_of_another_name_is_checked_against_the_name_that_is_given
     with serving(tls.context) as server:
         server.act = lambda handler: give(handler, vector())
         options = {"ca_file": tls.ca_file, "client_cert_file": tls.cert_file, "client_key_file": tls.key_file}
-        with pytest.raises(StoreTrouble, match="for another IP address"):
-            api_of(server, **options).instant("up", 1.0)
-        assert api_of(server, **options, server_name="store.example").instant("up", 1.0) == ()
-        with pytest.raises(StoreTrouble, match="is for another host name"):
-            api_of(server, **options, server_name="other.example").instant("up", 1.0)
+        with pytest.raises(StoreError, match="for another IP address"):
+            api_of(server, **options).query("up", 1.0)
+        assert api_of(server, **options, server_name="store.example").query("up", 1.0) == ()
+        with pytest.raises(StoreError, match="is for another host name"):
+            api_of(server, **options, server_name="other.example").query("up", 1.0)

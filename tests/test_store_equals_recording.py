@@ -21,20 +21,20 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
 from agent.collect.reader import PageReader
-from agent.commands.stored import add_stored, stored
+from agent.commands.stored import add_stored, open_store_query
 from agent.config_files import load_plan
-from agent.cycle import Closed
-from agent.fleet.booked_past import fill
+from agent.cycle import ClosedMinute
+from agent.fleet.booked_past import fill_history
 from agent.fleet.replayed import replay_store
-from agent.history.booking import Booking
-from agent.history.store import Store
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
 from agent.recording import Recording, load, scrapes
-from agent.replay import Replayed, Seen, Walk, replay
+from agent.replay import ReplayResult, ReplayRun, ReplayScrape, replay
 from rules import readings
-from rules.derived import Basis
-from rules.episodes import Episode
+from rules.derived import PlanFacts
+from rules.episodes import Finding
 from rules.signals import Missing, Reading
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 NAMES = ("steady", "cascade_fast", "restart", "mixed_tier", "sglang")
@@ -78,7 +78,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @cache
-def recorded(name: str) -> tuple[Recording, Replayed, float, float]:
+def recorded(name: str) -> tuple[Recording, ReplayResult, float, float]:
     """The recording, what its replay says, and when it began and ended."""
     recording, problems = load(RECORDINGS / name)
     assert problems == ()
@@ -103,15 +103,15 @@ def options(url: str, name: str, source: str, folder: Path) -> argparse.Namespac
     return parser.parse_args(["-c", str(folder / "sizewatch.yaml"), "--plan", str(plan_of(name)), *when])
 
 
-def from_store(url: str, name: str, source: str, folder: Path) -> Replayed:
-    asked = stored(options(url, name, source, folder))
+def from_store(url: str, name: str, source: str, folder: Path) -> ReplayResult:
+    asked = open_store_query(options(url, name, source, folder))
     recording, _, _, _ = recorded(name)
     only = recording.targets[0].tier if len({target.tier for target in recording.targets}) == 1 else None
     with closing(asked.api):
         return replay_store(asked.loaded, asked.api, asked.since, asked.until, 60.0, only)
 
 
-def differing(a: Window, b: Window, basis: Basis, tolerance: float, source: str = "engines") -> list[str]:
+def differing(a: Window, b: Window, basis: PlanFacts, tolerance: float, source: str = "engines") -> list[str]:
     left, right = readings.read_all(a, basis), readings.read_all(b, basis)
     assert left.keys() == right.keys()
     if source == "agents" and a.gaps:
@@ -132,13 +132,13 @@ def same(a: Reading | Missing, b: Reading | Missing, tolerance: float) -> bool:
     )
 
 
-def told(found: Replayed) -> list[Episode]:
+def told(found: ReplayResult) -> list[Finding]:
     """The episodes of all that a person is told."""
-    episodes = [e for e in found.ended if isinstance(e, Episode)] + [s.episode for s in found.standings if s.episode]
+    episodes = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]
     return sorted((e for e in episodes if e.rule not in STARTS), key=lambda e: (e.rule, str(e.subject), e.started_at))
 
 
-def words(one: Episode) -> tuple[object, ...]:
+def words(one: Finding) -> tuple[object, ...]:
     """What must be the same to the letter: which, of whom, how bad and how sure at each turn, what is said, and why."""
     worst = one.worst
     said = worst.sentence if one.rule not in DOWN else ""
@@ -156,11 +156,11 @@ def words(one: Episode) -> tuple[object, ...]:
     )
 
 
-def times(one: Episode) -> list[float]:
+def times(one: Finding) -> list[float]:
     return [one.started_at, one.ended_at or 0.0, one.worst.t, *(t.t for t in one.transitions)]
 
 
-def by_place(found: Replayed) -> dict[tuple[str, str | None, int], Window]:
+def by_place(found: ReplayResult) -> dict[tuple[str, str | None, int], Window]:
     """The windows of each tier and replica, numbered in order of time."""
     counted: dict[tuple[str, str | None], int] = {}
     windows = {}
@@ -205,33 +205,33 @@ def test_every_episode_of_a_store_is_that_of_the_recording(
         assert same(ours.worst.expected, theirs.worst.expected, TOLERANCES[kind])
 
 
-def closed_minutes(name: str) -> list[Closed]:
+def closed_minutes(name: str) -> list[ClosedMinute]:
     """The minutes that a daemon closes that scrapes the recorded engines."""
     recording, expected, _, _ = recorded(name)
-    walk = Walk(expected.views, 60.0)
+    walk = ReplayRun(expected.views, 60.0)
     readers = [PageReader(target.engine) for target in recording.targets]
-    closed: list[Closed] = []
+    closed: list[ClosedMinute] = []
     for scrape in scrapes(recording, []):
         target = recording.targets[scrape.target]
         page = readers[scrape.target].read(scrape.body, scrape.t) if scrape.body is not None else None
-        walk.take(Seen(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=scrape.error))
-        closed += walk.watcher.turn(scrape.t)[1]
+        walk.take(ReplayScrape(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=scrape.error))
+        closed += walk.watcher.step(scrape.t)[1]
     return [*closed, *walk.watcher.flush()]
 
 
-def in_order(slices: Iterable[Slice]) -> list[Slice]:
+def in_order(slices: Iterable[BinnedWindow]) -> list[BinnedWindow]:
     return sorted(slices, key=lambda s: (s.window.start, s.replica or ""))
 
 
-def where(slices: list[Slice]) -> list[tuple[str | None, float, float]]:
+def where(slices: list[BinnedWindow]) -> list[tuple[str | None, float, float]]:
     return [(one.replica, round(one.window.start, 3), round(one.window.end, 3)) for one in slices]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, name: str) -> None:
     closed = closed_minutes(name)
-    with Store(tmp_path / "history.db") as store:
-        store.book(Booking(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.book(MinuteRecord(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
         for tier, view in recorded(name)[1].views.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)
@@ -249,9 +249,9 @@ def test_a_history_imported_from_a_store_is_the_one_that_a_daemon_would_have_kep
     urls: dict[str, str], tmp_path: Path, name: str, source: str
 ) -> None:
     closed = closed_minutes(name)
-    asked = stored(options(urls["Prometheus"], name, source, tmp_path))
-    with closing(asked.api), Store(tmp_path / "history.db") as store:
-        filled = fill(asked.loaded, asked.api, store, (asked.since - 600, asked.until + 600))
+    asked = open_store_query(options(urls["Prometheus"], name, source, tmp_path))
+    with closing(asked.api), HistoryStore(tmp_path / "history.db") as store:
+        filled = fill_history(asked.loaded, asked.api, store, (asked.since - 600, asked.until + 600))
 
         assert (filled.trouble, filled.minutes) == ("", len(closed))
         for tier, view in recorded(name)[1].views.items():

@@ -11,25 +11,25 @@ from exporters.engines_text import engines_json, engines_text, matrix
 from rules.engines.registry import ENGINES
 from rules.engines.sglang import SGLANG
 from rules.engines.support import Support, engine_signals, exposures, number
-from rules.engines.table import Engine, Row
+from rules.engines.table import EngineTable, SourceRow
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.families import BY_NAME, Kind
+from rules.families import BY_NAME, FamilyKind
 from rules.signals import BY_NAME as SIGNALS
 
 COMMON = ("completed_rps", "requests_running")
 
 
-def toy(*rows: Row, **more: object) -> Engine:
+def toy(*rows: SourceRow, **more: object) -> EngineTable:
     fields = {"scanned": ("1.0", "1.5", "2.0"), **more}
-    return Engine(name="toy", generation="v1", title="Toy", signatures=("toy",), rows=rows, **fields)  # type: ignore[arg-type]
+    return EngineTable(name="toy", generation="v1", title="Toy", signatures=("toy",), rows=rows, **fields)  # type: ignore[arg-type]
 
 
-def row(family: str, since: str = "1.0", until: str = "") -> Row:
-    return Row(family=family, source=f"toy_{family}", kind=BY_NAME[family].kind, since=since, until=until)
+def row(family: str, since: str = "1.0", until: str = "") -> SourceRow:
+    return SourceRow(family=family, source=f"toy_{family}", kind=BY_NAME[family].kind, since=since, until=until)
 
 
-def spans(engine: Engine, signal: str) -> list[tuple[str, str, str]]:
+def spans(engine: EngineTable, signal: str) -> list[tuple[str, str, str]]:
     found = next(e for e in exposures(engine) if e.signal == signal)
     return [(support.value, first, last) for support, first, last in found.spans]
 
@@ -99,17 +99,17 @@ def test_what_vllm_learned_is_told_by_release() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
-def test_every_engine_says_why_a_signal_is_missing(engine: Engine) -> None:
+def test_every_engine_says_why_a_signal_is_missing(engine: EngineTable) -> None:
     for exposure in exposures(engine):
         if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans):
             assert exposure.why, f"{engine.title}: {exposure.signal} is not exposed, and its table does not say why"
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: f"{e.name}-{e.generation}")
-def test_every_engine_maps_to_families_of_their_kind_once(engine: Engine) -> None:
+def test_every_engine_maps_to_families_of_their_kind_once(engine: EngineTable) -> None:
     for one in engine.rows:
         assert BY_NAME[one.family].kind is one.kind or one.part, f"{one.family} from {one.source}"
-        assert one.kind is not Kind.HISTOGRAM or not one.part
+        assert one.kind is not FamilyKind.HISTOGRAM or not one.part
     keys = [(r.family, r.sample, r.where, r.matches) for r in engine.rows]
     assert len(keys) == len(set(keys))
 

@@ -22,16 +22,16 @@ from report_samples import DAY, START, hour
 from agent.assembly import assemble
 from agent.cli import main
 from agent.config import load
-from agent.history.booking import Booking
-from agent.history.store import Store
-from agent.publishing import Facts, status
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
+from agent.publishing import StatusInputs, status
 from exporters import prometheus
 from exporters.dashboards import queries
-from exporters.plan_against_now import compare
-from exporters.status import AgentStatus, Health
+from exporters.plan_against_now import compare_with_plan
+from exporters.status import AgentHealth, AgentStatus
 from rules.plan import Plan, parse_plan, plan_version
 from rules.replica_count import Margin, count_fleet, count_replicas
-from rules.slices import place, view
+from rules.slices import bin_window, build_tier_context
 from rules.windows import Window
 
 TIER, REPLICAS, DAYS = "h100-llama70b-fp8", 13, 15
@@ -100,10 +100,12 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
     history = folder / "sizewatch-data" / "history.db"
     history.parent.mkdir(mode=0o700)
     tier = plan.tiers[TIER]
-    curve, version = view(TIER, tier).curve, plan_version(tier)
-    with Store(history) as store:
+    curve, version = build_tier_context(TIER, tier).curve, plan_version(tier)
+    with HistoryStore(history) as store:
         windows = [made(number) for number in range(DAYS * 24)]
-        store.book(Booking(tier=TIER, plan_version=version, slice=place(one, curve, "all")) for one in windows)
+        store.book(
+            MinuteRecord(tier=TIER, plan_version=version, slice=bin_window(one, curve, "all")) for one in windows
+        )
 
     def said(*words: str) -> str:
         out = folder / "said.txt"
@@ -124,10 +126,10 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
         parts = assemble(load(path), clock=lambda: NOW)
         try:
             parts.forecast(NOW)
-            facts = Facts(
+            facts = StatusInputs(
                 role="standalone",
                 started_at=NOW,
-                health=Health(),
+                health=AgentHealth(),
                 simulated="",
                 past=(),
                 step13={},
@@ -198,7 +200,7 @@ def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
         "status page": next(one for one in fleet.status.tiers if one.name == TIER).view.capacity.rps,
     }
     assert said == {name: pytest.approx(fleet.capacity) for name in said}
-    (tile,) = (one for one in compare(fleet.status.tiers[0]) if one.row.key == "completed_rps_per_replica")
+    (tile,) = (one for one in compare_with_plan(fleet.status.tiers[0]) if one.row.key == "completed_rps_per_replica")
     assert tile.planned is not None
     assert tile.planned.value == pytest.approx(fleet.capacity)
     assert "sizewatch_capacity_rps" in queries.capacity_rps(queries.TIER)

@@ -5,20 +5,20 @@ import pytest
 from forecast_traffic import past_of, profiles_of, wave
 
 from forecast.series import Array
-from forecast.surroundings import Surroundings, first_origin, surroundings
+from forecast.surroundings import Features, build_features, first_origin
 
 SIGNALS = 19
 
 
-def seen(values: Array, origins: list[int], lead: int = 1, bin_seconds: float = 3600.0) -> Surroundings:
+def seen(values: Array, origins: list[int], lead: int = 1, bin_seconds: float = 3600.0) -> Features:
     past = past_of(values, bin_seconds=bin_seconds)
-    return surroundings(past, profiles_of(past), np.array(origins), lead)
+    return build_features(past, profiles_of(past), np.array(origins), lead)
 
 
 def test_all_origins_from_the_first_on_have_their_level_and_scale() -> None:
     past = past_of(wave(3))
     origins = np.arange(first_origin(past), len(past) + 1)
-    around = surroundings(past, profiles_of(past), origins, 2)
+    around = build_features(past, profiles_of(past), origins, 2)
     assert first_origin(past) == 24 + 3 + 2
     assert np.isfinite(around.level).all()
     assert (around.scale > 0).all()

@@ -11,11 +11,11 @@ import recorded
 from prometheus_server import Line, prometheus, recorded_lines
 from telemetry_samples import run
 
-from agent.benchmarks.prometheus_api import RawSeries
-from agent.benchmarks.results import Measured
+from agent.benchmarks.prometheus_api import BenchmarkSeries
+from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
-from agent.benchmarks.telemetry_series import by_target
-from agent.errors import BadBenchmark
+from agent.benchmarks.telemetry_series import group_by_target
+from agent.errors import BenchmarkError
 
 SERVER = pytest.mark.server
 
@@ -28,14 +28,16 @@ ROUTED = {
 }
 
 
-def span(name: str, first: int, last: int, file: str = "metrics.jsonl.gz", requests: int | None = None) -> Measured:
+def span(
+    name: str, first: int, last: int, file: str = "metrics.jsonl.gz", requests: int | None = None
+) -> BenchmarkMeasurement:
     """A run between two scrapes of a recording."""
     with gzip.open(recorded.folder(name) / file, "rt") as lines:
         times = [json.loads(line)["t"] for line in lines]
     return run(requests=requests, started_at=times[first], ended_at=times[last])
 
 
-def gpus(measured: Measured, exporter: str, pod: str, *levels: float) -> Iterator[Line]:
+def gpus(measured: BenchmarkMeasurement, exporter: str, pod: str, *levels: float) -> Iterator[Line]:
     """A dcgm-exporter's samples around a run: a GPU for each level, all idle outside of it."""
     assert measured.started_at is not None
     assert measured.ended_at is not None
@@ -54,7 +56,7 @@ def gpus(measured: Measured, exporter: str, pod: str, *levels: float) -> Iterato
             yield "DCGM_FI_DEV_GPU_UTIL", tuple(sorted({**labels, **kube, "job": "dcgm"}.items())), 100.0, t
 
 
-def amd_gpu(measured: Measured, instance: str, level: float) -> Iterator[Line]:
+def amd_gpu(measured: BenchmarkMeasurement, instance: str, level: float) -> Iterator[Line]:
     """An AMD device-metrics-exporter's sample every 10 s of a run, with a prefix that an operator chose."""
     assert measured.started_at is not None
     assert measured.ended_at is not None
@@ -85,8 +87,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(("first", "last"), [(10, 40), (0, 50), (3, 9)])
 def test_a_server_says_what_the_recording_says(server: str, first: int, last: int) -> None:
     measured = span("prefix", first, last)
-    of_pages = open_telemetry(str(recorded.folder("prefix"))).during(measured)
-    of_server = open_telemetry(server).during(measured)
+    of_pages = open_telemetry(str(recorded.folder("prefix"))).read_run(measured)
+    of_server = open_telemetry(server).read_run(measured)
     assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
     for name, value in of_pages.values.items():
         assert of_server.values[name] == pytest.approx(value)
@@ -98,7 +100,7 @@ def test_a_server_contradicts_a_clients_ttft_as_the_recording_does(server: str) 
     point = measured.point.model_copy(update={"ttft_p50_seconds": 13.0, "ttft_p99_seconds": 14.0})
     slow = replace(measured, point=point)
     of_pages, of_server = (
-        [text for text in open_telemetry(place).during(slow).remarks if text.startswith("TTFT")]
+        [text for text in open_telemetry(place).read_run(slow).remarks if text.startswith("TTFT")]
         for place in (str(recorded.folder("prefix")), server)
     )
     assert len(of_server) == 1
@@ -107,7 +109,7 @@ def test_a_server_contradicts_a_clients_ttft_as_the_recording_does(server: str) 
 
 @SERVER
 def test_the_gpus_of_the_engines_host_give_the_utilization(server: str) -> None:
-    found = open_telemetry(server).during(span("prefix", 10, 40))
+    found = open_telemetry(server).read_run(span("prefix", 10, 40))
     assert found.gpu_utilization_kind == "gr_engine_active"
     assert found.values["gpu_utilization"] == pytest.approx((0.8 + 0.6) / 2, abs=0.01)
     assert "gpu_utilization is the mean of the 2 GPUs of 10.0.0.5" in found.remarks
@@ -116,11 +118,11 @@ def test_the_gpus_of_the_engines_host_give_the_utilization(server: str) -> None:
 @SERVER
 def test_a_host_with_idle_gpus_tells_nothing_before_a_person_names_the_replicas(server: str) -> None:
     measured = span("specdecode", 5, 30)
-    found = open_telemetry(server).during(measured)
+    found = open_telemetry(server).read_run(measured)
     assert "gpu_utilization" not in found.values
     assert any("1 of 2 GPUs of 10.0.0.9 idled" in remark for remark in found.remarks)
     # The matchers must fit the engine's series and the GPUs' alike.
-    named = open_telemetry(server, selector='{instance=~"10.0.0.9:8000|10.0.0.9:9400"}').during(measured)
+    named = open_telemetry(server, selector='{instance=~"10.0.0.9:8000|10.0.0.9:9400"}').read_run(measured)
     assert named.values["gpu_utilization"] == pytest.approx(0.4, abs=0.01)
 
 
@@ -128,21 +130,21 @@ def test_a_host_with_idle_gpus_tells_nothing_before_a_person_names_the_replicas(
 def test_the_gpus_of_the_replicas_pod_are_its_own(server: str) -> None:
     measured = span("routing", 5, 25, "cpu-small-1.jsonl.gz")
     # The exporter's own pod is another than the one that its GPUs belong to.
-    found = open_telemetry(server, selector='{pod=~"vllm-1|dcgm-x"}').during(measured)
+    found = open_telemetry(server, selector='{pod=~"vllm-1|dcgm-x"}').read_run(measured)
     assert found.values["gpu_utilization"] == pytest.approx(0.6, abs=0.01)
     assert "gpu_utilization is the mean of the 2 GPUs of pod vllm-1" in found.remarks
 
 
 @SERVER
 def test_an_amd_gpu_is_told_in_its_own_kind(server: str) -> None:
-    found = open_telemetry(server).during(span("lora", 5, 30))
+    found = open_telemetry(server).read_run(span("lora", 5, 30))
     assert found.gpu_utilization_kind == "amd_gfx"
     assert found.values["gpu_utilization"] == pytest.approx(0.75)
 
 
 @SERVER
 def test_gpu_samples_too_far_apart_for_the_run_are_not_its_own(server: str) -> None:
-    found = open_telemetry(server).during(span("prefix", 11, 15))
+    found = open_telemetry(server).read_run(span("prefix", 11, 15))
     assert "prefix_hit_ratio" in found.values
     assert "gpu_utilization" not in found.values
     assert any("too far apart" in remark for remark in found.remarks)
@@ -151,8 +153,8 @@ def test_gpu_samples_too_far_apart_for_the_run_are_not_its_own(server: str) -> N
 @SERVER
 def test_names_with_underscores_are_the_same_engine(server: str) -> None:
     measured = span("specdecode", 5, 30)
-    of_pages = open_telemetry(str(recorded.folder("specdecode"))).during(measured)
-    of_server = open_telemetry(server).during(measured)
+    of_pages = open_telemetry(str(recorded.folder("specdecode"))).read_run(measured)
+    of_server = open_telemetry(server).read_run(measured)
     assert 0 < of_pages.values["speculative_acceptance"] < 1
     assert of_server.values["speculative_acceptance"] == pytest.approx(of_pages.values["speculative_acceptance"])
 
@@ -160,8 +162,8 @@ def test_names_with_underscores_are_the_same_engine(server: str) -> None:
 @SERVER
 def test_several_replicas_with_traffic_are_named_to_choose_from(server: str) -> None:
     measured = span("routing", 5, 25, "cpu-small-1.jsonl.gz")
-    with pytest.raises(BadBenchmark) as raised:
-        open_telemetry(server).during(measured)
+    with pytest.raises(BenchmarkError) as raised:
+        open_telemetry(server).read_run(measured)
     text = str(raised.value)
     assert "3 replicas served requests in 2026-11-20" in text
     assert '{instance="10.0.1.2:8000",job="vllm",namespace="bench",pod="vllm-2"}' in text
@@ -179,8 +181,8 @@ def test_several_replicas_with_traffic_are_named_to_choose_from(server: str) -> 
 )
 def test_a_selector_names_one_replica(server: str, selector: str) -> None:
     measured = span("routing", 5, 25, "cpu-small-2.jsonl.gz")
-    of_pages = open_telemetry(str(recorded.folder("routing")), selector="cpu-small-2").during(measured)
-    of_server = open_telemetry(server, selector=selector).during(measured)
+    of_pages = open_telemetry(str(recorded.folder("routing")), selector="cpu-small-2").read_run(measured)
+    of_server = open_telemetry(server, selector=selector).read_run(measured)
     assert of_server.values["prefix_hit_ratio"] == pytest.approx(of_pages.values["prefix_hit_ratio"])
 
 
@@ -190,14 +192,14 @@ def test_a_span_without_samples_is_named_in_utc(server: str) -> None:
     assert measured.started_at is not None
     assert measured.ended_at is not None
     later = run(started_at=measured.started_at + 7200, ended_at=measured.ended_at + 7200)
-    with pytest.raises(BadBenchmark, match=r"no samples of an engine from 2026-11-20 20:45:54 to 20:48:24 UTC"):
-        open_telemetry(server).during(later)
+    with pytest.raises(BenchmarkError, match=r"no samples of an engine from 2026-11-20 20:45:54 to 20:48:24 UTC"):
+        open_telemetry(server).read_run(later)
 
 
 @SERVER
 def test_a_selector_that_promql_cannot_read_is_said_in_the_servers_words(server: str) -> None:
-    with pytest.raises(BadBenchmark, match=r"refused the query \(400\): .*parse error"):
-        open_telemetry(server, selector="{instance=").during(span("prefix", 10, 40))
+    with pytest.raises(BenchmarkError, match=r"refused the query \(400\): .*parse error"):
+        open_telemetry(server, selector="{instance=").read_run(span("prefix", 10, 40))
 
 
 @SERVER
@@ -205,23 +207,23 @@ def test_a_run_that_the_server_saw_in_part_gets_nothing(server: str) -> None:
     measured = span("prefix", 0, 20)
     assert measured.started_at is not None
     partly = run(started_at=measured.started_at - 100, ended_at=measured.started_at + 100)
-    found = open_telemetry(server, selector='{instance="10.0.0.5:8000"}').during(partly)
+    found = open_telemetry(server, selector='{instance="10.0.0.5:8000"}').read_run(partly)
     assert found.values == {}
     assert "covers 50% of this run" in found.remarks[0]
 
 
 def test_labels_that_the_server_renamed_are_the_pages_again() -> None:
-    given = RawSeries("x", (("engine", "prod"), ("exported_engine", "1"), ("instance", "a:1")), ())
-    (target, (series,)), *_ = by_target([given]).items()
+    given = BenchmarkSeries("x", (("engine", "prod"), ("exported_engine", "1"), ("instance", "a:1")), ())
+    (target, (series,)), *_ = group_by_target([given]).items()
     assert target == (("instance", "a:1"),)
     assert series.labels == (("engine", "1"), ("instance", "a:1"))
 
 
 def test_a_run_without_times_asks_nothing() -> None:
-    found = open_telemetry("http://127.0.0.1:1").during(run(requests=1))
+    found = open_telemetry("http://127.0.0.1:1").read_run(run(requests=1))
     assert "does not tell when" in found.remarks[0]
 
 
 def test_times_that_are_no_seconds_ask_nothing(tmp_path: Path) -> None:
-    found = open_telemetry("http://127.0.0.1:1").during(run(started_at=0.0, ended_at=1795200000.0))
+    found = open_telemetry("http://127.0.0.1:1").read_run(run(started_at=0.0, ended_at=1795200000.0))
     assert "lasted 20778 days" in found.remarks[0]

@@ -9,8 +9,8 @@ import pytest
 from making import START, histogram, window
 from telemetry_samples import run
 
-from agent.benchmarks.results import Loop, Measured
-from agent.benchmarks.telemetry_found import Seen, found
+from agent.benchmarks.results import BenchmarkMeasurement, Loop
+from agent.benchmarks.telemetry_found import RunTelemetry, extract_fields
 from agent.benchmarks.telemetry_ttft import disagreements
 from rules.histograms import Histogram
 from rules.plan import Point
@@ -18,10 +18,12 @@ from rules.plan import Point
 EDGES = (0.1, 0.2, 0.4, 1.0, 10.0, math.inf)
 
 
-def measured(p50: float | None, p99: float | None, requests: int | None = 100, loop: Loop = "open") -> Measured:
+def measured(
+    p50: float | None, p99: float | None, requests: int | None = 100, loop: Loop = "open"
+) -> BenchmarkMeasurement:
     """A run with this TTFT (seconds); a closed loop has ten clients."""
     point = Point(completed_rps=1.0, requests=requests, concurrency=10, ttft_p50_seconds=p50, ttft_p99_seconds=p99)  # type: ignore[call-arg]
-    return Measured(source="bench.json", tool="test", loop=loop, point=point)
+    return BenchmarkMeasurement(source="bench.json", tool="test", loop=loop, point=point)
 
 
 def engine(*seconds: float) -> tuple[Histogram, ...]:
@@ -31,7 +33,7 @@ def engine(*seconds: float) -> tuple[Histogram, ...]:
 CALM = engine(*[0.3] * 100)
 
 
-def told(client: Measured, parts: tuple[Histogram, ...] = CALM, edges: float = 0.0) -> tuple[str, ...]:
+def told(client: BenchmarkMeasurement, parts: tuple[Histogram, ...] = CALM, edges: float = 0.0) -> tuple[str, ...]:
     return disagreements(client, parts, edges)
 
 
@@ -102,7 +104,9 @@ def test_the_quantiles_of_the_same_requests_never_disagree(seed: int) -> None:
 def test_a_histogram_that_was_not_seen_in_the_whole_run_tells_nothing() -> None:
     client = measured(13.0, 14.0)
     whole = window(START, counters={"requests_finished": 100.0}, histograms={"ttft_seconds": CALM})
-    assert any(text.startswith("TTFT") for text in found(client, Seen(window=whole, engine=None)).remarks)
+    assert any(
+        text.startswith("TTFT") for text in extract_fields(client, RunTelemetry(window=whole, engine=None)).remarks
+    )
     for poorer in (
         window(START, counters={"requests_finished": 100.0}),
         window(
@@ -112,7 +116,7 @@ def test_a_histogram_that_was_not_seen_in_the_whole_run_tells_nothing() -> None:
             short_seconds={"ttft_seconds": 30.0},
         ),
     ):
-        remarks = found(client, Seen(window=poorer, engine=None)).remarks
+        remarks = extract_fields(client, RunTelemetry(window=poorer, engine=None)).remarks
         assert not any(text.startswith("TTFT") for text in remarks)
 
 

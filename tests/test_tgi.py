@@ -140,7 +140,7 @@ def later(text: str) -> str:
 
 
 def test_arrivals_are_counted_and_not_worked_out() -> None:
-    readings = read_all(windows.between(of(page_text(PAGE)), of(later(page_text(PAGE)), START + SECONDS)))
+    readings = read_all(windows.diff_snapshots(of(page_text(PAGE)), of(later(page_text(PAGE)), START + SECONDS)))
     arrived, completed = readings["arrival_rps"], readings["completed_rps"]
     assert isinstance(arrived, Reading)
     assert isinstance(completed, Reading)
@@ -150,7 +150,7 @@ def test_arrivals_are_counted_and_not_worked_out() -> None:
 
 def test_the_time_to_first_token_lies_between_the_queue_and_the_whole_request() -> None:
     zero = re.sub(r"(?m)^(tgi_\S+(_bucket\{.*\}|_sum|_count)) \S+$", r"\1 0", page_text(PAGE))
-    readings = read_all(windows.between(of(zero), of(page_text(PAGE), START + SECONDS)))
+    readings = read_all(windows.diff_snapshots(of(zero), of(page_text(PAGE), START + SECONDS)))
     ttft, queue, e2e = readings["ttft_p99_seconds"], readings["queue_p99_seconds"], readings["e2e_p99_seconds"]
     assert isinstance(ttft, Reading)
     assert isinstance(queue, Reading)
@@ -159,7 +159,7 @@ def test_the_time_to_first_token_lies_between_the_queue_and_the_whole_request() 
 
 
 def test_what_it_does_not_tell_is_a_gap() -> None:
-    readings = read_all(windows.between(of(page_text(PAGE)), of(later(page_text(PAGE)), START + SECONDS)))
+    readings = read_all(windows.diff_snapshots(of(page_text(PAGE)), of(later(page_text(PAGE)), START + SECONDS)))
     for signal in ("kv_utilization", "eviction_rate", "prefix_hit_ratio", "itl_p99_seconds", "prefill_p99_seconds"):
         found = readings[signal]
         assert isinstance(found, Missing), signal

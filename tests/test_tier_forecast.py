@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate, series
 
-from agent.errors import BadConfig
-from agent.forecasting.exchange import Answer, Known
+from agent.errors import ConfigError
+from agent.forecasting.exchange import EventMessage, ForecastResponse
 from agent.forecasting.telling import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
-from exporters.prewarm_text import Decided
+from exporters.prewarm_text import DecisionBasis
 from forecast.prewarm import certainty
 from forecast.series import Series
 from rules.replica_count import NO_MARGIN, margin_of
 
 
-def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> Answer:
+def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:
     asked = question(**changes)
     return TierForecast(asked, series(minutes)).answer(asked)
 
@@ -37,7 +37,7 @@ def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
     assert found.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
     recommended = found.prewarm.recommendation
     assert recommended is not None
-    assert recommended.decided_by in (Decided.FORECAST, Decided.NOW, Decided.HOLD)
+    assert recommended.decided_by in (DecisionBasis.FORECAST, DecisionBasis.NOW, DecisionBasis.HOLD)
     assert rate(NOW + 140.0) / 2.0 <= recommended.replicas <= rate(NOW + 140.0) / 2.0 + 3
     # Three minutes: the start, and the half minute until a minute is known.
     assert recommended.certainty == certainty(3)
@@ -208,8 +208,8 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
     at_lead = datetime.fromtimestamp(SETTLED + 120, UTC).replace(tzinfo=None)
     later = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
     events = (
-        Known(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
-        Known(name="later", start=later, duration_seconds=3600.0, factor=3.0),
+        EventMessage(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
+        EventMessage(name="later", start=later, duration_seconds=3600.0, factor=3.0),
     )
     usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
     one, plain = found.recommendation, usual.recommendation
@@ -240,7 +240,7 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
 
 def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> None:
     start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
-    event = Known(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+    event = EventMessage(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
     usual, with_event = answered(), answered(events=(event,))
     assert usual.forecast is not None
     assert with_event.forecast is not None
@@ -251,7 +251,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
     past = datetime.fromtimestamp(SETTLED - 3600, UTC).replace(tzinfo=None)
     tripled = series(3 * DAY_MINUTES)
     tripled.values[-60:] *= 3.0
-    asked = question(events=(Known(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
+    asked = question(events=(EventMessage(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
     after = TierForecast(asked, tripled).answer(asked)
     assert after.forecast is not None
     assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
@@ -261,7 +261,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
 def test_replicas_for_an_event_are_asked_for_one_lead_before_it_begins() -> None:
     for begins, factor in ((180.0, 3.0), (240.0, 1.0)):
         start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
-        event = Known(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+        event = EventMessage(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
         usual, with_event = answered().prewarm.recommendation, answered(events=(event,)).prewarm.recommendation
         assert usual is not None
         assert usual.quantile_rps is not None
@@ -303,7 +303,7 @@ def test_a_hold_shorter_than_a_start_is_none() -> None:
 
 
 def test_a_country_that_is_none_is_told() -> None:
-    with pytest.raises(BadConfig, match=r"forecast\.country"):
+    with pytest.raises(ConfigError, match=r"forecast\.country"):
         answered(600, country="XX")
 
 

@@ -15,14 +15,14 @@ from history_samples import booking
 from waiting import CEILING_SECONDS
 
 from agent.data_dir import LOCK_FILE, DataDir
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.backup import back_up, name_of
-from agent.history.store import Store
-from agent.history.troubles import HistoryProblem
-from agent.new_files import created
+from agent.history.store import HistoryStore
+from agent.history.troubles import HistoryOpenError
+from agent.new_files import open_new_file
 from agent.reporting import folder
-from agent.reporting.state import STATE_FILE, State, replaced
-from agent.reporting.state import write as write_state
+from agent.reporting.state import STATE_FILE, ReportState, write_atomically
+from agent.reporting.state import write_state as write_state
 
 
 @pytest.fixture(name="careless")
@@ -46,7 +46,7 @@ def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_r
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
         with running(path, turns=4):
             during = modes(tmp_path / "data")
-    write_state(tmp_path / "data" / STATE_FILE, State(begun_at=1.0))
+    write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=1.0))
     folder.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
     back_up(tmp_path / "data" / "history.db", 1)
     found = during | modes(tmp_path / "data")
@@ -67,7 +67,7 @@ def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
         (tmp_path / "data").mkdir(mode=0o700)
-        with Store(tmp_path / "data" / "history.db") as store:
+        with HistoryStore(tmp_path / "data" / "history.db") as store:
             store.book((booking(0),))
         with process("report", "-c", str(path), "--out", str(tmp_path / "out")) as made:
             out, err = made.communicate(timeout=CEILING_SECONDS)
@@ -77,9 +77,9 @@ def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path:
 
 
 TRAPS = {
-    "state": lambda place: replaced(place / STATE_FILE, b"mine"),
+    "state": lambda place: write_atomically(place / STATE_FILE, b"mine"),
     "lock": lambda place: DataDir(place, place / "sizewatch.yaml").close(),
-    "file": lambda place: created(place / "file", 0o600).close(),
+    "file": lambda place: open_new_file(place / "file", 0o600).close(),
 }
 NAMES = {"state": f".{STATE_FILE}.new", "lock": LOCK_FILE, "file": "file"}
 
@@ -90,7 +90,7 @@ def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path
     victim.write_text("precious")
     place.mkdir()
     (place / NAMES[what]).symlink_to(victim)
-    with pytest.raises((OSError, BadConfig)):
+    with pytest.raises((OSError, ConfigError)):
         TRAPS[what](place)
     assert victim.read_text() == "precious"
 
@@ -98,9 +98,9 @@ def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path
 def test_a_link_where_a_copy_of_the_history_is_made_is_not_written_through(tmp_path: Path) -> None:
     victim, path = tmp_path / "victim", tmp_path / "history.db"
     victim.write_text("precious")
-    Store(path).close()
+    HistoryStore(path).close()
     name_of(path, 1).with_name(f"{name_of(path, 1).name}.{os.getpid()}").symlink_to(victim)
-    with suppress(HistoryProblem):
+    with suppress(HistoryOpenError):
         back_up(path, 1)
     assert victim.read_text() == "precious"
     assert not name_of(path, 1).is_symlink()
@@ -116,14 +116,14 @@ def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_le
     folder.publish(place, "2026-11-23", {"report.html": b"ours"})
     folder.prune(place, 1)
     assert (victim / "report.html").read_text() == "precious"
-    assert folder.read(place, "2026-11-23", "report.html") == b"ours"
+    assert folder.read_report_file(place, "2026-11-23", "report.html") == b"ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")
 def test_a_history_of_another_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    Store(data / "history.db").close()
+    HistoryStore(data / "history.db").close()
     for one in (data, data / "history.db"):
         os.chown(one, 65534, 65534)
     os.chmod(data, 0o755)
@@ -143,6 +143,6 @@ def _as_stranger(data: Path) -> int:
     os.setuid(12345)
     try:
         DataDir(data, data / "sizewatch.yaml")
-    except BadConfig as bad:
+    except ConfigError as bad:
         return 0 if "cannot be written (Permission denied)" in str(bad) else 1
     return 2

@@ -17,44 +17,55 @@ from test_foreign_alerts import T, alert, episode
 from waiting import wait_for
 
 from agent import cli
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from exporters.status_page import render_page
 from exporters.status_timeline import SHOWN
 from exporters.timeline_text import timeline_json, timeline_text
-from rules.foreign_alerts import explained
-from rules.timeline import Entry, Event, Kind, entries
+from rules.foreign_alerts import attach_finding
+from rules.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
 
 
-def event(after: float, kind: str = Kind.RELOAD, tier: str | None = None, text: str = "read again") -> Event:
-    return Event(t=T + after, kind=kind, tier=tier, replica=None, text=text)
+def event(
+    after: float, kind: str = TimelineKind.RELOAD, tier: str | None = None, text: str = "read again"
+) -> TimelineEvent:
+    return TimelineEvent(t=T + after, kind=kind, tier=tier, replica=None, text=text)
 
 
-FOREIGN = explained(replace(alert(), tier="a", summary="P99 of 4 s"), [episode(stage=3)], T + 60)
+FOREIGN = attach_finding(replace(alert(), tier="a", summary="P99 of 4 s"), [episode(stage=3)], T + 60)
 
 
 DIAGNOSED = "this latency alert: KV cache memory-pressure cascade of a0, stage 3, began 6 minutes earlier"
 
 
 def test_everything_is_in_one_order_the_newest_last() -> None:
-    found = entries([episode(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, Kind.START)], T - 1000)
-    assert [entry.kind for entry in found] == [Kind.START, Kind.EPISODE, Kind.FOREIGN_ALERT, Kind.RELOAD]
+    found = list_entries(
+        [episode(-360, 30, stage=3)], [FOREIGN], [event(60), event(-900, TimelineKind.START)], T - 1000
+    )
+    assert [entry.kind for entry in found] == [
+        TimelineKind.START,
+        TimelineKind.EPISODE,
+        TimelineKind.FOREIGN_ALERT,
+        TimelineKind.RELOAD,
+    ]
     assert [entry.lasts for entry in found] == [False, True, True, False]
 
 
 def test_what_is_over_before_is_left_out_and_what_lasted_into_it_is_not() -> None:
     over, into, lasting = episode(-360, -200), episode(-360, -50), episode(-360)
-    found = entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
+    found = list_entries([over, into, lasting], [], [event(-200), event(-50)], T - 100)
     assert [(entry.t - T, entry.ended_at) for entry in found] == [(-360, T - 50), (-360, None), (-50, None)]
 
 
 def test_of_one_tier_it_says_what_is_about_that_tier_and_about_everything() -> None:
     everything = [event(0), event(1, tier="a"), event(2, tier="b")]
-    found = entries([episode(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
+    found = list_entries([episode(-5)], [replace(FOREIGN, tier="b"), alert()], everything, T - 1000, tier="a")
     assert [entry.tier for entry in found] == ["a", None, None, "a"]
 
 
 def test_it_is_written_a_line_an_entry() -> None:
-    found = entries([episode(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000)
+    found = list_entries(
+        [episode(-360, 30, stage=3)], [FOREIGN, alert("Disk")], [event(60, text="two\nlines")], T - 1000
+    )
     assert timeline_text(found, T + 120).splitlines() == [
         "2026-09-21 14:07:20  a/a0  critical, certain: KV cache memory-pressure cascade: critical (for 6 min)",
         "2026-09-21 14:13:20  no tier  foreign alert: Disk (for 2 min, not over)",
@@ -66,7 +77,7 @@ def test_it_is_written_a_line_an_entry() -> None:
 
 def test_a_line_is_short_and_programs_get_the_whole() -> None:
     long = event(0, text="word " * 500)
-    found = entries([], [], [long], T - 1)
+    found = list_entries([], [], [long], T - 1)
     (line,) = timeline_text(found, T).splitlines()
     assert len(line) < 300
     assert line.endswith("word …")
@@ -74,7 +85,7 @@ def test_a_line_is_short_and_programs_get_the_whole() -> None:
 
 
 def test_programs_get_the_same() -> None:
-    found = entries([episode(-360, 30, stage=3)], [], [event(0)], T - 1000)
+    found = list_entries([episode(-360, 30, stage=3)], [], [event(0)], T - 1000)
     assert json.loads(json.dumps(timeline_json(found, T - 1000, T))) == {
         "schema": 1,
         "since": T - 1000,
@@ -107,17 +118,19 @@ def test_programs_get_the_same() -> None:
 
 
 def test_an_unknown_kind_of_a_newer_history_is_told_by_its_name() -> None:
-    (found,) = entries([], [], [event(0, kind="moon_phase")], T - 1)
+    (found,) = list_entries([], [], [event(0, kind="moon_phase")], T - 1)
     assert "moon phase: read again" in timeline_text([found], T)
 
 
-def page(*found: Entry) -> str:
+def page(*found: TimelineEntry) -> str:
     return render_page(replace(agent_status(), timeline=found)).decode()
 
 
 def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -> None:
-    hostile = Event(t=NOW - 60, kind=Kind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>")
-    found = entries([], [], [replace(hostile, t=NOW - 90, text="what came before"), hostile], 0.0)
+    hostile = TimelineEvent(
+        t=NOW - 60, kind=TimelineKind.RELOAD, tier="<b>t", replica=None, text="<script>alert(1)</script>"
+    )
+    found = list_entries([], [], [replace(hostile, t=NOW - 90, text="what came before"), hostile], 0.0)
     text = page(*found)
     assert "<script>" not in text
     assert "Timeline of the last day: 2 entries" in text
@@ -126,7 +139,7 @@ def test_the_page_has_it_the_newest_first_and_escapes_what_came_from_outside() -
 
 
 def test_the_page_shows_only_so_many() -> None:
-    many = entries([], [], [event(n, text=f"number {n}.") for n in range(SHOWN + 5)], 0.0)
+    many = list_entries([], [], [event(n, text=f"number {n}.") for n in range(SHOWN + 5)], 0.0)
     text = page(*many)
     assert f"number {SHOWN + 4}." in text
     assert "number 4." not in text
@@ -152,7 +165,9 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
             served[0].act = answers_500
             assert wait_for(lambda: "Target down" in ask(daemon).decode())
             served[0].pages, served[0].act = restarted, None
-            assert wait_for(lambda: any(e.kind == Kind.RESTART for e in daemon.turns.events)), daemon.turns.events
+            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.turns.events)), (
+                daemon.turns.events
+            )
             plan = yaml.safe_load(Path(configuration(served)["plan"]).read_text())
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 9.0
             (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
@@ -204,7 +219,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 2
     assert "does not exist; `sizewatch run` makes it" in err
     (tmp_path / "sizewatch-data").mkdir()
-    Store(tmp_path / "sizewatch-data" / "history.db").close()
+    HistoryStore(tmp_path / "sizewatch-data" / "history.db").close()
     assert said() == (2, "sizewatch timeline: there is no tier gold; there are cpu-small\n")
     code, err = said(role="node")
     assert "there is no history to read" in err
@@ -212,7 +227,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_an_empty_history_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sizewatch-data").mkdir()
-    store = Store(tmp_path / "sizewatch-data" / "history.db")
+    store = HistoryStore(tmp_path / "sizewatch-data" / "history.db")
     assert run(capsys, "-c", str(write(tmp_path, configuration([]))))[:2] == (
         0,
         "Nothing happened, as far as is known.\n",

@@ -17,7 +17,7 @@ from rules import tracks, windows
 from rules.histograms import Histogram
 from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.windows import Window
 
 
@@ -222,7 +222,7 @@ def test_nobody_and_nothing_printed_bound_no_time_per_token() -> None:
 def test_the_families_of_the_signal_are_all_that_the_bound_needs() -> None:
     whole = ended([1.5] * 100, [50] * 100)
     signal = BY_NAME["tpot_p99_seconds"]
-    assert read(signal, windows.only(whole, families_of(signal))) == read(signal, whole)
+    assert read(signal, windows.select_families(whole, families_of(signal))) == read(signal, whole)
 
 
 def test_a_histogram_of_the_time_per_token_is_read_as_before() -> None:
@@ -234,16 +234,16 @@ def test_a_histogram_of_the_time_per_token_is_read_as_before() -> None:
 def recorded_windows(name: str, seconds: float) -> list[Window]:
     """The windows of the first target of a recording, added up to spans of about so many seconds."""
     recording, _ = load(recorded.folder(name))
-    reader, track, spans = PageReader(recording.targets[0].engine), Track(), list[list[Window]]()
+    reader, track, spans = PageReader(recording.targets[0].engine), ScrapeTrack(), list[list[Window]]()
     for scrape in scrapes(recording, []):
         assert scrape.body is not None
-        track, one = tracks.good(track, reader.read(scrape.body, scrape.t))
+        track, one = tracks.record_success(track, reader.read(scrape.body, scrape.t))
         if one is None:
             continue
         if not spans or spans[-1][-1].end - spans[-1][0].start > seconds - 1:
             spans.append([])
         spans[-1].append(one)
-    return [windows.add(parts) for parts in spans]
+    return [windows.sum_windows(parts) for parts in spans]
 
 
 @pytest.mark.parametrize("step", [5, 15, 60, 200])

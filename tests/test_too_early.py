@@ -12,10 +12,10 @@ from judging_samples import START, each, gauge, minute, minutes, seen, view
 from rules import watch, watch_long
 from rules.catalogue import RULES
 from rules.judgements import BY_SLICES, judge
-from rules.judging import Tier
-from rules.slices import Slice, TierView, place
-from rules.step13 import step13
-from rules.verdicts import Answer, Certainty, Status, Unknown, Verdict
+from rules.judging import TierWindows
+from rules.slices import BinnedWindow, TierContext, bin_window
+from rules.step13 import check_benchmark
+from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
 from rules.watched import watched_seconds
 from rules.windows import Window
 
@@ -120,21 +120,21 @@ def named(sentence: str) -> float:
     )
 
 
-def slices_of(tier: TierView, history: list[Window]) -> tuple[Slice, ...]:
-    return tuple(place(one, tier.curve, "a") for one in history)
+def slices_of(tier: TierContext, history: list[Window]) -> tuple[BinnedWindow, ...]:
+    return tuple(bin_window(one, tier.curve, "a") for one in history)
 
 
-def answers(history: list[Window]) -> list[Answer]:
+def answers(history: list[Window]) -> list[RuleResult]:
     """Of every rule: live, over days, by Step 13 in minutes and in hours, and straight from its way of judging."""
     tier = view(**PLAN)
     found = slices_of(tier, history)
     now = max((one.end for one in history), default=START)
     booked = minutes(tier, {"a": history})
-    fleet = {"t": Tier(view=tier, slices=found)}
-    told: list[Answer] = list(watch.tier_answers(booked, tier, now, fleet))
-    told += watch_long.long_answers(tier, found, now)
+    fleet = {"t": TierWindows(view=tier, slices=found)}
+    told: list[RuleResult] = list(watch.evaluate_tier_rules(booked, tier, now, fleet))
+    told += watch_long.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
-        told += step13(tier, found, now, period).answers
+        told += check_benchmark(tier, found, now, period).answers
         told += [judge(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]
     return told
 

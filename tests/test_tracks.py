@@ -11,7 +11,7 @@ from rules import tracks, windows
 from rules.readings import read_all
 from rules.signals import Gap, Missing, Reading
 from rules.snapshots import Snapshot
-from rules.tracks import BRIDGE_SECONDS, Track
+from rules.tracks import BRIDGE_SECONDS, ScrapeTrack
 from rules.windows import EVERYTHING, Window
 
 
@@ -21,14 +21,14 @@ def page(seconds: float, **overrides: object) -> Snapshot:
     return snapshot(START + seconds, **{"counters": counters, **overrides})
 
 
-def walk(*outcomes: float | Snapshot, track: Track | None = None) -> tuple[Track, list[Window]]:
+def walk(*outcomes: float | Snapshot, track: ScrapeTrack | None = None) -> tuple[ScrapeTrack, list[Window]]:
     """Through good pages and failed scrapes (negative seconds after START)."""
-    track, found = track or Track(), []
+    track, found = track or ScrapeTrack(), []
     for outcome in outcomes:
         if isinstance(outcome, Snapshot):
-            track, window = tracks.good(track, outcome)
+            track, window = tracks.record_success(track, outcome)
         else:
-            track, window = tracks.failed(track, START - outcome)
+            track, window = tracks.record_failure(track, START - outcome)
         found += [window] if window is not None else []
     return track, found
 
@@ -42,18 +42,18 @@ def test_the_first_page_makes_no_window_and_the_second_does() -> None:
 
 def test_a_failed_scrape_is_a_gap_at_once() -> None:
     track, found = walk(page(0), page(15), -30.0)
-    assert found[1] == windows.gap(START + 15, START + 30, Gap.SCRAPE_FAILED)
+    assert found[1] == windows.gap_window(START + 15, START + 30, Gap.SCRAPE_FAILED)
     assert track.misses == 1
     track, found = walk(-45.0, track=track)
-    assert found == [windows.gap(START + 30, START + 45, Gap.SCRAPE_FAILED)]
+    assert found == [windows.gap_window(START + 30, START + 45, Gap.SCRAPE_FAILED)]
     assert track.misses == 2
 
 
 def test_a_failed_scrape_tells_its_reason() -> None:
     track, _ = walk(page(0))
-    _, window = tracks.failed(track, START + 15, Gap.STALE)
+    _, window = tracks.record_failure(track, START + 15, Gap.STALE)
     assert window is not None
-    assert window.why_missing("requests_finished") is Gap.STALE
+    assert window.explain_missing("requests_finished") is Gap.STALE
 
 
 def test_a_replica_that_became_ready_while_it_was_waited_for_has_a_measured_start() -> None:
@@ -77,7 +77,7 @@ def test_counters_of_a_silence_are_booked_late_and_once() -> None:
     assert (late.start, late.end) == (START + 15, START + 60)
     assert late.counters["requests_finished"] == 90
     assert (late.expected_seconds, late.covered_seconds) == (15, 45)
-    whole = windows.add(found)
+    whole = windows.sum_windows(found)
     assert whole.counters["requests_finished"] == 150
     assert whole.coverage == 1.0
     assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=150)
@@ -93,7 +93,7 @@ def test_beside_a_replica_that_was_seen_the_late_counters_make_a_total_only_a_lo
     """Both finish two a second; the sum reaches back over time in which one of them is not in it."""
     _, late = walk(page(0), -15.0, -30.0, page(45))
     _, seen = walk(page(30), page(45))
-    found = read_all(windows.add([late[-1], *seen]))["completed_rps"]
+    found = read_all(windows.sum_windows([late[-1], *seen]))["completed_rps"]
     assert found == Reading(value=None, low=120 / 45, high=None, n=120)
 
 
@@ -101,7 +101,7 @@ def test_gauges_of_a_silence_stay_a_gap() -> None:
     _, found = walk(page(0), -15.0, page(30))
     assert found[-1].gauges == {}
     assert read_all(found[-1])["kv_utilization"] == Missing(gap=Gap.SCRAPE_FAILED)
-    assert found[-1].why_missing("spec_drafts") is Gap.NOT_EXPOSED
+    assert found[-1].explain_missing("spec_drafts") is Gap.NOT_EXPOSED
     assert EVERYTHING in found[-1].gaps
 
 
@@ -109,10 +109,10 @@ def test_after_too_long_a_silence_its_counters_are_dropped() -> None:
     failed = [-15.0 * i for i in range(1, 21)]
     assert BRIDGE_SECONDS == 300
     _, found = walk(page(0), *failed, page(301), page(316))
-    assert found[-2] == windows.gap(START + 300, START + 301, Gap.SCRAPE_FAILED)
-    assert windows.add(found).counters["requests_finished"] == 30
+    assert found[-2] == windows.gap_window(START + 300, START + 301, Gap.SCRAPE_FAILED)
+    assert windows.sum_windows(found).counters["requests_finished"] == 30
     _, found = walk(page(0), *failed[:-1], page(300))
-    assert windows.add(found).counters["requests_finished"] == 600
+    assert windows.sum_windows(found).counters["requests_finished"] == 600
 
 
 def test_after_failed_scrapes_a_page_is_an_answer_however_long_it_took() -> None:
@@ -128,7 +128,7 @@ def test_after_failed_scrapes_a_page_is_an_answer_however_long_it_took() -> None
 def test_a_silence_without_any_scrape_is_no_better() -> None:
     """The agent itself slept; nobody knows when its counters grew."""
     _, found = walk(page(0), page(301), page(316))
-    assert found[0] == windows.gap(START, START + 301, Gap.NOT_SCRAPED)
+    assert found[0] == windows.gap_window(START, START + 301, Gap.NOT_SCRAPED)
     assert found[1].counters["requests_finished"] == 30
     _, found = walk(page(0), page(300))
     assert found[0].counters["requests_finished"] == 600
@@ -140,7 +140,7 @@ def test_a_restart_during_a_silence_is_a_gap_that_expects_only_its_own_time() ->
     last = found[-1]
     assert (last.start, last.end, last.expected_seconds, last.covered_seconds) == (START + 45, START + 60, 15, 0)
     assert last.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 30}
-    whole = windows.add(found)
+    whole = windows.sum_windows(found)
     assert whole.counters["requests_finished"] == 30
     assert whole.coverage == 0.25
 
@@ -156,7 +156,7 @@ def test_a_target_that_never_answered_is_a_gap_until_its_second_page() -> None:
     assert [(w.start, w.end, w.covered_seconds) for w in found] == [(START, START + 15, 0)]
     _, found = walk(page(30), page(45), track=track)
     assert [(w.expected_seconds, w.covered_seconds) for w in found] == [(15, 0), (15, 15)]
-    assert found[0].why_missing("requests_finished") is Gap.SCRAPE_FAILED
+    assert found[0].explain_missing("requests_finished") is Gap.SCRAPE_FAILED
 
 
 @pytest.mark.parametrize("back", [0.0, 20.0])
@@ -181,7 +181,7 @@ def test_whatever_fails_between_two_good_pages_all_requests_are_counted_once(out
     steps += [page(15 * i) if good else -15.0 * i for i, good in enumerate(outcomes, 1)]
     end = 15.0 * (len(outcomes) + 1)
     _, found = walk(*steps, page(end))
-    whole = windows.add(found)
+    whole = windows.sum_windows(found)
     assert whole.counters["requests_finished"] == 2 * end
     assert (whole.expected_seconds, whole.covered_seconds) == (end, end)
     assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=2.0, high=2.0, n=2 * end)

@@ -5,7 +5,7 @@ import pytest
 
 from forecast import trees
 from forecast.series import Array
-from forecast.trees import DAY, LEAST_ROWS, SHORT, grow, missing
+from forecast.trees import DAY, LEAST_ROWS, SHORT, fit_trees, missing_library
 
 
 def rows(count: int) -> tuple[Array, Array, Array]:
@@ -16,15 +16,15 @@ def rows(count: int) -> tuple[Array, Array, Array]:
 
 
 @pytest.mark.parametrize("settings", [SHORT, DAY])
-def test_they_learn_what_depends_on_a_threshold(settings: trees.Settings) -> None:
-    grown = grow(*rows(1000), settings)
+def test_they_learn_what_depends_on_a_threshold(settings: trees.TreeSettings) -> None:
+    grown = fit_trees(*rows(1000), settings)
     assert grown is not None
     said = grown.predict(np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, np.nan]]))
     assert said == pytest.approx([5.0, -5.0], abs=1.5)
 
 
 def test_the_same_rows_grow_the_same_trees() -> None:
-    one, two = (grow(*rows(600), SHORT) for _ in range(2))
+    one, two = (fit_trees(*rows(600), SHORT) for _ in range(2))
     assert one is not None
     assert two is not None
     asked = rows(50)[0]
@@ -35,8 +35,8 @@ def test_rows_count_by_their_weight() -> None:
     signals = np.zeros((1000, 1))
     signals[:, 0] = np.arange(1000)
     aim = np.where(np.arange(1000) % 5 < 2, 10.0, 0.0)
-    even = grow(signals, aim, np.ones(1000), SHORT)
-    heavy = grow(signals, aim, np.where(aim > 0, 100.0, 1.0), SHORT)
+    even = fit_trees(signals, aim, np.ones(1000), SHORT)
+    heavy = fit_trees(signals, aim, np.where(aim > 0, 100.0, 1.0), SHORT)
     assert even is not None
     assert heavy is not None
     assert even.predict(signals).mean() < 1.0
@@ -44,15 +44,15 @@ def test_rows_count_by_their_weight() -> None:
 
 
 def test_of_too_few_rows_none_grow() -> None:
-    assert grow(*rows(LEAST_ROWS - 1), SHORT) is None
-    assert grow(*rows(LEAST_ROWS), SHORT) is not None
+    assert fit_trees(*rows(LEAST_ROWS - 1), SHORT) is None
+    assert fit_trees(*rows(LEAST_ROWS), SHORT) is not None
 
 
 def test_without_lightgbm_none_grow_and_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing() is None
+    assert missing_library() is None
     monkeypatch.setattr(trees, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
-    assert grow(*rows(1000), SHORT) is None
-    assert missing() == (
+    assert fit_trees(*rows(1000), SHORT) is None
+    assert missing_library() == (
         "boosted trees are left out, LightGBM cannot be loaded (libgomp.so.1: cannot open shared object file); "
         "install libgomp1"
     )

@@ -13,7 +13,7 @@ from table_checks import misread, never_met, unknown, uses, without
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
 from rules.engines.triton import TRITON
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.readings import read_all
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.snapshots import Snapshot
@@ -27,7 +27,7 @@ def page() -> Snapshot:
 
 
 def signals(found: Snapshot) -> dict[str, SignalValue]:
-    return dict(read_all(since_start(found)))
+    return dict(read_all(window_since_start(found)))
 
 
 def older() -> str:

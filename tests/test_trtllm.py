@@ -11,10 +11,10 @@ from table_checks import misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.engines.trtllm import TRTLLM
 from rules.engines.trtllm_plain import TRTLLM_PLAIN
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.readings import read_all
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.snapshots import Snapshot
@@ -30,7 +30,7 @@ def page(name: str) -> Snapshot:
 
 
 def signals(found: Snapshot) -> dict[str, SignalValue]:
-    return dict(read_all(since_start(found)))
+    return dict(read_all(window_since_start(found)))
 
 
 def amounts(found: Snapshot) -> tuple[object, ...]:
@@ -283,7 +283,7 @@ def test_names_of_a_single_scan_tell_no_release() -> None:
 
 
 @pytest.mark.parametrize(("table", "name"), [(TRTLLM, FIRST), (TRTLLM_PLAIN, PLAIN)], ids=["v1.3", "v1.0"])
-def test_what_is_not_exposed_says_so_with_the_engines_name_and_is_not_read(table: Engine, name: str) -> None:
+def test_what_is_not_exposed_says_so_with_the_engines_name_and_is_not_read(table: EngineTable, name: str) -> None:
     told = dict(table.not_exposed)
     assert not told.keys() & {row.family for row in table.rows} - {"kv_transfer_seconds"}
     assert all("TensorRT-LLM" in why or "trtllm-serve" in why for why in told.values())

@@ -15,14 +15,14 @@ from gpu_samples import T, by_uuid, readout
 from waiting import CEILING_SECONDS, wait_for
 
 from agent import news
-from agent.collect.gpus import Gpus, Source
+from agent.collect.gpus import GpuCollector, GpuReader
 from agent.collect.scrapers import Scrapers, Target
 from agent.collect.target_options import TargetOptions
-from agent.publishing import Facts, status
-from agent.turns import Turns
-from exporters.status import AgentStatus, Health
+from agent.publishing import StatusInputs, status
+from agent.turns import EvaluationLoop
+from exporters.status import AgentHealth, AgentStatus
 from rules import slices
-from rules.episodes import Episode, Standing, Transition
+from rules.episodes import Finding, RuleState, Transition
 from rules.gpu_readout import GpuReadout
 from rules.signals import Gap, Missing
 from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
@@ -40,7 +40,7 @@ class Watched:
     """Turns over some engines; `go` runs them 15 s apart."""
 
     def __init__(
-        self, served: list[Engine], source: Source | None = None, timeout: float = CEILING_SECONDS, **target: Any
+        self, served: list[Engine], source: GpuReader | None = None, timeout: float = CEILING_SECONDS, **target: Any
     ) -> None:
         self.clock = Clock()
         self.targets = [
@@ -53,12 +53,12 @@ class Watched:
             )
             for n, engine in enumerate(served)
         ]
-        self.turns = self.made(self.targets, Gpus(source))
+        self.turns = self.made(self.targets, GpuCollector(source))
 
-    def made(self, targets: list[Target], gpus: Gpus) -> Turns:
-        return Turns(
+    def made(self, targets: list[Target], gpus: GpuCollector) -> EvaluationLoop:
+        return EvaluationLoop(
             targets=targets,
-            views={"t": slices.view("t", None)},
+            views={"t": slices.build_tier_context("t", None)},
             versions={},
             scrapers=Scrapers(targets, clock=self.clock),
             gpus=gpus,
@@ -69,13 +69,13 @@ class Watched:
     def go(self, turns: int = 1) -> None:
         for _ in range(turns):
             self.clock.now += 15.0
-            self.turns.turn()
+            self.turns.run_cycle()
 
     def answer(self, rule: str, replica: str = "r0") -> Any:
         return self.turns.watcher.standings[rule, Subject(tier="t", replica=replica)].answer
 
     def status(self) -> AgentStatus:
-        facts = Facts(role="node", started_at=T, health=Health(), simulated="", past=(), step13={})
+        facts = StatusInputs(role="node", started_at=T, health=AgentHealth(), simulated="", past=(), step13={})
         return status(self.turns, facts, self.clock.now)
 
 
@@ -117,7 +117,7 @@ def test_a_target_that_was_never_up_is_told_too() -> None:
         watched.go(3)
         assert "and none before" in watched.answer("TargetDown").sentence
         (replica,) = watched.status().tiers[0].replicas
-        assert (replica.up, replica.last_seen, replica.gone) == (False, None, True)
+        assert (replica.up, replica.last_seen, replica.is_gone) == (False, None, True)
 
 
 def test_pages_are_shown_while_a_target_hangs() -> None:
@@ -195,14 +195,14 @@ def test_a_defect_in_following_one_replica_costs_the_others_nothing(
 ) -> None:
     with watching(2) as (_, watched):
         watched.go(2)
-        page = watched.turns.watcher.page
+        page = watched.turns.watcher.apply_snapshot
 
         def broken(tier: str, name: str, *rest: Any) -> Any:
             if name == "r0":
                 raise ZeroDivisionError("a defect")
             return page(tier, name, *rest)
 
-        monkeypatch.setattr(watched.turns.watcher, "page", broken)
+        monkeypatch.setattr(watched.turns.watcher, "apply_snapshot", broken)
         with caplog.at_level(logging.ERROR):
             watched.go(3)
         assert watched.turns.defects == 3
@@ -220,8 +220,8 @@ def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_wat
         since = {key: state.since for key, state in before.watcher.alerts.items()}
         sums = before.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"]
         watched.turns = watched.made(watched.targets, before.gpus)
-        watched.turns.take_over(before)
-        before.give_back()
+        watched.turns.inherit_state(before)
+        before.release_connections()
         watched.go()
         assert {key: state.since for key, state in watched.turns.watcher.alerts.items()} == since
         assert watched.turns.ledger.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
@@ -234,13 +234,13 @@ def test_the_gpus_of_a_replica_are_shown_without_a_gap_after_a_new_configuration
         watched.go(3)
         before = watched.turns
         watched.turns = watched.made(watched.targets, before.gpus)
-        watched.turns.take_over(before)
-        before.give_back()
+        watched.turns.inherit_state(before)
+        before.release_connections()
         (gpu,) = watched.status().tiers[0].replicas[0].gpus
         assert gpu.counters["gpu_energy_joules"] == 200.0
 
 
-def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Episode:
+def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Finding:
     verdict = Verdict(
         t=started,
         rule=rule,
@@ -253,7 +253,7 @@ def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float
         sentence="down",
     )
     change = Transition(t=started + 30, status=Status.WARNING, stage=None, certainty=Certainty.CERTAIN)
-    return Episode(
+    return Finding(
         rule=rule,
         subject=verdict.subject,
         started_at=started,
@@ -265,7 +265,7 @@ def episode(rule: str = "TargetDown", replica: str | None = "r0", started: float
 
 def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_over() -> None:
     with watching() as (_, watched):
-        watched.turns.resume([episode()], T, seen=True)
+        watched.turns.restore_findings([episode()], T, seen=True)
         (tier,) = watched.status().tiers
         assert [e.started_at for e in tier.episodes] == [T - 600]
         assert [type(a) for a in tier.answers] == [Unknown]
@@ -281,9 +281,9 @@ def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_ov
         (episode(), False, T - 570),
     ],
 )
-def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Episode, seen: bool, end: float) -> None:
+def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Finding, seen: bool, end: float) -> None:
     with watching() as (_, watched):
-        watched.turns.resume([left], T, seen)
+        watched.turns.restore_findings([left], T, seen)
         assert [e.ended_at for e in watched.turns.past] == [end]
         assert watched.turns.watcher.standings == {}
 
@@ -310,9 +310,9 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
 def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agent.news")
     for before, now in (((), ("lost",)), (("lost",), ("lost", "and another")), (("lost",), ())):
-        news.of_gpus(before, now)
+        news.log_gpu_change(before, now)
     for was, is_now in ((None, "full: x"), ("full: x", "full: y"), ("full: y", None)):
-        news.of_history(was, is_now)
+        news.log_history_change(was, is_now)
     assert [r.getMessage().split(":")[0] for r in caplog.records] == [
         "GPUs",
         "GPUs are read again",
@@ -329,8 +329,8 @@ def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
     key = (first.rule, first.subject)
     worse = replace(first, worst=replace(first.worst, status=Status.CRITICAL, stage=3))
     for before, now in (({}, first), ({key: first}, first), ({key: first}, worse), ({key: worse}, worse)):
-        news.of_episodes(before, [Standing(answer=now.worst, episode=now)], ())
-    news.of_episodes({key: worse}, [], [replace(worse, ended_at=T)])
+        news.log_finding_changes(before, [RuleState(answer=now.worst, episode=now)], ())
+    news.log_finding_changes({key: worse}, [], [replace(worse, ended_at=T)])
     assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
         "KvCacheCascade of t/r0 is warning (certain)",
         "KvCacheCascade of t/r0 is critical (certain)",

@@ -5,46 +5,46 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.config import Loaded, parse_config
+from agent.config import LoadedConfig, parse_config
 from agent.config_files import load_plan
-from agent.views import versions_of, views_of
+from agent.views import build_tier_contexts, plan_versions
 from rules.plan import plan_version
 
 PLAN = load_plan(Path(__file__).parent / "plans" / "cpu-small.yaml")
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}
 
 
-def loaded(folder: Path, planned: bool = True, **keys: Any) -> Loaded:
+def loaded(folder: Path, planned: bool = True, **keys: Any) -> LoadedConfig:
     plan = PLAN if planned else None
-    return Loaded(path=folder, config=parse_config(keys, folder=folder, plan=plan), plan=plan, warnings=())
+    return LoadedConfig(path=folder, config=parse_config(keys, folder=folder, plan=plan), plan=plan, warnings=())
 
 
 def test_every_tier_of_plan_and_targets_has_a_view_and_an_unplanned_one_has_no_curve(tmp_path: Path) -> None:
-    views = views_of(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
+    views = build_tier_contexts(loaded(tmp_path, targets=[TARGET, {**TARGET, "tier": "new", "replica": "n"}]))
     assert list(views) == ["cpu-small", "new"]
     assert views["cpu-small"].curve is not None
     assert (views["new"].plan, views["new"].curve) == (None, None)
 
 
 def test_a_planned_tier_without_targets_has_a_view_too(tmp_path: Path) -> None:
-    assert list(views_of(loaded(tmp_path))) == ["cpu-small"]
+    assert list(build_tier_contexts(loaded(tmp_path))) == ["cpu-small"]
 
 
 def test_thresholds_of_the_configuration_are_in_the_view_of_their_tier(tmp_path: Path) -> None:
     limits = {"TargetDown": {"misses": 5.0}}
-    views = views_of(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
+    views = build_tier_contexts(loaded(tmp_path, targets=[TARGET], thresholds={"cpu-small": limits}))
     assert views["cpu-small"].limits == limits
 
 
 def test_the_pool_of_each_target_is_in_the_view_of_its_tier(tmp_path: Path) -> None:
     several = [TARGET, {**TARGET, "replica": "b", "url": "http://127.0.0.1:8001/metrics"}]
     other = {**TARGET, "tier": "new", "replica": "n", "pool": "prefill"}
-    views = views_of(loaded(tmp_path, targets=[*several, other]))
+    views = build_tier_contexts(loaded(tmp_path, targets=[*several, other]))
     assert views["cpu-small"].pools == {"127.0.0.1:8000": "mixed", "b": "mixed"}
     assert views["new"].pools == {"n": "prefill"}
 
 
 def test_versions_are_those_of_the_planned_tiers_alone(tmp_path: Path) -> None:
-    found = versions_of(loaded(tmp_path, targets=[{**TARGET, "tier": "new"}]))
+    found = plan_versions(loaded(tmp_path, targets=[{**TARGET, "tier": "new"}]))
     assert found == {"cpu-small": plan_version(PLAN.tiers["cpu-small"])}
-    assert versions_of(loaded(tmp_path, planned=False)) == {}
+    assert plan_versions(loaded(tmp_path, planned=False)) == {}

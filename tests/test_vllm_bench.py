@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.benchmarks.formats import read_results
-from agent.benchmarks.results import Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.errors import BenchmarkError
 from rules.sizing import expected_tokens_per_round
 
 BENCH = Path(__file__).parent / "bench"
@@ -46,7 +46,7 @@ PLAIN: dict[str, Any] = {
 CLOSED = {"request_rate": "inf", "max_concurrency": 8}
 
 
-def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> Measured:
+def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> BenchmarkMeasurement:
     path = tmp_path / "run.json"
     path.write_text(json.dumps({**document, **more}), encoding="utf-8")
     (one,) = read_results(path)
@@ -54,7 +54,7 @@ def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> Measured:
 
 
 def refusal(tmp_path: Path, **more: Any) -> str:
-    with pytest.raises(BadBenchmark) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read(tmp_path, PLAIN, **more)
     assert str(caught.value).startswith(f"{tmp_path / 'run.json'}: ")
     return caught.value.text
@@ -254,7 +254,7 @@ def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
     assert (first.place, second.place) == ("line 1", "line 2")
     assert (first.point.completed_rps, second.point.completed_rps) == (9.9, 4.9)
     path.write_text("\n".join(json.dumps(run) for run in (PLAIN, {**PLAIN, "completed": 0})), encoding="utf-8")
-    with pytest.raises(BadBenchmark, match=r"all\.json: line 2: is of a failed run: no request succeeded"):
+    with pytest.raises(BenchmarkError, match=r"all\.json: line 2: is of a failed run: no request succeeded"):
         read_results(path)
 
 

@@ -12,7 +12,7 @@ from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
 from rules import windows
 from rules.engines.coverage import FamilyUse, Use, explain_families
-from rules.engines.registry import ENGINES, recognise
+from rules.engines.registry import ENGINES, detect_engine
 from rules.engines.support import Support, exposures
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.families import BY_NAME, stem
@@ -97,8 +97,8 @@ def test_whoever_rewrites_the_names_the_page_says_the_same(prefix: str, name: st
     plain, wrapped = page_text(name), page_text(name).replace("vllm:", prefix)
     assert wrapped != plain
     assert read(wrapped) == read(plain)
-    assert read_all(windows.between(read(wrapped), read(wrapped, START + 15))) == read_all(
-        windows.between(read(plain), read(plain, START + 15))
+    assert read_all(windows.diff_snapshots(read(wrapped), read(wrapped, START + 15))) == read_all(
+        windows.diff_snapshots(read(plain), read(plain, START + 15))
     )
 
 
@@ -177,14 +177,14 @@ def test_beyond_the_last_edge_of_ttft_there_is_only_a_bound() -> None:
     late = re.sub(
         r"(?m)^(vllm:time_to_first_token_seconds_(bucket\{le=\"\+Inf\".*\}|count\{.*\})) \S+$", r"\1 1000.0", text
     )
-    found = read_all(windows.between(of(text), of(late, START + 15)))["ttft_p99_seconds"]
+    found = read_all(windows.diff_snapshots(of(text), of(late, START + 15)))["ttft_p99_seconds"]
     assert found == Reading(value=None, low=10.0, high=None, n=960.0)
 
 
 def test_the_histogram_called_time_per_output_token_is_not_read_as_that() -> None:
     page = of(page_text(PAGE))
     assert "tpot_seconds" not in page.histograms
-    found = read_all(windows.between(page, of(page_text(PAGE), START + 15)))
+    found = read_all(windows.diff_snapshots(page, of(page_text(PAGE), START + 15)))
     assert found["tpot_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
 
 
@@ -192,7 +192,7 @@ def test_the_mean_time_per_output_token_comes_from_the_decode_time() -> None:
     text = page_text(PAGE)
     more = with_one_more(text, "request_decode_time_seconds", 2.7)
     more = with_one_more(more, "request_generation_tokens", 28.0)
-    found = read_all(windows.between(of(text), of(more, START + 15)))["tpot_mean_seconds"]
+    found = read_all(windows.diff_snapshots(of(text), of(more, START + 15)))["tpot_mean_seconds"]
     assert isinstance(found, Reading)
     assert found.value == pytest.approx(2.7 / (28 - 1))
 
@@ -206,7 +206,9 @@ def test_sums_of_running_totals_are_no_counters() -> None:
 
 
 def test_the_hit_rate_is_the_gauge_of_the_gpu_where_there_are_no_counters() -> None:
-    found = read_all(windows.between(of(page_text(PAGE)), of(page_text(PAGE).replace("4157.0", "9999.0"), START + 15)))
+    found = read_all(
+        windows.diff_snapshots(of(page_text(PAGE)), of(page_text(PAGE).replace("4157.0", "9999.0"), START + 15))
+    )
     hits = found["prefix_hit_ratio"]
     assert isinstance(hits, Reading)
     assert hits.value == pytest.approx(0.094)
@@ -217,7 +219,7 @@ def test_without_prefix_caching_its_rate_of_minus_one_is_no_rate() -> None:
     page = of(off)
     assert "prefix_hit_gauge" not in page.gauges
     assert page.gauges["kv_utilization"] == 0.395
-    assert isinstance(read_all(windows.between(page, of(off, START + 15)))["prefix_hit_ratio"], Missing)
+    assert isinstance(read_all(windows.diff_snapshots(page, of(off, START + 15)))["prefix_hit_ratio"], Missing)
     assert "-1 without prefix caching" in dict(VLLM_V0.not_exposed)["prefix_hit_tokens"]
 
 
@@ -298,6 +300,6 @@ def test_the_captured_page_of_0_5_is_read_as_far_as_it_goes() -> None:
 def test_both_generations_stand_in_the_registry_and_a_page_is_of_one() -> None:
     assert [e.generation for e in ENGINES if e.name == "vllm"] == ["v1", "v0"]
     series = [("vllm_num_requests_running", {"model_name": "m"})]
-    assert recognise(series) is VLLM_V0
-    assert recognise([("vllm_num_requests_running", {"model_name": "m", "engine": "0"})], (VLLM_V0,)) is None
+    assert detect_engine(series) is VLLM_V0
+    assert detect_engine([("vllm_num_requests_running", {"model_name": "m", "engine": "0"})], (VLLM_V0,)) is None
     assert explain_families(VLLM_V0, {"vllm:tokens": "counter"})[0].use is Use.IGNORED

@@ -10,7 +10,7 @@ from making import START, page_text, read
 
 from rules import windows
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.lifetime import since_start
+from rules.lifetime import window_since_start
 from rules.readings import read_all
 from rules.signals import Gap, Missing, Reading
 from rules.snapshots import Snapshot
@@ -103,7 +103,7 @@ def test_in_multiprocess_mode_nothing_tells_the_start_and_counters_still_do_not_
     before = read(bare, START)
     assert (before.started_at, before.ready_at) == (None, None)
     after = read(re.sub(r"(?m)^(vllm:.*) \S+$", r"\1 0.0", bare), START + 15)
-    assert windows.between(before, after).why_missing("requests_finished") is Gap.RESTARTED
+    assert windows.diff_snapshots(before, after).explain_missing("requests_finished") is Gap.RESTARTED
 
 
 # --- more than one process or engine
@@ -168,7 +168,7 @@ def test_a_queue_sum_gone_wrong_is_dropped_and_its_buckets_stand() -> None:
     before = read(text, START)
     for wrong in ("-1795198622.0", "NaN"):
         after = read(later(text, request_queue_time_seconds_sum=wrong), START + 15)
-        part = windows.between(before, after).histograms["queue_seconds"][0]
+        part = windows.diff_snapshots(before, after).histograms["queue_seconds"][0]
         assert part.total is None
         assert part.n == 0
 
@@ -178,10 +178,10 @@ def test_changed_edges_after_an_upgrade_cost_that_family_one_window() -> None:
     text = re.sub(r"(?m)^.*(_created|process_start_time_seconds).*\n", "", page_text(REAL))
     longer = r'(?m)^vllm:time_to_first_token_seconds_bucket.*le="(20|40|80|160|640|2560)\.0".*\n'
     old, new = read(re.sub(longer, "", text), START), read(text, START + 15)
-    found = windows.between(old, new)
-    assert found.why_missing("ttft_seconds") is Gap.RESTARTED
+    found = windows.diff_snapshots(old, new)
+    assert found.explain_missing("ttft_seconds") is Gap.RESTARTED
     assert "e2e_seconds" in found.histograms
-    assert "ttft_seconds" in windows.between(new, read(text, START + 30)).histograms
+    assert "ttft_seconds" in windows.diff_snapshots(new, read(text, START + 30)).histograms
 
 
 @pytest.mark.parametrize("value", ["-1.0", "NaN"])
@@ -256,9 +256,9 @@ def test_the_time_per_output_token_of_requests_is_only_bounded_before_0_11(relea
     exposed = release not in ("0.8.5", "0.9.2")
     assert ("tpot_seconds" in page.histograms) is exposed
     if not exposed:
-        idle = read_all(windows.between(page, read(page_text(f"vllm-{release}.prom"), START + 15)))
+        idle = read_all(windows.diff_snapshots(page, read(page_text(f"vllm-{release}.prom"), START + 15)))
         assert idle["tpot_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
-        served = read_all(since_start(page))["tpot_p99_seconds"]
+        served = read_all(window_since_start(page))["tpot_p99_seconds"]
         assert isinstance(served, Reading)
         assert (served.value, served.low) == (None, 0.0)
         assert served.high
@@ -324,7 +324,7 @@ def test_accepted_tokens_are_told_by_position() -> None:
 
 def test_a_fresh_engine_has_all_its_families_and_no_traffic() -> None:
     text = re.sub(r"(?m)^(vllm:\S+(_total|_bucket|_sum|_count)\{.*) \S+$", r"\1 0.0", page_text(REAL))
-    found = read_all(windows.between(read(text, START), read(text, START + 15)))
+    found = read_all(windows.diff_snapshots(read(text, START), read(text, START + 15)))
     assert found["ttft_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
     assert found["eviction_rate"] == Missing(gap=Gap.NO_TRAFFIC)
     assert found["completed_rps"] == Reading(value=0.0, low=0.0, high=0.0, n=0)

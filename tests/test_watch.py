@@ -5,7 +5,7 @@ from judging_samples import START, each, gauge, minute, minutes, seen, view
 from rules import watch
 from rules.catalogue import BY_NAME, Way
 from rules.signals import Gap
-from rules.slices import view as view_of
+from rules.slices import build_tier_context as view_of
 from rules.verdicts import Status, Subject, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in watch.LIVE]
@@ -29,11 +29,11 @@ def test_only_what_a_rule_still_looks_back_to_is_kept() -> None:
 
 def test_every_rule_over_load_bins_answers() -> None:
     booked = minutes(view(), {"a": each(5, minute)})
-    assert [a.rule for a in watch.tier_answers(booked, view(), START + 300)] == TIER_RULES
+    assert [a.rule for a in watch.evaluate_tier_rules(booked, view(), START + 300)] == TIER_RULES
 
 
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
-    answers = watch.tier_answers(watch.Minutes(), view(), START)
+    answers = watch.evaluate_tier_rules(watch.TierMinutes(), view(), START)
     lacking = {"TpotSloBurn", "TpotTail", "PrefixHitLow", "PdRatioOff"}
     assert [a.text for a in answers if isinstance(a, Unknown)] == [
         f"the plan has no {BY_NAME[rule].needs}"
@@ -45,7 +45,7 @@ def test_nothing_yet_is_unknown_for_every_rule() -> None:
 
 def test_a_firing_answer_is_explained() -> None:
     booked = minutes(view(), {"a": each(5, lambda n: minute(n, slow=18))})
-    found = next(a for a in watch.tier_answers(booked, view(), START + 300) if a.rule == "TtftDivergence")
+    found = next(a for a in watch.evaluate_tier_rules(booked, view(), START + 300) if a.rule == "TtftDivergence")
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
     assert found.causes
@@ -55,18 +55,18 @@ def test_another_plan_places_the_same_minutes_anew() -> None:
     booked = minutes(view(), {"a": [minute(0, rps=3.0), minute(1, rps=7.0)]})
     assert [s.bin for s in booked.slices] == [1, None]
     higher = view({}, {}, {"completed_rps": 8.0})
-    assert [s.bin for s in watch.placed_anew(booked, higher).slices] == [1, 2]
-    bare = watch.placed_anew(booked, view_of("t", None))
+    assert [s.bin for s in watch.rebin_minutes(booked, higher).slices] == [1, 2]
+    bare = watch.rebin_minutes(booked, view_of("t", None))
     assert [(s.bin, s.replica, s.outside) for s in bare.slices] == [(None, "a", ""), (None, "a", "")]
 
 
 def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
     of = view()
     lengths = {"prompt_tokens_per_request": seen({0.08: 180}), "generation_tokens_per_request": seen({0.08: 180})}
-    kept = watch.Minutes()
+    kept = watch.TierMinutes()
     for number in range(20):
         levels = {"kv_utilization": gauge(0.5)}
-        kept = watch.closed_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
+        kept = watch.add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
     old, new = kept.slices[0], kept.slices[-1]
     assert set(old.window.histograms) == watch.LENGTHS
     assert set(old.window.gauges) == {"requests_running", "requests_waiting"}
@@ -85,10 +85,12 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
 def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
     answer = Unknown(t=1000.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
     other = Unknown(t=1000.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
-    sums, single = watch.Minutes(each=()), watch.Minutes()
-    assert watch.still_stand(sums, (answer, other), 1299.0) == {"PrefixRoutingBroken": answer}
-    assert watch.still_stand(sums, (answer,), 1300.0) == watch.still_stand(sums, (answer,), 999.0) == {}
-    assert watch.still_stand(single, (answer,), 1010.0) == {}
-    told = {one.rule: one for one in watch.tier_answers(sums, view_of("t", None), 1100.0, kept={answer.rule: answer})}
+    sums, single = watch.TierMinutes(each=()), watch.TierMinutes()
+    assert watch.cached_results(sums, (answer, other), 1299.0) == {"PrefixRoutingBroken": answer}
+    assert watch.cached_results(sums, (answer,), 1300.0) == watch.cached_results(sums, (answer,), 999.0) == {}
+    assert watch.cached_results(single, (answer,), 1010.0) == {}
+    told = {
+        one.rule: one for one in watch.evaluate_tier_rules(sums, view_of("t", None), 1100.0, kept={answer.rule: answer})
+    }
     assert told["PrefixRoutingBroken"] == replace(answer, t=1100.0)
     assert told["KvEviction"].t == 1100.0

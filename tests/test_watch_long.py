@@ -5,14 +5,14 @@ from days_samples import answered, hour, hours, slices, unknown, verdict, view
 from judging_samples import START, seen
 from recorded import folder
 
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules import watch, watch_long
 from rules.catalogue import RULES
 from rules.judgements import BY_SLICES
 from rules.signals import Gap
-from rules.slices import Slice, place
+from rules.slices import BinnedWindow, bin_window
 from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
 
 DAY, WEEK = 24, 168
@@ -28,7 +28,7 @@ def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
 
 
 def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
-    answers = watch_long.long_answers(view(), (), START)
+    answers = watch_long.evaluate_long_rules(view(), (), START)
     assert [a.rule for a in answers] == [rule.name for rule in watch_long.ASKED]
     assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in answers)
     assert "0 of 168 hours seen, 152 are needed" in {a.text for a in answers if isinstance(a, Unknown)}
@@ -67,29 +67,29 @@ def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_w
 
 def test_load_bins_of_an_hour_are_one_hour() -> None:
     several = hours(WEEK)
-    parts = [replace(place(one, None, None), bin=bin) for one in several for bin in (0, 2)]
-    whole = watch_long.hour_sums(parts)
+    parts = [replace(bin_window(one, None, None), bin=bin) for one in several for bin in (0, 2)]
+    whole = watch_long.sum_by_hour(parts)
     assert len(whole) == WEEK
     assert whole[0].window.counters["requests_finished"] == 2 * several[0].counters["requests_finished"]
-    assert watch_long.hour_sums(whole) == whole
+    assert watch_long.sum_by_hour(whole) == whole
 
 
 def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
-    one = place(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
-    (slim,) = watch_long.hour_sums([one])
+    one = bin_window(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
+    (slim,) = watch_long.sum_by_hour([one])
     assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters)
 
 
 def test_only_hours_under_the_present_plan_count_for_what_rests_on_its_curve() -> None:
     every = slices(hours(WEEK))
-    answers = {a.rule: a for a in watch_long.long_answers(view(), every, hour(WEEK).start, every[100:])}
+    answers = {a.rule: a for a in watch_long.evaluate_long_rules(view(), every, hour(WEEK).start, every[100:])}
     trap = answers["UtilizationTrap"]
     assert isinstance(trap, Unknown)
     assert trap.text == "68 of 168 hours seen, 152 are needed"
     assert isinstance(answers["KvCacheUnderused"], Verdict)
 
 
-def trap() -> list[Slice]:
+def trap() -> list[BinnedWindow]:
     return slices(hours(WEEK, lambda n: hour(n, used=0.1)))
 
 
@@ -97,50 +97,50 @@ NOW = hour(WEEK).start
 
 
 def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
-    watcher = Watcher({"t": view()})
-    watcher.told(watch_long.long_answers(view(), trap(), NOW))
+    watcher = Evaluator({"t": view()})
+    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
     assert not watcher.standings
     for seconds in (0, 15, 30):
-        watcher.turn(NOW + seconds)
+        watcher.step(NOW + seconds)
         standing = watcher.standings["UtilizationTrap", TIER]
         assert standing.episode is not None
         assert standing.episode.started_at == NOW
         assert [key.rule for key in watcher.alerts] == ["KvCacheUnderused", "UtilizationTrap"]
-    watcher.told(watch_long.long_answers(view(), slices(hours(WEEK)), NOW))
-    (ended, _) = watcher.turn(NOW + 3600)
+    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), slices(hours(WEEK)), NOW))
+    (ended, _) = watcher.step(NOW + 3600)
     assert "UtilizationTrap" in {one.rule for one in ended}
 
 
 def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
-    watcher = Watcher({"t": view()})
-    watcher.told(watch_long.long_answers(view(), trap(), NOW))
-    watcher.turn(NOW)
-    watcher.told(watch_long.long_answers(view(), trap(), NOW, ()))
-    assert not [one for one in watcher.turn(NOW + 15)[0] if one.rule == "UtilizationTrap"]
+    watcher = Evaluator({"t": view()})
+    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
+    watcher.step(NOW)
+    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW, ()))
+    assert not [one for one in watcher.step(NOW + 15)[0] if one.rule == "UtilizationTrap"]
     standing = watcher.standings["UtilizationTrap", TIER]
     assert standing.episode is not None
     assert isinstance(standing.answer, Unknown)
 
 
 def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_does_not_watch() -> None:
-    before, after = Watcher({"t": view()}), Watcher({"t": view()})
+    before, after = Evaluator({"t": view()}), Evaluator({"t": view()})
     for tier in ("t", "gone"):
-        before.no_page(tier, "a", NOW)
-        before.no_page(tier, "a", NOW + 15)
-    before.told(watch_long.long_answers(view(), trap(), NOW))
-    before.told(watch_long.long_answers(replace(view(), tier="gone"), trap(), NOW))
-    after.take_over(before, {("t", "a")})
-    after.turn(NOW + 30)
+        before.apply_failed_scrape(tier, "a", NOW)
+        before.apply_failed_scrape(tier, "a", NOW + 15)
+    before.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
+    before.set_long_term_results(watch_long.evaluate_long_rules(replace(view(), tier="gone"), trap(), NOW))
+    after.inherit_state(before, {("t", "a")})
+    after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.standings
     assert ("UtilizationTrap", Subject(tier="gone")) not in after.standings
-    last = Watcher({"t": view()})
-    last.take_over(after, {("t", "a")})
+    last = Evaluator({"t": view()})
+    last.inherit_state(after, {("t", "a")})
     assert last.standings["UtilizationTrap", TIER].episode is not None
     assert ("NoHeadroom", TIER) in last._told
 
 
 def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:
-    answers = watch_long.unanswered(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
+    answers = watch_long.unknown_results(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
     assert [a.rule for a in answers] == [rule.name for rule in watch_long.LONG]
     assert {(a.reason, a.text) for a in answers if isinstance(a, Unknown)} == {
         (Gap.NOT_EXPOSED, "this agent keeps no history")
@@ -159,4 +159,4 @@ def test_an_answer_over_a_week_keeps_its_certainty_beside_a_live_one(certainty: 
     weekly = verdict("NoHeadroom", view(), hours(WEEK, lambda n: hour(n, used=0.95)))
     sure = replace(weekly, certainty=certainty)
     quiet = replace(weekly, t=weekly.t + 900, status=Status.OK)
-    assert watch_long.beside(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)
+    assert watch_long.prefer_firing_result(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)

@@ -18,16 +18,16 @@ from hostile_store import Handler, Tls, give, matrix, serving
 from telemetry_samples import run
 
 from agent import cli, doctor_pages
-from agent.alerting.posting import PATH, Poster
+from agent.alerting.posting import PATH, AlertmanagerClient
 from agent.benchmarks.telemetry import open_telemetry
 from agent.collect.pages import PageFetcher
 from agent.commands import plan_import
 from agent.commands.connecting import ways_in
 from agent.config import parse_config
 from agent.config_keys import Config
-from agent.errors import BadBenchmark
+from agent.errors import BenchmarkError
 from agent.store.api import StoreApi
-from exporters.alertmanager import Posted
+from exporters.alertmanager import AlertPayload
 
 PASSWORD = "c4n4ry-s3cret"
 BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
@@ -44,13 +44,13 @@ def configured(data: dict[str, Any], folder: Path) -> Config:
 
 def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (target,) = config.watched()
+    (target,) = config.list_targets()
     assert PageFetcher(target.options).fetch() == PAGE
 
 
 def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (seen,) = doctor_pages.targets(config.watched(), time.time)
+    (seen,) = doctor_pages.probe_targets(config.list_targets(), time.time)
     assert seen.clock_ahead_seconds == 0.0
 
 
@@ -62,15 +62,15 @@ def a_gpu_exporter(url: str, keys: dict[str, Any], folder: Path) -> None:
 
 def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"alerting": {"path": "posts", "alertmanagers": [{"url": url, **keys}]}}, folder)
-    poster = Poster(config.alerting.alertmanagers[0].options(PATH))
-    alert = Posted(title="A", body={"labels": {"alertname": "A"}}, firing=True)
+    poster = AlertmanagerClient(config.alerting.alertmanagers[0].options(PATH))
+    alert = AlertPayload(title="A", body={"labels": {"alertname": "A"}}, firing=True)
     assert poster.round([alert]).taken == 1
 
 
 def the_store(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"role": "fleet", "store": {"url": url, **keys}}, folder)
     assert config.store is not None
-    assert StoreApi(config.store.options()).raw("x", 1.0, 2.0) == ()
+    assert StoreApi(config.store.options()).query_samples("x", 1.0, 2.0) == ()
 
 
 def flags(keys: Mapping[str, Any], folder: Path) -> list[str]:
@@ -106,8 +106,8 @@ def the_telemetry_of_a_benchmark(url: str, keys: dict[str, Any], folder: Path) -
     plan_import.add_arguments(parser)
     options = parser.parse_args(["result.json", "--telemetry", url, "--org-id", "a", *flags(keys, folder)])
     telemetry = open_telemetry(options.telemetry, org_id=options.org_id, **ways_in(options))
-    with pytest.raises(BadBenchmark, match="has no samples of an engine"):
-        telemetry.during(run(started_at=1795197600.0, ended_at=1795197660.0))
+    with pytest.raises(BenchmarkError, match="has no samples of an engine"):
+        telemetry.read_run(run(started_at=1795197600.0, ended_at=1795197660.0))
 
 
 CONNECTIONS: tuple[Ask, ...] = (

@@ -22,10 +22,10 @@ from status_samples import NOW, agent_status
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config_keys import Web
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.web import ROUTES, WebServer
 from agent.web_config import WebOptions, options_of
-from exporters.status import AgentStatus, Health
+from exporters.status import AgentHealth, AgentStatus
 
 STATUS = agent_status()
 TOKEN = "an-honest-token-of-32-characters"
@@ -205,7 +205,7 @@ def test_before_the_first_turn_it_lives_and_is_not_ready() -> None:
 
 
 def test_a_loop_whose_turns_have_stopped_is_ill() -> None:
-    late = replace(STATUS, health=Health(last_turn_at=NOW - 301))
+    late = replace(STATUS, health=AgentHealth(last_turn_at=NOW - 301))
     with serving(lambda: late) as server:
         status, _, body = ask(server, "/healthz")
         assert (status, body) == (503, b"the last turn ended 301 s ago\n")
@@ -236,7 +236,7 @@ def test_a_loop_that_hangs_costs_one_thread_and_the_others_say_so() -> None:
     def source() -> AgentStatus:
         hangs.set()
         goes_on.wait()
-        return replace(STATUS, health=Health(last_turn_at=NOW))
+        return replace(STATUS, health=AgentHealth(last_turn_at=NOW))
 
     with serving(source, busy_seconds=0.05, stuck_after_seconds=3600.0) as server:
         first = threading.Thread(target=ask, args=(server, "/metrics"))
@@ -303,7 +303,7 @@ def drip(client: socket.socket, until: float) -> None:
 def test_a_port_that_is_taken_is_told_with_its_key() -> None:
     with serving() as server:
         second = WebServer(WebOptions(port=server.port), lambda: STATUS)
-        with pytest.raises(BadConfig, match=rf"web.listen: cannot listen on 127.0.0.1:{server.port}: .*in use"):
+        with pytest.raises(ConfigError, match=rf"web.listen: cannot listen on 127.0.0.1:{server.port}: .*in use"):
             second.start()
 
 
@@ -372,7 +372,7 @@ def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_is_not(
         server.reload()
         assert ask(server, "/healthz", tls=trusting(other))[0] == 200
         Path(key).write_text("no key at all")
-        with pytest.raises(BadConfig, match=r"web.tls: .* cannot be used"):
+        with pytest.raises(ConfigError, match=r"web.tls: .* cannot be used"):
             server.reload()
         assert ask(server, "/healthz", tls=trusting(other))[0] == 200
 
@@ -380,9 +380,9 @@ def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_is_not(
 def test_a_certificate_that_cannot_be_used_stops_the_start(authority: trustme.CA, tmp_path: Path) -> None:
     certificate, _ = issue(authority, tmp_path)
     _, other_key = issue(authority, tmp_path, "other")
-    with pytest.raises(BadConfig, match=r"web.tls: .* cannot be used"):
+    with pytest.raises(ConfigError, match=r"web.tls: .* cannot be used"):
         WebServer(WebOptions(port=0, cert_file=certificate, key_file=other_key), lambda: STATUS)
-    with pytest.raises(BadConfig, match=r"web.tls: .* cannot be used: No such file"):
+    with pytest.raises(ConfigError, match=r"web.tls: .* cannot be used: No such file"):
         WebServer(WebOptions(port=0, cert_file=str(tmp_path / "none.pem"), key_file=other_key), lambda: STATUS)
 
 
@@ -433,6 +433,6 @@ def test_a_token_is_replaced_without_a_restart_and_a_broken_file_changes_nothing
         server.reload()
         assert ask(server, "/readyz", Authorization=f"Bearer {TOKEN}")[0] == 401
         file.write_text("short")
-        with pytest.raises(BadConfig, match=r"web.bearer_token_file: .*token:1: a token of fewer than 16"):
+        with pytest.raises(ConfigError, match=r"web.bearer_token_file: .*token:1: a token of fewer than 16"):
             server.reload()
         assert ask(server, "/readyz", Authorization=f"Bearer {fresh}")[0] == 200

@@ -17,11 +17,11 @@ from status_samples import agent_status
 from test_web import TOKEN, ask, issue, raw, serving, silent, trusting
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting.receiver import Receiver
-from agent.errors import BadConfig
+from agent.alerting.receiver import WebhookReceiver
+from agent.errors import ConfigError
 from agent.web import ROUTES, WebServer
 from agent.web_config import WEBHOOK, WebOptions
-from agent.web_credentials import Gate, hashed
+from agent.web_credentials import Authenticator, hash_password
 
 
 @pytest.fixture(name="server", scope="module")
@@ -115,7 +115,7 @@ def test_an_answer_may_take_longer_than_a_head() -> None:
 
 
 def test_a_flood_of_wrong_passwords_holds_three_threads_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(users={"ada": hashed(b"secret", b"0123456789abcdef")})
+    gate = Authenticator(users={"ada": hash_password(b"secret", b"0123456789abcdef")})
     gate._hashing.acquire()
     waiting = [threading.Thread(target=gate.admits, args=("Basic YWRhOmd1ZXNz",), daemon=True) for _ in range(3)]
     for one in waiting:
@@ -178,9 +178,9 @@ def test_no_answer_leaves_a_cookie_or_what_a_request_said(server: WebServer) -> 
 
 def test_a_browser_cannot_be_led_to_send_an_alert() -> None:
     """What a page elsewhere can send without asking first (a form, a plain text) is refused; the token no page has."""
-    gate = Gate((TOKEN,))
+    gate = Authenticator((TOKEN,))
     with serving() as server:
-        server.receive(Receiver(gate))
+        server.receive(WebhookReceiver(gate))
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
             for token in ("", f"Bearer {TOKEN}"):
                 status = ask(server, WEBHOOK, "POST", Content_Type=kind, Content_Length="0", Authorization=token)[0]
@@ -211,7 +211,7 @@ def test_with_a_client_ca_only_its_certificates_read_and_the_health_page_asks_fo
     ca = tmp_path / "readers.pem"
     readers.cert_pem.write_to_path(ca)
     with serving(cert_file=certificate, key_file=key, client_ca_file=str(ca)) as server:
-        server.receive(Receiver(Gate((TOKEN,))))
+        server.receive(WebhookReceiver(Authenticator((TOKEN,))))
         nobody, reader = client(authority, None, tmp_path), client(authority, readers, tmp_path)
         for path in ROUTES:
             assert ask(server, path, tls=reader)[0] == 200
@@ -240,7 +240,7 @@ def test_a_client_ca_is_renewed_by_a_reload_and_a_broken_one_changes_nothing(
         with pytest.raises((ssl.SSLError, ConnectionError)):
             ask(server, "/metrics", tls=client(authority, first, tmp_path))
         ca.write_text("nothing")
-        with pytest.raises(BadConfig, match=r"web.tls: .*readers.pem cannot be used"):
+        with pytest.raises(ConfigError, match=r"web.tls: .*readers.pem cannot be used"):
             server.reload()
         assert ask(server, "/metrics", tls=client(authority, second, tmp_path))[0] == 200
 
@@ -272,7 +272,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_at_the_terminal(
     locked = tmp_path / "locked.key"
     words = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", str(locked), "-passout", "pass:secret"]
     subprocess.run(words, check=True, capture_output=True, timeout=CEILING_SECONDS)
-    with pytest.raises(BadConfig, match=r"web.tls: .*locked.key cannot be used"):
+    with pytest.raises(ConfigError, match=r"web.tls: .*locked.key cannot be used"):
         WebServer(WebOptions(port=0, cert_file=certificate, key_file=str(locked)), agent_status)
 
 

@@ -9,9 +9,9 @@ import pytest
 from waiting import CEILING_SECONDS
 
 from agent import web_credentials
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.web_config import WebOptions
-from agent.web_credentials import Gate, PasswordHash, hashed, read_gate, users_line
+from agent.web_credentials import Authenticator, PasswordHash, hash_password, read_gate, users_line
 
 TOKEN = "an-honest-token-of-32-characters"
 
@@ -30,14 +30,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WebOptions:
 
 
 @pytest.fixture(scope="module")
-def gate(files: WebOptions) -> Gate:
+def gate(files: WebOptions) -> Authenticator:
     return read_gate(files)
 
 
 @pytest.mark.parametrize(
     "authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", "Bearer the-token-that-comes-after-it"]
 )
-def test_a_known_token_is_let_in(gate: Gate, authorization: str) -> None:
+def test_a_known_token_is_let_in(gate: Authenticator, authorization: str) -> None:
     assert gate.admits(authorization)
 
 
@@ -46,11 +46,11 @@ def test_a_known_token_is_let_in(gate: Gate, authorization: str) -> None:
     ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, f"Token {TOKEN}", "Bearer # rotated in May",
      f"Bearer {TOKEN}\xff", "Bearer \u20ac"],
 )  # fmt: skip
-def test_any_other_token_is_not(gate: Gate, authorization: str) -> None:
+def test_any_other_token_is_not(gate: Authenticator, authorization: str) -> None:
     assert not gate.admits(authorization)
 
 
-def test_a_right_password_is_let_in_the_first_time_and_after_it(gate: Gate) -> None:
+def test_a_right_password_is_let_in_the_first_time_and_after_it(gate: Authenticator) -> None:
     for _ in range(2):
         assert gate.admits(basic("ada", "engine: 1843"))
         assert gate.admits(basic("grace", "bögen"))
@@ -62,7 +62,7 @@ def test_a_right_password_is_let_in_the_first_time_and_after_it(gate: Gate) -> N
      "Basic", "Basic !!!", "Basic " + base64.b64encode(b"ada").decode(), "Basic " + base64.b64encode(b"\xff:x").decode(),
      "Basic \xe9"],
 )  # fmt: skip
-def test_a_wrong_password_is_refused_also_after_the_right_one_was_seen(gate: Gate, authorization: str) -> None:
+def test_a_wrong_password_is_refused_also_after_the_right_one_was_seen(gate: Authenticator, authorization: str) -> None:
     assert gate.admits(basic("ada", "engine: 1843"))
     assert not gate.admits(authorization)
 
@@ -71,7 +71,7 @@ def test_a_password_is_hashed_once_and_an_unknown_name_as_often_as_a_known_one(m
     counted = []
     fits = PasswordHash.fits
     monkeypatch.setattr(PasswordHash, "fits", lambda self, password: counted.append(password) or fits(self, password))
-    gate = Gate(users={"ada": hashed(b"secret", b"0123456789abcdef")})
+    gate = Authenticator(users={"ada": hash_password(b"secret", b"0123456789abcdef")})
     assert gate.admits(basic("ada", "secret"))
     assert gate.admits(basic("ada", "secret"))
     assert counted == [b"secret"]
@@ -81,13 +81,13 @@ def test_a_password_is_hashed_once_and_an_unknown_name_as_often_as_a_known_one(m
 
 def test_without_credentials_everybody_is_let_in_and_with_some_nobody_is_by_default() -> None:
     assert read_gate(WebOptions()).admits("")
-    assert not Gate((TOKEN,)).admits("")
-    assert not Gate((TOKEN,)).admits(basic("ada", "secret"))
+    assert not Authenticator((TOKEN,)).admits("")
+    assert not Authenticator((TOKEN,)).admits(basic("ada", "secret"))
 
 
-def test_who_brings_nothing_is_told_what_to_bring(gate: Gate) -> None:
+def test_who_brings_nothing_is_told_what_to_bring(gate: Authenticator) -> None:
     assert gate.challenges == ('Basic realm="sizewatch", charset="UTF-8"', 'Bearer realm="sizewatch"')
-    assert Gate((TOKEN,)).challenges == ('Bearer realm="sizewatch"',)
+    assert Authenticator((TOKEN,)).challenges == ('Bearer realm="sizewatch"',)
 
 
 def test_two_hashes_of_one_password_differ_and_hold_no_part_of_it() -> None:
@@ -102,7 +102,7 @@ def test_every_problem_of_the_files_is_told_with_its_line_and_without_the_secret
     tokens.write_text("short-secret\nthis one has a space in it\ntökens-are-ascii-only-in-headers\n")
     good = users_line("ada", b"x" * 8)
     users.write_text(f"ada:plain-secret\n{good}\n{good}\neve:{good.split(':')[1].replace('ln=13', 'ln=19')}\n")
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_gate(WebOptions(bearer_token_file=str(tokens), basic_auth_users_file=str(users)))
     assert caught.value.problems == (
         f"web.bearer_token_file: {tokens}:1: a token of fewer than 16 characters can be guessed",
@@ -117,7 +117,7 @@ def test_every_problem_of_the_files_is_told_with_its_line_and_without_the_secret
 def test_files_that_are_missing_or_empty_let_nobody_in(tmp_path: Path) -> None:
     empty, missing = tmp_path / "empty", tmp_path / "missing"
     empty.write_text("# nothing yet\n")
-    with pytest.raises(BadConfig) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_gate(WebOptions(bearer_token_file=str(empty), basic_auth_users_file=str(missing)))
     assert caught.value.problems == (
         f"web.bearer_token_file: {empty} holds no token",
@@ -152,12 +152,12 @@ def test_an_unknown_name_takes_as_long_as_a_known_one_whatever_the_users_hashes_
     fits = PasswordHash.fits
     monkeypatch.setattr(PasswordHash, "fits", lambda self, password: costs.append(self.work) or fits(self, password))
     cheap = PasswordHash(ln=4, r=8, p=1, salt=b"0123456789abcdef", hash=b"x" * 32)
-    gate = Gate(users={"ada": cheap, "bob": cheap})
+    gate = Authenticator(users={"ada": cheap, "bob": cheap})
     for name in ("ada", "eve", "mallory", "ada"):
         assert not gate.admits(basic(name, "guess"))
     assert costs == [cheap.work] * 4
     # The same unknown name takes the same time each time.
-    mixed = Gate(users={"ada": cheap, "bob": PasswordHash(ln=5, r=8, p=1, salt=cheap.salt, hash=cheap.hash)})
+    mixed = Authenticator(users={"ada": cheap, "bob": PasswordHash(ln=5, r=8, p=1, salt=cheap.salt, hash=cheap.hash)})
     for name in ("eve", "mallory", "trent"):
         costs.clear()
         assert not mixed.admits(basic(name, "guess"))
@@ -166,7 +166,7 @@ def test_an_unknown_name_takes_as_long_as_a_known_one_whatever_the_users_hashes_
 
 
 def test_the_stand_in_of_an_unknown_name_lets_nobody_in() -> None:
-    gate = Gate(users={"ada": hashed(b"secret", b"0123456789abcdef")})
+    gate = Authenticator(users={"ada": hash_password(b"secret", b"0123456789abcdef")})
     assert not gate.admits(basic("eve", "secret"))
     assert gate.admits(basic("ada", "secret"))
     assert not gate.admits(basic("eve", "secret"))
@@ -179,7 +179,7 @@ def test_a_hash_that_would_keep_the_server_busy_is_refused(tmp_path: Path, cost:
     file = tmp_path / "users"
     salted = "$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg"
     file.write_text(f"ada:$scrypt${cost}{salted}\n")
-    with pytest.raises(BadConfig, match=r"users:1: (its hash takes|is no line)"):
+    with pytest.raises(ConfigError, match=r"users:1: (its hash takes|is no line)"):
         read_gate(WebOptions(basic_auth_users_file=str(file)))
     file.write_text(f"ada:$scrypt$ln=15,r=8,p=3{salted}\n")
     assert not read_gate(WebOptions(basic_auth_users_file=str(file))).open

@@ -23,7 +23,7 @@ from agent.web import WebServer
 from agent.web_connections import origin
 from agent.web_head import MOST_BODY_BYTES, missing
 from agent.web_replies import text_reply
-from agent.web_room import NOTHING, READ, Room
+from agent.web_room import NOTHING, READ, ConnectionPool
 
 CROWD = tuple(f"127.0.0.{number}" for number in range(2, 10))
 EACH = 8
@@ -225,14 +225,14 @@ class _Guest:
 
 
 @pytest.fixture(name="room")
-def _room() -> Iterator[Room]:
-    room = Room(most=3, most_bytes=100)
+def _room() -> Iterator[ConnectionPool]:
+    room = ConnectionPool(most=3, most_bytes=100)
     room.start()
     yield room
     room.stop()
 
 
-def test_the_one_that_has_waited_longest_leaves_a_full_room(room: Room) -> None:
+def test_the_one_that_has_waited_longest_leaves_a_full_room(room: ConnectionPool) -> None:
     guests = [_Guest() for _ in range(4)]
     for one in guests:
         room.enter(one)
@@ -243,7 +243,7 @@ def test_the_one_that_has_waited_longest_leaves_a_full_room(room: Room) -> None:
     assert guests[2].left == ["served"]
 
 
-def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(room: Room) -> None:
+def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(room: ConnectionPool) -> None:
     first, second, third = _Guest(weight=1_000), _Guest(weight=60), _Guest(weight=30)
     room.enter(first)
     time.sleep(0.05)
@@ -256,7 +256,7 @@ def test_bytes_fill_a_room_too_and_a_single_guest_may_have_as_many_as_it_likes(r
 
 
 def test_whose_time_is_over_leaves_and_so_does_everybody_at_the_end() -> None:
-    room = Room(most=3, most_bytes=100)
+    room = ConnectionPool(most=3, most_bytes=100)
     room.start()
     short, long = _Guest(ends_at=time.monotonic() + 0.05), _Guest()
     room.enter(short)
@@ -270,7 +270,9 @@ def test_whose_time_is_over_leaves_and_so_does_everybody_at_the_end() -> None:
     room.stop()
 
 
-def test_a_defect_with_one_guest_costs_the_others_nothing(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_with_one_guest_costs_the_others_nothing(
+    room: ConnectionPool, caplog: pytest.LogCaptureFixture
+) -> None:
     ill, well = _Guest(), _Guest()
     room.enter(ill)
     room.enter(well)

@@ -19,14 +19,14 @@ from status_samples import agent_status
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting import payload
-from agent.alerting.payload import BadPayload, read
-from agent.alerting.receiver import BURST, PER_SECOND, Receiver, TokenBucket
+from agent.alerting.payload import PayloadError, read
+from agent.alerting.receiver import BURST, PER_SECOND, TokenBucket, WebhookReceiver
 from agent.daemon import Daemon
-from agent.errors import BadConfig
-from agent.history.store import Store
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
 from agent.web import WebServer
 from agent.web_config import WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.web_credentials import Gate, token_gate
+from agent.web_credentials import Authenticator, token_gate
 from exporters.alertmanager import timestamp
 
 NOW = 1_790_000_000.0
@@ -136,7 +136,7 @@ WRONG: tuple[tuple[bytes, str], ...] = (
 
 @pytest.mark.parametrize(("wrong", "why"), WRONG, ids=[why for _, why in WRONG])
 def test_a_body_that_is_not_sound_is_not_used_at_all(wrong: bytes, why: str) -> None:
-    with pytest.raises(BadPayload) as found:
+    with pytest.raises(PayloadError) as found:
         read(wrong, NOW)
     assert why in str(found.value)
 
@@ -151,7 +151,7 @@ def test_a_hostile_body_costs_little_time_and_memory() -> None:
     for each in hostile:
         tracemalloc.start()
         begin = time.process_time()
-        with pytest.raises(BadPayload):
+        with pytest.raises(PayloadError):
             read(each, NOW)
         seconds = time.process_time() - begin
         most = tracemalloc.get_traced_memory()[1]
@@ -172,12 +172,12 @@ def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:
 
 def test_a_receiver_without_credentials_is_a_defect() -> None:
     with pytest.raises(ValueError, match="anybody"):
-        Receiver(Gate())
+        WebhookReceiver(Authenticator())
 
 
 def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.alerting.receiver.MOST_WAITING", 3)
-    receiver = Receiver(Gate((TOKEN,)))
+    receiver = WebhookReceiver(Authenticator((TOKEN,)))
     assert receiver.take(body(*[ALERT] * 5)) is None
     assert len(receiver.waiting()) == 3
     assert receiver.waiting() == ()
@@ -185,7 +185,7 @@ def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.Monk
 
 
 def test_what_comes_while_the_configuration_changes_reaches_the_new_one() -> None:
-    before, after = Receiver(Gate((TOKEN,))), Receiver(Gate((TOKEN,)))
+    before, after = WebhookReceiver(Authenticator((TOKEN,))), WebhookReceiver(Authenticator((TOKEN,)))
     first, second, third = (body(ALERT | {"labels": {"alertname": name}}) for name in ("First", "Second", "Third"))
     assert before.take(first) is None
     assert after.take(second) is None
@@ -197,9 +197,9 @@ def test_what_comes_while_the_configuration_changes_reaches_the_new_one() -> Non
 
 
 @contextmanager
-def serving() -> Iterator[tuple[WebServer, Receiver]]:
+def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()
-    server, receiver = WebServer(WebOptions(port=0), lambda: status), Receiver(Gate((TOKEN,)))
+    server, receiver = WebServer(WebOptions(port=0), lambda: status), WebhookReceiver(Authenticator((TOKEN,)))
     server.receive(receiver)
     server.start()
     try:
@@ -260,7 +260,7 @@ def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_pat
     (tmp_path / "readers").write_text("a-token-of-the-readers")
     status = agent_status()
     server = WebServer(WebOptions(port=0, bearer_token_file=str(tmp_path / "readers")), lambda: status)
-    server.receive(Receiver(Gate((TOKEN,))))
+    server.receive(WebhookReceiver(Authenticator((TOKEN,))))
     server.start()
     try:
         assert post(server.port, body())[0] == 200
@@ -292,10 +292,10 @@ def test_a_flood_is_answered_with_429_and_a_flood_without_a_token_does_not_shut_
 
 def test_token_files_are_checked(tmp_path: Path) -> None:
     key = "alerting.receiver.bearer_token_file"
-    with pytest.raises(BadConfig, match=f"{key}: .*missing cannot be read"):
+    with pytest.raises(ConfigError, match=f"{key}: .*missing cannot be read"):
         token_gate(key, str(tmp_path / "missing"))
     (tmp_path / "token").write_text("short\n")
-    with pytest.raises(BadConfig, match=f"{key}: .*token:1: a token of fewer than 16"):
+    with pytest.raises(ConfigError, match=f"{key}: .*token:1: a token of fewer than 16"):
         token_gate(key, str(tmp_path / "token"))
 
 
@@ -338,7 +338,7 @@ def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_re
         assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
         further(daemon)
         assert daemon.counts.errors == 0
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = reader.foreign_alerts(0.0)
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
 
@@ -359,7 +359,7 @@ def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
         }
         assert (told["turn_errors"], told["web_errors"]) == (0, 0)
         assert foreign(daemon) == []
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.foreign_alerts(0.0) == ()
 
 

@@ -18,7 +18,7 @@ from test_webhook import ALERT, TOKEN, body
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.receiver import BURST, PER_SECOND
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from agent.web_config import WEBHOOK
 
 SENDERS = 8
@@ -150,7 +150,7 @@ def test_a_flood_is_refused_while_scrapes_are_answered_and_only_what_was_taken_i
         assert scrapes >= SCRAPES, "each while the flood went on"
         assert wait_for(lambda: running.foreign_alerts() == taken)
         assert running.most_memory_bytes() - memory < 10 * 2**20
-    with Store.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
+    with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert {one.name for one in reader.foreign_alerts(0.0)} == taken
 
 

@@ -8,30 +8,30 @@ from collections.abc import Iterable
 import pytest
 from report_samples import HOUR, START, USABLE, WEEK, hours, seen_of, slices, tier_view
 
-from rules.resize_curve import Kept
-from rules.resize_seen import SeenSoFar
+from rules.resize_curve import SloStatus
+from rules.resize_seen import ProductionSummaryBuilder
 from rules.signals import Gap, Missing, Reading
-from rules.slices import TierView, view
-from rules.whatif import Met, Question, WhatIf, not_answerable, what_if
+from rules.slices import TierContext, build_tier_context
+from rules.whatif import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
 from rules.whatif_limits import BENCHMARK_END, GIVEN, PRODUCTION_END
-from rules.whatif_predict import Source
-from rules.whatif_prompts import varied
+from rules.whatif_predict import PredictionSource
+from rules.whatif_prompts import find_prompt_variation
 from rules.windows import Window
 
 PLANNED = tier_view()
 
 
 def answer(
-    instances: int, view: TierView = PLANNED, several: Iterable[Window] | None = None, rps: float | None = None
+    instances: int, view: TierContext = PLANNED, several: Iterable[Window] | None = None, rps: float | None = None
 ) -> WhatIf:
     """Ten replicas served 30 rps by day (3 each) and 10 by night (1 each), all TTFT in (0.05, 0.1] unless told."""
     windows = list(hours() if several is None else several)
     seen = seen_of(view, windows)
-    told = [one for one in map(varied, slices(view, windows)) if one is not None]
-    return what_if(seen, slices(view, windows), told, Question(instances=instances, rps=rps))
+    told = [one for one in map(find_prompt_variation, slices(view, windows)) if one is not None]
+    return answer_question(seen, slices(view, windows), told, WhatIfQuestion(instances=instances, rps=rps))
 
 
-def limit(found: WhatIf, name: str) -> Met:
+def limit(found: WhatIf, name: str) -> LimitHeadroom:
     return next(one for one in found.met if one.limit.name == name)
 
 
@@ -44,13 +44,13 @@ def test_the_load_a_replica_gets_is_the_peak_shared_evenly() -> None:
 
 
 def test_what_production_served_is_bounded_by_its_buckets() -> None:
-    value = answer(10).asked.of("ttft_p99_seconds").production
+    value = answer(10).asked.get_prediction("ttft_p99_seconds").production
     assert isinstance(value, Reading)
     assert (value.low, value.high) == (0.05, 0.1)
 
 
 def test_beyond_it_the_benchmark_says_by_the_logarithms_of_its_two_points() -> None:
-    told = answer(6).asked.of("ttft_p99_seconds")
+    told = answer(6).asked.get_prediction("ttft_p99_seconds")
     assert isinstance(told.production, Missing)
     assert told.production.gap is Gap.LOAD_NOT_REACHED
     assert "3 rps a replica at most" in told.production.text
@@ -83,15 +83,15 @@ def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
 
 def test_what_breaks_first_with_its_load_headroom_and_fewest_replicas() -> None:
     found = answer(6)
-    assert found.first is limit(found, "ttft_p99_seconds")
-    first = found.first
+    assert found.first_limit is limit(found, "ttft_p99_seconds")
+    first = found.first_limit
     assert first is not None
     # The benchmark crosses 2 s at 7.333 rps: 44 rps of six replicas, 46.7 % more than 30; 30 / 7.333 = 4.09, so five.
     assert first.limit.earliest == pytest.approx(USABLE)
     assert first.tier_rps == pytest.approx(6 * USABLE)
     assert first.headroom == pytest.approx(6 * USABLE / 30 - 1)
     assert first.fewest == 5
-    assert first.limit.source is Source.BENCHMARK
+    assert first.limit.source is PredictionSource.BENCHMARK
     # TPOT is 30 ms at every point, 80 are allowed: nobody measured where it breaks.
     tpot = limit(found, "tpot_p99_seconds")
     assert (tpot.tier_rps, tpot.fewest) == (None, None)
@@ -104,9 +104,9 @@ def test_one_replica_lost_at_the_peak_is_judged_at_the_load_of_those_that_are_le
     found = answer(5)
     assert found.one_lost is not None
     # 30 rps on four are 7.5 each, beyond 7.333; on five 6, which the benchmark has at 0.5 s.
-    assert found.asked.kept is Kept.LIKELY_KEPT
+    assert found.asked.kept is SloStatus.LIKELY_KEPT
     assert found.one_lost.rps == pytest.approx(7.5)
-    assert found.one_lost.kept is Kept.LIKELY_BROKEN
+    assert found.one_lost.kept is SloStatus.LIKELY_BROKEN
     assert found.one_lost_rps == pytest.approx(4 * USABLE)
 
 
@@ -114,7 +114,7 @@ def test_of_one_replica_nothing_is_left() -> None:
     found = answer(1)
     assert found.one_lost is None
     assert found.one_lost_rps == 0
-    assert found.asked.kept is Kept.LIKELY_BROKEN
+    assert found.asked.kept is SloStatus.LIKELY_BROKEN
 
 
 def test_production_that_broke_the_objective_says_so_against_the_benchmark() -> None:
@@ -125,13 +125,13 @@ def test_production_that_broke_the_objective_says_so_against_the_benchmark() -> 
     ]
     found = answer(10, several=slow, rps=60.0)
     (ttft, _) = found.asked.held
-    assert (ttft.kept, ttft.source) == (Kept.BROKEN, Source.PRODUCTION)
+    assert (ttft.kept, ttft.source) == (SloStatus.BROKEN, PredictionSource.PRODUCTION)
     first = limit(found, "ttft_p99_seconds").limit
     assert isinstance(first.rps, Reading)
     assert (first.rps.low, first.rps.high) == (pytest.approx(2.0), pytest.approx(6.0))
-    assert first.source is Source.PRODUCTION
+    assert first.source is PredictionSource.PRODUCTION
     more = answer(8, several=slow, rps=60.0)
-    assert more.asked.held[0].kept is Kept.BROKEN
+    assert more.asked.held[0].kept is SloStatus.BROKEN
     assert more.asked.held[0].reason == "production broke it at a lower load"
 
 
@@ -140,9 +140,9 @@ def test_production_slower_than_the_benchmark_at_equal_load_makes_its_curve_slow
     found = answer(5, several=hours(ttft={0.3: 1.0}))
     assert found.slower["ttft"] > 1.4
     (ttft, tpot) = found.asked.held
-    assert (ttft.source, tpot.source) == (Source.SLOWED, Source.BENCHMARK)
+    assert (ttft.source, tpot.source) == (PredictionSource.SLOWED, PredictionSource.BENCHMARK)
     first = limit(found, "ttft_p99_seconds").limit
-    assert first.source is Source.SLOWED
+    assert first.source is PredictionSource.SLOWED
     assert first.earliest is not None
     # 2 s / that factor, by logarithms between 0.5 s at 6 rps and 4 s at 8 rps.
     factor = found.slower["ttft"]
@@ -159,12 +159,12 @@ def test_a_tier_without_a_price_costs_gpu_hours() -> None:
 def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() -> None:
     bare = tier_view(curve=None)
     held, beyond = answer(10, bare), answer(5, bare)
-    assert held.asked.kept is Kept.KEPT
-    assert beyond.asked.kept is Kept.NOT_KNOWN
-    told = beyond.asked.of("ttft_p99_seconds").benchmark
+    assert held.asked.kept is SloStatus.KEPT
+    assert beyond.asked.kept is SloStatus.NOT_KNOWN
+    told = beyond.asked.get_prediction("ttft_p99_seconds").benchmark
     assert isinstance(told, Missing)
     assert told.gap is Gap.NOT_IN_PLAN
-    assert beyond.first is None
+    assert beyond.first_limit is None
     assert beyond.one_lost_rps is None
     assert held.usable is not None
     assert held.usable.is_lower_bound
@@ -174,28 +174,28 @@ def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() 
 def test_an_operating_point_given_by_hand_is_a_limit_and_named_the_plan_s() -> None:
     found = answer(5, tier_view(curve=None, operating_point={"usable_rps": 4.0}))
     given = limit(found, GIVEN)
-    assert (given.limit.source, given.tier_rps, given.fewest) == (Source.PLAN, pytest.approx(20.0), 8)
-    assert found.first is given
+    assert (given.limit.source, given.tier_rps, given.fewest) == (PredictionSource.PLAN, pytest.approx(20.0), 8)
+    assert found.first_limit is given
 
 
 def test_a_tier_without_a_plan_shows_its_own_curve_and_judges_no_slo() -> None:
-    found = answer(10, view("t", None))
+    found = answer(10, build_tier_context("t", None))
     assert found.asked.held == ()
-    assert found.asked.kept is Kept.NOT_KNOWN
+    assert found.asked.kept is SloStatus.NOT_KNOWN
     assert (found.bill, found.bill_now) == (None, None)
-    assert isinstance(found.asked.of("ttft_p99_seconds").production, Reading)
+    assert isinstance(found.asked.get_prediction("ttft_p99_seconds").production, Reading)
 
 
 def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() -> None:
-    seen = SeenSoFar(view=PLANNED, since=START, until=START + WEEK).seen(())
-    found = what_if(seen, (), (), Question(instances=10))
+    seen = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK).build(())
+    found = answer_question(seen, (), (), WhatIfQuestion(instances=10))
     # The planned peak of 50 rps on ten.
     assert (found.rps, found.asked.rps) == (50.0, 5.0)
     assert found.peak is not None
     assert (found.peak.at, found.peak.source) == (None, "the plan's peak: none was seen")
     assert (found.now, found.bill_now) == (None, None)
-    assert found.asked.kept is Kept.LIKELY_KEPT
-    told = found.asked.of("ttft_p99_seconds").production
+    assert found.asked.kept is SloStatus.LIKELY_KEPT
+    told = found.asked.get_prediction("ttft_p99_seconds").production
     assert isinstance(told, Missing)
     assert told.text == "production served 0 requests; 300 are needed"
     assert found.bill is not None
@@ -204,9 +204,9 @@ def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() ->
 
 def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> None:
     windows = hours()
-    collected = SeenSoFar(view=PLANNED, since=START, until=START + WEEK)
+    collected = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK)
     collected.add(slices(PLANNED, windows), slices(PLANNED, windows), ())
-    found = what_if(collected.seen(("v1",)), slices(PLANNED, windows), (), Question(instances=10))
+    found = answer_question(collected.build(("v1",)), slices(PLANNED, windows), (), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert found.peak.rps == pytest.approx(30.0)
     assert found.peak.source == "mean of a busy hour: its busiest minutes were higher"
@@ -218,26 +218,28 @@ def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> No
     ("view", "words"),
     [
         (tier_view(pools=["prefill", "decode"]), "serves prefill and decode apart"),
-        (view("t", None), "no peak was seen and the plan has none: say with --rps"),
+        (build_tier_context("t", None), "no peak was seen and the plan has none: say with --rps"),
         (tier_view(workload=None), "no peak was seen and the plan has none: say with --rps"),
     ],
 )
-def test_what_cannot_be_answered_says_why(view: TierView, words: str) -> None:
-    seen = SeenSoFar(view=view, since=START, until=START + WEEK).seen(())
-    assert words in not_answerable(seen, Question(instances=3))
+def test_what_cannot_be_answered_says_why(view: TierContext, words: str) -> None:
+    seen = ProductionSummaryBuilder(view=view, since=START, until=START + WEEK).build(())
+    assert words in explain_unanswerable(seen, WhatIfQuestion(instances=3))
     with pytest.raises(ValueError, match=r"apart|peak"):
-        what_if(seen, (), (), Question(instances=3))
+        answer_question(seen, (), (), WhatIfQuestion(instances=3))
 
 
 def test_pools_of_targets_count_as_those_of_the_plan() -> None:
-    seen = SeenSoFar(view=view("t", None, pools={"a": "decode"}), since=START, until=START + WEEK).seen(())
-    assert "apart" in not_answerable(seen, Question(instances=3, rps=5.0))
+    seen = ProductionSummaryBuilder(
+        view=build_tier_context("t", None, pools={"a": "decode"}), since=START, until=START + WEEK
+    ).build(())
+    assert "apart" in explain_unanswerable(seen, WhatIfQuestion(instances=3, rps=5.0))
 
 
 def test_one_busy_hour_is_no_peak_where_three_were_seen() -> None:
     windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
-    collected = SeenSoFar(view=PLANNED, since=START, until=START + WEEK)
+    collected = ProductionSummaryBuilder(view=PLANNED, since=START, until=START + WEEK)
     collected.add(slices(PLANNED, windows), slices(PLANNED, windows), ())
-    found = what_if(collected.seen(("v1",)), slices(PLANNED, windows), (), Question(instances=10))
+    found = answer_question(collected.build(("v1",)), slices(PLANNED, windows), (), WhatIfQuestion(instances=10))
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))

@@ -16,7 +16,7 @@ from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
 
 from agent import cli
 from agent.demo.past.mark import KEPT, NOTE
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from rules.windows import Window
 
 DOCS = Path(__file__).parent.parent / "docs" / "what-if.md"
@@ -39,7 +39,7 @@ def configured(
         "targets": [{"tier": names[0], "url": "http://127.0.0.1:9/metrics", **target}],
     }
     (folder / "sizewatch.yaml").write_text(yaml.safe_dump(config))
-    with Store(folder / "history.db") as store:
+    with HistoryStore(folder / "history.db") as store:
         book(store, plan(names[0], **{key: tier.get(key) for key in TIER}), several, names[0])
     return str(folder / "sizewatch.yaml")
 
@@ -61,7 +61,7 @@ def asked(capsys: pytest.CaptureFixture[str], config: str, *words: str) -> tuple
 def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(24))
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == ""
-    with Store(tmp_path / "history.db") as store:
+    with HistoryStore(tmp_path / "history.db") as store:
         store.keep(KEPT, json.dumps({"text": NOTE}))
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == NOTE
 

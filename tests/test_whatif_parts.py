@@ -9,18 +9,27 @@ from judging_samples import gauge, seen
 from report_samples import EDGES, USABLE, tier_view
 
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.slices import Slice, TierView, place, view
-from rules.whatif_benchmark import planned_at, planned_crossing
-from rules.whatif_limits import crossing
-from rules.whatif_predict import Ground, Source
-from rules.whatif_prompts import Effect, Varied, effect, grows, moved, scaled
-from rules.whatif_served import Served, served
+from rules.slices import BinnedWindow, TierContext, bin_window, build_tier_context
+from rules.whatif_benchmark import find_benchmark_crossing, read_benchmark
+from rules.whatif_limits import find_crossing
+from rules.whatif_predict import PredictionInputs, PredictionSource
+from rules.whatif_prompts import (
+    PromptEffect,
+    PromptVariation,
+    estimate_effect,
+    grows_with_prompts,
+    scale_prediction,
+    shift_prediction,
+)
+from rules.whatif_served import ProductionLoads, collect_loads
 from rules.windows import Window
 
 PLANNED = tier_view()
 
 
-def slice_at(rps: float, ttft: float, kv: float = 0.3, running: float = 2.0, tier: TierView = PLANNED) -> Slice:
+def slice_at(
+    rps: float, ttft: float, kv: float = 0.3, running: float = 2.0, tier: TierContext = PLANNED
+) -> BinnedWindow:
     """A replica's 1000 seconds at a load, all requests as fast."""
     n = rps * 1000
     window = Window(
@@ -36,22 +45,22 @@ def slice_at(rps: float, ttft: float, kv: float = 0.3, running: float = 2.0, tie
             "requests_waiting": gauge(0.5, seconds=1000.0),
         },
     )
-    return place(window, tier.curve, "r")
+    return bin_window(window, tier.curve, "r")
 
 
-def rising(tier: TierView = PLANNED) -> Served:
+def rising(tier: TierContext = PLANNED) -> ProductionLoads:
     """3000 and more requests at 3, 4 and 5 rps, in the buckets (0.1, 0.2], (0.2, 0.5] and (0.5, 1]."""
-    return served([slice_at(5, 0.8, 0.5), slice_at(3, 0.15, 0.2), slice_at(4, 0.3, 0.3)], tier)
+    return collect_loads([slice_at(5, 0.8, 0.5), slice_at(3, 0.15, 0.2), slice_at(4, 0.3, 0.3)], tier)
 
 
 def test_a_load_between_two_is_bounded_by_both() -> None:
-    value = rising().at("ttft_p99_seconds", 3.5)
+    value = rising().read_at("ttft_p99_seconds", 3.5)
     assert isinstance(value, Reading)
     assert (value.low, value.high, value.n) == (0.1, 0.5, 7000)
 
 
 def test_a_load_that_was_served_itself_is_bounded_by_what_was_seen_there() -> None:
-    value = rising().at("ttft_p99_seconds", 4.0)
+    value = rising().read_at("ttft_p99_seconds", 4.0)
     assert isinstance(value, Reading)
     assert (value.low, value.high) == (0.2, 0.5)
 
@@ -59,8 +68,8 @@ def test_a_load_that_was_served_itself_is_bounded_by_what_was_seen_there() -> No
 def test_above_the_highest_load_nothing_is_drawn_on_but_for_the_tolerance() -> None:
     known = rising()
     assert known.top_rps == 5.0
-    assert isinstance(known.at("ttft_p99_seconds", 5.09), Reading)
-    beyond = known.at("ttft_p99_seconds", 5.2)
+    assert isinstance(known.read_at("ttft_p99_seconds", 5.09), Reading)
+    beyond = known.read_at("ttft_p99_seconds", 5.2)
     assert isinstance(beyond, Missing)
     assert (beyond.gap, beyond.text) == (
         Gap.LOAD_NOT_REACHED,
@@ -69,19 +78,19 @@ def test_above_the_highest_load_nothing_is_drawn_on_but_for_the_tolerance() -> N
 
 
 def test_below_the_lowest_load_it_is_no_slower_and_nobody_knows_how_much_quicker() -> None:
-    value = rising().at("ttft_p99_seconds", 1.0)
+    value = rising().read_at("ttft_p99_seconds", 1.0)
     assert value == Reading(value=None, low=0.0, high=0.2, n=3000)
 
 
 def test_latency_that_fell_with_load_widens_the_bounds_to_both() -> None:
-    known = served([slice_at(3, 0.8), slice_at(4, 0.15)], PLANNED)
-    value = known.at("ttft_p99_seconds", 3.5)
+    known = collect_loads([slice_at(3, 0.8), slice_at(4, 0.15)], PLANNED)
+    value = known.read_at("ttft_p99_seconds", 3.5)
     assert isinstance(value, Reading)
     assert (value.low, value.high) == (0.1, 1.0)
 
 
 def test_levels_are_means_with_those_below_and_above_as_bounds() -> None:
-    kv, in_system = (rising().at(name, 3.5) for name in ("kv_utilization", "requests_in_system"))
+    kv, in_system = (rising().read_at(name, 3.5) for name in ("kv_utilization", "requests_in_system"))
     assert isinstance(kv, Reading)
     assert (kv.low, kv.high) == (pytest.approx(0.2), pytest.approx(0.3))
     assert kv.value == pytest.approx(math.sqrt(0.2 * 0.3))
@@ -90,22 +99,22 @@ def test_levels_are_means_with_those_below_and_above_as_bounds() -> None:
 
 
 def test_few_requests_leave_the_upper_end_open_and_too_few_are_none() -> None:
-    tight = served([slice_at(0.4, 0.15), slice_at(0.5, 0.3)], PLANNED).at("ttft_p99_seconds", 0.45)
+    tight = collect_loads([slice_at(0.4, 0.15), slice_at(0.5, 0.3)], PLANNED).read_at("ttft_p99_seconds", 0.45)
     assert isinstance(tight, Reading)
     assert tight.high is None
-    few = served([slice_at(0.2, 0.15)], PLANNED).at("ttft_p99_seconds", 0.1)
+    few = collect_loads([slice_at(0.2, 0.15)], PLANNED).read_at("ttft_p99_seconds", 0.1)
     assert isinstance(few, Missing)
     assert few.text == "production served 200 requests; 300 are needed"
 
 
 def test_what_was_served_in_overload_tells_no_load_and_is_counted() -> None:
     # 40 requests in the system are more than the benchmark's 30, at 4 completed rps of its 8.
-    known = served([slice_at(4, 0.15), slice_at(4, 3.0, running=40.0)], PLANNED)
+    known = collect_loads([slice_at(4, 0.15), slice_at(4, 3.0, running=40.0)], PLANNED)
     assert known.overloaded == 4000
-    value = known.at("ttft_p99_seconds", 4.0)
+    value = known.read_at("ttft_p99_seconds", 4.0)
     assert isinstance(value, Reading)
     assert value.high == 0.2
-    assert served([slice_at(4, 3.0, running=40.0)], view("t", None)).overloaded == 0
+    assert collect_loads([slice_at(4, 3.0, running=40.0)], build_tier_context("t", None)).overloaded == 0
 
 
 def test_blocks_cover_the_range_with_enough_requests_each() -> None:
@@ -115,23 +124,23 @@ def test_blocks_cover_the_range_with_enough_requests_each() -> None:
 
 
 def test_the_benchmark_is_a_reading_between_its_points() -> None:
-    value = planned_at(PLANNED, "requests_in_system", 5.0)
+    value = read_benchmark(PLANNED, "requests_in_system", 5.0)
     assert value == Reading(value=6.0, low=4, high=8, n=3000.0)
-    below = planned_at(PLANNED, "ttft_p99_seconds", 1.0)
+    below = read_benchmark(PLANNED, "ttft_p99_seconds", 1.0)
     assert below == Reading(value=0.1, low=0.0, high=0.1, n=3000)
-    beyond, lacking = planned_at(PLANNED, "ttft_p99_seconds", 8.2), planned_at(PLANNED, "kv_utilization", 5.0)
+    beyond, lacking = read_benchmark(PLANNED, "ttft_p99_seconds", 8.2), read_benchmark(PLANNED, "kv_utilization", 5.0)
     assert isinstance(beyond, Missing)
     assert isinstance(lacking, Missing)
     assert (beyond.gap, lacking.gap) == (Gap.OUTSIDE_BENCHMARK, Gap.NOT_IN_PLAN)
     with pytest.raises(KeyError, match="nothing that is predicted"):
-        planned_at(PLANNED, "gpu_power_watts", 1.0)
+        read_benchmark(PLANNED, "gpu_power_watts", 1.0)
 
 
 def test_where_the_benchmark_crosses_a_limit() -> None:
-    assert planned_crossing(PLANNED, "ttft_p99_seconds", 2.0) == (pytest.approx(USABLE), True)
-    assert planned_crossing(PLANNED, "ttft_p99_seconds", 0.05) == (0.0, True)
-    assert planned_crossing(PLANNED, "tpot_p99_seconds", 0.08) == (8.0, False)
-    assert isinstance(planned_crossing(PLANNED, "kv_utilization", 0.9), Missing)
+    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 2.0) == (pytest.approx(USABLE), True)
+    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 0.05) == (0.0, True)
+    assert find_benchmark_crossing(PLANNED, "tpot_p99_seconds", 0.08) == (8.0, False)
+    assert isinstance(find_benchmark_crossing(PLANNED, "kv_utilization", 0.9), Missing)
 
 
 def line(rps: float) -> SignalValue:
@@ -143,38 +152,41 @@ def line(rps: float) -> SignalValue:
 
 def test_the_law_stretches_the_clock_by_the_work_of_a_request() -> None:
     # Twice as long: at most four times the work, so 4 x what 4 x the load has: 4 x 0.11 x 8 = 3.52.
-    twice = scaled(line, 2.0, 2.0, grows("ttft_p99_seconds"))
+    twice = scale_prediction(line, 2.0, 2.0, grows_with_prompts("ttft_p99_seconds"))
     assert twice == Reading(value=None, low=pytest.approx(0.18), high=pytest.approx(3.52), n=1000)
     # Half as long: a quarter of the work at least, 0.25 x 0.09 x 0.5.
-    half = scaled(line, 2.0, 0.5, grows("ttft_p99_seconds"))
+    half = scale_prediction(line, 2.0, 0.5, grows_with_prompts("ttft_p99_seconds"))
     assert half == Reading(value=None, low=pytest.approx(0.01125), high=pytest.approx(0.22), n=1000)
 
 
 def test_the_law_leaves_open_what_the_curve_does_not_reach() -> None:
-    assert scaled(line, 3.0, 2.0, 2.0) == Reading(value=None, low=pytest.approx(0.27), high=None, n=1000)
-    assert isinstance(scaled(line, 9.0, 0.5, 2.0), Missing)
+    assert scale_prediction(line, 3.0, 2.0, 2.0) == Reading(value=None, low=pytest.approx(0.27), high=None, n=1000)
+    assert isinstance(scale_prediction(line, 9.0, 0.5, 2.0), Missing)
 
 
 def test_kv_grows_with_the_tokens_and_what_is_in_the_system_with_its_number() -> None:
-    kv, count = scaled(line, 2.0, 2.0, grows("kv_utilization")), scaled(line, 2.0, 2.0, grows("requests_in_system"))
+    kv, count = (
+        scale_prediction(line, 2.0, 2.0, grows_with_prompts("kv_utilization")),
+        scale_prediction(line, 2.0, 2.0, grows_with_prompts("requests_in_system")),
+    )
     assert isinstance(kv, Reading)
     assert isinstance(count, Reading)
     assert (kv.high, count.high) == (pytest.approx(2 * 0.88), pytest.approx(0.88))
 
 
-def hours_of(power: float, longest: float = 2.0, count: int = 48) -> list[Varied]:
+def hours_of(power: float, longest: float = 2.0, count: int = 48) -> list[PromptVariation]:
     """Hours of two bins whose TTFT rises with load and with the power of prompts of 1000 tokens and more."""
     found = []
     for n in range(count):
         prompts = 1000 * longest ** ((n * 7 % count) / count)
         rps = 2 + (n % 5) * 0.1 + 2 * (n % 2)
         ttft = 0.1 * math.exp(0.3 * rps) * (prompts / 1000) ** power
-        found.append(Varied(bin=n % 2, prompts=prompts, rps=rps, means=(("ttft", ttft),)))
+        found.append(PromptVariation(bin=n % 2, prompts=prompts, rps=rps, means=(("ttft", ttft),)))
     return found
 
 
 def test_the_power_with_which_a_time_grows_is_found_at_equal_load() -> None:
-    found = effect(hours_of(1.2), "ttft_p99_seconds")
+    found = estimate_effect(hours_of(1.2), "ttft_p99_seconds")
     assert found is not None
     assert found.value == pytest.approx(1.2)
     assert found.low == pytest.approx(1.2)
@@ -185,24 +197,24 @@ def test_the_power_with_which_a_time_grows_is_found_at_equal_load() -> None:
 
 
 def test_prompts_that_hardly_varied_and_few_hours_tell_nothing() -> None:
-    assert effect(hours_of(1.2, longest=1.1), "ttft_p99_seconds") is None
-    assert effect(hours_of(1.2, count=20), "ttft_p99_seconds") is None
-    assert effect(hours_of(1.2), "tpot_p99_seconds") is None
-    assert effect([], "ttft_p99_seconds") is None
+    assert estimate_effect(hours_of(1.2, longest=1.1), "ttft_p99_seconds") is None
+    assert estimate_effect(hours_of(1.2, count=20), "ttft_p99_seconds") is None
+    assert estimate_effect(hours_of(1.2), "tpot_p99_seconds") is None
+    assert estimate_effect([], "ttft_p99_seconds") is None
 
 
 def test_a_prediction_moves_by_the_power_with_its_bounds() -> None:
-    found = effect(hours_of(1.0), "ttft_p50_seconds")
+    found = estimate_effect(hours_of(1.0), "ttft_p50_seconds")
     assert found is not None
-    value = moved(line(2.0), 2.0, found)
+    value = shift_prediction(line(2.0), 2.0, found)
     assert value == Reading(value=pytest.approx(0.4), low=pytest.approx(0.36), high=pytest.approx(0.44), n=1000)
-    assert moved(line(9.0), 2.0, found) == line(9.0)
+    assert shift_prediction(line(9.0), 2.0, found) == line(9.0)
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_an_effect_that_is_not_sure_widens_the_bounds_both_ways(scale: float) -> None:
-    unsure = Effect(value=1.0, low=0.5, high=1.5, hours=48, shortest=1.0, longest=9e9)
-    value = moved(line(2.0), scale, unsure)
+    unsure = PromptEffect(value=1.0, low=0.5, high=1.5, hours=48, shortest=1.0, longest=9e9)
+    value = shift_prediction(line(2.0), scale, unsure)
     low, high = sorted((scale**0.5, scale**1.5))
     assert value == Reading(
         value=pytest.approx(0.2 * scale), low=pytest.approx(0.18 * low), high=pytest.approx(0.22 * high), n=1000
@@ -211,7 +223,7 @@ def test_an_effect_that_is_not_sure_widens_the_bounds_both_ways(scale: float) ->
 
 def test_a_load_that_broke_a_limit_below_one_that_kept_it_was_broken_by_something_else() -> None:
     # 3 rps at 3 s, in a cascade; 4 rps kept 2 s. The benchmark crosses 2 s at 7.333.
-    known = served([slice_at(3, 3.0), slice_at(4, 0.3)], PLANNED)
-    found = crossing(Ground(view=PLANNED, served=known), "ttft_p99_seconds", 2.0)
-    assert found.source is Source.BENCHMARK
+    known = collect_loads([slice_at(3, 3.0), slice_at(4, 0.3)], PLANNED)
+    found = find_crossing(PredictionInputs(view=PLANNED, served=known), "ttft_p99_seconds", 2.0)
+    assert found.source is PredictionSource.BENCHMARK
     assert found.earliest == pytest.approx(USABLE)

@@ -6,12 +6,12 @@ import pytest
 from whatif_samples import DAY, Simulated, simulated
 
 from agent.demo.past.engine import PREFILL_EXPONENT
-from rules.resize_curve import Kept
+from rules.resize_curve import SloStatus
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.whatif import LATENCIES, AtLoad
 from rules.whatif_limits import BENCHMARK_END
-from rules.whatif_predict import Source
-from rules.whatif_prompts import effect
+from rules.whatif_predict import PredictionSource
+from rules.whatif_prompts import estimate_effect
 
 RAG, CHAT = "rag-l40s", "chat-h100"
 
@@ -36,7 +36,7 @@ def contains(value: SignalValue, truth: float, rounding: float = 0.01) -> bool:
 
 
 def production(at: AtLoad, name: str) -> SignalValue:
-    return at.of(name).production
+    return at.get_prediction(name).production
 
 
 @pytest.mark.parametrize("instances", [4, 5, 6, 8, 12])
@@ -64,45 +64,45 @@ def test_the_peak_itself_with_the_replicas_that_carried_it_lies_on_production_s_
     assert (found.peak.at - rag.seen.since) % DAY == pytest.approx(DAY / 2, abs=3 * 3600)
     assert found.rps == pytest.approx(12.0, rel=0.05)
     assert isinstance(production(found.asked, "ttft_p99_seconds"), Reading)
-    assert [one.source for one in found.asked.held] == [Source.PRODUCTION] * 2
-    assert found.asked.kept is Kept.KEPT
+    assert [one.source for one in found.asked.held] == [PredictionSource.PRODUCTION] * 2
+    assert found.asked.kept is SloStatus.KEPT
 
 
 @pytest.mark.parametrize("name", [*LATENCIES, "kv_utilization"])
 def test_beyond_production_the_benchmark_stands_beside_it_and_is_not_mixed_in(rag: Simulated, name: str) -> None:
     found = rag.answer(2, rps=11.0)
-    told = found.asked.of(name)
+    told = found.asked.get_prediction(name)
     assert isinstance(told.production, Missing)
     assert told.production.gap is Gap.LOAD_NOT_REACHED
     assert "rps a replica at most" in told.production.text
     assert contains(told.benchmark, rag.truth(name, 5.5))
-    assert [one.source for one in found.asked.held] == [Source.BENCHMARK] * 2
-    assert found.asked.kept is Kept.LIKELY_KEPT
+    assert [one.source for one in found.asked.held] == [PredictionSource.BENCHMARK] * 2
+    assert found.asked.kept is SloStatus.LIKELY_KEPT
 
 
 def test_beyond_both_nothing_is_invented(rag: Simulated) -> None:
     found = rag.answer(1, rps=9.0)
     for name in LATENCIES:
-        told = found.asked.of(name)
+        told = found.asked.get_prediction(name)
         assert isinstance(told.production, Missing)
         assert isinstance(told.benchmark, Missing)
         assert (told.production.gap, told.benchmark.gap) == (Gap.LOAD_NOT_REACHED, Gap.OUTSIDE_BENCHMARK)
     # The benchmark's last point, 2.739 s, broke 2 s at 6.65 rps; 9 rps are more. TPOT was kept there and nobody knows more.
     assert {one.name: one.kept for one in found.asked.held} == {
-        "ttft_p99_seconds": Kept.LIKELY_BROKEN,
-        "tpot_p99_seconds": Kept.NOT_KNOWN,
+        "ttft_p99_seconds": SloStatus.LIKELY_BROKEN,
+        "tpot_p99_seconds": SloStatus.NOT_KNOWN,
     }
-    assert found.asked.kept is Kept.LIKELY_BROKEN
+    assert found.asked.kept is SloStatus.LIKELY_BROKEN
 
 
 def test_the_load_at_which_the_first_limit_breaks_is_that_of_the_simulator(rag: Simulated) -> None:
     found = rag.answer(3)
-    assert found.first is not None
-    assert found.first.limit.name == "ttft_p99_seconds"
-    load = found.first.limit.earliest
+    assert found.first_limit is not None
+    assert found.first_limit.limit.name == "ttft_p99_seconds"
+    load = found.first_limit.limit.earliest
     assert load is not None
     assert rag.truth("ttft_p99_seconds", load) == pytest.approx(2.0, rel=0.02)
-    assert found.first.tier_rps == pytest.approx(3 * load)
+    assert found.first_limit.tier_rps == pytest.approx(3 * load)
     end = next(one for one in found.met if one.limit.name == BENCHMARK_END)
     assert end.tier_rps == pytest.approx(3 * 6.652)
 
@@ -113,7 +113,7 @@ def test_prompts_that_production_never_had_give_bounds_alone_and_these_contain_t
     rag: Simulated, scale: float, name: str
 ) -> None:
     found = rag.answer(6, rps=12.0, prompt_scale=scale)
-    told = found.asked.of(name)
+    told = found.asked.get_prediction(name)
     for value in (told.production, told.benchmark):
         assert isinstance(value, Reading)
         assert value.value is None
@@ -136,7 +136,7 @@ def test_prompts_as_production_had_them_move_a_prediction_as_they_moved_producti
 
 
 def test_the_exponent_of_the_simulator_is_found_again(drifting: Simulated) -> None:
-    ttft, tpot = (effect(drifting.hours, name) for name in ("ttft_p99_seconds", "tpot_p99_seconds"))
+    ttft, tpot = (estimate_effect(drifting.hours, name) for name in ("ttft_p99_seconds", "tpot_p99_seconds"))
     assert ttft is not None
     assert tpot is not None
     assert ttft.value == pytest.approx(PREFILL_EXPONENT, abs=0.03)
@@ -152,10 +152,13 @@ def test_a_benchmark_that_production_is_slower_than_is_not_believed_beyond_it(dr
     told = {one.name: one for one in found.asked.held}
     # At 4.5 rps the benchmark has about 1.12 s; with prompts half as long again as planned it is 1.12 x 1.5^1.15 = 1.78 s.
     assert drifting.truth("ttft_p99_seconds", 4.5) < 1.5 < drifting.truth("ttft_p99_seconds", 4.5, 1.5)
-    assert (told["ttft_p99_seconds"].kept, told["ttft_p99_seconds"].source) == (Kept.LIKELY_BROKEN, Source.SLOWED)
-    assert found.asked.kept is Kept.LIKELY_BROKEN
+    assert (told["ttft_p99_seconds"].kept, told["ttft_p99_seconds"].source) == (
+        SloStatus.LIKELY_BROKEN,
+        PredictionSource.SLOWED,
+    )
+    assert found.asked.kept is SloStatus.LIKELY_BROKEN
     # What the benchmark measured is shown as it is.
-    assert contains(found.asked.of("ttft_p99_seconds").benchmark, drifting.truth("ttft_p99_seconds", 4.5))
+    assert contains(found.asked.get_prediction("ttft_p99_seconds").benchmark, drifting.truth("ttft_p99_seconds", 4.5))
 
 
 def true_limit(of: Simulated, limit: float, scale: float) -> float:

@@ -5,16 +5,16 @@ import recorded
 from judging_samples import START, view
 from test_cycle import TIER, at, standing, watched
 
-from agent.cycle import Watcher
+from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules.alert_state import AlertKey
 from rules.catalogue import BY_NAME
-from rules.episodes import Episode, Standing, UnknownSpan
-from rules.replicas import Replica
+from rules.episodes import Finding, RuleState, UnknownSpan
+from rules.replicas import ReplicaState
 from rules.signals import Gap
 from rules.snapshots import Snapshot
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
 from rules.whole_tier import tier_down, unknown_too_long
 
@@ -22,18 +22,18 @@ NOW = START + 7200.0
 PAGE: Snapshot = at(0)
 
 
-def replica(name: str, misses: int, page: bool = True, trouble: str = "", silent: float = 120.0) -> Replica:
+def replica(name: str, misses: int, page: bool = True, trouble: str = "", silent: float = 120.0) -> ReplicaState:
     last = replace(PAGE, t=NOW - silent) if page else None
-    track = Track(last=last, seen=NOW, misses=misses, silent_since=NOW - silent if misses else None)
-    return Replica(tier="t", name=name, track=track, trouble=trouble)
+    track = ScrapeTrack(last=last, seen=NOW, misses=misses, silent_since=NOW - silent if misses else None)
+    return ReplicaState(tier="t", name=name, track=track, trouble=trouble)
 
 
-def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = None, text: str = "refused") -> Standing:
+def stand(rule: str, reason: Gap, judged_at: float | None, name: str | None = None, text: str = "refused") -> RuleState:
     answer = Unknown(t=NOW, rule=rule, subject=Subject(tier="t", replica=name), reason=reason, text=text)
-    return Standing(answer=answer, judged_at=judged_at)
+    return RuleState(answer=answer, judged_at=judged_at)
 
 
-def too_long(*standings: Standing) -> Verdict:
+def too_long(*standings: RuleState) -> Verdict:
     found = unknown_too_long(standings, view(), NOW)
     assert isinstance(found, Verdict)
     return found
@@ -60,7 +60,7 @@ def test_while_it_may_be_a_restart_it_pages_nobody(silent: float, status: Status
 
 
 @pytest.mark.parametrize("other", [replica("b", 0), replica("b", 2)])
-def test_one_replica_that_still_answers_keeps_it_up(other: Replica) -> None:
+def test_one_replica_that_still_answers_keeps_it_up(other: ReplicaState) -> None:
     found = tier_down([replica("a", 9), other], view(), NOW)
     assert isinstance(found, Verdict)
     assert (found.status, found.sentence) == (Status.OK, "1 of 2 replicas answer")
@@ -91,8 +91,8 @@ def test_a_tier_that_never_answered_is_down_too() -> None:
     assert found.sentence.endswith("120 s by now; none ever did")
 
 
-@pytest.mark.parametrize("first", [replica("a", 2, page=False), Replica(tier="t", name="a")])
-def test_before_three_scrapes_of_each_nothing_is_known(first: Replica) -> None:
+@pytest.mark.parametrize("first", [replica("a", 2, page=False), ReplicaState(tier="t", name="a")])
+def test_before_three_scrapes_of_each_nothing_is_known(first: ReplicaState) -> None:
     found = tier_down([first, replica("b", 5)], view(), NOW)
     assert isinstance(found, Unknown)
     assert (found.reason, found.text) == (Gap.SCRAPE_FAILED, "1 of 2 replicas have not been scraped often enough yet")
@@ -107,26 +107,26 @@ def test_the_number_of_misses_can_be_set_for_a_tier() -> None:
 
 
 def test_the_watcher_tells_of_a_tier_whose_last_replica_fell_silent_and_ends_it_with_the_first_page() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=120, names="ab")
     for seconds in range(135, 180, 15):
-        watcher.page("t", "b", at(seconds))
-        watcher.no_page("t", "a", START + seconds, trouble="refused")
-        watcher.turn(START + seconds)
+        watcher.apply_snapshot("t", "b", at(seconds))
+        watcher.apply_failed_scrape("t", "a", START + seconds, trouble="refused")
+        watcher.step(START + seconds)
     assert standing(watcher, "TierDown").status is Status.OK
     for seconds in range(180, 225, 15):
         assert standing(watcher, "TierDown").status is Status.OK
         for name in "ab":
-            watcher.no_page("t", name, START + seconds, trouble="refused")
-        watcher.turn(START + seconds)
+            watcher.apply_failed_scrape("t", name, START + seconds, trouble="refused")
+        watcher.step(START + seconds)
     assert standing(watcher, "TierDown").status is Status.WARNING
     for seconds in range(225, 301, 15):
         for name in "ab":
-            watcher.no_page("t", name, START + seconds)
-        watcher.turn(START + seconds)
+            watcher.apply_failed_scrape("t", name, START + seconds)
+        watcher.step(START + seconds)
     assert standing(watcher, "TierDown").status is Status.CRITICAL
-    watcher.page("t", "b", at(315))
-    (ended,) = (e for e in watcher.turn(START + 315)[0] if e.rule == "TierDown")
+    watcher.apply_snapshot("t", "b", at(315))
+    (ended,) = (e for e in watcher.step(START + 315)[0] if e.rule == "TierDown")
     assert not isinstance(ended, UnknownSpan)
     assert ended.started_at == START + 210
 
@@ -135,7 +135,7 @@ def test_a_restart_of_the_only_replica_warns_and_does_not_page() -> None:
     """The recording's outages last 63 and 34 s."""
     recording, _ = load(recorded.folder("restart"))
     ended = [e for e in replay(recording, None).ended if e.rule == "TierDown"]
-    assert [(e.worst.status, (e.ended_at or 0) - e.started_at < 63) for e in ended if isinstance(e, Episode)] == [
+    assert [(e.worst.status, (e.ended_at or 0) - e.started_at < 63) for e in ended if isinstance(e, Finding)] == [
         (Status.WARNING, True),
         (Status.WARNING, True),
     ]
@@ -188,15 +188,15 @@ def test_the_longest_silent_rules_are_named_and_the_others_counted() -> None:
 
 
 def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reasons_were_meanwhile() -> None:
-    watcher = Watcher({"t": view()})
+    watcher = Evaluator({"t": view()})
     watched(watcher, end=120)
     told = {}
     for seconds in range(180, 3841, 60):
         if seconds == 1800:
-            watcher.page("t", "a", at(seconds, started_at=START + 1790))
+            watcher.apply_snapshot("t", "a", at(seconds, started_at=START + 1790))
         else:
-            watcher.no_page("t", "a", START + seconds)
-        watcher.turn(START + seconds)
+            watcher.apply_failed_scrape("t", "a", START + seconds)
+        watcher.step(START + seconds)
         told[seconds] = standing(watcher, "UnknownTooLong").status
     assert next(seconds for seconds, status in told.items() if status is Status.WARNING) in (3720, 3780)
     assert "KvCacheCascade of t/a: scrape failed" in standing(watcher, "UnknownTooLong").sentence

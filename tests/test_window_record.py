@@ -96,7 +96,13 @@ def test_the_record_is_compact_grids_once_empty_buckets_dropped_empty_parts_left
         "p": ["a", "b"],
     }
     assert through_text(made) == made
-    assert to_record(windows.gap(0.0, 60.0, Gap.STALE)) == {"s": 0, "e": 60, "x": 60, "c": 0, "w": {"*": "stale"}}
+    assert to_record(windows.gap_window(0.0, 60.0, Gap.STALE)) == {
+        "s": 0,
+        "e": 60,
+        "x": 60,
+        "c": 0,
+        "w": {"*": "stale"},
+    }
 
 
 def test_whole_numbers_beyond_what_a_float_holds_exactly_stay_what_they_were():

@@ -13,14 +13,14 @@ from making import EDGES, START, cumulative, gauge, histogram, snapshot, window,
 
 from rules import windows
 from rules.capacity import stated_capacity
-from rules.families import FAMILIES, Kind
+from rules.families import FAMILIES, FamilyKind
 from rules.gauges import GaugeSum
-from rules.readings import Basis, read_all
+from rules.readings import PlanFacts, read_all
 from rules.signals import SIGNALS, Gap, Missing, Reading
 from rules.windows import EVERYTHING, Window
 from rules.work import CapacityLengths, MeanTokens
 
-BASIS = Basis(
+BASIS = PlanFacts(
     gpus_per_replica=4,
     gpu_hour_price=2.5,
     ttft_slo_seconds=1.0,
@@ -56,11 +56,11 @@ def seen_windows(draw: st.DrawFn, start: float) -> Window:
     for family, how in zip(FAMILIES, kinds, strict=True):
         if how == "m":
             gaps[family.name] = draw(st.sampled_from([Gap.STALE, Gap.RESTARTED, Gap.SCRAPE_FAILED]))
-            if family.kind is not Kind.GAUGE:
+            if family.kind is not FamilyKind.GAUGE:
                 short[family.name] = SECONDS
-        elif how == "y" and family.kind is Kind.COUNTER:
+        elif how == "y" and family.kind is FamilyKind.COUNTER:
             counters[family.name] = draw(amounts)
-        elif how == "y" and family.kind is Kind.HISTOGRAM:
+        elif how == "y" and family.kind is FamilyKind.HISTOGRAM:
             grid = draw(st.sampled_from([EDGES, OLD_EDGES]))
             counts = draw(st.lists(amounts, min_size=len(grid), max_size=len(grid)))
             total = draw(st.none() | amounts)
@@ -79,7 +79,7 @@ def fleets(draw: st.DrawFn) -> list[Window]:
     return [
         draw(seen_windows(start))
         if draw(st.integers(0, 5))
-        else windows.gap(start, start + SECONDS, draw(st.sampled_from([Gap.SCRAPE_FAILED, Gap.RESTARTED])))
+        else windows.gap_window(start, start + SECONDS, draw(st.sampled_from([Gap.SCRAPE_FAILED, Gap.RESTARTED])))
         for start in starts
     ]
 
@@ -90,14 +90,14 @@ def in_some_grouping(several: list[Window], random: Random) -> Window:
     random.shuffle(rest)
     while len(rest) > 1:
         taken = [rest.pop(random.randrange(len(rest))) for _ in range(random.randint(2, len(rest)))]
-        rest.append(windows.add(taken))
+        rest.append(windows.sum_windows(taken))
     return rest[0]
 
 
 @settings(max_examples=60)
 @given(fleets(), st.randoms(use_true_random=False))
 def test_any_grouping_over_time_and_replicas_reads_the_same(several: list[Window], random: Random) -> None:
-    whole = windows.add(several)
+    whole = windows.sum_windows(several)
     grouped = in_some_grouping(several, random)
     assert read_all(grouped, BASIS) == read_all(whole, BASIS)
     assert grouped == whole
@@ -105,24 +105,26 @@ def test_any_grouping_over_time_and_replicas_reads_the_same(several: list[Window
 
 def full(start: float, finished: float = 30.0) -> Window:
     """A window from which every signal can be read."""
-    counters = {family.name: finished for family in FAMILIES if family.kind is Kind.COUNTER}
+    counters = {family.name: finished for family in FAMILIES if family.kind is FamilyKind.COUNTER}
     counters |= {"spec_drafts": 10.0, "spec_draft_tokens": 40.0, "spec_accepted_tokens": 20.0}
     counters |= {f"spec_accepted_at_position/{place}": 5.0 for place in range(4)}
-    parts = {family.name: (histogram([0.2] * 10 + [0.7] * 5),) for family in FAMILIES if family.kind is Kind.HISTOGRAM}
+    parts = {
+        family.name: (histogram([0.2] * 10 + [0.7] * 5),) for family in FAMILIES if family.kind is FamilyKind.HISTOGRAM
+    }
     parts["generation_tokens_per_request"] = (histogram([60.0] * 15, (50.0, 100.0, math.inf)),)
-    gauges = {family.name: gauge(0.5, SECONDS) for family in FAMILIES if family.kind is Kind.GAUGE}
+    gauges = {family.name: gauge(0.5, SECONDS) for family in FAMILIES if family.kind is FamilyKind.GAUGE}
     return window(start, SECONDS, counters=counters, histograms=parts, gauges=gauges)
 
 
 def test_the_grouping_holds_for_every_signal_there_is() -> None:
     """The property above is empty for a signal that never has a number: here each has one."""
     several = [full(START + SECONDS * minute, 30.0 + minute) for minute in range(3) for _ in range(2)]
-    whole = read_all(windows.add(several), BASIS)
+    whole = read_all(windows.sum_windows(several), BASIS)
     unread = {signal.name for signal in SIGNALS if not isinstance(whole[signal.name], Reading)}
     assert unread == {signal.name for signal in SIGNALS if NEVER_COUNTED in signal.families}
-    by_time = [windows.add(several[place : place + 2]) for place in (0, 2, 4)]
-    by_replica = [windows.add(several[place::2]) for place in (0, 1)]
-    assert read_all(windows.add(by_time), BASIS) == read_all(windows.add(by_replica), BASIS) == whole
+    by_time = [windows.sum_windows(several[place : place + 2]) for place in (0, 2, 4)]
+    by_replica = [windows.sum_windows(several[place::2]) for place in (0, 1)]
+    assert read_all(windows.sum_windows(by_time), BASIS) == read_all(windows.sum_windows(by_replica), BASIS) == whole
 
 
 def test_every_family_of_every_signal_is_a_family_or_declared_as_never_exposed() -> None:
@@ -132,7 +134,7 @@ def test_every_family_of_every_signal_is_a_family_or_declared_as_never_exposed()
 
 def test_no_windows_have_no_sum() -> None:
     with pytest.raises(ValueError, match="no windows"):
-        windows.add([])
+        windows.sum_windows([])
 
 
 def test_between_two_pages_counters_grow_histograms_grow_and_gauges_are_trapezoids() -> None:
@@ -143,7 +145,7 @@ def test_between_two_pages_counters_grow_histograms_grow_and_gauges_are_trapezoi
         histograms={"ttft_seconds": cumulative([0.2] * 100 + [0.7] * 30)},
         gauges={"requests_running": 6.0},
     )
-    found = windows.between(before, after)
+    found = windows.diff_snapshots(before, after)
     assert (found.start, found.end, found.span) == (START, START + 10, 10)
     assert (found.expected_seconds, found.covered_seconds, found.coverage) == (10, 10, 1)
     assert found.counters["requests_finished"] == 30
@@ -157,18 +159,18 @@ def test_between_two_pages_counters_grow_histograms_grow_and_gauges_are_trapezoi
 def test_requests_in_the_system_change_by_running_and_waiting() -> None:
     before = snapshot(START, gauges={"requests_running": 2.0, "requests_waiting": 1.0})
     after = snapshot(START + 10, gauges={"requests_running": 6.0, "requests_waiting": 0.0})
-    assert windows.between(before, after).counters["in_system_change"] == 3
-    assert "in_system_change" not in windows.between(without(before, "requests_waiting"), after).counters
+    assert windows.diff_snapshots(before, after).counters["in_system_change"] == 3
+    assert "in_system_change" not in windows.diff_snapshots(without(before, "requests_waiting"), after).counters
 
 
 def test_pages_may_follow_each_other_closely() -> None:
-    assert windows.between(snapshot(START), snapshot(START + 0.5)).covered_seconds == 0.5
+    assert windows.diff_snapshots(snapshot(START), snapshot(START + 0.5)).covered_seconds == 0.5
 
 
 @pytest.mark.parametrize("later", [0.0, -5.0])
 def test_two_pages_out_of_order_are_refused(later: float) -> None:
     with pytest.raises(ValueError, match="out of order"):
-        windows.between(snapshot(START), snapshot(START + later))
+        windows.diff_snapshots(snapshot(START), snapshot(START + later))
 
 
 # --- absences
@@ -181,9 +183,9 @@ def test_a_family_that_one_of_the_pages_lacks_is_a_gap_and_no_zero(family: str) 
         (without(before, family), after, Gap.NOT_EXPOSED),
         (before, without(after, family), Gap.SCRAPE_FAILED),
     ):
-        found = windows.between(a, b)
+        found = windows.diff_snapshots(a, b)
         assert family not in {*found.counters, *found.histograms, *found.gauges}
-        assert found.why_missing(family) is reason
+        assert found.explain_missing(family) is reason
         assert found.seconds_of(family) == (10 if family == "kv_utilization" else 0)
         assert found.seconds_of("generation_tokens") == 10
 
@@ -192,8 +194,8 @@ def test_a_family_that_both_pages_print_broken_is_a_failed_scrape_and_not_unknow
     before, after = (
         without(snapshot(t, broken=frozenset({"ttft_seconds"})), "ttft_seconds") for t in (START, START + 10)
     )
-    found = windows.between(before, after)
-    assert found.why_missing("ttft_seconds") is Gap.SCRAPE_FAILED
+    found = windows.diff_snapshots(before, after)
+    assert found.explain_missing("ttft_seconds") is Gap.SCRAPE_FAILED
     assert found.seconds_of("ttft_seconds") == 0
 
 
@@ -201,7 +203,7 @@ def test_a_counter_missing_for_one_page_costs_rates_its_seconds_and_no_more() ->
     """Absent from the middle one of three pages: 20 of 40 seconds are known, and the rate is of those."""
     pages = [snapshot(START + 10 * i, counters={"requests_finished": 100.0 + 20 * i}) for i in range(5)]
     pages[1] = without(pages[1], "requests_finished")
-    whole = windows.add(windows.between(a, b) for a, b in pairwise(pages))
+    whole = windows.sum_windows(windows.diff_snapshots(a, b) for a, b in pairwise(pages))
     assert whole.counters["requests_finished"] == 40
     assert whole.seconds_of("requests_finished") == 20
     assert read_all(whole)["completed_rps"] == Reading(value=None, low=1.0, high=None, n=40)
@@ -211,28 +213,28 @@ def test_a_counter_missing_for_one_page_costs_rates_its_seconds_and_no_more() ->
 def test_seconds_without_a_family_add_up_whatever_window_says_so() -> None:
     with_it = window(START, counters={"preemptions": 1.0})
     without_it = window(START + 60)
-    failed = windows.gap(START + 120, START + 180, Gap.SCRAPE_FAILED)
-    assert windows.add([with_it, without_it, failed]).seconds_of("preemptions") == 60
-    assert windows.add([without_it, failed, with_it]).seconds_of("preemptions") == 60
+    failed = windows.gap_window(START + 120, START + 180, Gap.SCRAPE_FAILED)
+    assert windows.sum_windows([with_it, without_it, failed]).seconds_of("preemptions") == 60
+    assert windows.sum_windows([without_it, failed, with_it]).seconds_of("preemptions") == 60
 
 
 def test_an_unexposed_family_stays_unexposed_when_a_scrape_failed_meanwhile() -> None:
-    failed = windows.gap(START + 10, START + 20, Gap.SCRAPE_FAILED)
-    whole = windows.add([windows.between(snapshot(START), snapshot(START + 10)), failed])
-    assert whole.why_missing("spec_drafts") is Gap.NOT_EXPOSED
-    assert failed.why_missing("spec_drafts") is Gap.SCRAPE_FAILED
+    failed = windows.gap_window(START + 10, START + 20, Gap.SCRAPE_FAILED)
+    whole = windows.sum_windows([windows.diff_snapshots(snapshot(START), snapshot(START + 10)), failed])
+    assert whole.explain_missing("spec_drafts") is Gap.NOT_EXPOSED
+    assert failed.explain_missing("spec_drafts") is Gap.SCRAPE_FAILED
 
 
 def test_of_several_reasons_the_graver_stands() -> None:
     reasons = [Gap.STALE, Gap.SCRAPE_FAILED, Gap.RESTARTED]
     several = [window(START + 60 * i, gaps={"preemptions": reason}) for i, reason in enumerate(reasons)]
-    assert windows.add(several).why_missing("preemptions") is Gap.SCRAPE_FAILED
-    assert windows.add(several[::2]).why_missing("preemptions") is Gap.RESTARTED
+    assert windows.sum_windows(several).explain_missing("preemptions") is Gap.SCRAPE_FAILED
+    assert windows.sum_windows(several[::2]).explain_missing("preemptions") is Gap.RESTARTED
 
 
 def test_what_was_only_sampled_stays_marked_in_a_sum() -> None:
     several = [window(START, sampled=frozenset({"gpu_power_watts"})), window(START + 60)]
-    assert windows.add(several).sampled == {"gpu_power_watts"}
+    assert windows.sum_windows(several).sampled == {"gpu_power_watts"}
 
 
 # --- restarts
@@ -241,7 +243,7 @@ def test_what_was_only_sampled_stays_marked_in_a_sum() -> None:
 def test_a_later_start_time_is_a_restart_whatever_the_counters_say() -> None:
     before = snapshot(START)
     after = snapshot(START + 10, started_at=START - 50, ready_at=START - 5, counters={"requests_finished": 500.0})
-    found = windows.between(before, after)
+    found = windows.diff_snapshots(before, after)
     assert found.covered_seconds == 0
     assert found.gaps == {EVERYTHING: Gap.RESTARTED}
     assert found.counters == {"restarts": 1, "cold_starts": 1, "cold_start_seconds": 45}
@@ -250,23 +252,23 @@ def test_a_later_start_time_is_a_restart_whatever_the_counters_say() -> None:
 
 def test_an_earlier_start_time_is_another_process_too() -> None:
     """A service address that leads to either of two replicas."""
-    assert windows.restarted(snapshot(START, started_at=START - 50), snapshot(START + 10))
+    assert windows.is_restart(snapshot(START, started_at=START - 50), snapshot(START + 10))
 
 
 @pytest.mark.parametrize(("later", "another"), [(0.9, False), (-0.9, False), (1.5, True), (-1.5, True)])
 def test_start_times_of_one_process_may_differ_by_their_rounding(later: float, another: bool) -> None:
-    assert windows.restarted(snapshot(START), snapshot(START + 10, started_at=START - 1000 + later)) is another
+    assert windows.is_restart(snapshot(START), snapshot(START + 10, started_at=START - 1000 + later)) is another
 
 
 def test_an_idle_engine_without_start_times_is_one_process() -> None:
     before, after = (snapshot(t, started_at=None) for t in (START, START + 10))
-    assert not windows.restarted(before, after)
-    assert not windows.restarted(without(before, "engine_steps"), without(after, "engine_steps"))
+    assert not windows.is_restart(before, after)
+    assert not windows.is_restart(without(before, "engine_steps"), without(after, "engine_steps"))
 
 
 def test_with_equal_start_times_a_counter_that_fell_is_broken_and_costs_only_itself() -> None:
-    found = windows.between(snapshot(START), snapshot(START + 10, counters={"requests_finished": 3.0}))
-    assert found.why_missing("requests_finished") is Gap.RESTARTED
+    found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, counters={"requests_finished": 3.0}))
+    assert found.explain_missing("requests_finished") is Gap.RESTARTED
     assert found.short_seconds == {"requests_finished": 10}
     assert found.counters["generation_tokens"] == 0
 
@@ -276,7 +278,7 @@ def test_without_start_times_falling_counters_are_a_restart(known: tuple[float |
     before = snapshot(START, started_at=known[0], ready_at=None)
     counters = {"requests_finished": 3.0, "generation_tokens": 80.0, "engine_steps": 3100.0}
     after = snapshot(START + 10, started_at=known[1], ready_at=None, counters=counters)
-    found = windows.between(before, after)
+    found = windows.diff_snapshots(before, after)
     assert found.gaps == {EVERYTHING: Gap.RESTARTED}
     assert found.counters == {"restarts": 1}
 
@@ -284,39 +286,39 @@ def test_without_start_times_falling_counters_are_a_restart(known: tuple[float |
 def test_without_start_times_fewer_steps_than_before_are_a_restart_even_if_all_else_grew() -> None:
     grown = {"requests_finished": 120.0, "generation_tokens": 6000.0, "preemptions": 1.0}
     before = snapshot(START, started_at=None)
-    assert windows.restarted(before, snapshot(START + 10, started_at=None, counters={**grown, "engine_steps": 2999.0}))
-    assert not windows.restarted(before, snapshot(START + 10, started_at=None, counters=grown))
+    assert windows.is_restart(before, snapshot(START + 10, started_at=None, counters={**grown, "engine_steps": 2999.0}))
+    assert not windows.is_restart(before, snapshot(START + 10, started_at=None, counters=grown))
 
 
 def test_without_start_times_one_counter_that_fell_among_many_that_grew_is_broken() -> None:
     counters = {"requests_finished": 120.0, "generation_tokens": 10.0, "engine_steps": 3100.0}
-    assert not windows.restarted(
+    assert not windows.is_restart(
         snapshot(START, started_at=None), snapshot(START + 10, started_at=None, counters=counters)
     )
 
 
 def test_another_engine_at_the_same_address_is_a_restart() -> None:
-    assert windows.restarted(snapshot(START), snapshot(START + 10, engine="sglang"))
+    assert windows.is_restart(snapshot(START), snapshot(START + 10, engine="sglang"))
 
 
 def test_a_restart_whose_page_does_not_tell_when_it_was_ready_has_no_cold_start() -> None:
     for ready in (None, START - 50):
-        found = windows.between(snapshot(START), snapshot(START + 10, started_at=START - 50, ready_at=ready))
+        found = windows.diff_snapshots(snapshot(START), snapshot(START + 10, started_at=START - 50, ready_at=ready))
         assert found.counters == {"restarts": 1}
 
 
 def test_histograms_with_new_edges_begin_anew_and_cost_only_themselves() -> None:
     after = snapshot(START + 10, histograms={"ttft_seconds": cumulative([0.2] * 130, OLD_EDGES)})
-    found = windows.between(snapshot(START), after)
+    found = windows.diff_snapshots(snapshot(START), after)
     assert "ttft_seconds" not in found.histograms
-    assert found.why_missing("ttft_seconds") is Gap.RESTARTED
+    assert found.explain_missing("ttft_seconds") is Gap.RESTARTED
     assert found.seconds_of("ttft_seconds") == 0
     assert found.counters["requests_finished"] == 0
 
 
 def test_a_histogram_whose_buckets_fell_begins_anew() -> None:
     after = snapshot(START + 10, histograms={"ttft_seconds": cumulative([0.2] * 90)})
-    assert windows.between(snapshot(START), after).why_missing("ttft_seconds") is Gap.RESTARTED
+    assert windows.diff_snapshots(snapshot(START), after).explain_missing("ttft_seconds") is Gap.RESTARTED
 
 
 # --- stale gauges (vLLM issue 29928)
@@ -329,29 +331,29 @@ def cancelled(t: float, steps: float, **gauges: float) -> windows.Snapshot:
 
 
 def test_gauges_of_an_engine_that_does_not_step_are_stale_and_not_99_percent() -> None:
-    found = windows.between(cancelled(START, 3000), cancelled(START + 10, 3000))
+    found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3000))
     for family in ("requests_running", "requests_waiting", "kv_utilization", "kv_utilization_max"):
         assert family not in found.gauges
-        assert found.why_missing(family) is Gap.STALE
+        assert found.explain_missing(family) is Gap.STALE
     assert found.gauges["engine_awake"].integral == 10
     assert read_all(found)["kv_utilization"] == Missing(gap=Gap.STALE)
 
 
 def test_the_same_gauges_are_believed_while_the_engine_steps() -> None:
-    found = windows.between(cancelled(START, 3000), cancelled(START + 10, 3001))
+    found = windows.diff_snapshots(cancelled(START, 3000), cancelled(START + 10, 3001))
     assert found.gauges["kv_utilization"].integral == pytest.approx(9.9)
 
 
 def test_an_idle_engine_is_believed_to_be_empty() -> None:
     empty = {"requests_running": 0.0, "requests_waiting": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}
-    found = windows.between(cancelled(START, 3000, **empty), cancelled(START + 10, 3000, **empty))
+    found = windows.diff_snapshots(cancelled(START, 3000, **empty), cancelled(START + 10, 3000, **empty))
     assert found.gauges["kv_utilization"].maximum == 0
     assert found.gaps == {}
 
 
 def test_an_engine_that_does_not_count_its_steps_is_believed() -> None:
     pages = [without(cancelled(t, 0), "engine_steps") for t in (START, START + 10)]
-    assert windows.between(*pages).gauges["kv_utilization"].minimum == 0.99
+    assert windows.diff_snapshots(*pages).gauges["kv_utilization"].minimum == 0.99
 
 
 # --- coverage
@@ -360,7 +362,7 @@ def test_an_engine_that_does_not_count_its_steps_is_believed() -> None:
 def test_below_nine_tenths_of_coverage_a_tier_total_is_a_lower_bound() -> None:
     """Two replicas over a minute, one of them unseen."""
     seen = window(START, counters={"requests_finished": 120.0}, gauges={"requests_running": gauge(5.0)})
-    whole = windows.add([seen, windows.gap(START, START + 60, Gap.SCRAPE_FAILED)])
+    whole = windows.sum_windows([seen, windows.gap_window(START, START + 60, Gap.SCRAPE_FAILED)])
     assert whole.coverage == 0.5
     readings = read_all(whole)
     assert readings["completed_rps"] == Reading(value=None, low=2.0, high=None, n=120)
@@ -370,7 +372,7 @@ def test_below_nine_tenths_of_coverage_a_tier_total_is_a_lower_bound() -> None:
 def test_above_it_the_total_is_scaled_up_and_open_above() -> None:
     """Ten minutes of a replica, one of them unseen."""
     several = [window(START + 60 * i, counters={"requests_finished": 120.0}) for i in range(9)]
-    whole = windows.add([*several, windows.gap(START + 540, START + 600, Gap.SCRAPE_FAILED)])
+    whole = windows.sum_windows([*several, windows.gap_window(START + 540, START + 600, Gap.SCRAPE_FAILED)])
     assert whole.coverage == 0.9
     assert read_all(whole)["completed_rps"] == Reading(value=2.0, low=1.8, high=None, n=1080)
 
@@ -379,20 +381,20 @@ def test_of_two_replicas_seen_throughout_the_total_is_exact() -> None:
     several = [
         window(START, counters={"requests_finished": n}, gauges={"requests_running": gauge(n)}) for n in (60.0, 30.0)
     ]
-    readings = read_all(windows.add(several))
+    readings = read_all(windows.sum_windows(several))
     assert readings["completed_rps"] == Reading(value=1.5, low=1.5, high=1.5, n=90)
     assert readings["requests_running"] == Reading(value=90.0, low=60.0, high=120.0, n=8)
 
 
 def test_time_that_no_window_speaks_of_was_not_covered() -> None:
     several = [window(START), window(START + 180)]
-    assert windows.add(several).coverage == 0.5
+    assert windows.sum_windows(several).coverage == 0.5
 
 
 def test_no_more_than_everything_is_covered() -> None:
     """Counters booked late reach back before the windows that expected them."""
     late = window(START - 60, 120.0, expected_seconds=60.0)
-    assert windows.add([window(START), late]).coverage == 1.0
+    assert windows.sum_windows([window(START), late]).coverage == 1.0
 
 
 def test_a_window_of_no_time_has_no_coverage() -> None:

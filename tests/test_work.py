@@ -15,8 +15,8 @@ from rules.bounds import mean_bounds
 from rules.plan import parse_plan
 from rules.readings import read
 from rules.signals import BY_NAME, Reading
-from rules.slices import TierView
-from rules.slices import view as view_of
+from rules.slices import TierContext
+from rules.slices import build_tier_context as view_of
 from rules.verdicts import Certainty, Status
 from rules.windows import Window
 from rules.work import CapacityLengths, MeanTokens, work_of
@@ -43,7 +43,7 @@ def mean(lengths: list[float]) -> float:
     return math.fsum(lengths) / len(lengths)
 
 
-def tier(means: bool = True, **parts: Any) -> TierView:
+def tier(means: bool = True, **parts: Any) -> TierContext:
     """The guide's tier; without `means` what its quantiles tell, whatever curve and workload say of means."""
     whole = {**copy.deepcopy(TIER), **parts}
     if not means:
@@ -76,7 +76,7 @@ def hour(number: int, used: float, longer: float = 1.0, hits: float = HITS, repl
     )
 
 
-def reading(view: TierView, window: Window) -> Reading:
+def reading(view: TierContext, window: Window) -> Reading:
     found = read(BY_NAME["fleet_utilization"], window, view.basis)
     assert isinstance(found, Reading)
     return found

@@ -15,9 +15,9 @@ from agent import replay as replaying
 from agent.config_files import load_plan
 from agent.recording import Recording, load
 from rules.plan import Plan
-from rules.verdicts import Answer, Subject
+from rules.verdicts import RuleResult, Subject
 
-Answers = Mapping[tuple[str, Subject], Answer]
+Answers = Mapping[tuple[str, Subject], RuleResult]
 
 LATE_SECONDS = 0.5
 """A scrape this much before it is due is the one that is due: the recorder's clock is no metronome."""
@@ -52,13 +52,13 @@ def judge(folder: Path) -> list[tuple[float, Answers]]:
     """What stood after each scrape of a recording, with its time."""
     kept: list[tuple[float, Answers]] = []
 
-    class Keeping(replaying.Walk):
+    class Keeping(replaying.ReplayRun):
         def judge(self, t: float, blind: Mapping[str, str] = replaying.NOBODY) -> None:
             super().judge(t, blind)
             kept.append((t, {key: standing.answer for key, standing in self.watcher.standings.items()}))
 
     recording, _ = load(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(replaying, "Walk", Keeping)
+        patched.setattr(replaying, "ReplayRun", Keeping)
         replaying.replay(recording, plan_of(recording))
     return kept

@@ -12,17 +12,17 @@ from report_samples import measured
 
 import agent.demo
 from agent.config_files import load_plan
-from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, Engine
+from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, SimulatedEngine
 from agent.demo.past.loads import Loads
 from agent.demo.past.lognormal import Z99
 from agent.demo.past.tier_run import watched
 from rules import arrivals, slices, windows
 from rules.curve import Curve
 from rules.plan import TierPlan
-from rules.resize_seen import Seen, SeenSoFar
-from rules.slices import Slice, TierView
-from rules.whatif import Question, WhatIf, what_if
-from rules.whatif_prompts import Varied, varied
+from rules.resize_seen import ProductionSummary, ProductionSummaryBuilder
+from rules.slices import BinnedWindow, TierContext
+from rules.whatif import WhatIf, WhatIfQuestion, answer_question
+from rules.whatif_prompts import PromptVariation, find_prompt_variation
 
 HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
 START = 1_793_577_600.0
@@ -36,22 +36,22 @@ class Simulated:
     """Days of one tier, and how many replicas served them."""
 
     plan: TierPlan
-    seen: Seen
-    slices: tuple[Slice, ...]
-    hours: tuple[Varied, ...]
+    seen: ProductionSummary
+    slices: tuple[BinnedWindow, ...]
+    hours: tuple[PromptVariation, ...]
 
     def answer(self, instances: int, rps: float | None = None, prompt_scale: float = 1.0) -> WhatIf:
-        question = Question(instances=instances, rps=rps, prompt_scale=prompt_scale)
-        return what_if(self.seen, self.slices, self.hours, question)
+        question = WhatIfQuestion(instances=instances, rps=rps, prompt_scale=prompt_scale)
+        return answer_question(self.seen, self.slices, self.hours, question)
 
     def truth(self, name: str, rps: float, prompt_scale: float = 1.0) -> float:
         """What an engine of the simulator does at a load of one replica, with prompts so many times as long as planned."""
         curve = Curve.from_plan(self.plan)
         assert curve is not None
-        load = Loads(curve).at(rps)
+        load = Loads(curve).interpolate_load(rps)
         if name == "kv_utilization":
             return load.kv
-        times = load.first.scaled(prompt_scale**PREFILL_EXPONENT) if name.startswith("ttft") else load.each
+        times = load.first.scale(prompt_scale**PREFILL_EXPONENT) if name.startswith("ttft") else load.each
         return times.median * math.exp(times.sigma * (Z99 if "p99" in name else 0.0))
 
 
@@ -61,11 +61,11 @@ def simulated(
     """Days with a peak of `busiest` rps of a replica in the afternoon; `longer` says how many times as long prompts are, by the
     seconds since the begin."""
     plan, rng = PLANS[tier], random.Random(tier)
-    view = slices.view(tier, plan)
+    view = slices.build_tier_context(tier, plan)
     assert view.curve is not None
-    engines = [Engine(plan, view.curve, rng, START) for _ in range(replicas)]
+    engines = [SimulatedEngine(plan, view.curve, rng, START) for _ in range(replicas)]
     pages = [engine.snapshot() for engine in engines]
-    found: list[Slice] = []
+    found: list[BinnedWindow] = []
     for step in range(1, round(days * DAY / QUARTER) + 1):
         t = START + step * QUARTER
         rate = busiest * (0.55 - 0.45 * math.cos(2 * math.pi * (step % 96) / 96))
@@ -74,23 +74,24 @@ def simulated(
             arrived = max(0, round(mean + rng.gauss(0.0, 1.0) * math.sqrt(mean)))
             engine.advance(t, arrived, Conditions(prompt_scale=longer(t - START)))
             after = engine.snapshot()
-            found.append(slices.place(watched(pages[n], after), view.curve, f"r{n}"))
+            found.append(slices.bin_window(watched(pages[n], after), view.curve, f"r{n}"))
             pages[n] = after
     return _simulated(view, plan, found, START + days * DAY)
 
 
-def _simulated(view: TierView, plan: TierPlan, found: list[Slice], until: float) -> Simulated:
-    hourly: dict[tuple[float, int | None], list[Slice]] = {}
+def _simulated(view: TierContext, plan: TierPlan, found: list[BinnedWindow], until: float) -> Simulated:
+    hourly: dict[tuple[float, int | None], list[BinnedWindow]] = {}
     for one in found:
         hourly.setdefault(((one.window.start + one.window.end) / 2 // HOUR, one.bin), []).append(one)
     hours = [
-        slices.place(windows.add(one.window for one in group), None, None, bin) for (_, bin), group in hourly.items()
+        slices.bin_window(windows.sum_windows(one.window for one in group), None, None, bin)
+        for (_, bin), group in hourly.items()
     ]
-    collected = SeenSoFar(view=view, since=START, until=until)
-    minutes = [part for one in found for part in arrivals.by_minute(one.window)]
-    collected.add(hours, hours, arrivals.demand(_summed(minutes)))
-    told = tuple(one for one in map(varied, hours) if one is not None)
-    return Simulated(plan=plan, seen=measured(collected.seen(("v1",))), slices=tuple(found), hours=told)
+    collected = ProductionSummaryBuilder(view=view, since=START, until=until)
+    minutes = [part for one in found for part in arrivals.split_by_minute(one.window)]
+    collected.add(hours, hours, arrivals.list_demand(_summed(minutes)))
+    told = tuple(one for one in map(find_prompt_variation, hours) if one is not None)
+    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), slices=tuple(found), hours=told)
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

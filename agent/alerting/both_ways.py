@@ -12,20 +12,20 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent.alerting.delivery import Delivery
-from agent.alerting.foreign import ForeignAlerts
-from agent.alerting.posting import PATH, Poster
-from agent.alerting.receiver import Receiver
+from agent.alerting.delivery import AlertDelivery
+from agent.alerting.foreign import ExternalAlertStore
+from agent.alerting.posting import PATH, AlertmanagerClient
+from agent.alerting.receiver import WebhookReceiver
 from agent.collect.scrapers import Target
-from agent.config_keys import Alerting as Keys
+from agent.config_keys import AlertingConfig as Keys
 from agent.config_problems import default_replica
 from agent.web_credentials import token_gate
-from exporters.alertmanager import Posted, present
+from exporters.alertmanager import AlertPayload, present
 from exporters.status import AlertmanagerHealth, WebhookHealth
 from rules.alert_state import AlertState, States
-from rules.episodes import Episode
-from rules.foreign_alerts import Fleet, ForeignAlert
-from rules.slices import TierView
+from rules.episodes import Finding
+from rules.foreign_alerts import AlertTargets, ExternalAlert
+from rules.slices import TierContext
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ TOLD = 20
 """Foreign alerts that a turn logs one by one: a storm of them must not fill a disk."""
 
 
-class Alerting:
+class AlertingService:
     """Made by a configuration's `alerting`; opens nothing before the first turn. Raises BadConfig for a bad token file."""
 
     def __init__(self, keys: Keys, clock: Callable[[], float] = time.time) -> None:
@@ -41,14 +41,16 @@ class Alerting:
         self._settings = keys.settings()
         self._clock = clock
         several = keys.alertmanagers if keys.path == "posts" else ()
-        self.deliveries = tuple(Delivery(Poster(one.options(PATH)), keys.resend_seconds, clock) for one in several)
-        self.receiver: Receiver | None = None
+        self.deliveries = tuple(
+            AlertDelivery(AlertmanagerClient(one.options(PATH)), keys.resend_seconds, clock) for one in several
+        )
+        self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
             gate = token_gate("alerting.receiver.bearer_token_file", keys.receiver.bearer_token_file)
-            self.receiver = Receiver(gate, clock)
-        self.foreign = ForeignAlerts()
+            self.receiver = WebhookReceiver(gate, clock)
+        self.foreign = ExternalAlertStore()
 
-    def take_over(self, before: Alerting | None) -> None:
+    def take_over(self, before: AlertingService | None) -> None:
         """What another configuration's alerting knows; its threads go on where they post the same, else they end."""
         if before is None:
             return
@@ -67,26 +69,26 @@ class Alerting:
     def turn(
         self,
         states: States,
-        episodes: Sequence[Episode],
-        fleet: Callable[[], Fleet],
+        episodes: Sequence[Finding],
+        fleet: Callable[[], AlertTargets],
         now: float,
         *,
         posts: bool = True,
-    ) -> tuple[ForeignAlert, ...]:
+    ) -> tuple[ExternalAlert, ...]:
         """Takes up what came in and, where this agent `posts`, hands over what is to be posted. Returns the foreign alerts that
         changed."""
         arrived = self.receiver.waiting() if self.receiver is not None else ()
         changed = self.foreign.turn(arrived, episodes, now, fleet)
         for alert in changed[:TOLD]:
-            _log.info("foreign alert %s", _told(alert))
+            _log.info("foreign alert %s", _describe_alert(alert))
         if len(changed) > TOLD:
             _log.info("%d more foreign alerts fire or are over; api/status lists them", len(changed) - TOLD)
         if self.deliveries and posts:
             self._offer(tuple(states.values()), self.foreign.alerts, now)
         return changed
 
-    def _offer(self, states: tuple[AlertState, ...], foreign: tuple[ForeignAlert, ...], now: float) -> None:
-        def made() -> tuple[Posted, ...]:
+    def _offer(self, states: tuple[AlertState, ...], foreign: tuple[ExternalAlert, ...], now: float) -> None:
+        def made() -> tuple[AlertPayload, ...]:
             return present(states, foreign, self._clock(), self._settings)
 
         alerts = made()
@@ -106,20 +108,22 @@ class Alerting:
             delivery.join()
 
 
-def _told(alert: ForeignAlert) -> str:
+def _describe_alert(alert: ExternalAlert) -> str:
     where = "/".join(filter(None, (alert.tier or "of no tier", alert.replica)))
     state = "fires" if alert.ended_at is None else "is over"
     return f"{alert.name} ({where}) {state}" + (f": {alert.diagnosis.sentence}" if alert.diagnosis else "")
 
 
-def fleet_of(targets: Iterable[Target], views: Mapping[str, TierView], models: Iterable[tuple[str, str]]) -> Fleet:
+def alert_targets(
+    targets: Iterable[Target], views: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
+) -> AlertTargets:
     """What alerts can be about; `models` are pairs of a tier and a model that it was seen to serve."""
     targets = tuple(targets)
     serving: dict[str, set[str]] = {}
     planned = ((tier, view.plan.model) for tier, view in views.items() if view.plan is not None)
     for tier, model in (*planned, *models):
         serving.setdefault(model, set()).add(tier)
-    return Fleet(
+    return AlertTargets(
         tiers=frozenset({target.tier for target in targets} | set(views)),
         replicas={target.key: _names(target) for target in targets},
         models={model: frozenset(tiers) for model, tiers in serving.items()},

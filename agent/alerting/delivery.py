@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent.alerting.posting import NotDelivered, Poster
-from exporters.alertmanager import Posted
+from agent.alerting.posting import AlertmanagerClient, DeliveryError
+from exporters.alertmanager import AlertPayload
 from exporters.status import AlertmanagerHealth
 
-Present = Callable[[], Sequence[Posted]]
+Present = Callable[[], Sequence[AlertPayload]]
 """The present state, made when a round begins: what it says of now must be true then."""
 
 FIRST_RETRY_SECONDS = 1.0
@@ -33,10 +33,12 @@ class _Offer:
     marks: frozenset[tuple[str, bool]]
 
 
-class Delivery:
+class AlertDelivery:
     """One Alertmanager's thread, begun with the first offer. `health` may be read from any thread."""
 
-    def __init__(self, poster: Poster, resend_seconds: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, poster: AlertmanagerClient, resend_seconds: float, clock: Callable[[], float] = time.time
+    ) -> None:
         self._poster = poster
         self._resend_seconds = resend_seconds
         self._clock = clock
@@ -49,7 +51,7 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self.health = AlertmanagerHealth(alertmanager=poster.place)
 
-    def offer(self, present: Present, alerts: Sequence[Posted]) -> None:
+    def offer(self, present: Present, alerts: Sequence[AlertPayload]) -> None:
         """The state after a turn: `present` makes it anew when it is posted, `alerts` is it as it is now."""
         marks = frozenset((one.title, one.firing) for one in alerts)
         with self._changed:
@@ -102,7 +104,7 @@ class Delivery:
         alerts = tuple(offer.present())
         try:
             done = self._poster.round(alerts, self._suspects)
-        except NotDelivered as error:
+        except DeliveryError as error:
             self._failed(error.text)
             return
         if self.health.trouble is not None:

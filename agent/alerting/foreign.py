@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from rules.episodes import Episode
-from rules.foreign_alerts import AFTERMATH_SECONDS, Fleet, ForeignAlert, explained, placed
+from rules.episodes import Finding
+from rules.foreign_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 
 MOST = 1_000
 """Alerts in memory; of a storm of others' alerts these say enough."""
@@ -24,45 +24,53 @@ KEPT_SECONDS = 86_400.0
 Key = tuple[str, float]
 
 
-class ForeignAlerts:
+class ExternalAlertStore:
     """The foreign alerts by identity and start. `left_out` counts those beyond MOST."""
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._alerts: dict[Key, ForeignAlert] = {}
+        self._alerts: dict[Key, ExternalAlert] = {}
 
-    def resume(self, kept: Iterable[ForeignAlert], now: float) -> None:
+    def resume(self, kept: Iterable[ExternalAlert], now: float) -> None:
         """Those of an earlier run of the agent; what fired then counts as heard of `now` (unix seconds)."""
         for alert in kept:
             self._alerts[_key(alert)] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
 
-    def take_over(self, before: ForeignAlerts) -> None:
+    def take_over(self, before: ExternalAlertStore) -> None:
         """All that another one knew."""
         self._alerts, self.left_out = dict(before._alerts), before.left_out
 
     @property
-    def alerts(self) -> tuple[ForeignAlert, ...]:
+    def alerts(self) -> tuple[ExternalAlert, ...]:
         """All of them, the first to begin first."""
         return tuple(sorted(self._alerts.values(), key=lambda alert: (alert.started_at, alert.name)))
 
     def turn(
-        self, arrived: Sequence[ForeignAlert], episodes: Sequence[Episode], now: float, fleet: Callable[[], Fleet]
-    ) -> tuple[ForeignAlert, ...]:
+        self,
+        arrived: Sequence[ExternalAlert],
+        episodes: Sequence[Finding],
+        now: float,
+        fleet: Callable[[], AlertTargets],
+    ) -> tuple[ExternalAlert, ...]:
         """Takes up what arrived and looks for what explains each; returns those that are new or changed."""
         if not (arrived or self._alerts):
             return ()
         before = dict(self._alerts)
         known = fleet() if arrived else None
         for alert in arrived:
-            self._take(alert if known is None else placed(alert, known))
+            self._take(alert if known is None else assign_tier(alert, known))
         for key, alert in self._alerts.items():
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
-                self._alerts[key] = self._seen(explained(alert, episodes, now), now)
-        changed = tuple(alert for key, alert in self._alerts.items() if _told(before.get(key)) != _told(alert))
+                self._alerts[key] = self._seen(attach_finding(alert, episodes, now), now)
+        changed = tuple(
+            alert
+            for key, alert in self._alerts.items()
+            if _describe_external_alert(before.get(key)) != _describe_external_alert(alert)
+        )
         self._alerts = {key: alert for key, alert in self._alerts.items() if not _old(alert, now)}
         return changed
 
-    def _take(self, alert: ForeignAlert) -> None:
+    def _take(self, alert: ExternalAlert) -> None:
         known = self._alerts.get(_key(alert))
         if known is not None:
             self._alerts[_key(alert)] = replace(
@@ -74,19 +82,19 @@ class ForeignAlerts:
             self.left_out += 1
 
     @staticmethod
-    def _seen(alert: ForeignAlert, now: float) -> ForeignAlert:
+    def _seen(alert: ExternalAlert, now: float) -> ExternalAlert:
         silent = alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS
         return replace(alert, ended_at=alert.heard_at) if silent else alert
 
 
-def _key(alert: ForeignAlert) -> Key:
+def _key(alert: ExternalAlert) -> Key:
     return alert.identity, alert.started_at
 
 
-def _told(alert: ForeignAlert | None) -> ForeignAlert | None:
+def _describe_external_alert(alert: ExternalAlert | None) -> ExternalAlert | None:
     """What of it is worth a row: that it was merely heard of again is not."""
     return replace(alert, heard_at=alert.started_at) if alert is not None else None
 
 
-def _old(alert: ForeignAlert, now: float) -> bool:
+def _old(alert: ExternalAlert, now: float) -> bool:
     return alert.ended_at is not None and now - alert.ended_at > KEPT_SECONDS

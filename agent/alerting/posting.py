@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import requests
 import urllib3
 
-from agent.collect.hidden import hidden
-from agent.collect.scrape_failures import place_of, translated
+from agent.collect.hidden import redact
+from agent.collect.scrape_failures import place_of, translate_http_error
 from agent.collect.target_options import TargetOptions, authorization, tls_of
 from agent.collect.transport import TargetAdapter
 from agent.errors import SizewatchError
-from exporters.alertmanager import Posted
-from exporters.plain_text import told
+from exporters.alertmanager import AlertPayload
+from exporters.plain_text import quote_external_text
 
 PATH = "/api/v2/alerts"
 BATCH = 64
@@ -50,7 +50,7 @@ HINTS = {
 }
 
 
-class NotDelivered(SizewatchError):
+class DeliveryError(SizewatchError):
     """A round that could not be ended; what was posted of it is posted again with the next."""
 
     def __init__(self, text: str) -> None:
@@ -63,30 +63,30 @@ class _Refused(Exception):
 
 
 @dataclass(slots=True)
-class Round:
+class PostResult:
     """What came of one round: how many alerts were taken, and the words for each that was refused, by title."""
 
     taken: int = 0
     refused: dict[str, str] = field(default_factory=dict)
 
 
-class Poster:
+class AlertmanagerClient:
     """Posts to one Alertmanager, over a connection of its own each round, so that renewed secrets are in use at once."""
 
     def __init__(self, options: TargetOptions) -> None:
         self._options = options
         self.place = place_of(options.url).removesuffix(PATH)
 
-    def round(self, alerts: Sequence[Posted], suspects: frozenset[str] = frozenset()) -> Round:
+    def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
         """Posts all of them; `suspects`, refused before, each by itself. Where there are none an empty list is posted, so that
         an Alertmanager that is away is known before the first alert. Raises NotDelivered."""
-        done = Round()
+        done = PostResult()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
             adapter = TargetAdapter(tls_of(self._options), self._options.server_name)
             headers = authorization(self._options)
         except SizewatchError as error:
-            raise NotDelivered(str(error)) from error
+            raise DeliveryError(str(error)) from error
         good = [one for one in alerts if one.title not in suspects]
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]
@@ -99,15 +99,15 @@ class Poster:
         self,
         adapter: TargetAdapter,
         headers: dict[str, str],
-        batch: Sequence[Posted],
+        batch: Sequence[AlertPayload],
         deadline: float,
-        done: Round,
+        done: PostResult,
     ) -> None:
         try:
             self._post(adapter, headers, batch, deadline)
         except _Refused as refused:
             if not batch:
-                raise NotDelivered(f"{self.place} answered an empty list of alerts with {refused}") from refused
+                raise DeliveryError(f"{self.place} answered an empty list of alerts with {refused}") from refused
             if len(batch) == 1:
                 done.refused[batch[0].title] = str(refused)
                 return
@@ -117,10 +117,12 @@ class Poster:
             return
         done.taken += len(batch)
 
-    def _post(self, adapter: TargetAdapter, headers: dict[str, str], batch: Sequence[Posted], deadline: float) -> None:
+    def _post(
+        self, adapter: TargetAdapter, headers: dict[str, str], batch: Sequence[AlertPayload], deadline: float
+    ) -> None:
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
-            raise NotDelivered(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
+            raise DeliveryError(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
         body = json.dumps([one.body for one in batch]).encode()
         wanted = {"Content-Type": "application/json", "User-Agent": "sizewatch", **headers}
         request = requests.Request("POST", self._options.url, headers=wanted, data=body).prepare()
@@ -130,9 +132,9 @@ class Poster:
             with closing(answer):
                 said = answer.raw.read(MOST_ANSWER_BYTES, decode_content=True)
         except requests.Timeout as error:
-            raise NotDelivered(f"{self.place} did not answer within {seconds:g} s") from error
+            raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise NotDelivered(translated(error, self.place, seconds).text) from error
+            raise DeliveryError(translate_http_error(error, self.place, seconds).text) from error
         self._judge(answer.status_code, said, headers)
 
     def _judge(self, status: int, said: bytes, headers: dict[str, str]) -> None:
@@ -141,7 +143,7 @@ class Poster:
         if status in REFUSALS:
             raise _Refused(_words(status, said, headers, self._options.url))
         hint = HINTS.get(status, "look into its log")
-        raise NotDelivered(f"{self.place} answered {status}: {hint}")
+        raise DeliveryError(f"{self.place} answered {status}: {hint}")
 
 
 def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
@@ -154,5 +156,5 @@ def _words(status: int, said: bytes, headers: dict[str, str], url: str) -> str:
     if isinstance(data, dict):
         data = data.get("message", text)
     # The end of what was read may be half a secret, which nobody finds.
-    words = told(hidden(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
+    words = quote_external_text(redact(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
     return f"{status}: {words or 'without a word'}"

@@ -12,11 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.alerting.payload import BadPayload, read
+from agent.alerting.payload import PayloadError, read
 from agent.web_config import WEBHOOK_BYTES
-from agent.web_credentials import Gate
+from agent.web_credentials import Authenticator
 from exporters.status import WebhookHealth
-from rules.foreign_alerts import ForeignAlert
+from rules.foreign_alerts import ExternalAlert
 
 PER_SECOND = 10.0
 BURST = 100.0
@@ -27,7 +27,7 @@ MOST_WAITING = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class WebhookRejection:
     """An answer other than 200: the status line and one sentence."""
 
     status: str
@@ -56,18 +56,20 @@ class TokenBucket:
             return True
 
 
-class Receiver:
+class WebhookReceiver:
     """Takes bodies from the web server's threads; `waiting` gives a turn what came since the last."""
 
-    def __init__(self, gate: Gate, clock: Callable[[], float] = time.time, bucket: TokenBucket | None = None) -> None:
+    def __init__(
+        self, gate: Authenticator, clock: Callable[[], float] = time.time, bucket: TokenBucket | None = None
+    ) -> None:
         if gate.open:
             raise ValueError("a webhook without credentials would take alerts from anybody")
         self._gate = gate
         self._clock = clock
         self._bucket = bucket or TokenBucket(PER_SECOND, BURST)
         self._lock = threading.Lock()
-        self._waiting: deque[ForeignAlert] = deque()
-        self._successor: Receiver | None = None
+        self._waiting: deque[ExternalAlert] = deque()
+        self._successor: WebhookReceiver | None = None
         self._taken = self._own = self._left_out = 0
         self._refused: Counter[str] = Counter()
 
@@ -75,36 +77,44 @@ class Receiver:
     def challenges(self) -> tuple[str, ...]:
         return self._gate.challenges
 
-    def refuses(self, authorization: str, content_type: str, content_encoding: str, length: str) -> Refusal | None:
+    def refuses(
+        self, authorization: str, content_type: str, content_encoding: str, length: str
+    ) -> WebhookRejection | None:
         """Why a request is refused before a byte of its body is read; None where it may be."""
         found = self._refusal(authorization, content_type, content_encoding, length)
         if found is not None:
             self._count(found.reason)
         return found
 
-    def _refusal(self, authorization: str, content_type: str, content_encoding: str, length: str) -> Refusal | None:
+    def _refusal(
+        self, authorization: str, content_type: str, content_encoding: str, length: str
+    ) -> WebhookRejection | None:
         if not self._gate.admits(authorization):
-            return Refusal(status="401 Unauthorized", reason="credentials", text="the webhook's token is needed")
+            return WebhookRejection(
+                status="401 Unauthorized", reason="credentials", text="the webhook's token is needed"
+            )
         if not length.isdecimal():
-            return Refusal(status="411 Length Required", reason="length", text="Content-Length is needed")
+            return WebhookRejection(status="411 Length Required", reason="length", text="Content-Length is needed")
         if len(length) > 12 or int(length) > WEBHOOK_BYTES:
             text = f"a body of more than {WEBHOOK_BYTES} bytes is not read"
-            return Refusal(status="413 Content Too Large", reason="too_large", text=text)
+            return WebhookRejection(status="413 Content Too Large", reason="too_large", text=text)
         if content_type.partition(";")[0].strip().lower() != "application/json" or content_encoding:
             text = "only application/json, not compressed"
-            return Refusal(status="415 Unsupported Media Type", reason="content_type", text=text)
+            return WebhookRejection(status="415 Unsupported Media Type", reason="content_type", text=text)
         if not self._bucket.take():
             text = f"more than {PER_SECOND:.0f} requests a second"
-            return Refusal(status="429 Too Many Requests", reason="rate", text=text)
+            return WebhookRejection(status="429 Too Many Requests", reason="rate", text=text)
         return None
 
-    def take(self, body: bytes) -> Refusal | None:
+    def take(self, body: bytes) -> WebhookRejection | None:
         """The alerts of a body wait for the next turn; or why none of them does."""
         try:
             alerts, own = read(body, self._clock())
-        except BadPayload as bad:
+        except PayloadError as bad:
             self._count("payload")
-            return Refusal(status="400 Bad Request", reason="payload", text=f"the payload cannot be used: {bad}")
+            return WebhookRejection(
+                status="400 Bad Request", reason="payload", text=f"the payload cannot be used: {bad}"
+            )
         with self._lock:
             if self._successor is None:
                 room = max(0, MOST_WAITING - len(self._waiting))
@@ -116,7 +126,7 @@ class Receiver:
         # The configuration changed while this body was on its way.
         return self._successor.take(body)
 
-    def waiting(self) -> tuple[ForeignAlert, ...]:
+    def waiting(self) -> tuple[ExternalAlert, ...]:
         """What came since this was last asked, in the order of arrival."""
         with self._lock:
             found = tuple(self._waiting)
@@ -130,7 +140,7 @@ class Receiver:
                 taken=self._taken, refused=dict(self._refused), own=self._own, left_out=self._left_out + left_out
             )
 
-    def take_over(self, before: Receiver) -> None:
+    def take_over(self, before: WebhookReceiver) -> None:
         """The counts of another one, what waits in it, and what it is given from now on."""
         with self._lock, before._lock:
             before._successor = self

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.benchmarks import remarks
-from agent.benchmarks.points import Run, measured
-from agent.benchmarks.results import Lengths, Loop, Measured
-from agent.benchmarks.values import Part
-from exporters.plain_text import told
+from agent.benchmarks.points import BenchmarkRun, build_measurement
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks.values import ResultFields
+from exporters.plain_text import quote_external_text
 
 NAME = "aiperf"
 
@@ -39,13 +39,13 @@ PATTERNS: dict[str, Loop | None] = {
 METRICS = ("request_throughput", "request_latency")
 
 
-def recognises(part: Part) -> bool:
+def recognises(part: ResultFields) -> bool:
     """Metrics that are objects with a unit."""
     blocks = [part.data.get(name) for name in METRICS]
     return any(isinstance(block, dict) and "unit" in block for block in blocks)
 
 
-def read(part: Part) -> tuple[Measured, ...]:
+def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
     """The load of one run. Raises BadBenchmark for a cancelled or failed run, an unknown unit, impossible values.
 
     `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT; `inter_chunk_latency` is per gap
@@ -59,7 +59,7 @@ def read(part: Part) -> tuple[Measured, ...]:
     count, throughput = part.count("request_count", "avg"), _rate(part, "request_throughput")
     if throughput is None:
         raise part.bad("is missing", "request_throughput")
-    run = Run(
+    run = BenchmarkRun(
         completed_rps=throughput,
         requests=part.needed_count("request_latency", "count") if count is None else count,
         failed=_failed(part),
@@ -83,35 +83,35 @@ def read(part: Part) -> tuple[Measured, ...]:
         generation_tokens=_lengths(part, "output_sequence_length"),
         remarks=said,
     )
-    return (measured(part, NAME, run),)
+    return (build_measurement(part, NAME, run),)
 
 
-def _seconds(part: Part, metric: str, statistic: str) -> float | None:
-    value = part.measured(metric, statistic)
+def _seconds(part: ResultFields, metric: str, statistic: str) -> float | None:
+    value = part.positive_number(metric, statistic)
     if value is None:
         return None
     unit = part.text(metric, "unit")
     if unit not in UNITS:
-        raise part.bad(f"has the unit '{told(unit, 20)}', none of {', '.join(UNITS)}", metric)
+        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(UNITS)}", metric)
     return value * UNITS[unit]
 
 
-def _rate(part: Part, metric: str) -> float | None:
-    value = part.measured(metric, "avg")
+def _rate(part: ResultFields, metric: str) -> float | None:
+    value = part.positive_number(metric, "avg")
     if value is None:
         return None
     unit = part.text(metric, "unit")
     if unit not in RATES[metric]:
-        raise part.bad(f"has the unit '{told(unit, 20)}', none of {', '.join(RATES[metric])}", metric)
+        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(RATES[metric])}", metric)
     return value
 
 
-def _failed(part: Part) -> int:
+def _failed(part: ResultFields) -> int:
     failed = part.count("error_request_count", "avg")
     return sum(kind.count("count") or 0 for kind in part.parts("error_summary")) if failed is None else failed
 
 
-def _load(part: Part) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
+def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
     """Loop, requested rps, clients and what is to be said. A rate wins: concurrency beside it is only its cap."""
     phase = _profiling(part)
     pattern = phase.text("type") if phase else ""
@@ -125,15 +125,15 @@ def _load(part: Part) -> tuple[Loop | None, float | None, float | None, tuple[st
         (swept, "phases.profiling.rate", "phases.profiling.concurrency"),
         (swept, "phases.profiling.request_rate", "phases.profiling.concurrency"),
     )
-    rates = [where.measured(rate) for where, rate, _ in ways if where]
-    clients = [where.measured(clients) for where, _, clients in ways if where]
+    rates = [where.positive_number(rate) for where, rate, _ in ways if where]
+    clients = [where.positive_number(clients) for where, _, clients in ways if where]
     rate, limit = (next((value for value in values if value), None) for values in (rates, clients))
     if rate:
         return "open", rate, None, ()
     return ("closed", None, limit, ()) if limit else (None, None, None, (remarks.NO_LOAD,))
 
 
-def _profiling(part: Part) -> Part | None:
+def _profiling(part: ResultFields) -> ResultFields | None:
     """The phase that was measured, of a list or by its name; warm-up phases beside it were not."""
     config = part.part("input_config")
     if config and isinstance(config.get("phases"), dict):
@@ -142,7 +142,7 @@ def _profiling(part: Part) -> Part | None:
     return next((phase for phase in phases if "profiling" in (phase.text("name"), phase.text("kind"))), None)
 
 
-def _time(part: Part, key: str) -> float | None:
+def _time(part: ResultFields, key: str) -> float | None:
     """Unix seconds; a time without a zone is UTC (docs/reference/json-export-schema.md)."""
     text = part.text(key)
     if not text:
@@ -157,13 +157,13 @@ def _time(part: Part, key: str) -> float | None:
     return found
 
 
-def _model(part: Part) -> str:
+def _model(part: ResultFields) -> str:
     """The model where exactly one was asked; the name is no measurement, so an unknown shape is no reason to refuse."""
     endpoint: Any = part.get("input_config", "endpoint")
     names = endpoint.get("model_names") if isinstance(endpoint, dict) else None
     return names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else ""
 
 
-def _lengths(part: Part, metric: str) -> Lengths:
-    mean, p50, p95, p99 = (part.measured(metric, statistic) for statistic in ("avg", "p50", "p95", "p99"))
-    return Lengths(mean=mean, p50=p50, p95=p95, p99=p99)
+def _lengths(part: ResultFields, metric: str) -> LengthQuantiles:
+    mean, p50, p95, p99 = (part.positive_number(metric, statistic) for statistic in ("avg", "p50", "p95", "p99"))
+    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)

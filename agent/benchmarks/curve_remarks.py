@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from agent.benchmarks.curves import Imported, Remark
-from agent.benchmarks.results import Lengths
+from agent.benchmarks.curves import ImportedCurve, ImportRemark
+from agent.benchmarks.results import LengthQuantiles
 from rules.plan import Point, TierPlan, TokenQuantiles
 from rules.plan_findings import LENGTH_GAP
 
@@ -21,7 +21,9 @@ SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "evictio
 HOW_TO_ADD = "add them with --telemetry (a recording, saved pages, or a Prometheus server, of the same span)"
 
 
-def remarks_of(imported: Imported, tier: TierPlan | None = None, *, observed: bool = False) -> tuple[Remark, ...]:
+def remarks_of(
+    imported: ImportedCurve, tier: TierPlan | None = None, *, observed: bool = False
+) -> tuple[ImportRemark, ...]:
     """Everything to be said, the files' own remarks first; with a tier also where the curve does not fit it.
 
     `observed`: telemetry was asked, so what is still missing was not there.
@@ -30,10 +32,10 @@ def remarks_of(imported: Imported, tier: TierPlan | None = None, *, observed: bo
     texts = [text for about in ABOUT_CURVE for text in about(imported)]
     texts += _not_seen(imported, observed)
     texts += [text for about_tier in ABOUT_TIER for text in about_tier(imported, tier)] if tier else []
-    return (*notes, *imported.remarks, *(Remark(source="", text=text) for text in texts))
+    return (*notes, *imported.remarks, *(ImportRemark(source="", text=text) for text in texts))
 
 
-def lost(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, ...]:
+def missing_fields(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, ...]:
     """Fields that points of the replaced curve (as a parser read it) gave and no point of the new one gives."""
     written = before.get("points")
     old = [point for point in written if isinstance(point, Mapping)] if isinstance(written, list) else []
@@ -44,29 +46,29 @@ def lost(before: Mapping[str, object], points: tuple[Point, ...]) -> tuple[str, 
     )
 
 
-def _one_point(imported: Imported) -> Iterator[str]:
+def _one_point(imported: ImportedCurve) -> Iterator[str]:
     if len(imported.loads) == 1:
         yield "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
 
 
-def _no_loop(imported: Imported) -> Iterator[str]:
+def _no_loop(imported: ImportedCurve) -> Iterator[str]:
     if imported.curve.loop is None:
         yield "whether the loop was open or closed is not told; write curve.loop if you know it"
 
 
-def _censored(imported: Imported) -> Iterator[str]:
+def _censored(imported: ImportedCurve) -> Iterator[str]:
     if all(load.point.censored for load in imported.loads):
         text = "every point is censored: the load generator, and not the server, was measured"
         yield f"{text}; nothing can be judged against it"
 
 
-def _no_latency(imported: Imported) -> Iterator[str]:
+def _no_latency(imported: ImportedCurve) -> Iterator[str]:
     missing = [name for name in LATENCIES if all(getattr(load.point, name) is None for load in imported.loads)]
     if missing:
         yield f"no file tells {', '.join(missing)}; left out"
 
 
-def _not_seen(imported: Imported, observed: bool) -> Iterator[str]:
+def _not_seen(imported: ImportedCurve, observed: bool) -> Iterator[str]:
     names = SERVER_SIDE
     none = [name for name in names if all(getattr(load.point, name) is None for load in imported.loads)]
     some = [name for name in names if name not in none and any(getattr(p.point, name) is None for p in imported.loads)]
@@ -78,19 +80,19 @@ def _not_seen(imported: Imported, observed: bool) -> Iterator[str]:
         yield f"{', '.join(some)}: known at some of the points only"
 
 
-def _uneven(imported: Imported) -> Iterator[str]:
+def _uneven(imported: ImportedCurve) -> Iterator[str]:
     for kind in ("prompt", "generation"):
         sent = [(_typical(getattr(run, f"{kind}_tokens")), run) for load in imported.loads for run in load.runs]
-        known = sorted(((tokens, run.where) for tokens, run in sent if tokens is not None), key=lambda pair: pair[0])
+        known = sorted(((tokens, run.location) for tokens, run in sent if tokens is not None), key=lambda pair: pair[0])
         if known and known[-1][0] > known[0][0] * (1 + LENGTH_GAP):
             (low, least), (high, most) = known[0], known[-1]
             text = f"{kind} tokens a request differ between loads, from {low:.4g} ({least}) to {high:.4g} ({most})"
             yield f"{text}: points of one curve should be of the same traffic"
 
 
-def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
+def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     for kind in ("prompt", "generation"):
-        sent: Lengths = getattr(imported, f"{kind}_tokens")
+        sent: LengthQuantiles = getattr(imported, f"{kind}_tokens")
         tokens = _typical(sent)
         if tokens is None:
             yield f"how many {kind} tokens a request had is not told: whether they were production's cannot be known"
@@ -107,23 +109,23 @@ def _other_lengths(imported: Imported, tier: TierPlan) -> Iterator[str]:
             yield f"{text}, workload.{kind}_tokens.p50 is {planned.p50:.4g}: its traffic was not the planned one"
 
 
-def _no_acceptance(imported: Imported, tier: TierPlan) -> Iterator[str]:
+def _no_acceptance(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     if tier.speculation and all(load.point.speculative_acceptance is None for load in imported.loads):
         yield f"the tier speculates and no file tells speculative_acceptance; left out: {HOW_TO_ADD}"
 
 
-def _typical(lengths: Lengths) -> float | None:
+def _typical(lengths: LengthQuantiles) -> float | None:
     return lengths.p50 if lengths.p50 is not None else lengths.mean
 
 
-ABOUT_CURVE: tuple[Callable[[Imported], Iterator[str]], ...] = (
+ABOUT_CURVE: tuple[Callable[[ImportedCurve], Iterator[str]], ...] = (
     _one_point,
     _no_loop,
     _censored,
     _no_latency,
     _uneven,
 )
-ABOUT_TIER: tuple[Callable[[Imported, TierPlan], Iterator[str]], ...] = (
+ABOUT_TIER: tuple[Callable[[ImportedCurve, TierPlan], Iterator[str]], ...] = (
     _other_lengths,
     _no_acceptance,
 )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from agent.benchmarks.points import LATENCIES
-from agent.benchmarks.results import Lengths, Loop, Measured
-from agent.errors import BadBenchmark
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.errors import BenchmarkError
 from rules.plan import BenchmarkCurve, Point
 from rules.plan_mistakes import FEW_FOR_A_P99
 from rules.plan_problems import cross_problems
@@ -32,7 +32,7 @@ CAUTIOUS = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 """Of repeated runs the largest counts; of everything else the mean, weighted by requests."""
 
 
-class Observed(Protocol):
+class TelemetryValues(Protocol):
     """What telemetry found while a load was measured: values by field of `Point`."""
 
     @property
@@ -44,7 +44,7 @@ class Observed(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class ImportRemark:
     """A sentence about a file, or about all of them together (`source` is then empty)."""
 
     source: str
@@ -52,33 +52,33 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class MeasuredLoad:
     """One load of the curve: its point, the measurements behind it, and what a reader must know of it."""
 
     point: Point
-    runs: tuple[Measured, ...]
-    notes: tuple[Remark, ...]
+    runs: tuple[BenchmarkMeasurement, ...]
+    notes: tuple[ImportRemark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class ImportedCurve:
     """One curve. `loads` are its points in order; lengths are means over all requests, tokens a request."""
 
     curve: BenchmarkCurve
-    loads: tuple[Load, ...]
-    prompt_tokens: Lengths
-    generation_tokens: Lengths
+    loads: tuple[MeasuredLoad, ...]
+    prompt_tokens: LengthQuantiles
+    generation_tokens: LengthQuantiles
     models: tuple[str, ...]
     tools: tuple[str, ...]
-    remarks: tuple[Remark, ...]
+    remarks: tuple[ImportRemark, ...]
 
 
 def curve_of(
-    measured: Sequence[Measured],
+    measured: Sequence[BenchmarkMeasurement],
     *,
     gpu_utilization_kind: str | None = None,
     named: Callable[[str], str] = lambda source: source,
-) -> Imported:
+) -> ImportedCurve:
     """The curve through these loads, by rising load. `named` says how a source file is called in the plan.
 
     Raises BadBenchmark, naming the files, where the loads do not belong on one curve (open and closed loops together,
@@ -86,12 +86,12 @@ def curve_of(
     load are pooled (`pooled`).
     """
     if not measured:
-        raise BadBenchmark("the files", "hold no measured load")
+        raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _once(measured)
     kept, unplaced = _with_a_load(kept)
     for one in kept:
         for problem in cross_problems(one.point.model_dump()):
-            raise BadBenchmark(one.where, f"contradicts itself: {problem}")
+            raise BenchmarkError(one.location, f"contradicts itself: {problem}")
     loop = _one_loop(kept)
     models = _one_model(kept)
     loads = _by_load(_loads(kept, loop), loop)
@@ -104,7 +104,7 @@ def curve_of(
             "points": [load.point for load in loads],
         }
     )
-    return Imported(
+    return ImportedCurve(
         curve=curve,
         loads=tuple(loads),
         prompt_tokens=_mean_lengths([(run.prompt_tokens, run.point.requests) for run in kept]),
@@ -115,7 +115,9 @@ def curve_of(
     )
 
 
-def with_telemetry(measured: Sequence[Measured], found: Sequence[Observed]) -> tuple[list[Measured], str | None]:
+def add_telemetry(
+    measured: Sequence[BenchmarkMeasurement], found: Sequence[TelemetryValues]
+) -> tuple[list[BenchmarkMeasurement], str | None]:
     """The same loads with what telemetry found of each, and the one kind of GPU utilisation that they then carry.
 
     What a file itself says stands, and a difference is a remark; so is a GPU utilisation of another kind than the first.
@@ -124,7 +126,7 @@ def with_telemetry(measured: Sequence[Measured], found: Sequence[Observed]) -> t
     return [_filled(one, seen, kind) for one, seen in zip(measured, found, strict=True)], kind
 
 
-def _filled(measured: Measured, found: Observed, kind: str | None) -> Measured:
+def _filled(measured: BenchmarkMeasurement, found: TelemetryValues, kind: str | None) -> BenchmarkMeasurement:
     remarks, values = [*measured.remarks, *found.remarks], dict(found.values)
     if "gpu_utilization" in values and found.gpu_utilization_kind != kind:
         del values["gpu_utilization"]
@@ -139,7 +141,7 @@ def _filled(measured: Measured, found: Observed, kind: str | None) -> Measured:
     return replace(measured, point=point, remarks=tuple(remarks))
 
 
-def pooled(points: Sequence[Point]) -> Point:
+def pool_points(points: Sequence[Point]) -> Point:
     """One point for several runs of the same load, so that none of them is lost and no load has two expectations.
 
     Requests add up; throughput is requests over time; medians and means are weighted by requests. The P99 of all
@@ -164,7 +166,7 @@ def pooled(points: Sequence[Point]) -> Point:
     return Point.model_validate({**merged, "censored": all(point.censored for point in sure)})
 
 
-def rounded(value: float, digits: int = SIGNIFICANT) -> float:
+def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
     """To so many significant digits."""
     return float(f"{value:.{digits}g}")
 
@@ -176,52 +178,54 @@ def _digits(name: str, requests: int | None) -> int:
     return DIGITS_OF_A_MAXIMUM if name in CAUTIOUS else DIGITS_OF_FEW
 
 
-def _once(measured: Sequence[Measured]) -> tuple[list[Measured], list[Remark]]:
-    kept: list[Measured] = []
+def _once(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
+    kept: list[BenchmarkMeasurement] = []
     remarks = []
     for one in measured:
         same = next((other for other in kept if (other.point, other.loop) == (one.point, one.loop)), None)
         if same is None:
             kept.append(one)
         else:
-            what = "is given twice" if same.where == one.where else f"holds the same measurement as {same.where}"
+            what = (
+                "is given twice" if same.location == one.location else f"holds the same measurement as {same.location}"
+            )
             text = f"{what}; it is taken once"
-            remarks.append(Remark(source=one.where, text=text))
+            remarks.append(ImportRemark(source=one.location, text=text))
     return kept, remarks
 
 
-def _with_a_load(measured: Sequence[Measured]) -> tuple[list[Measured], list[Remark]]:
+def _with_a_load(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
     """Without what has no place among the others: a burst has throughput, but neither a rate nor a number of clients."""
     placed = [one for one in measured if one.point.requested_rps is not None or one.point.concurrency is not None]
     if not placed:
         return list(measured), []
     text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
-    return placed, [Remark(source=one.where, text=text) for one in measured if one not in placed]
+    return placed, [ImportRemark(source=one.location, text=text) for one in measured if one not in placed]
 
 
-def _one_loop(measured: Sequence[Measured]) -> Loop | None:
+def _one_loop(measured: Sequence[BenchmarkMeasurement]) -> Loop | None:
     first = {loop: next((one for one in measured if one.loop == loop), None) for loop in ("open", "closed")}
     opened, closed = first["open"], first["closed"]
     if opened and closed:
-        text = f"is an open loop (arrivals at a rate), {closed.where} a closed one (a fixed number of clients)"
-        raise BadBenchmark(opened.where, f"{text}: two kinds of load are no curve; import one kind")
+        text = f"is an open loop (arrivals at a rate), {closed.location} a closed one (a fixed number of clients)"
+        raise BenchmarkError(opened.location, f"{text}: two kinds of load are no curve; import one kind")
     return opened.loop if opened else closed.loop if closed else None
 
 
-def _one_model(measured: Sequence[Measured]) -> tuple[str, ...]:
-    first: dict[str, Measured] = {}
+def _one_model(measured: Sequence[BenchmarkMeasurement]) -> tuple[str, ...]:
+    first: dict[str, BenchmarkMeasurement] = {}
     for one in measured:
         if one.model:
             first.setdefault(one.model, one)
     if len(first) > 1:
         (model, one), *others = first.items()
-        told = ", ".join(f"{other.where} {name}" for name, other in others)
-        raise BadBenchmark(one.where, f"measured {model}, {told}: a curve is of one model")
+        told = ", ".join(f"{other.location} {name}" for name, other in others)
+        raise BenchmarkError(one.location, f"measured {model}, {told}: a curve is of one model")
     return tuple(first)
 
 
 def _controls(loop: str | None) -> tuple[str, ...]:
-    """What a generator holds fixed, as `rules.envelope.by_load` asks for it; completed rps is always there."""
+    """What a generator holds fixed, as `rules.envelope.sort_by_load` asks for it; completed rps is always there."""
     names = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
     return (*names, "completed_rps")
 
@@ -229,29 +233,29 @@ def _controls(loop: str | None) -> tuple[str, ...]:
 def _controlled(point: Point, loop: str | None) -> tuple[str, float]:
     """What was held fixed at a load, and at which value (rounded): runs that agree in it repeat a load."""
     name = next(name for name in _controls(loop) if getattr(point, name) is not None)
-    return name, rounded(getattr(point, name))
+    return name, round_significant(getattr(point, name))
 
 
-def _by_load(loads: Sequence[Load], loop: str | None) -> list[Load]:
+def _by_load(loads: Sequence[MeasuredLoad], loop: str | None) -> list[MeasuredLoad]:
     name = next(name for name in _controls(loop) if all(getattr(load.point, name) is not None for load in loads))
     return sorted(loads, key=lambda load: (getattr(load.point, name), load.point.completed_rps))
 
 
-def _loads(measured: Sequence[Measured], loop: str | None) -> list[Load]:
-    groups: dict[tuple[str, float], list[Measured]] = {}
+def _loads(measured: Sequence[BenchmarkMeasurement], loop: str | None) -> list[MeasuredLoad]:
+    groups: dict[tuple[str, float], list[BenchmarkMeasurement]] = {}
     for one in measured:
         groups.setdefault(_controlled(one.point, loop), []).append(one)
     return [_load(tuple(runs)) for runs in groups.values()]
 
 
-def _load(runs: tuple[Measured, ...]) -> Load:
-    notes = [Remark(source=run.where, text=text) for run in runs for text in run.remarks]
+def _load(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
+    notes = [ImportRemark(source=run.location, text=text) for run in runs for text in run.remarks]
     if len(runs) > 1:
-        others = ", ".join(run.where for run in runs[1:])
+        others = ", ".join(run.location for run in runs[1:])
         text = f"has the same load as {others}: one point, requests added up, of the P99s the largest"
-        notes.append(Remark(source=runs[0].where, text=text))
-    point = _as_controlled(pooled([run.point for run in runs]), runs[0].loop)
-    return Load(point=_rounded_point(point), runs=runs, notes=tuple(notes))
+        notes.append(ImportRemark(source=runs[0].location, text=text))
+    point = _as_controlled(pool_points([run.point for run in runs]), runs[0].loop)
+    return MeasuredLoad(point=_rounded_point(point), runs=runs, notes=tuple(notes))
 
 
 def _as_controlled(point: Point, loop: str | None) -> Point:
@@ -268,14 +272,14 @@ def _rounded_point(point: Point) -> Point:
     values = point.model_dump().items()
     return Point.model_validate(
         {
-            name: rounded(value, _digits(name, point.requests)) if isinstance(value, float) else value
+            name: round_significant(value, _digits(name, point.requests)) if isinstance(value, float) else value
             for name, value in values
         }
     )
 
 
-def _mean_lengths(lengths: Sequence[tuple[Lengths, int | None]]) -> Lengths:
-    return Lengths(
+def _mean_lengths(lengths: Sequence[tuple[LengthQuantiles, int | None]]) -> LengthQuantiles:
+    return LengthQuantiles(
         mean=_weighted((one.mean, requests) for one, requests in lengths),
         p50=_weighted((one.p50, requests) for one, requests in lengths),
         p95=_weighted((one.p95, requests) for one, requests in lengths),

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from agent import yaml_size
-from agent.benchmarks.values import Part
-from agent.errors import BadBenchmark
+from agent.benchmarks.values import ResultFields
+from agent.errors import BenchmarkError
 
 MAX_BYTES = 256 * 1024 * 1024
 """A report with every request of a long run in it is tens of megabytes; decoding takes some ten times its size."""
@@ -26,7 +26,7 @@ MAX_YAML_BYTES = 1024 * 1024
 _Numbered = tuple[tuple[str, Any], ...]
 
 
-def decoded(path: Path) -> tuple[Part, ...]:
+def decode_file(path: Path) -> tuple[ResultFields, ...]:
     """The objects in a file: one, or one a line where it is JSON lines; `line` of a part names which.
 
     Raises BadBenchmark, one sentence, where the file cannot be read, is too large, is cut off, or holds something else
@@ -36,11 +36,11 @@ def decoded(path: Path) -> tuple[Part, ...]:
     try:
         values = (_from_json if text.lstrip()[0] in "{[" else _from_yaml)(path, text)
     except RecursionError:
-        raise BadBenchmark(path, "is nested too deeply for a benchmark's result") from None
+        raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
     for line, value in values:
         if not isinstance(value, dict):
-            raise BadBenchmark(path, f"{line + ' ' if line else ''}holds no object of keys and values")
-    return tuple(Part(source=str(path), line=line, path="", data=value) for line, value in values)
+            raise BenchmarkError(path, f"{line + ' ' if line else ''}holds no object of keys and values")
+    return tuple(ResultFields(source=str(path), line=line, path="", data=value) for line, value in values)
 
 
 def _text(path: Path) -> str:
@@ -52,16 +52,16 @@ def _text(path: Path) -> str:
             while len(body) <= MAX_BYTES and (piece := file.read(1 << 20)):
                 body += piece
         if len(body) > MAX_BYTES:
-            raise BadBenchmark(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
+            raise BenchmarkError(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
         text = body.decode("utf-8-sig")
     except FileNotFoundError:
-        raise BadBenchmark(path, "there is no such file") from None
+        raise BenchmarkError(path, "there is no such file") from None
     except OSError as error:
-        raise BadBenchmark(path, f"cannot be read: {error.strerror}") from None
+        raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadBenchmark(path, "is not a text file in UTF-8") from None
+        raise BenchmarkError(path, "is not a text file in UTF-8") from None
     if not text.strip():
-        raise BadBenchmark(path, "is empty")
+        raise BenchmarkError(path, "is empty")
     return text
 
 
@@ -72,9 +72,9 @@ def _from_json(path: Path, text: str) -> _Numbered:
         # A second value after the first: what `vllm bench serve --append-result` writes.
         if error.msg == "Extra data" and "\n" not in text[: error.pos].strip():
             return _from_lines(path, text)
-        raise BadBenchmark(path, _why(error, text)) from None
+        raise BenchmarkError(path, _why(error, text)) from None
     except ValueError:
-        raise BadBenchmark(path, "holds a number with thousands of digits") from None
+        raise BenchmarkError(path, "holds a number with thousands of digits") from None
 
 
 def _from_lines(path: Path, text: str) -> _Numbered:
@@ -85,19 +85,19 @@ def _from_lines(path: Path, text: str) -> _Numbered:
         try:
             values.append((f"line {number}", json.loads(line)))
         except json.JSONDecodeError as error:
-            raise BadBenchmark(path, f"line {number} {_why(error, line)}") from None
+            raise BenchmarkError(path, f"line {number} {_why(error, line)}") from None
         except ValueError:
-            raise BadBenchmark(path, f"line {number} holds a number with thousands of digits") from None
+            raise BenchmarkError(path, f"line {number} holds a number with thousands of digits") from None
     return tuple(values)
 
 
 def _from_yaml(path: Path, text: str) -> _Numbered:
     if len(text) > MAX_YAML_BYTES:
-        raise BadBenchmark(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
+        raise BenchmarkError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
     try:
         return (("", yaml_size.loaded(text)),)
     except (yaml.YAMLError, ValueError):
-        raise BadBenchmark(path, "is neither JSON nor one YAML document") from None
+        raise BenchmarkError(path, "is neither JSON nor one YAML document") from None
 
 
 def _why(error: json.JSONDecodeError, text: str) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.benchmarks import remarks
-from agent.benchmarks.points import Run, measured
-from agent.benchmarks.results import Lengths, Loop, Measured
-from agent.benchmarks.values import Part
+from agent.benchmarks.points import BenchmarkRun, build_measurement
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
+from agent.benchmarks.values import ResultFields
 
 NAME = "guidellm"
 
@@ -31,7 +31,7 @@ STRATEGIES: dict[str, Loop] = {
 STRATEGY_PLACES = (("config", "strategy"), ("args", "strategy"))
 
 
-def recognises(part: Part) -> bool:
+def recognises(part: ResultFields) -> bool:
     """`benchmarks` whose entries are marked as GuideLLM's, or metadata with its version."""
     entries, about = part.data.get("benchmarks"), part.data.get("metadata")
     if isinstance(about, dict) and "guidellm_version" in about:
@@ -41,16 +41,16 @@ def recognises(part: Part) -> bool:
     return isinstance(metrics, dict) and "requests_per_second" in metrics
 
 
-def read(part: Part) -> tuple[Measured, ...]:
+def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
     """Every benchmark of the report. Raises BadBenchmark for a failed or cancelled one and impossible values."""
     entries = tuple(part.parts("benchmarks"))
     runs = tuple(_run(entry) for entry in entries)
     if any(run.loop == "open" for run in runs):
         runs = tuple(_beside_rates(run) if run.loop == "closed" else run for run in runs)
-    return tuple(measured(entry, NAME, run) for entry, run in zip(entries, runs, strict=True))
+    return tuple(build_measurement(entry, NAME, run) for entry, run in zip(entries, runs, strict=True))
 
 
-def _beside_rates(run: Run) -> Run:
+def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
     """A closed loop in a report that has open ones too.
 
     GuideLLM's sweep begins with one client and with everything at once, to find the rates between. One client queues
@@ -61,17 +61,17 @@ def _beside_rates(run: Run) -> Run:
     return replace(run, loop=None, burst=not one, remarks=(*run.remarks, *said))
 
 
-def _run(entry: Part) -> Run:
+def _run(entry: ResultFields) -> BenchmarkRun:
     """One benchmark. Requests under way when the time was up are `incomplete`; many of them refuse it (`points`)."""
     totals = (
         ("metrics", "request_totals") if entry.get("metrics", "request_totals") is not None else ("request_totals",)
     )
     loop, rate, clients = _load(entry)
-    started_at, ended_at = entry.measured("start_time"), entry.measured("end_time")
-    duration = entry.measured("duration")
+    started_at, ended_at = entry.positive_number("start_time"), entry.positive_number("end_time")
+    duration = entry.positive_number("duration")
     if duration is None and started_at and ended_at and ended_at > started_at:
         duration = ended_at - started_at
-    return Run(
+    return BenchmarkRun(
         completed_rps=entry.needed("metrics", "requests_per_second", "successful", "mean"),
         requests=entry.needed_count(*totals, "successful"),
         failed=entry.count(*totals, "errored") or 0,
@@ -97,7 +97,7 @@ def _run(entry: Part) -> Run:
     )
 
 
-def _load(entry: Part) -> tuple[Loop | None, float | None, float | None]:
+def _load(entry: ResultFields) -> tuple[Loop | None, float | None, float | None]:
     """Loop, requested rps and clients of a benchmark; no loop where the strategy is none of STRATEGIES."""
     strategy = _strategy(entry)
     if strategy is None:
@@ -108,21 +108,21 @@ def _load(entry: Part) -> tuple[Loop | None, float | None, float | None]:
         return loop, strategy.needed("rate"), None
     clients = {
         "synchronous": 1.0,
-        "concurrent": strategy.measured("streams"),
-        "throughput": strategy.measured("max_concurrency"),
+        "concurrent": strategy.positive_number("streams"),
+        "throughput": strategy.positive_number("max_concurrency"),
     }
     return loop, None, clients.get(kind)
 
 
-def _strategy(entry: Part) -> Part | None:
+def _strategy(entry: ResultFields) -> ResultFields | None:
     return next((found for place in STRATEGY_PLACES if (found := entry.part(*place)) is not None), None)
 
 
-def _kind(strategy: Part) -> str:
+def _kind(strategy: ResultFields) -> str:
     return strategy.text("type_") or strategy.text("kind")
 
 
-def _said(entry: Part, loop: Loop | None) -> tuple[str, ...]:
+def _said(entry: ResultFields, loop: Loop | None) -> tuple[str, ...]:
     strategy = _strategy(entry)
     if loop is not None:
         return ()
@@ -130,17 +130,17 @@ def _said(entry: Part, loop: Loop | None) -> tuple[str, ...]:
     return (remarks.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else remarks.NO_LOAD,)
 
 
-def _statistic(entry: Part, metric: str, *keys: str) -> float | None:
-    return entry.measured("metrics", metric, "successful", *keys)
+def _statistic(entry: ResultFields, metric: str, *keys: str) -> float | None:
+    return entry.positive_number("metrics", metric, "successful", *keys)
 
 
-def _seconds(entry: Part, metric: str, *keys: str) -> float | None:
+def _seconds(entry: ResultFields, metric: str, *keys: str) -> float | None:
     value = _statistic(entry, metric, *keys)
     return None if value is None else value / 1000
 
 
-def _lengths(entry: Part, metric: str) -> Lengths:
-    return Lengths(
+def _lengths(entry: ResultFields, metric: str) -> LengthQuantiles:
+    return LengthQuantiles(
         mean=_statistic(entry, metric, "mean"),
         p50=_statistic(entry, metric, "median"),
         p95=_statistic(entry, metric, "percentiles", "p95"),

@@ -7,19 +7,19 @@ every tool are in `agent.benchmarks.points`.
 
 from __future__ import annotations
 
-from agent.benchmarks.points import Run, measured
-from agent.benchmarks.results import Lengths, Measured
-from agent.benchmarks.values import Part
+from agent.benchmarks.points import BenchmarkRun, build_measurement
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.values import ResultFields
 
 NAME = "inference-perf"
 
 
-def recognises(part: Part) -> bool:
+def recognises(part: ResultFields) -> bool:
     """`load_summary` and `successes`, which no other tool writes."""
     return isinstance(part.data.get("load_summary"), dict) and isinstance(part.data.get("successes"), dict)
 
 
-def read(part: Part) -> tuple[Measured, ...]:
+def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
     """The load of one stage. Raises BadBenchmark for the server's file, a summary, a failed stage, impossible values.
 
     A `concurrency` makes it a closed loop, and the rate beside it a number that inference-perf needs and nobody asked
@@ -28,33 +28,33 @@ def read(part: Part) -> tuple[Measured, ...]:
     """
     _refuse_others(part)
     load, successes = ("load_summary",), ("successes",)
-    clients = part.measured(*load, "concurrency")
+    clients = part.positive_number(*load, "concurrency")
     latency = (*successes, "latency")
-    run = Run(
+    run = BenchmarkRun(
         completed_rps=part.needed(*successes, "throughput", "requests_per_sec"),
         requests=part.needed_count(*successes, "count"),
         failed=part.count("failures", "count") or 0,
         loop="closed" if clients else "open",
         clients=clients,
         requested_rps=None if clients else part.needed(*load, "requested_rate"),
-        sent_rps=None if clients else part.measured(*load, "achieved_rate"),
-        latency_mean_seconds=part.measured(*latency, "request_latency", "mean"),
-        latency_max_seconds=part.measured(*latency, "request_latency", "max"),
-        ttft_p50_seconds=part.measured(*latency, "time_to_first_token", "median"),
-        ttft_p99_seconds=part.measured(*latency, "time_to_first_token", "p99"),
-        tpot_p50_seconds=part.measured(*latency, "time_per_output_token", "median"),
-        tpot_p99_seconds=part.measured(*latency, "time_per_output_token", "p99"),
+        sent_rps=None if clients else part.positive_number(*load, "achieved_rate"),
+        latency_mean_seconds=part.positive_number(*latency, "request_latency", "mean"),
+        latency_max_seconds=part.positive_number(*latency, "request_latency", "max"),
+        ttft_p50_seconds=part.positive_number(*latency, "time_to_first_token", "median"),
+        ttft_p99_seconds=part.positive_number(*latency, "time_to_first_token", "p99"),
+        tpot_p50_seconds=part.positive_number(*latency, "time_per_output_token", "median"),
+        tpot_p99_seconds=part.positive_number(*latency, "time_per_output_token", "p99"),
         itl_p50_seconds=part.number(*latency, "inter_token_latency", "median"),
-        itl_p99_seconds=part.measured(*latency, "inter_token_latency", "p99"),
-        output_tokens_per_second=part.measured(*successes, "throughput", "output_tokens_per_sec"),
+        itl_p99_seconds=part.positive_number(*latency, "inter_token_latency", "p99"),
+        output_tokens_per_second=part.positive_number(*successes, "throughput", "output_tokens_per_sec"),
         prefix_hit_ratio=_prefix_hits(part),
         prompt_tokens=_lengths(part, "prompt_tokens", "prompt_len"),
         generation_tokens=_lengths(part, "output_tokens", "output_len"),
     )
-    return (measured(part, NAME, run),)
+    return (build_measurement(part, NAME, run),)
 
 
-def _refuse_others(part: Part) -> None:
+def _refuse_others(part: ResultFields) -> None:
     """Refuses the server's file (10,938 requests where the client counted 5,531: PEERS 3.2, item 8) and summaries."""
     if part.get("successes", "throughput") is None and part.get("successes", "rate") is not None:
         text = "is the server's side of a stage, which contradicts the client's: give stage_N_lifecycle_metrics.json"
@@ -63,17 +63,17 @@ def _refuse_others(part: Part) -> None:
         raise part.bad("is a summary of all stages, which have no load in common: give stage_N_lifecycle_metrics.json")
 
 
-def _lengths(part: Part, reported: str, counted: str) -> Lengths:
+def _lengths(part: ResultFields, reported: str, counted: str) -> LengthQuantiles:
     """Tokens a request: as the server reported them (newer files), else as the client's tokenizer counted them."""
     key = reported if part.get("successes", reported, "mean") is not None else counted
-    mean, p50, p95, p99 = (part.measured("successes", key, share) for share in ("mean", "median", "p95", "p99"))
-    return Lengths(mean=mean, p50=p50, p95=p95, p99=p99)
+    mean, p50, p95, p99 = (part.positive_number("successes", key, share) for share in ("mean", "median", "p95", "p99"))
+    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
 
 
-def _prefix_hits(part: Part) -> float | None:
+def _prefix_hits(part: ResultFields) -> float | None:
     """Cached / all prompt tokens as the server's usage tells. 0 cached is None: engines do not report it by default."""
     cached, total = (
-        part.measured("successes", "prompt_tokens", "cached"),
-        part.measured("successes", "prompt_tokens", "total"),
+        part.positive_number("successes", "prompt_tokens", "cached"),
+        part.positive_number("successes", "prompt_tokens", "total"),
     )
     return cached / total if cached and total else None

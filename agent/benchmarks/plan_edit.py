@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from agent.config_files import Document, read_document
-from agent.errors import BadPlan
-from exporters.plan_yaml import WRITTEN, Layout, curve_lines
-from rules.plan import BenchmarkCurve, Plan, PlanProblems, parse_plan
+from agent.errors import PlanError
+from exporters.plan_yaml import WRITTEN, YamlIndentation, curve_lines
+from rules.plan import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 from rules.plan_problems import path_text
 
 CURVE = "curve"
@@ -50,7 +50,7 @@ class PlanFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
+class EditedPlan:
     """The new text, the plan it holds, and the comments of people that went with the old curve."""
 
     text: str
@@ -62,10 +62,10 @@ def open_plan(path: Path) -> PlanFile:
     """The plan to edit. Raises BadPlan where the file cannot be read or has no tiers."""
     document = read_document(path)
     if document.problems:
-        raise BadPlan(document.problems)
+        raise PlanError(document.problems)
     tiers = document.data.get("tiers") if isinstance(document.data, dict) else None
     if not isinstance(tiers, dict) or not tiers:
-        raise BadPlan((f"{path}: is no plan: it has no tiers",))
+        raise PlanError((f"{path}: is no plan: it has no tiers",))
     text = path.read_bytes().decode("utf-8-sig")
     return PlanFile(path=path, text=text, document=document)
 
@@ -74,25 +74,25 @@ def chosen_tier(plan: PlanFile, asked: str | None) -> str:
     """The tier asked for, or the only one. Raises BadPlan, naming the tiers."""
     names = ", ".join(map(str, plan.tiers))
     if asked is None and len(plan.tiers) > 1:
-        raise BadPlan((f"{plan.path}: has several tiers; say which with --tier: {names}",))
+        raise PlanError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
     tier = next(iter(plan.tiers)) if asked is None else asked
     if not isinstance(tier, str):
-        raise BadPlan((f"{plan.path}: tiers: the name {tier} must be text; put it in quotes",))
+        raise PlanError((f"{plan.path}: tiers: the name {tier} must be text; put it in quotes",))
     if tier not in plan.tiers:
-        raise BadPlan((f"{plan.path}: has no tier {tier}; it has {names}",))
+        raise PlanError((f"{plan.path}: has no tier {tier}; it has {names}",))
     if not isinstance(plan.tiers[tier], dict):
-        raise BadPlan((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
+        raise PlanError((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
     return tier
 
 
-def with_curve(
+def replace_curve(
     plan: PlanFile,
     tier: str,
     curve: BenchmarkCurve,
     *,
     head: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
-) -> Edited:
+) -> EditedPlan:
     """The plan with this curve in that tier; nothing is written.
 
     `head` and `notes` are comments on the curve and above its points. Raises BadPlan where the text cannot be edited
@@ -104,7 +104,7 @@ def with_curve(
     else:
         text, lost = _as_yaml(plan, tier, curve, head, notes)
         _same_but_curve(plan, tier, curve, text)
-    return Edited(
+    return EditedPlan(
         text=text,
         plan=_validated(plan, tier, text),
         # In a narrow column it stands on two lines.
@@ -137,19 +137,19 @@ def write(plan: PlanFile, text: str) -> bool:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise BadPlan((f"{plan.path}: cannot be written: {error.strerror}",)) from error
+        raise PlanError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
     return True
 
 
 def _validated(plan: PlanFile, tier: str, text: str) -> Plan:
     try:
         return parse_plan(_parsed(plan, text))
-    except PlanProblems as found:
+    except InvalidPlanError as found:
         # The file was not changed, so its lines hold; but for the curve, which is not the one that stands there.
         place = path_text(("tiers", tier, CURVE))
         lines = {path: line for path, line in plan.document.lines.items() if not path.startswith(place)}
         problems = replace(plan.document, lines=lines).located(found.problems)
-        raise BadPlan((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
+        raise PlanError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
 
 
 def _parsed(plan: PlanFile, text: str) -> Any:
@@ -189,7 +189,7 @@ def _as_yaml(
     if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
         raise _unsafe(plan, place, "is written in braces")
     margin = mapping.value[0][0].start_mark.column
-    layout = Layout(
+    layout = YamlIndentation(
         margin=margin, step=max(margin - name.start_mark.column, 1), lists_indented=_lists_indented(plan.text)
     )
     block = _line_end(plan.text).join(curve_lines(curve, layout, head=head, notes=notes))
@@ -263,8 +263,8 @@ def _unshared(part: Any) -> Any:
     return [_unshared(value) for value in part] if isinstance(part, list) else part
 
 
-def _unsafe(plan: PlanFile, place: str, why: str) -> BadPlan:
-    return BadPlan((f"{plan.path}: {place} {why}, so the text cannot be edited safely; {BY_HAND}",))
+def _unsafe(plan: PlanFile, place: str, why: str) -> PlanError:
+    return PlanError((f"{plan.path}: {place} {why}, so the text cannot be edited safely; {BY_HAND}",))
 
 
 def _comments(text: str, start: int, end: int) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from agent.benchmarks import remarks
-from agent.benchmarks.results import Lengths, Loop, Measured, Setup
-from agent.benchmarks.values import Part
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
+from agent.benchmarks.values import ResultFields
 from rules.plan import Point
 from rules.plan_findings import GENERATOR_LIMITED
 from rules.plan_mistakes import FEW_FOR_A_P99
@@ -33,12 +33,12 @@ CHUNKED = 0.1
 """Median gap below this share of the TPOT: several tokens a chunk (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
 
 
-UNTOLD = Lengths()
+UNTOLD = LengthQuantiles()
 UNTOLD_SETUP = Setup()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BenchmarkRun:
     """What a file says of one load. None: it does not say. `_seconds` are seconds, `_rps` requests per second.
 
     `requests` are those that succeeded; `failed` and `cut_off` (under way at the end) come on top. `clients` is a
@@ -72,8 +72,8 @@ class Run:
     ended_at: float | None = None
     model: str = ""
     setup: Setup = UNTOLD_SETUP
-    prompt_tokens: Lengths = UNTOLD
-    generation_tokens: Lengths = UNTOLD
+    prompt_tokens: LengthQuantiles = UNTOLD
+    generation_tokens: LengthQuantiles = UNTOLD
     remarks: tuple[str, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p
 CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
 
 
-def measured(part: Part, tool: str, run: Run) -> Measured:
+def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:
     """The point of one load.
 
     Raises BadBenchmark where nothing was measured (no request succeeded, or more failed or were cut off than did) and
@@ -103,7 +103,7 @@ def measured(part: Part, tool: str, run: Run) -> Measured:
     try:
         point = Point(
             completed_rps=run.completed_rps,
-            concurrency=None if burst else in_system(run),
+            concurrency=None if burst else mean_concurrency(run),
             requested_rps=run.requested_rps,
             requests=run.requests,
             censored=censored,
@@ -112,7 +112,7 @@ def measured(part: Part, tool: str, run: Run) -> Measured:
         )
     except ValidationError as error:
         raise part.bad(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
-    return Measured(
+    return BenchmarkMeasurement(
         source=part.source,
         place=part.place,
         tool=tool,
@@ -128,7 +128,7 @@ def measured(part: Part, tool: str, run: Run) -> Measured:
     )
 
 
-def in_system(run: Run) -> float | None:
+def mean_concurrency(run: BenchmarkRun) -> float | None:
     """Mean requests in the system: the clients of a closed loop, else completed rps x mean latency (Little's law).
 
     Never the peak that some tools print (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
@@ -138,7 +138,7 @@ def in_system(run: Run) -> float | None:
     return run.completed_rps * run.latency_mean_seconds if run.latency_mean_seconds else None
 
 
-def sent_rps(run: Run) -> float | None:
+def sent_rps(run: BenchmarkRun) -> float | None:
     """The rate that the generator reached: as recorded, else the highest that duration and latencies allow.
 
     A run ends with the last answer, so completed rps falls short of the rate even of a generator that kept up. The
@@ -155,17 +155,17 @@ def sent_rps(run: Run) -> float | None:
     return run.sent / (run.duration_seconds - run.latency_max_seconds)
 
 
-def _generator_limited(run: Run) -> bool:
+def _generator_limited(run: BenchmarkRun) -> bool:
     """Sent less than 0.98 of the requested rate (PEERS 3.2, item 9)."""
     sent = sent_rps(run)
     return bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
 
 
-def _all_at_once(run: Run) -> bool:
+def _all_at_once(run: BenchmarkRun) -> bool:
     return run.loop == "closed" and run.clients is not None and run.clients > 1 and run.clients >= run.sent
 
 
-def _refuse_failed(part: Part, run: Run) -> None:
+def _refuse_failed(part: ResultFields, run: BenchmarkRun) -> None:
     if not run.requests:
         raise part.bad(f"is of a failed run: {f'none of {run.sent} requests' if run.sent else 'no request'} succeeded")
     for number, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
@@ -173,7 +173,7 @@ def _refuse_failed(part: Part, run: Run) -> None:
             raise part.bad(f"is of a failed run: {number} of {run.sent} requests {what}")
 
 
-def _remarks(run: Run, burst: bool, censored: bool) -> Iterator[str]:
+def _remarks(run: BenchmarkRun, burst: bool, censored: bool) -> Iterator[str]:
     if burst:
         yield remarks.BURST.format(requests=run.sent)
     else:
@@ -185,7 +185,7 @@ def _remarks(run: Run, burst: bool, censored: bool) -> Iterator[str]:
         yield remarks.CUT_OFF.format(cut_off=run.cut_off, all=run.sent)
 
 
-def _load_remarks(run: Run, censored: bool) -> Iterator[str]:
+def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
     asked, sent = run.requested_rps, sent_rps(run)
     if censored:
         yield remarks.CENSORED.format(sent=sent, asked=asked)
@@ -194,7 +194,7 @@ def _load_remarks(run: Run, censored: bool) -> Iterator[str]:
         yield text.format(completed=run.completed_rps, asked=asked)
 
 
-def _tail_remarks(run: Run) -> Iterator[str]:
+def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
     """What the P99 of this run cannot bear; nothing where the file holds none."""
     p99 = (run.ttft_p99_seconds, run.tpot_p99_seconds, run.itl_p99_seconds)
     if any(value is not None for value in p99) and run.requests < FEW_FOR_P99:
@@ -210,4 +210,4 @@ def _tail_remarks(run: Run) -> Iterator[str]:
     ):
         yield remarks.START_KEPT.format(clients=run.clients, requests=run.requests)
     if run.itl_p50_seconds is not None and run.itl_p50_seconds < CHUNKED * (run.tpot_p50_seconds or 0):
-        yield remarks.CHUNKED
+        yield remarks.CHUNKED_REMARK

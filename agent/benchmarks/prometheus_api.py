@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent.benchmarks.telemetry_found import in_words
+from agent.benchmarks.telemetry_found import span_text
 from agent.collect.scrape_failures import place_of
-from agent.errors import BadBenchmark, BadConfig
+from agent.errors import BenchmarkError, ConfigError
 from agent.store import api as store
 from agent.store.options import MOST_BYTES, TIMEOUT_SECONDS
 
@@ -20,7 +20,7 @@ _NARROWER = "narrow it with --telemetry-selector"
 
 
 @dataclass(frozen=True, slots=True)
-class RawSeries:
+class BenchmarkSeries:
     """One series of an answer: its name, its other labels, its samples (unix seconds, value) in order of time."""
 
     name: str
@@ -43,36 +43,36 @@ class PrometheusApi:
         given: dict[str, Any] = {"timeout_seconds": timeout_seconds, "most_bytes": most_bytes, **ways_in}
         try:
             options = store.StoreOptions(url=url, **given)
-        except BadConfig as error:
-            raise BadBenchmark("--telemetry", error.problems[0].removeprefix("url: ")) from None
+        except ConfigError as error:
+            raise BenchmarkError("--telemetry", error.problems[0].removeprefix("url: ")) from None
         self.place = place_of(url)
         self._api = store.StoreApi(options, login=_LOGIN)
         try:
             self._api.load()
-        except store.StoreTrouble as trouble:
-            raise BadBenchmark(self.place, trouble.text) from trouble
+        except store.StoreError as trouble:
+            raise BenchmarkError(self.place, trouble.text) from trouble
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def raw(self, selector: str, start: float, end: float) -> tuple[BenchmarkSeries, ...]:
         """All samples of the series that match, in (start, end] (unix seconds). Raises BadBenchmark."""
         try:
-            found = self._api.raw(selector, start, end)
-        except store.StoreTrouble as trouble:
-            hint = f": {_NARROWER}" if trouble.kind is store.TroubleKind.TOO_MUCH else ""
-            raise BadBenchmark(self.place, f"{trouble.text}{hint}") from trouble
+            found = self._api.query_samples(selector, start, end)
+        except store.StoreError as trouble:
+            hint = f": {_NARROWER}" if trouble.kind is store.StoreErrorKind.TOO_MUCH else ""
+            raise BenchmarkError(self.place, f"{trouble.text}{hint}") from trouble
         return tuple(self._named(one) for one in found)
 
     def close(self) -> None:
         """Ends the kept connection."""
         self._api.close()
 
-    def _named(self, one: store.RawSeries) -> RawSeries:
+    def _named(self, one: store.MatrixSeries) -> BenchmarkSeries:
         labels = dict(one.labels)
         name = labels.pop("__name__", None)
         if name is None:
-            raise BadBenchmark(self.place, "sent a series without a name: is the selector one of series?")
-        return RawSeries(name, tuple(sorted(labels.items())), tuple(zip(one.times, one.values, strict=True)))
+            raise BenchmarkError(self.place, "sent a series without a name: is the selector one of series?")
+        return BenchmarkSeries(name, tuple(sorted(labels.items())), tuple(zip(one.times, one.values, strict=True)))
 
 
-def nothing_there(api: PrometheusApi, what: str, start: float, end: float) -> BadBenchmark:
+def missing_data_text(api: PrometheusApi, what: str, start: float, end: float) -> BenchmarkError:
     """An answer without samples: the span that was asked for shows a mistaken time zone."""
-    return BadBenchmark(api.place, f"has no {what} from {in_words(start, end)}: do the times and the selector fit?")
+    return BenchmarkError(api.place, f"has no {what} from {span_text(start, end)}: do the times and the selector fit?")

@@ -24,7 +24,7 @@ START_KEPT = "closed loop: TTFT P99 is that of the start burst, {clients:.4g} of
 START_LEFT_OUT = "TTFT is of the {rest} requests after the start burst of {clients:.4g}"
 UNSUCCESSFUL = "{failed} of {all} requests did not succeed and are not in the latencies"
 CUT_OFF = "{cut_off} of {all} requests were under way at the end and are not in the latencies"
-CHUNKED = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
+CHUNKED_REMARK = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
 CONTRADICTION = "which cannot be"
 """In every sentence about counters of an engine that contradict each other: what they say is left out."""
 

@@ -16,7 +16,7 @@ Loop = Literal["open", "closed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class LengthQuantiles:
     """Tokens a request: what the file tells of them."""
 
     mean: float | None = None
@@ -38,7 +38,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class BenchmarkMeasurement:
     """One load of one run.
 
     `source` is the file as it was named, `place` where in it (empty: the whole file). Times are unix seconds, None where
@@ -54,11 +54,11 @@ class Measured:
     ended_at: float | None = None
     model: str = ""
     setup: Setup = Setup()
-    prompt_tokens: Lengths = Lengths()
-    generation_tokens: Lengths = Lengths()
+    prompt_tokens: LengthQuantiles = LengthQuantiles()
+    generation_tokens: LengthQuantiles = LengthQuantiles()
     remarks: tuple[str, ...] = ()
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """File and place, for messages."""
         return f"{self.source}: {self.place}" if self.place else self.source

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from agent.benchmarks.curves import Imported
-from agent.benchmarks.results import Measured
+from agent.benchmarks.curves import ImportedCurve
+from agent.benchmarks.results import BenchmarkMeasurement
 from rules.plan import TierPlan
 from rules.same_names import same_model
 
@@ -18,7 +18,7 @@ Difference = tuple[str, str, str]
 """Where it was measured, what was measured, and the path in the tier with what stands there."""
 
 
-def differences(imported: Imported, tier: TierPlan) -> dict[str, list[Difference]]:
+def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[Difference]]:
     """By name of CHECKS, what does not fit the tier; each value once, with the first run that tells it."""
     found: dict[str, list[Difference]] = {}
     for name, check in CHECKS.items():
@@ -26,7 +26,7 @@ def differences(imported: Imported, tier: TierPlan) -> dict[str, list[Difference
         for load in imported.loads:
             for run in load.runs:
                 for measured, planned in check(run, tier):
-                    told.setdefault(measured, (run.where, measured, planned))
+                    told.setdefault(measured, (run.location, measured, planned))
         if told:
             found[name] = list(told.values())
     return found
@@ -35,17 +35,17 @@ def differences(imported: Imported, tier: TierPlan) -> dict[str, list[Difference
 Found = Iterator[tuple[str, str]]
 
 
-def _model(run: Measured, tier: TierPlan) -> Found:
+def _model(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
     if run.model and not same_model(run.model, tier.model):
         yield f"the model {run.model}", f"model is {tier.model}"
 
 
-def _engine(run: Measured, tier: TierPlan) -> Found:
+def _engine(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
     if run.setup.engine and run.setup.engine != tier.engine:
         yield f"the engine {run.setup.engine}", f"engine is {tier.engine}"
 
 
-def _gpu(run: Measured, tier: TierPlan) -> Found:
+def _gpu(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
     """By the words with a number in them (H100, MI300X, L40S): people add memory and form, or leave them out."""
     measured, planned = _words(run.setup.gpu), _words(tier.gpu.product)
     if measured and planned and not (measured & planned):
@@ -61,13 +61,13 @@ def _words(product: str) -> set[str]:
     )
 
 
-def _parallelism(run: Measured, tier: TierPlan) -> Found:
+def _parallelism(run: BenchmarkMeasurement, tier: TierPlan) -> Found:
     degree = run.setup.tensor_parallel
     if degree is not None and degree != tier.gpu.per_replica:
         yield f"a tensor parallel degree of {degree}", f"gpu.per_replica is {tier.gpu.per_replica}"
 
 
-CHECKS: dict[str, Callable[[Measured, TierPlan], Found]] = {
+CHECKS: dict[str, Callable[[BenchmarkMeasurement, TierPlan], Found]] = {
     "model": _model,
     "engine": _engine,
     "gpu": _gpu,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from agent.benchmarks.prometheus_api import PrometheusApi
-from agent.benchmarks.telemetry_found import Telemetry, TelemetryFound
+from agent.benchmarks.telemetry_found import Telemetry, TelemetryFields
 from agent.benchmarks.telemetry_pages import SavedPages, page_files
 from agent.benchmarks.telemetry_prometheus import PrometheusTelemetry
 from agent.benchmarks.telemetry_recording import RecordedTelemetry
-from agent.errors import BadBenchmark
+from agent.errors import BenchmarkError
 
-__all__ = ["Telemetry", "TelemetryFound", "open_telemetry"]
+__all__ = ["Telemetry", "TelemetryFields", "open_telemetry"]
 
 
 def open_telemetry(
@@ -33,7 +33,9 @@ def open_telemetry(
     fields of `agent.store.options.StoreOptions`, for a server.
     """
     if not place.strip():
-        raise BadBenchmark("--telemetry", "is empty: give a folder, a recording or the address of a Prometheus server")
+        raise BenchmarkError(
+            "--telemetry", "is empty: give a folder, a recording or the address of a Prometheus server"
+        )
     if "://" in place:
         return PrometheusTelemetry(PrometheusApi(place, **ways_in), engine, selector)
     folder = Path(place)
@@ -42,13 +44,13 @@ def open_telemetry(
             return RecordedTelemetry(folder, engine, selector)
         if not folder.is_dir():
             text = "is neither a folder of saved pages, nor a recording, nor the http(s) address of a Prometheus server"
-            raise BadBenchmark(place, text)
+            raise BenchmarkError(place, text)
         files = page_files(folder)
     except (OSError, ValueError) as error:
-        raise BadBenchmark(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise BenchmarkError(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not files:
         text = "has neither recording.yaml nor pages saved before and after the runs (metrics_before.prom, metrics_after_TAG.prom)"
-        raise BadBenchmark(place, text)
+        raise BenchmarkError(place, text)
     if selector is not None:
-        raise BadBenchmark(place, "is a folder of saved pages, which --telemetry-selector cannot choose from")
+        raise BenchmarkError(place, "is a folder of saved pages, which --telemetry-selector cannot choose from")
     return SavedPages(folder, files, engine)

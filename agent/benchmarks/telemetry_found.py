@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from agent.benchmarks.remarks import CONTRADICTION
-from agent.benchmarks.results import Measured
+from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry_ttft import TTFT, disagreements
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.gauges import STEP_GAUGES
 from rules.readings import GPU_UTILIZATION_KINDS, gpu_utilization, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
@@ -69,7 +69,7 @@ GPU_KINDS = tuple(GPU_UTILIZATION_KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryFound:
+class TelemetryFields:
     """`values` by the field name of `rules.plan.Point`; what is not in it was not found, and `remarks` say why."""
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class TelemetryFound:
 class Telemetry(Protocol):
     """What an engine and its GPUs said while benchmarks ran."""
 
-    def during(self, measured: Measured) -> TelemetryFound:
+    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
         """What it says of one run. Raises BadBenchmark where a person must choose or the source cannot be read."""
         ...
 
@@ -90,19 +90,19 @@ class Telemetry(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunTelemetry:
     """An engine's window of one run; `edge_seconds` is how far its ends may lie from those of the run.
 
     With `ends_only` it was seen at its two ends alone: its gauges are not read.
     """
 
     window: Window
-    engine: Engine | None
+    engine: EngineTable | None
     edge_seconds: float = 0.0
     ends_only: bool = False
 
 
-def span_of(measured: Measured) -> tuple[float, float] | None:
+def span_of(measured: BenchmarkMeasurement) -> tuple[float, float] | None:
     """Start and end of the run (unix seconds), None where the file tells no time that goes forward."""
     start, end = measured.started_at, measured.ended_at
     if start is None or end is None or not (math.isfinite(start) and math.isfinite(end)) or end <= start:
@@ -110,7 +110,7 @@ def span_of(measured: Measured) -> tuple[float, float] | None:
     return start, end
 
 
-def in_words(start: float, end: float) -> str:
+def span_text(start: float, end: float) -> str:
     """A span in UTC, as a person compares it with a clock."""
     try:
         begin, finish = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
@@ -120,16 +120,16 @@ def in_words(start: float, end: float) -> str:
     return f"{begin:%Y-%m-%d %H:%M:%S} to {until} UTC"
 
 
-def inside(window: Window, start: float, end: float) -> bool:
+def is_inside_run(window: Window, start: float, end: float) -> bool:
     """Whether a window belongs to a run: its middle lies in it."""
     return start <= (window.start + window.end) / 2 <= end
 
 
-def found(measured: Measured, seen: Seen) -> TelemetryFound:
+def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> TelemetryFields:
     """The fields that this window of the run tells; nothing where other traffic ran in it."""
     usable, remarks = _same_requests(measured, seen)
     if not usable:
-        return TelemetryFound(remarks=remarks)
+        return TelemetryFields(remarks=remarks)
     values: dict[str, float] = {}
     told = [*remarks, *_other_tokens(measured, seen), *_other_first_tokens(measured, seen)]
     for name in FIELDS:
@@ -138,10 +138,10 @@ def found(measured: Measured, seen: Seen) -> TelemetryFound:
             values[name] = answer
         else:
             told.append(f"{name}: {answer}")
-    return TelemetryFound(values=values, remarks=tuple(told))
+    return TelemetryFields(values=values, remarks=tuple(told))
 
 
-def gpus_found(window: Window) -> tuple[str, float] | None:
+def extract_gpu_utilization(window: Window) -> tuple[str, float] | None:
     """Kind and mean (0-1) of the GPUs' utilisation in a window, of the best kind that is in it."""
     for kind in GPU_KINDS:
         value = gpu_utilization(window, kind)
@@ -150,7 +150,7 @@ def gpus_found(window: Window) -> tuple[str, float] | None:
     return None
 
 
-def _same_requests(measured: Measured, seen: Seen) -> tuple[bool, tuple[str, ...]]:
+def _same_requests(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[bool, tuple[str, ...]]:
     """Whether the window may be taken for this run's, by the requests that ended in it."""
     asked, finished = measured.point.requests, seen.window.counters.get(FINISHED)
     if finished == 0:
@@ -167,7 +167,7 @@ def _same_requests(measured: Measured, seen: Seen) -> tuple[bool, tuple[str, ...
     return True, (f"{text} (warm-up requests, or scrapes that do not meet its ends)",)
 
 
-def _other_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
+def _other_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
     """Another run of as many requests shows in the tokens alone, such as pages of another sweep with the same names.
 
     Said and no reason to refuse: some tools count tokens with a tokenizer of their own.
@@ -183,7 +183,7 @@ def _other_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
     return (f"{text}: make sure that its telemetry is of this run",)
 
 
-def _other_first_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
+def _other_first_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
     """Where the client's TTFT is not within the engine's histogram; nothing where that was not seen in the whole run."""
     window = seen.window
     if TTFT not in window.histograms or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
@@ -191,13 +191,13 @@ def _other_first_tokens(measured: Measured, seen: Seen) -> tuple[str, ...]:
     return disagreements(measured, window.histograms[TTFT], _edge_requests(seen))
 
 
-def _edge_requests(seen: Seen) -> float:
+def _edge_requests(seen: RunTelemetry) -> float:
     """Requests that may have ended between an end of the run and the scrape nearest to it."""
     finished = seen.window.counters.get(FINISHED, 0.0)
     return finished * seen.edge_seconds / seen.window.span if seen.window.span > 0 else 0.0
 
 
-def _of_the_run(name: str, seen: Seen) -> float | str:
+def _of_the_run(name: str, seen: RunTelemetry) -> float | str:
     """A field's value, or why there is none."""
     value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
     if isinstance(value, Missing):
@@ -232,7 +232,7 @@ _WHY_UNTOLD = {
 }
 
 
-def _why(name: str, value: Missing, engine: Engine | None) -> str:
+def _why(name: str, value: Missing, engine: EngineTable | None) -> str:
     if value.text:
         return value.text
     if value.gap is Gap.NO_TRAFFIC:

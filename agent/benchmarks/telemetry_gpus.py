@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.benchmarks.prometheus_api import RawSeries
-from agent.benchmarks.telemetry_found import TelemetryFound, gpus_found
-from agent.benchmarks.telemetry_series import Target, by_target, pages, selecting
+from agent.benchmarks.prometheus_api import BenchmarkSeries
+from agent.benchmarks.telemetry_found import TelemetryFields, extract_gpu_utilization
+from agent.benchmarks.telemetry_series import Target, group_by_target, pages, selecting
 from rules import gpu_windows
 from rules.gpu_names.exporter import Sample
-from rules.gpu_names.registry import EXPORTERS, recognise
+from rules.gpu_names.registry import EXPORTERS, detect_exporter
 from rules.gpu_readout import GpuReadout
 from rules.readings import GPU_UTILIZATION_KINDS
 from rules.windows import Window
@@ -38,11 +38,13 @@ def gpu_selector(selector: str) -> str:
     return selecting([f"(?:[a-zA-Z][a-zA-Z0-9_]*_)?(?:{'|'.join(sorted(names))})"], selector)
 
 
-def of_the_run(series: Iterable[RawSeries], engine: Target, chosen: bool, start: float, end: float) -> TelemetryFound:
+def mean_gpu_utilization(
+    series: Iterable[BenchmarkSeries], engine: Target, chosen: bool, start: float, end: float
+) -> TelemetryFields:
     """Mean utilisation from start to end (unix seconds). `chosen`: a person's selector named these GPUs."""
-    targets = by_target(series)
+    targets = group_by_target(series)
     if not any(one.samples for group in targets.values() for one in group):
-        return TelemetryFound(remarks=(NONE,))
+        return TelemetryFields(remarks=(NONE,))
     pod, host = dict(engine).get("pod", ""), _host(engine)
     of_pod = {target: [one for one in group if _pod(one) == pod] for target, group in targets.items()}
     if pod and any(of_pod.values()):
@@ -54,19 +56,21 @@ def of_the_run(series: Iterable[RawSeries], engine: Target, chosen: bool, start:
     )
 
 
-def _mean(targets: dict[Target, list[RawSeries]], whose: str, surely: bool, start: float, end: float) -> TelemetryFound:
+def _mean(
+    targets: dict[Target, list[BenchmarkSeries]], whose: str, surely: bool, start: float, end: float
+) -> TelemetryFields:
     windows: dict[str, list[Window]] = {}
     for group in targets.values():
         for gpu, window in _windows(group):
             wholly = start <= window.start and window.end <= end
             windows.setdefault(gpu, []).extend([window] if wholly else [])
     why = _why_not(windows, whose, surely, end - start)
-    whole = gpu_windows.together(part for parts in windows.values() for part in parts)
-    answer = gpus_found(whole) if whole is not None else None
+    whole = gpu_windows.sum_gpus(part for parts in windows.values() for part in parts)
+    answer = extract_gpu_utilization(whole) if whole is not None else None
     if why or answer is None:
-        return TelemetryFound(remarks=(f"gpu_utilization: {why or 'nothing on the server tells it'}",))
+        return TelemetryFields(remarks=(f"gpu_utilization: {why or 'nothing on the server tells it'}",))
     text = f"gpu_utilization is the mean of the {len(windows)} GPUs {whose}"
-    return TelemetryFound(values={"gpu_utilization": answer[1]}, gpu_utilization_kind=answer[0], remarks=(text,))
+    return TelemetryFields(values={"gpu_utilization": answer[1]}, gpu_utilization_kind=answer[0], remarks=(text,))
 
 
 def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, seconds: float) -> str:
@@ -76,7 +80,7 @@ def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, 
     share = min(math.fsum(w.end - w.start for w in parts) for parts in windows.values()) / seconds
     if share < ENOUGH:
         return f"samples of a GPU that lie wholly in the run cover {share:.0%} of it: they are too far apart"
-    means = [gpus_found(whole) for parts in windows.values() if (whole := gpu_windows.together(parts))]
+    means = [extract_gpu_utilization(whole) for parts in windows.values() if (whole := gpu_windows.sum_gpus(parts))]
     if len({mean[0] if mean else None for mean in means}) > 1:
         return f"the {len(windows)} GPUs {whose} tell it in different ways, or not at all"
     idle = sum(mean is not None and mean[1] < IDLE for mean in means)
@@ -85,7 +89,7 @@ def _why_not(windows: Mapping[str, Sequence[Window]], whose: str, surely: bool, 
     return ""
 
 
-def _windows(series: Sequence[RawSeries]) -> Iterable[tuple[str, Window]]:
+def _windows(series: Sequence[BenchmarkSeries]) -> Iterable[tuple[str, Window]]:
     """By GPU, what it did between two readouts of one exporter."""
     before: dict[str, GpuReadout] = {}
     for t, places, values in pages(series):
@@ -93,17 +97,17 @@ def _windows(series: Sequence[RawSeries]) -> Iterable[tuple[str, Window]]:
         for readout in _readouts(samples, t):
             earlier = before.get(readout.gpu)
             before[readout.gpu] = readout
-            window = gpu_windows.between(earlier, readout) if earlier is not None else None
+            window = gpu_windows.diff_readouts(earlier, readout) if earlier is not None else None
             if window is not None:
                 yield readout.gpu, window
 
 
 def _readouts(samples: Sequence[Sample], t: float) -> tuple[GpuReadout, ...]:
-    exporter = recognise((name, labels) for name, labels, _ in samples)
+    exporter = detect_exporter((name, labels) for name, labels, _ in samples)
     return () if exporter is None else exporter.read(samples, t).readouts
 
 
-def _pod(series: RawSeries) -> str:
+def _pod(series: BenchmarkSeries) -> str:
     labels = dict(series.labels)
     return labels.get("pod", "")
 

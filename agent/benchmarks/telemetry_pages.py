@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.benchmarks.results import Measured
-from agent.benchmarks.telemetry_found import FINISHED, Seen, TelemetryFound, found
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.telemetry_found import FINISHED, RunTelemetry, TelemetryFields, extract_fields
 from agent.collect.reader import PageReader
 from agent.collect.target_options import DEFAULT_MAX_BYTES
-from agent.errors import BadBenchmark, ScrapeError
+from agent.errors import BenchmarkError, ScrapeError
 from rules import windows
-from rules.engines.table import Engine
-from rules.lifetime import since_start
+from rules.engines.table import EngineTable
+from rules.lifetime import window_since_start
 from rules.snapshots import Snapshot
 from rules.windows import Window
 
@@ -36,7 +36,7 @@ class SavedPage:
     after: bool
     tag: str
     snapshot: Snapshot
-    engine: Engine
+    engine: EngineTable
 
 
 def page_files(folder: Path) -> tuple[Path, ...]:
@@ -60,24 +60,24 @@ class SavedPages:
                 self._broken[path] = error.text if isinstance(error, ScrapeError) else str(error.strerror or error)
         if not self._pages:
             path, why = next(iter(self._broken.items()))
-            raise BadBenchmark(path, f"cannot be used as a page of metrics, nor any other here: {why}")
+            raise BenchmarkError(path, f"cannot be used as a page of metrics, nor any other here: {why}")
 
-    def during(self, measured: Measured) -> TelemetryFound:
+    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
         """What the two pages around the run say. Raises BadBenchmark where two pages have the run's tag."""
         page = self._after(measured)
         if isinstance(page, str):
-            return TelemetryFound(remarks=(page,))
+            return TelemetryFields(remarks=(page,))
         counted = self._since(page, measured)
         if isinstance(counted, str):
-            return TelemetryFound(remarks=(counted,))
+            return TelemetryFields(remarks=(counted,))
         window, remarks = counted
-        told = found(measured, Seen(window=window, engine=page.engine, ends_only=True))
-        return TelemetryFound(values=told.values, remarks=(*remarks, *told.remarks))
+        told = extract_fields(measured, RunTelemetry(window=window, engine=page.engine, ends_only=True))
+        return TelemetryFields(values=told.values, remarks=(*remarks, *told.remarks))
 
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _after(self, measured: Measured) -> SavedPage | str:
+    def _after(self, measured: BenchmarkMeasurement) -> SavedPage | str:
         """The page saved after the run: the one with the longest tag that the result file's name ends in."""
         stem = Path(measured.source).stem
         fitting = [page for page in self._pages if page.after and _ends_in(stem, page.tag)]
@@ -87,7 +87,7 @@ class SavedPages:
         of_it = [page for page in fitting if len(page.tag) == longest]
         if len(of_it) > 1:
             names = " and ".join(page.path.name for page in of_it)
-            raise BadBenchmark(self._folder, f"{names} both say that they were saved after {stem}: keep one of them")
+            raise BenchmarkError(self._folder, f"{names} both say that they were saved after {stem}: keep one of them")
         return of_it[0]
 
     def _none_after(self, stem: str) -> str:
@@ -97,17 +97,17 @@ class SavedPages:
                 return f"{path.name}, saved after this run, cannot be used: {why}"
         return f"{self._folder} has no page that was saved after this run (metrics_after_{stem}.prom)"
 
-    def _since(self, page: SavedPage, measured: Measured) -> tuple[Window, tuple[str, ...]] | str:
+    def _since(self, page: SavedPage, measured: BenchmarkMeasurement) -> tuple[Window, tuple[str, ...]] | str:
         """What was counted between the page before the run and the one after it, and what must be known of that."""
         earlier = [other.snapshot for other in self._pages if other is not page and _precedes(other, page)]
         if earlier:
             before = max(earlier, key=_progress)
             # Pages carry no time; only ratios of counters are read, which need none.
-            return windows.between(_at(before, 0.0), _at(page.snapshot, _seconds(measured))), ()
+            return windows.diff_snapshots(_at(before, 0.0), _at(page.snapshot, _seconds(measured))), ()
         started = page.snapshot.started_at
         if started is None or measured.point.requests is None:
             return f"{self._folder} has no page of this process from before {page.path.name}: what its run added is not known"
-        counted = since_start(_at(page.snapshot, started + _seconds(measured)))
+        counted = window_since_start(_at(page.snapshot, started + _seconds(measured)))
         return counted, (f"no page of this process is older than {page.path.name}: counted since the process started",)
 
 
@@ -133,7 +133,7 @@ def _precedes(other: SavedPage, page: SavedPage) -> bool:
     before, now = other.snapshot, page.snapshot
     shared = before.counters.keys() & now.counters.keys()
     grew = [now.counters[family] - before.counters[family] for family in shared]
-    return bool(grew) and min(grew) >= 0 and max(grew) > 0 and not windows.restarted(_at(before, 0.0), _at(now, 1.0))
+    return bool(grew) and min(grew) >= 0 and max(grew) > 0 and not windows.is_restart(_at(before, 0.0), _at(now, 1.0))
 
 
 def _progress(page: Snapshot) -> tuple[float, float]:
@@ -145,7 +145,7 @@ def _at(page: Snapshot, t: float) -> Snapshot:
     return replace(page, t=t)
 
 
-def _seconds(measured: Measured) -> float:
+def _seconds(measured: BenchmarkMeasurement) -> float:
     if measured.started_at is None or measured.ended_at is None:
         return 1.0
     return max(1.0, measured.ended_at - measured.started_at)

@@ -7,12 +7,12 @@ what series mean `telemetry_series`'s, which GPUs belong to it `telemetry_gpus`'
 from __future__ import annotations
 
 from agent.benchmarks import telemetry_gpus
-from agent.benchmarks.prometheus_api import PrometheusApi, nothing_there
-from agent.benchmarks.results import Measured
-from agent.benchmarks.telemetry_found import TelemetryFound, in_words, span_of
-from agent.benchmarks.telemetry_recording import NO_TIME, Replica, during_run, served
-from agent.benchmarks.telemetry_series import Target, by_target, engine_selector, engines_named, one_line, replica
-from agent.errors import BadBenchmark
+from agent.benchmarks.prometheus_api import PrometheusApi, missing_data_text
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.telemetry_found import TelemetryFields, span_of, span_text
+from agent.benchmarks.telemetry_recording import NO_TIME, RecordedReplica, during_run, has_traffic
+from agent.benchmarks.telemetry_series import Target, engine_selector, engines_named, group_by_target, one_line, replica
+from agent.errors import BenchmarkError
 
 BEYOND_SECONDS = 120.0
 """Asked for before and after the run, so that a scrape of each side is there: no sensible scrape interval is longer."""
@@ -31,14 +31,14 @@ class PrometheusTelemetry:
         self._engines = engines_named(engine)
         self._selector = one_line(selector, api.place)
 
-    def during(self, measured: Measured) -> TelemetryFound:
+    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
         """What the server says of the run. Raises BadBenchmark: no useful answer, or several replicas served."""
         span = span_of(measured)
         if span is None:
-            return TelemetryFound(remarks=(NO_TIME,))
+            return TelemetryFields(remarks=(NO_TIME,))
         start, end = span
         if end - start > LONGEST_SECONDS:
-            return TelemetryFound(
+            return TelemetryFields(
                 remarks=(f"this run lasted {(end - start) / 86400:.0f} days: nothing was asked of it",)
             )
         target, one = self._served(start, end)
@@ -47,8 +47,8 @@ class PrometheusTelemetry:
             return told
         asked = telemetry_gpus.gpu_selector(self._selector)
         series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
-        gpus = telemetry_gpus.of_the_run(series, target, bool(self._selector), start, end)
-        return TelemetryFound(
+        gpus = telemetry_gpus.mean_gpu_utilization(series, target, bool(self._selector), start, end)
+        return TelemetryFields(
             values={**told.values, **gpus.values},
             gpu_utilization_kind=gpus.gpu_utilization_kind,
             remarks=(*told.remarks, *gpus.remarks),
@@ -58,20 +58,20 @@ class PrometheusTelemetry:
         """Ends the connection."""
         self._api.close()
 
-    def _served(self, start: float, end: float) -> tuple[Target, Replica]:
+    def _served(self, start: float, end: float) -> tuple[Target, RecordedReplica]:
         asked = engine_selector(self._engines, self._selector)
         series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
         replicas = {
             target: one
-            for target, group in by_target(series).items()
+            for target, group in group_by_target(series).items()
             if (one := replica(target, group, self._engines)) is not None
         }
         if not replicas:
-            raise nothing_there(self._api, "samples of an engine", start, end)
-        busy = [target for target, one in replicas.items() if served(one, start, end)]
+            raise missing_data_text(self._api, "samples of an engine", start, end)
+        busy = [target for target, one in replicas.items() if has_traffic(one, start, end)]
         if len(busy) > 1:
             names = " ".join(replicas[target].name for target in busy[:MOST_NAMED])
-            several = f"{len(busy)} replicas served requests in {in_words(start, end)}: {names}"
-            raise BadBenchmark(self._api.place, f"{several}: name the benchmarked one with --telemetry-selector")
+            several = f"{len(busy)} replicas served requests in {span_text(start, end)}: {names}"
+            raise BenchmarkError(self._api.place, f"{several}: name the benchmarked one with --telemetry-selector")
         chosen = (*busy, *replicas)[0]
         return chosen, replicas[chosen]

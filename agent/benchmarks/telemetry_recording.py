@@ -11,24 +11,24 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.benchmarks.results import Measured
+from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry_found import (
     FINISHED,
     GENERATED,
-    Seen,
-    TelemetryFound,
-    found,
-    in_words,
-    inside,
+    RunTelemetry,
+    TelemetryFields,
+    extract_fields,
+    is_inside_run,
     span_of,
+    span_text,
 )
 from agent.collect.reader import PageReader
-from agent.errors import BadBenchmark, BadRecording, ScrapeError
+from agent.errors import BenchmarkError, RecordingError, ScrapeError
 from agent.recording import RecordedTarget, Scrape, load, scrapes
 from rules import tracks, windows
-from rules.engines.table import Engine
+from rules.engines.table import EngineTable
 from rules.snapshots import Snapshot
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.ways import FULL_COVERAGE
 from rules.windows import Window
 
@@ -38,11 +38,11 @@ _REPLICA = re.compile(r'\{?\s*replica\s*=\s*"([^"]*)"\s*,?\s*\}?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class RecordedReplica:
     """A replica's windows in order of time; `name` is what a person chooses it by."""
 
     name: str
-    engine: Engine | None
+    engine: EngineTable | None
     windows: tuple[Window, ...]
 
 
@@ -52,30 +52,34 @@ def covered_share(parts: tuple[Window, ...], start: float, end: float) -> float:
     return min(1.0, math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start))
 
 
-def served(replica: Replica, start: float, end: float) -> bool:
+def has_traffic(replica: RecordedReplica, start: float, end: float) -> bool:
     """Whether it finished or generated anything in the run."""
     return any(
-        inside(w, start, end) and any(w.counters.get(f, 0.0) > 0 for f in (FINISHED, GENERATED))
+        is_inside_run(w, start, end) and any(w.counters.get(f, 0.0) > 0 for f in (FINISHED, GENERATED))
         for w in replica.windows
     )
 
 
-def during_run(measured: Measured, replica: Replica, start: float, end: float, whose: str) -> TelemetryFound:
+def during_run(
+    measured: BenchmarkMeasurement, replica: RecordedReplica, start: float, end: float, whose: str
+) -> TelemetryFields:
     """What one replica's windows say of the run from start to end (unix seconds); `whose` names their source."""
     share = covered_share(replica.windows, start, end)
-    parts = tuple(w for w in replica.windows if inside(w, start, end))
+    parts = tuple(w for w in replica.windows if is_inside_run(w, start, end))
     if share < FULL_COVERAGE or not parts:
-        text = f"{whose} covers {share:.0%} of this run ({in_words(start, end)}): nothing was taken from it"
-        return TelemetryFound(remarks=(f"{text}{_it_spans(replica.windows)}",))
-    seen = Seen(window=windows.add(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts))
-    told = found(measured, seen)
+        text = f"{whose} covers {share:.0%} of this run ({span_text(start, end)}): nothing was taken from it"
+        return TelemetryFields(remarks=(f"{text}{_it_spans(replica.windows)}",))
+    seen = RunTelemetry(
+        window=windows.sum_windows(parts), engine=replica.engine, edge_seconds=max(w.end - w.start for w in parts)
+    )
+    told = extract_fields(measured, seen)
     if seen.window.counters.get("restarts"):
-        return TelemetryFound(values=told.values, remarks=("the engine restarted during this run", *told.remarks))
+        return TelemetryFields(values=told.values, remarks=("the engine restarted during this run", *told.remarks))
     return told
 
 
 def _it_spans(parts: tuple[Window, ...]) -> str:
-    return f"; it spans {in_words(parts[0].start, parts[-1].end)}" if parts else ""
+    return f"; it spans {span_text(parts[0].start, parts[-1].end)}" if parts else ""
 
 
 class RecordedTelemetry:
@@ -85,18 +89,18 @@ class RecordedTelemetry:
         self._folder = folder
         self._replicas = tuple(_chosen(folder, _replicas(folder, engine), selector))
 
-    def during(self, measured: Measured) -> TelemetryFound:
+    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
         """What the replica that served the run says. Raises BadBenchmark where several did."""
         span = span_of(measured)
         if span is None:
-            return TelemetryFound(remarks=(NO_TIME,))
-        busy = [replica for replica in self._replicas if served(replica, *span)]
+            return TelemetryFields(remarks=(NO_TIME,))
+        busy = [replica for replica in self._replicas if has_traffic(replica, *span)]
         if len(busy) > 1:
             names = ", ".join(replica.name for replica in busy)
             text = (
-                f"{names} all served requests in {in_words(*span)}: name the benchmarked one with --telemetry-selector"
+                f"{names} all served requests in {span_text(*span)}: name the benchmarked one with --telemetry-selector"
             )
-            raise BadBenchmark(self._folder, text)
+            raise BenchmarkError(self._folder, text)
         # Where none served, each says the same of the span: that it is not covered, or that nothing ended in it.
         return during_run(measured, (*busy, *self._replicas)[0], *span, whose=str(self._folder))
 
@@ -104,29 +108,31 @@ class RecordedTelemetry:
         """Nothing stays open."""
 
 
-def _replicas(folder: Path, engine: str | None) -> tuple[Replica, ...]:
+def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:
     try:
         recording, problems = load(folder)
-    except BadRecording as error:
-        raise BadBenchmark(error.path, error.text) from error
+    except RecordingError as error:
+        raise BenchmarkError(error.path, error.text) from error
     met = list(problems)
     readers = [PageReader(engine or target.engine) for target in recording.targets]
-    followed = [Track() for _ in recording.targets]
+    followed = [ScrapeTrack() for _ in recording.targets]
     parts: list[list[Window]] = [[] for _ in recording.targets]
-    engines: list[Engine | None] = [None for _ in recording.targets]
+    engines: list[EngineTable | None] = [None for _ in recording.targets]
     for scrape in scrapes(recording, met):
         at = scrape.target
         page = _page(readers[at], scrape, recording.targets[at], met)
-        after = tracks.failed(followed[at], scrape.t) if page is None else tracks.good(followed[at], page)
+        after = (
+            tracks.record_failure(followed[at], scrape.t) if page is None else tracks.record_success(followed[at], page)
+        )
         followed[at], window = after
         if page is not None:
             engines[at] = readers[at].engine
         if window is not None:
             parts[at].append(window)
     if not any(engines):
-        raise BadBenchmark(folder, f"has no page of an engine{f' ({met[0]})' if met else ''}")
+        raise BenchmarkError(folder, f"has no page of an engine{f' ({met[0]})' if met else ''}")
     return tuple(
-        Replica(name=_name(target, recording.targets), engine=engines[at], windows=tuple(parts[at]))
+        RecordedReplica(name=_name(target, recording.targets), engine=engines[at], windows=tuple(parts[at]))
         for at, target in enumerate(recording.targets)
     )
 
@@ -146,7 +152,7 @@ def _name(target: RecordedTarget, targets: tuple[RecordedTarget, ...]) -> str:
     return f"{target.tier}/{target.replica}" if several else target.replica
 
 
-def _chosen(folder: Path, replicas: tuple[Replica, ...], selector: str | None) -> tuple[Replica, ...]:
+def _chosen(folder: Path, replicas: tuple[RecordedReplica, ...], selector: str | None) -> tuple[RecordedReplica, ...]:
     if selector is None:
         return replicas
     written = _REPLICA.fullmatch(selector.strip())
@@ -154,5 +160,5 @@ def _chosen(folder: Path, replicas: tuple[Replica, ...], selector: str | None) -
     chosen = tuple(replica for replica in replicas if replica.name == name)
     if not chosen:
         known = ", ".join(replica.name for replica in replicas)
-        raise BadBenchmark(folder, f"has no replica {name!r}; there is {known}")
+        raise BenchmarkError(folder, f"has no replica {name!r}; there is {known}")
     return chosen

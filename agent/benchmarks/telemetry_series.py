@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agent.benchmarks.prometheus_api import RawSeries
+from agent.benchmarks.prometheus_api import BenchmarkSeries
 from agent.benchmarks.telemetry_found import FAMILIES
-from agent.benchmarks.telemetry_recording import Replica
-from agent.errors import BadBenchmark
+from agent.benchmarks.telemetry_recording import RecordedReplica
+from agent.errors import BenchmarkError
 from rules import tracks
-from rules.engines.registry import ENGINES, mapped, recognise
-from rules.engines.table import Engine
-from rules.layouts import Layout
+from rules.engines.registry import ENGINES, detect_engine, normalize_name
+from rules.engines.table import EngineTable
+from rules.layouts import SeriesLayout
 from rules.normalise import compile_layout, snapshot
-from rules.tracks import Track
+from rules.tracks import ScrapeTrack
 from rules.windows import Window
 
 TARGET_LABELS = ("instance", "job", "cluster", "namespace", "pod", "prometheus", "prometheus_replica", "replica")
@@ -30,12 +30,12 @@ EXPORTED = "exported_"
 Target = tuple[tuple[str, str], ...]
 
 
-def engines_named(name: str | None) -> tuple[Engine, ...]:
+def engines_named(name: str | None) -> tuple[EngineTable, ...]:
     """The generations of an engine, all engines' without a name."""
     return tuple(engine for engine in ENGINES if name in (None, engine.name))
 
 
-def engine_selector(engines: Iterable[Engine], selector: str) -> str:
+def engine_selector(engines: Iterable[EngineTable], selector: str) -> str:
     """The series of these engines that are needed, in either spelling of ':', among those that `selector` matches."""
     return selecting([_printed(engine) for engine in engines], selector)
 
@@ -46,7 +46,7 @@ def selecting(patterns: Sequence[str], selector: str) -> str:
     return f'{{__name__=~"{"|".join(patterns)}"{"," if matchers else ""}{matchers}}}'
 
 
-def _printed(engine: Engine) -> str:
+def _printed(engine: EngineTable) -> str:
     """A pattern of the names that an engine's samples may have on a server."""
     names = {*engine.signatures, *engine.info, *(sample for _, sample in engine.fact_gauges), engine.born}
     for row in engine.rows:
@@ -57,17 +57,17 @@ def _printed(engine: Engine) -> str:
     return f"(?:{wrappers})(?:{'|'.join(sorted(names - {''}))})".replace("_", ".")
 
 
-def by_target(series: Iterable[RawSeries]) -> dict[Target, list[RawSeries]]:
+def group_by_target(series: Iterable[BenchmarkSeries]) -> dict[Target, list[BenchmarkSeries]]:
     """Series by the target that they were scraped from, their labels as the page had them."""
-    targets: dict[Target, list[RawSeries]] = {}
+    targets: dict[Target, list[BenchmarkSeries]] = {}
     for one in series:
         target = tuple((name, text) for name, text in one.labels if name in TARGET_LABELS)
-        page = RawSeries(one.name, _as_on_page(dict(one.labels)), one.samples)
+        page = BenchmarkSeries(one.name, _as_on_page(dict(one.labels)), one.samples)
         targets.setdefault(target, []).append(page)
     return {target: sorted(group, key=_edge) for target, group in targets.items()}
 
 
-def _edge(series: RawSeries) -> float:
+def _edge(series: BenchmarkSeries) -> float:
     """The upper edge of a bucket: pages have buckets by rising edge, servers by the text of their labels."""
     try:
         edge = float(dict(series.labels).get("le", "-inf"))
@@ -82,7 +82,7 @@ def _as_on_page(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({**kept, **back}.items()))
 
 
-def pages(series: Sequence[RawSeries]) -> Iterator[tuple[float, tuple[int, ...], list[float]]]:
+def pages(series: Sequence[BenchmarkSeries]) -> Iterator[tuple[float, tuple[int, ...], list[float]]]:
     """Scrape by scrape: its time, which of the series were on the page, and their values."""
     at: dict[float, list[tuple[int, float]]] = {}
     for place, one in enumerate(series):
@@ -92,33 +92,35 @@ def pages(series: Sequence[RawSeries]) -> Iterator[tuple[float, tuple[int, ...],
         yield t, tuple(place for place, _ in at[t]), [value for _, value in at[t]]
 
 
-def replica(target: Target, series: Sequence[RawSeries], engines: tuple[Engine, ...]) -> Replica | None:
+def replica(
+    target: Target, series: Sequence[BenchmarkSeries], engines: tuple[EngineTable, ...]
+) -> RecordedReplica | None:
     """A target's windows; None for one that is no engine's."""
-    layouts: dict[tuple[int, ...], Layout | None] = {}
-    track, parts, engine = Track(), list[Window](), None
+    layouts: dict[tuple[int, ...], SeriesLayout | None] = {}
+    track, parts, engine = ScrapeTrack(), list[Window](), None
     for t, places, values in pages(series):
         if places not in layouts:
             layouts[places] = _layout([series[place] for place in places], engines)
         layout = layouts[places]
         if layout is None:
-            track, window = tracks.failed(track, t)
+            track, window = tracks.record_failure(track, t)
         else:
             engine = layout.engine
-            track, window = tracks.good(track, snapshot(layout, values, t))
+            track, window = tracks.record_success(track, snapshot(layout, values, t))
         if window is not None:
             parts.append(window)
     if engine is None:
         return None
-    return Replica(name=named(target), engine=engine, windows=tuple(parts))
+    return RecordedReplica(name=target_name(target), engine=engine, windows=tuple(parts))
 
 
-def _layout(series: Sequence[RawSeries], engines: tuple[Engine, ...]) -> Layout | None:
+def _layout(series: Sequence[BenchmarkSeries], engines: tuple[EngineTable, ...]) -> SeriesLayout | None:
     names: list[tuple[str, Mapping[str, str]]] = [(one.name, dict(one.labels)) for one in series]
-    engine = recognise(((mapped(name), labels) for name, labels in names), engines)
+    engine = detect_engine(((normalize_name(name), labels) for name, labels in names), engines)
     return None if engine is None else compile_layout(names, engine)
 
 
-def named(target: Target) -> str:
+def target_name(target: Target) -> str:
     """A target as a selector that names it."""
     matchers = ",".join(f'{name}="{text}"' for name, text in target)
     return f"{{{matchers}}}"
@@ -128,5 +130,5 @@ def one_line(selector: str | None, place: str) -> str:
     """The selector as it was given. Raises BadBenchmark for one that cannot stand in a query."""
     text = (selector or "").strip()
     if any(not sign.isprintable() for sign in text) or len(text) > 2000:
-        raise BadBenchmark(place, "the selector holds characters that no query has, or is longer than 2000")
+        raise BenchmarkError(place, "the selector holds characters that no query has, or is longer than 2000")
     return text

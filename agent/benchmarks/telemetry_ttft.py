@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.benchmarks.results import Measured
+from agent.benchmarks.results import BenchmarkMeasurement
 from rules import histograms
 from rules.histograms import Histogram
 from rules.wording import number, spread
@@ -41,7 +41,9 @@ class Bounds(NamedTuple):
     high: float
 
 
-def disagreements(measured: Measured, parts: tuple[Histogram, ...], edge_requests: float) -> tuple[str, ...]:
+def disagreements(
+    measured: BenchmarkMeasurement, parts: tuple[Histogram, ...], edge_requests: float
+) -> tuple[str, ...]:
     """Return a sentence for each direction in which the client's TTFT lies outside the engine's bounds.
 
     `parts` is the engine's TTFT histogram (seconds) of the run. `edge_requests` may be of others, or be left out, because
@@ -54,7 +56,7 @@ def disagreements(measured: Measured, parts: tuple[Histogram, ...], edge_request
 
 
 def _compared(
-    measured: Measured, parts: tuple[Histogram, ...], edge_requests: float
+    measured: BenchmarkMeasurement, parts: tuple[Histogram, ...], edge_requests: float
 ) -> Iterator[tuple[str, float, Bounds]]:
     """Of each quantile that the client has: both in words, the client's (seconds), the engine's bounds."""
     requests = measured.point.requests
@@ -69,7 +71,7 @@ def _compared(
             yield f"TTFT {name} is {number(client, 'seconds')} at the client and {engine} in the engine", client, bounds
 
 
-def _start_burst(measured: Measured) -> float:
+def _start_burst(measured: BenchmarkMeasurement) -> float:
     """Requests with which a closed loop starts: some tools leave them out of the TTFT."""
     return (measured.point.concurrency or 0.0) if measured.loop == "closed" else 0.0
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.errors import BadBenchmark
+from agent.errors import BenchmarkError
 
 MAX_COUNT = 2**53
 """Above it a float no longer holds every whole number."""
@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ResultFields:
     """One object of a file: `line` of JSON lines and `path` inside the document say where it is."""
 
     source: str
@@ -40,11 +40,11 @@ class Part:
         """Where in the file: `line 2`, `benchmarks[1]`; empty for the whole file."""
         return ": ".join(part for part in (self.line, self.path) if part)
 
-    def bad(self, text: str, *keys: str) -> BadBenchmark:
+    def bad(self, text: str, *keys: str) -> BenchmarkError:
         """A refusal that names file and place: `run.json: line 2: metrics.count is missing`."""
         path = ".".join(part for part in (self.path, *keys) if part)
         words = f"{path} {text}" if path else text
-        return BadBenchmark(self.source, f"{self.line}: {words}" if self.line else words)
+        return BenchmarkError(self.source, f"{self.line}: {words}" if self.line else words)
 
     def get(self, *keys: str) -> Any:
         """What lies under the keys, as it is; None where any of them is absent or null."""
@@ -69,7 +69,7 @@ class Part:
             raise self.bad("is missing", *keys)
         return value
 
-    def measured(self, *keys: str) -> float | None:
+    def positive_number(self, *keys: str) -> float | None:
         """A measured duration or rate: None also for 0, which the tools write where they measured nothing."""
         return self.number(*keys) or None
 
@@ -105,7 +105,7 @@ class Part:
             raise self.bad(f"must be true or false, not {kind(value)}", *keys)
         return bool(value)
 
-    def part(self, *keys: str) -> Part | None:
+    def part(self, *keys: str) -> ResultFields | None:
         """The object under the keys; None where absent or null."""
         value = self.get(*keys)
         if value is None:
@@ -113,15 +113,15 @@ class Part:
         if not isinstance(value, Mapping):
             raise self.bad(f"must be an object, not {kind(value)}", *keys)
         path = ".".join(part for part in (self.path, *keys) if part)
-        return Part(source=self.source, line=self.line, path=path, data=value)
+        return ResultFields(source=self.source, line=self.line, path=path, data=value)
 
-    def parts(self, key: str) -> Iterator[Part]:
+    def parts(self, key: str) -> Iterator[ResultFields]:
         """The objects of a list; none where absent or null."""
         for index, value in enumerate(self._list(key)):
             path = ".".join(part for part in (self.path, f"{key}[{index}]") if part)
             if not isinstance(value, Mapping):
                 raise self.bad(f"must be an object, not {kind(value)}", f"{key}[{index}]")
-            yield Part(source=self.source, line=self.line, path=path, data=value)
+            yield ResultFields(source=self.source, line=self.line, path=path, data=value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers that are not negative; empty where absent or null."""

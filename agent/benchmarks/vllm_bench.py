@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from agent.benchmarks import remarks
-from agent.benchmarks.points import Run, measured
-from agent.benchmarks.results import Lengths, Loop, Measured, Setup
-from agent.benchmarks.values import Part, percentile
+from agent.benchmarks.points import BenchmarkRun, build_measurement
+from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
+from agent.benchmarks.values import ResultFields, percentile
 from rules.sizing import acceptance_from_mean_accepted
 
 NAME = "vllm-bench"
@@ -38,13 +38,13 @@ ENGINES = {"sglang": "sglang", "tgi": "tgi", "tensorrt-llm": "trtllm", "trtllm":
 """An engine as people and backends call it."""
 
 
-def recognises(part: Part) -> bool:
+def recognises(part: ResultFields) -> bool:
     """Flat keys that vLLM alone writes together; SGLang's bench_serving, derived from it, has no model_id."""
     flat = all(key in part.data for key in MARKS) and any(key in part.data for key in ORIGINS)
     return flat and not isinstance(part.data["request_throughput"], dict)
 
 
-def read(part: Part) -> tuple[Measured, ...]:
+def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
     """The load of one run. Raises BadBenchmark for a failed run, a ramp and values that cannot be.
 
     `request_rate: "inf"` with `max_concurrency` is a closed loop; without, every request was sent at once and the
@@ -53,10 +53,10 @@ def read(part: Part) -> tuple[Measured, ...]:
     """
     if part.text("ramp_up_strategy"):
         raise part.bad("ramps its rate up; a point of a curve is one steady load", "ramp_up_strategy")
-    (rate, unlimited), clients = _rate(part), part.measured("max_concurrency")
+    (rate, unlimited), clients = _rate(part), part.positive_number("max_concurrency")
     loop: Loop | None = "open" if rate else "closed" if clients else None
     acceptance, said = _acceptance(part)
-    run = Run(
+    run = BenchmarkRun(
         completed_rps=part.needed("request_throughput"),
         requests=part.needed_count("completed"),
         failed=_failed(part),
@@ -65,14 +65,14 @@ def read(part: Part) -> tuple[Measured, ...]:
         clients=clients,
         requested_rps=rate,
         sent_rps=_sent_rps(part),
-        duration_seconds=part.measured("duration"),
+        duration_seconds=part.positive_number("duration"),
         latency_mean_seconds=_latency_mean(part),
         latency_max_seconds=max(part.numbers("latencies"), default=None),
         tpot_p50_seconds=_seconds(part, "median_tpot_ms"),
         tpot_p99_seconds=_seconds(part, "p99_tpot_ms"),
         itl_p50_seconds=_seconds(part, "median_itl_ms"),
         itl_p99_seconds=_seconds(part, "p99_itl_ms"),
-        output_tokens_per_second=part.measured("output_throughput"),
+        output_tokens_per_second=part.positive_number("output_throughput"),
         speculative_acceptance=acceptance,
         model=part.text("model_id"),
         setup=_setup(part),
@@ -80,10 +80,10 @@ def read(part: Part) -> tuple[Measured, ...]:
         generation_tokens=_lengths(part, "total_output_tokens", "output_lens"),
         remarks=said if loop or unlimited else (remarks.NO_LOAD, *said),
     )
-    return (measured(part, NAME, _with_ttft(part, _with_times(part, run))),)
+    return (build_measurement(part, NAME, _with_ttft(part, _with_times(part, run))),)
 
 
-def _setup(part: Part) -> Setup:
+def _setup(part: ResultFields) -> Setup:
     """What a person wrote with `--metadata gpu=h100 tp=4`, and a backend that only one engine has.
 
     The backends vllm and openai are the protocol that most engines speak, and tell none of them.
@@ -98,13 +98,13 @@ def _setup(part: Part) -> Setup:
     )
 
 
-def _seconds(part: Part, key: str) -> float | None:
+def _seconds(part: ResultFields, key: str) -> float | None:
     """A `_ms` key in seconds. 0 is nothing measured: vLLM prints the mean of no values as 0."""
-    value = part.measured(key)
+    value = part.positive_number(key)
     return None if value is None else value / 1000
 
 
-def _rate(part: Part) -> tuple[float | None, bool]:
+def _rate(part: ResultFields) -> tuple[float | None, bool]:
     """Requested requests per second, and whether it was "inf" (vLLM writes the word, a YAML writer the number)."""
     value = part.get("request_rate")
     if value == "inf" or value == math.inf:
@@ -115,7 +115,7 @@ def _rate(part: Part) -> tuple[float | None, bool]:
     return rate, False
 
 
-def _failed(part: Part) -> int:
+def _failed(part: ResultFields) -> int:
     """Requests that did not succeed: `failed`, which older files lack; there, what is missing to `num_prompts`."""
     failed = part.count("failed")
     if failed is not None:
@@ -123,7 +123,7 @@ def _failed(part: Part) -> int:
     return max((part.count("num_prompts") or 0) - (part.count("completed") or 0), 0)
 
 
-def _with_times(part: Part, run: Run) -> Run:
+def _with_times(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
     """With the run's span in unix seconds, where it has a date: vLLM writes the clock as it saves, at the run's end.
 
     The date is local time without a zone; it is read as UTC, the clock of most containers, and a remark says so.
@@ -143,14 +143,14 @@ def _with_times(part: Part, run: Run) -> Run:
     return replace(run, started_at=started_at, ended_at=ended_at, remarks=(*run.remarks, remarks.LOCAL_CLOCK))
 
 
-def _sent_rps(part: Part) -> float | None:
+def _sent_rps(part: ResultFields) -> float | None:
     """The rate of sending, from `start_times` (`--save-detailed`): n / span, as inference-perf counts too."""
     starts = part.numbers("start_times")
     span = max(starts) - min(starts) if starts else 0.0
     return len(starts) / span if span > 0 else None
 
 
-def _latency_mean(part: Part) -> float | None:
+def _latency_mean(part: ResultFields) -> float | None:
     """Mean end-to-end seconds: `mean_e2el_ms` where it was asked for, else from the array of 0.32 and newer."""
     mean = _seconds(part, "mean_e2el_ms")
     if mean is not None:
@@ -159,7 +159,7 @@ def _latency_mean(part: Part) -> float | None:
     return math.fsum(answered) / len(answered) if answered else None
 
 
-def _succeeded(part: Part, values: tuple[float, ...]) -> tuple[bool, ...]:
+def _succeeded(part: ResultFields, values: tuple[float, ...]) -> tuple[bool, ...]:
     """Which entries of the detailed arrays are of requests that succeeded: an error's text is not empty."""
     errors = part.get("errors")
     if not isinstance(errors, list) or len(errors) != len(values):
@@ -167,7 +167,7 @@ def _succeeded(part: Part, values: tuple[float, ...]) -> tuple[bool, ...]:
     return tuple(not error for error in errors)
 
 
-def _with_ttft(part: Part, run: Run) -> Run:
+def _with_ttft(part: ResultFields, run: BenchmarkRun) -> BenchmarkRun:
     """With TTFT P50 (the median, which vLLM always writes) and P99, of a closed loop without its start burst.
 
     The first `clients` requests are sent at once, so their TTFT is a queue's that no steady load has (PEERS 3.2, item
@@ -183,11 +183,11 @@ def _with_ttft(part: Part, run: Run) -> Run:
     return replace(run, ttft_p50_seconds=p50, ttft_p99_seconds=p99, ttft_requests=rest)
 
 
-def _lengths(part: Part, total: str, each: str) -> Lengths:
+def _lengths(part: ResultFields, total: str, each: str) -> LengthQuantiles:
     """Tokens a request: the mean from the total, percentiles where `--save-detailed` wrote every request's."""
-    tokens, completed, values = part.measured(total), part.count("completed"), part.numbers(each)
+    tokens, completed, values = part.positive_number(total), part.count("completed"), part.numbers(each)
     lengths = [value for value, succeeded in zip(values, _succeeded(part, values), strict=True) if succeeded]
-    return Lengths(
+    return LengthQuantiles(
         mean=tokens / completed if tokens and completed else None,
         p50=percentile(lengths, 0.5),
         p95=percentile(lengths, 0.95),
@@ -195,7 +195,7 @@ def _lengths(part: Part, total: str, each: str) -> Lengths:
     )
 
 
-def _acceptance(part: Part) -> tuple[float | None, tuple[str, ...]]:
+def _acceptance(part: ResultFields) -> tuple[float | None, tuple[str, ...]]:
     """Acceptance per drafted token, and what is to be said of it.
 
     `spec_decode_acceptance_rate` is accepted / drafted in percent, which DESIGN 3.7 does not compare with: after the

@@ -18,7 +18,7 @@ import requests
 import urllib3
 
 from agent.collect.hidden import HIDDEN, secrets_of, unmistakable
-from agent.collect.scrape_failures import closed_by_peer, place_of, translated
+from agent.collect.scrape_failures import closed_by_peer, place_of, translate_http_error
 from agent.collect.target_options import TargetOptions, authorization, files, secret, tls_of
 from agent.collect.transport import TargetAdapter
 from agent.errors import ScrapeError, ScrapeFailure
@@ -84,7 +84,7 @@ class KeptConnection:
         self._kept = True
         return body
 
-    def plain(self, said: str) -> str:
+    def redact_reply(self, said: str) -> str:
         """What the other side said, without our secrets: what of it gets into a message is cut, and half a secret is one."""
         return _without(said.encode("utf-8", "replace"), self._secrets).decode()
 
@@ -97,7 +97,7 @@ class KeptConnection:
         self._adapter.close()
         self._kept = False
 
-    def cut_off(self, how: str) -> ScrapeError:
+    def truncation_error(self, how: str) -> ScrapeError:
         """That not all has arrived."""
         return ScrapeError(ScrapeFailure.CUT_OFF, f"{self._place}: {how}")
 
@@ -119,7 +119,7 @@ class KeptConnection:
         return text
 
     def _translated(self, error: Exception) -> ScrapeError:
-        return translated(error, self._place, self._options.timeout_seconds, self._what)
+        return translate_http_error(error, self._place, self._options.timeout_seconds, self._what)
 
     def _received(self, response: requests.Response) -> bytes:
         limit = self._options.max_bytes
@@ -129,27 +129,29 @@ class KeptConnection:
         # What is framed in a way that http.client does not know, it reads to the end of the connection, wherever that comes.
         framed = response.headers.get("Transfer-Encoding", "identity")
         if framed.lower() not in ("identity", "chunked"):
-            raise self.cut_off(f"its Transfer-Encoding is {self.plain(framed)[:40]!r}; only chunked is known")
+            raise self.truncation_error(
+                f"its Transfer-Encoding is {self.redact_reply(framed)[:40]!r}; only chunked is known"
+            )
         if announced is None and "Content-Length" in response.headers and framed.lower() != "chunked":
-            raise self.cut_off("the length that it announces is no number")
+            raise self.truncation_error("the length that it announces is no number")
         try:
             body: bytes = response.raw.read(limit + 1, decode_content=False)
         except urllib3.exceptions.HTTPError as error:
             raise self._translated(error) from error
         except ValueError as error:
             # http.client takes the length of a chunk for any whole number.
-            raise self.cut_off("a chunk of it has a length that is none") from error
+            raise self.truncation_error("a chunk of it has a length that is none") from error
         if len(body) > limit:
             raise self._too_large()
         if response.raw.length_remaining:
-            raise self.cut_off(f"{len(body)} of {announced} announced bytes arrived")
+            raise self.truncation_error(f"{len(body)} of {announced} announced bytes arrived")
         return body
 
     def _decoded(self, body: bytes, encoding: str) -> bytes:
         if encoding.strip().lower() in ("", "identity"):
             return body
         if encoding.strip().lower() not in ("gzip", "x-gzip"):
-            text = f"{self._place} sent Content-Encoding {self.plain(encoding)[:40]!r}; only gzip is asked for"
+            text = f"{self._place} sent Content-Encoding {self.redact_reply(encoding)[:40]!r}; only gzip is asked for"
             raise ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
         limit = self._options.max_bytes
         # zlib itself rather than urllib3's decoder, which takes a truncated stream for a whole one.
@@ -157,11 +159,11 @@ class KeptConnection:
         try:
             page = unzip.decompress(body, limit + 1)
         except zlib.error as error:
-            raise self.cut_off(f"its gzip does not unpack ({error})") from error
+            raise self.truncation_error(f"its gzip does not unpack ({error})") from error
         if len(page) > limit:
             raise self._too_large()
         if not unzip.eof or unzip.unused_data:
-            raise self.cut_off(f"its gzip stream does not end with the {self._what}")
+            raise self.truncation_error(f"its gzip stream does not end with the {self._what}")
         return page
 
     def _too_large(self) -> ScrapeError:

@@ -14,10 +14,10 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
-from agent.collect.exposition_lines import NUMBER_BYTES, Line, Metadata, Sample, split_number, understood
-from agent.collect.series_types import UNTYPED, Placing, declared_families
+from agent.collect.exposition_lines import NUMBER_BYTES, ExpositionLine, Metadata, Sample, parse_line, split_number
+from agent.collect.series_types import UNTYPED, FamilyLookup, declared_families
 from agent.errors import ScrapeError, ScrapeFailure
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 _END = b"# EOF"
 # A line is forgotten once absent from one to two times this many pages: half an hour to an hour at a page every 15 s.
@@ -25,7 +25,7 @@ _PAGES_KEPT = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ExpositionSeries:
     """One series: the sample name as printed, its labels sorted by name, and the type its TYPE line gives it."""
 
     name: str
@@ -41,7 +41,7 @@ class ParsedPage:
     from that of the reader's previous page, so what is derived from `series` may be kept until it does.
     """
 
-    series: tuple[Series, ...]
+    series: tuple[ExpositionSeries, ...]
     values: tuple[float, ...]
     families: Mapping[str, str]
     layout: int
@@ -58,7 +58,7 @@ class _Layout:
     fixed_bytes: int
     repeatable: bool
     openmetrics: bool
-    series: tuple[Series, ...]
+    series: tuple[ExpositionSeries, ...]
     families: Mapping[str, str]
     number: int
 
@@ -137,19 +137,21 @@ class SeriesReader:
                 raise ScrapeError(ScrapeFailure.CUT_OFF, "the page does not end in # EOF as the last one did")
         return openmetrics
 
-    def _line(self, line: bytes, number: int, openmetrics: bool, learned: dict[bytes, Sample | Metadata]) -> Line:
+    def _line(
+        self, line: bytes, number: int, openmetrics: bool, learned: dict[bytes, Sample | Metadata]
+    ) -> ExpositionLine:
         fixed = not line or line.startswith(b"#")
         key, value = (line, 0.0) if fixed else split_number(line)
         says = None if value is None else self._recent.get(key) or self._older.get(key) or learned.get(key)
         if says is None or value is None:
-            read = understood(line, number, openmetrics=openmetrics)
+            read = parse_line(line, number, openmetrics=openmetrics)
             if read.reusable and fixed == isinstance(read.says, Metadata):
                 learned[read.prefix] = read.says
             return read
         learned[key] = says
-        return Line(key, says, value, True)
+        return ExpositionLine(key, says, value, True)
 
-    def _laid_out(self, page: list[Line], openmetrics: bool) -> _Layout:
+    def _laid_out(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
         families, contradicted = declared_families(line.says for line in page)
         is_wanted, series = self._chosen(page, families, contradicted)
         last = self._layout
@@ -169,18 +171,18 @@ class SeriesReader:
         )
 
     def _chosen(
-        self, page: list[Line], families: dict[str, str], contradicted: Mapping[str, str]
-    ) -> tuple[tuple[bool, ...], tuple[Series, ...]]:
+        self, page: list[ExpositionLine], families: dict[str, str], contradicted: Mapping[str, str]
+    ) -> tuple[tuple[bool, ...], tuple[ExpositionSeries, ...]]:
         """Which samples are wanted, and their series. Adds the families that have no metadata to `families`."""
-        placing = Placing(families)
+        placing = FamilyLookup(families)
         choices: dict[str, bool] = {}
-        first_lines: dict[Series, int] = {}
+        first_lines: dict[ExpositionSeries, int] = {}
         is_wanted = []
         for number, line in enumerate(page, 1):
             if not isinstance(line.says, Sample):
                 continue
             name = line.says.name
-            family, type_ = placing.of(name)
+            family, type_ = placing.lookup(name)
             wanted = choices.get(name)
             if wanted is None:
                 wanted = choices[name] = self._wanted(name) or self._wanted(family)
@@ -189,11 +191,13 @@ class SeriesReader:
                 continue
             if family in contradicted:
                 raise ScrapeError(
-                    ScrapeFailure.SYNTAX, f"family {told(family, 80)} has two types: {contradicted[family]}"
+                    ScrapeFailure.SYNTAX,
+                    f"family {quote_external_text(family, 80)} has two types: {contradicted[family]}",
                 )
-            first = first_lines.setdefault(Series(name, line.says.labels, type_), number)
+            first = first_lines.setdefault(ExpositionSeries(name, line.says.labels, type_), number)
             if first != number:
-                text = f"line {number} repeats the series of line {first}: {told(line.prefix[:320].decode(errors='replace'), 80)}"
+                repeated = quote_external_text(line.prefix[:320].decode(errors="replace"), 80)
+                text = f"line {number} repeats the series of line {first}: {repeated}"
                 raise ScrapeError(ScrapeFailure.DUPLICATE, text)
         families.update((name, UNTYPED) for name in placing.unplaced)
         return tuple(is_wanted), tuple(first_lines)

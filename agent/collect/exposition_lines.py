@@ -43,7 +43,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExpositionLine:
     """A line split into what it says and its number (0.0 where it has none).
 
     `prefix` is what comes before the number, its blank included, or the whole line where there is no number.
@@ -67,7 +67,7 @@ def split_number(line: bytes) -> tuple[bytes, float | None]:
         return head + blank, None
 
 
-def understood(line: bytes, number: int, *, openmetrics: bool) -> Line:
+def parse_line(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine:
     """A line as prometheus_client reads it. Raises ScrapeError(syntax) that names line `number`.
 
     Not reusable are samples with a timestamp or an exemplar, those whose number is not plainly the text after the last
@@ -76,9 +76,9 @@ def understood(line: bytes, number: int, *, openmetrics: bool) -> Line:
     try:
         family = _family_of_line(_NAN_OF_WINDOWS.sub(b" NaN", line).decode(), openmetrics=openmetrics)
         if family is None:
-            return Line(line, Metadata(), 0.0, True)
+            return ExpositionLine(line, Metadata(), 0.0, True)
         if not family.samples:
-            return Line(line, _metadata(line.decode()), 0.0, True)
+            return ExpositionLine(line, _metadata(line.decode()), 0.0, True)
         sample = family.samples[0]
         value = _to_float(sample.value)
     except _NOT_UNDERSTOOD as error:
@@ -93,7 +93,7 @@ def understood(line: bytes, number: int, *, openmetrics: bool) -> Line:
     prefix, plain = split_number(line)
     same = plain is not None and (plain == value or (math.isnan(plain) and math.isnan(value)))
     alone = sample.timestamp is None and sample.exemplar is None and bool(prefix.strip())
-    return Line(prefix, Sample(sys.intern(one_line(sample.name)), labels), value, same and alone)
+    return ExpositionLine(prefix, Sample(sys.intern(one_line(sample.name)), labels), value, same and alone)
 
 
 def _family_of_line(text: str, *, openmetrics: bool) -> Metric | None:

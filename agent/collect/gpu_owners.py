@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.collect.processes import NoPid, lineage, read_pid
+from agent.collect.processes import PidFileError, lineage, read_pid
 from agent.collect.scrapers import Target
 from rules.gpu_readout import GpuReadout
 
@@ -23,16 +23,16 @@ Lineage = Callable[[int], frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class GpuAssignment:
     """A replica's GPUs by UUID, and in words what could not be found of them."""
 
     gpus: tuple[str, ...]
     missing: str = ""
 
 
-def assigned(
+def assign_gpus(
     targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
-) -> dict[tuple[str, str], Owned]:
+) -> dict[tuple[str, str], GpuAssignment]:
     """The GPUs of each target, by (tier, replica).
 
     For `auto` without a pid file the only target of a node owns every GPU on it; with several targets it owns none.
@@ -52,27 +52,29 @@ def owners(
     targets: Sequence[Target], readouts: Mapping[str, GpuReadout], ancestors: Lineage = lineage
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """The same, GPUs alone."""
-    return {key: owned.gpus for key, owned in assigned(targets, readouts, ancestors).items()}
+    return {key: owned.gpus for key, owned in assign_gpus(targets, readouts, ancestors).items()}
 
 
-def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> Owned:
+def _by_name(target: Target, readouts: Mapping[str, GpuReadout], by_index: Mapping[str, str]) -> GpuAssignment:
     named = {name: by_index.get(name, name) for name in target.gpus}
     unseen = ", ".join(name for name, gpu in named.items() if gpu not in readouts)
     by_instance = any(gpu.startswith(MIG) for gpu in readouts)
     advice = " (where MIG is on, name its instances by UUID: `nvidia-smi -L`)" if by_instance else ""
-    return Owned(
+    return GpuAssignment(
         # A GPU named twice, by index and by UUID, counts once.
         gpus=tuple(dict.fromkeys(gpu for gpu in named.values() if gpu in readouts)),
         missing=f"GPU {unseen} is configured for it and has never been read here{advice}" if unseen else "",
     )
 
 
-def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> Owned:
+def _by_process(target: Target, readouts: Mapping[str, GpuReadout], ancestors: Lineage, alone: bool) -> GpuAssignment:
     if target.pid_file is None:
-        return Owned(gpus=tuple(readouts) if alone else ())
+        return GpuAssignment(gpus=tuple(readouts) if alone else ())
     try:
         pid = read_pid(target.pid_file)
-    except NoPid as error:
-        return Owned(gpus=(), missing=f"its GPUs are not known: pid_file {error}")
+    except PidFileError as error:
+        return GpuAssignment(gpus=(), missing=f"its GPUs are not known: pid_file {error}")
     gpus = tuple(gpu for gpu, readout in readouts.items() if any(pid in ancestors(own) for own in readout.pids))
-    return Owned(gpus=gpus, missing="" if gpus else f"its GPUs are not known: process {pid} uses none that is read")
+    return GpuAssignment(
+        gpus=gpus, missing="" if gpus else f"its GPUs are not known: process {pid} uses none that is read"
+    )

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.collect.exposition import ParsedPage, SeriesReader
-from agent.collect.gpu_owners import Owned, owners
+from agent.collect.gpu_owners import GpuAssignment, owners
 from agent.collect.pages import Backoff
 from agent.collect.scrapers import Fetcher
 from agent.errors import ScrapeError
 from rules import gpu_windows
-from rules.gpu_names.changes import Changes, same_refresh
-from rules.gpu_names.exporter import GpuExporter, Page, Sample
+from rules.gpu_names.changes import PageChanges, same_refresh
+from rules.gpu_names.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.gpu_readout import GpuReadout
 from rules.windows import Window
 
-__all__ = ["UNREAD_SECONDS", "ExporterPage", "GpuTurn", "Gpus", "Source", "owners"]
+__all__ = ["UNREAD_SECONDS", "ExporterPage", "GpuCollector", "GpuReader", "GpuReadings", "owners"]
 
 Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
 
@@ -32,7 +32,7 @@ UNREAD_SECONDS = 120.0
 _log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class GpuReader(Protocol):
     """What reads GPUs: `agent.collect.nvml.NvmlReader`, `ExporterPage`, or a stand-in."""
 
     def read(self, now: float) -> Turn: ...
@@ -50,8 +50,8 @@ class ExporterPage:
         self._fetcher = fetcher
         self._exporter = exporter
         self._series = SeriesReader(exporter.wanted)
-        self._changes = Changes()
-        self._last: Page | None = None
+        self._changes = PageChanges()
+        self._last: GpuExporterPage | None = None
         self._backoff = Backoff()
         self._turns = 0
         self._trouble = ""
@@ -59,20 +59,20 @@ class ExporterPage:
     def read(self, now: float) -> Turn:
         """Readouts refreshed since the last call; `now` is unix seconds."""
         self._turns += 1
-        if not self._backoff.due(self._turns):
+        if not self._backoff.is_due(self._turns):
             return (), (self._trouble,)
         try:
             parsed = self._series.read(self._fetcher.fetch())
         except ScrapeError as error:
-            self._backoff = self._backoff.failed(self._turns, 1.0)
+            self._backoff = self._backoff.record_failure(self._turns, 1.0)
             self._trouble = f"{self._exporter.title}: {error}"
             return (), (self._trouble,)
-        self._backoff = self._backoff.ok()
+        self._backoff = self._backoff.record_success()
         page = self._exporter.read(samples(parsed), now)
         if self._exporter.keeps_values and self._last is not None and same_refresh(self._last, page):
             return (), page.problems
         self._last = page
-        return self._changes.after(page), page.problems
+        return self._changes.apply_page(page), page.problems
 
     def close(self) -> None:
         self._fetcher.close()
@@ -84,40 +84,42 @@ def samples(parsed: ParsedPage) -> Iterator[Sample]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTurn:
+class GpuReadings:
     """One turn: windows by GPU (UUID) since its last readout, and problems in words."""
 
     windows: Mapping[str, Window]
     problems: tuple[str, ...]
 
 
-class Gpus:
+class GpuCollector:
     """The GPUs of a node. `latest` holds the last readout of each, by UUID."""
 
-    def __init__(self, source: Source | None) -> None:
+    def __init__(self, source: GpuReader | None) -> None:
         self._source = source
         self._missing: dict[tuple[str, str], float] = {}
         self.latest: dict[str, GpuReadout] = {}
 
-    def turn(self, now: float) -> GpuTurn:
+    def turn(self, now: float) -> GpuReadings:
         """Reads every GPU at `now` (unix seconds). A defect in the source costs the GPUs of this turn and is told."""
         if self._source is None:
-            return GpuTurn(windows={}, problems=())
+            return GpuReadings(windows={}, problems=())
         try:
             readouts, problems = self._source.read(now)
         except Exception as error:  # noqa: BLE001 - what reads GPUs must not cost the targets their turn
             _log.exception("defect while reading GPUs")
-            return GpuTurn(windows={}, problems=(f"defect in sizewatch while reading GPUs: {type(error).__name__}",))
+            return GpuReadings(
+                windows={}, problems=(f"defect in sizewatch while reading GPUs: {type(error).__name__}",)
+            )
         found: dict[str, Window] = {}
         for readout in readouts:
             before = self.latest.get(readout.gpu)
-            window = gpu_windows.between(before, readout) if before is not None else None
+            window = gpu_windows.diff_readouts(before, readout) if before is not None else None
             if window is not None:
                 found[readout.gpu] = window
             self.latest[readout.gpu] = readout
-        return GpuTurn(windows=found, problems=problems)
+        return GpuReadings(windows=found, problems=problems)
 
-    def trouble(self, replica: tuple[str, str], owned: Owned, now: float) -> str:
+    def trouble(self, replica: tuple[str, str], owned: GpuAssignment, now: float) -> str:
         """In words which of a replica's GPUs have not been read, or not been found, for too long; empty where all have."""
         if self._source is None:
             return ""

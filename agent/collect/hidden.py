@@ -26,7 +26,7 @@ _TELLING = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|j
 _WORD = re.compile(r"[a-z_:]*")
 
 
-def hidden(text: str, headers: Iterable[str], url: str = "") -> str:
+def redact(text: str, headers: Iterable[str], url: str = "") -> str:
     """The text without the values of these headers, their tokens and passwords, and what the query of the address holds."""
     for part in secrets_of(headers, url):
         text = text.replace(part, HIDDEN)

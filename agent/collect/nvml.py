@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
-from agent.collect.nvml_board import Board
-from agent.collect.nvml_errors import ABSENT, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_board import GpuSlot
+from agent.collect.nvml_errors import ABSENT, NvmlErrorKind, NvmlRefusedError, ask
 from agent.collect.nvml_faults import FaultEvents
 from agent.collect.nvml_gpu import NvmlGpu
 from rules.gpu_readout import GpuReadout
@@ -72,7 +72,7 @@ class _Machine:
         self._clock = clock
         self._open = False
         self._driver = "unknown"
-        self._boards: dict[str, Board] = {}
+        self._boards: dict[str, GpuSlot] = {}
         self._faults = FaultEvents()
         self._register_again = False
         self._unidentified: list[int] = []
@@ -133,11 +133,11 @@ class _Machine:
             try:
                 handle = ask("nvmlDeviceGetHandleByIndex", index)
                 uuid = ask("nvmlDeviceGetUUID", handle)
-                board = self._boards.get(uuid) or Board(
+                board = self._boards.get(uuid) or GpuSlot(
                     NvmlGpu(uuid=uuid, product=_product(handle), driver=self._driver)
                 )
             except NvmlRefusedError as refused:
-                if refused.kind is Kind.LIBRARY:
+                if refused.kind is NvmlErrorKind.LIBRARY:
                     raise
                 left.append(index)
                 problems.append(f"GPU {index}: {refused}; tried again next turn")
@@ -156,7 +156,7 @@ class _Machine:
             self._faults.free()
             self._register_again = False
 
-    def _read(self, board: Board, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
+    def _read(self, board: GpuSlot, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
         try:
             if not board.present:
                 board.acquire(ask("nvmlDeviceGetHandleByUUID", board.whole.uuid))
@@ -164,7 +164,7 @@ class _Machine:
             found, trouble = board.read(self._faults, self._clock, offset)
         except NvmlRefusedError as refused:
             board.lose()
-            if refused.kind is Kind.LIBRARY:
+            if refused.kind is NvmlErrorKind.LIBRARY:
                 raise
             problems.append(f"{board.whole.label}: {refused}; tried again next turn")
             return

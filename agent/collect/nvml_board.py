@@ -13,8 +13,8 @@ from typing import Any
 import pynvml
 
 from agent.collect.nvml_device import address
-from agent.collect.nvml_errors import CAPABILITY, Kind, NvmlRefusedError
-from agent.collect.nvml_faults import Fault, FaultEvents
+from agent.collect.nvml_errors import CAPABILITY, NvmlErrorKind, NvmlRefusedError
+from agent.collect.nvml_faults import FaultEvents, XidFault
 from agent.collect.nvml_gpu import NvmlGpu
 from agent.collect.nvml_mig import MigInstance, instances
 from rules.gpu_readout import GpuReadout
@@ -25,7 +25,7 @@ MIG_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Board:
+class GpuSlot:
     """One physical GPU. Every method but ``note`` may raise NvmlRefusedError of the kinds lost, library and bug."""
 
     def __init__(self, whole: NvmlGpu) -> None:
@@ -60,7 +60,7 @@ class Board:
     def _parts(self) -> tuple[MigInstance, ...]:
         return tuple((self._instances or {}).values())
 
-    def note(self, faults: Sequence[Fault]) -> None:
+    def note(self, faults: Sequence[XidFault]) -> None:
         """Count those faults that are this GPU's, each where it struck."""
         own = [fault for fault in faults if fault.gpu == self._address]
         for fault, count in Counter(own).items():
@@ -88,7 +88,7 @@ class Board:
             try:
                 readouts.append(one.read(self.whole, clock, unix_offset, no_faults))
             except NvmlRefusedError as refused:
-                if refused.kind is Kind.LIBRARY:
+                if refused.kind is NvmlErrorKind.LIBRARY:
                     raise
                 problems.append(f"{one.label}: {refused}; looked for again next turn")
         if problems:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_errors import ABSENT, CAPABILITY, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_errors import ABSENT, CAPABILITY, NvmlErrorKind, NvmlRefusedError, ask
 from rules.gpu_readout import GpuReadout
 
 FACTS_SECONDS = 300.0
@@ -23,7 +23,7 @@ VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5:
 
 
 @dataclass(slots=True)
-class Answers:
+class ReadoutBuilder:
     """What was answered in one turn, until it becomes a readout."""
 
     counters: dict[str, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Answers:
 def member_of(value_type: int, call: str) -> str:
     """The union member a value of this type stands in. Raises NvmlRefusedError (bug) for a type nobody knows."""
     if value_type not in VALUE_MEMBERS:
-        raise NvmlRefusedError(call, Kind.BUG, f"sample values of the unknown type {value_type}")
+        raise NvmlRefusedError(call, NvmlErrorKind.BUG, f"sample values of the unknown type {value_type}")
     return VALUE_MEMBERS[value_type]
 
 
@@ -53,7 +53,7 @@ class NvmlDevice:
         self.driver = driver
         self.index: int | None = None
         self.handle: Any = None
-        self._facts: dict[str, tuple[Kind, str]] = {}
+        self._facts: dict[str, tuple[NvmlErrorKind, str]] = {}
         self._facts_until = float("-inf")
 
     def forget(self) -> None:
@@ -84,16 +84,16 @@ class NvmlDevice:
 
     def remember(self, call: str, words: str) -> NvmlRefusedError:
         """Take an answer for a refusal: the call is not made again for some time, and refused in these words."""
-        self._facts[call] = (Kind.GAP, words)
-        return NvmlRefusedError(call, Kind.GAP, words)
+        self._facts[call] = (NvmlErrorKind.GAP, words)
+        return NvmlRefusedError(call, NvmlErrorKind.GAP, words)
 
-    def leave_out(self, answers: Answers, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
+    def leave_out(self, answers: ReadoutBuilder, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
         """Make a gap of what may be absent; raise what costs the device its turn."""
         if refused.kind not in ABSENT:
             raise refused
         answers.gaps.update(dict.fromkeys(names, f"{refused.words} by {self.product} (driver {self.driver})"))
 
-    def read_memory(self, answers: Answers) -> None:
+    def read_memory(self, answers: ReadoutBuilder) -> None:
         """Used, total and reserved bytes, from version 2 of the call or else from version 1."""
         # Used is total minus free in both versions: drivers disagree whether v2's own `used` holds the reserved part.
         try:
@@ -111,7 +111,7 @@ class NvmlDevice:
         answers.gauges["gpu_memory_used_bytes"] = float(info.total - info.free)
         answers.gauges["gpu_memory_total_bytes"] = float(info.total)
 
-    def read_pids(self, answers: Answers) -> tuple[int, ...]:
+    def read_pids(self, answers: ReadoutBuilder) -> tuple[int, ...]:
         """Host process ids of its compute processes."""
         try:
             return tuple(sorted({int(p.pid) for p in self.ask("nvmlDeviceGetComputeRunningProcesses")}))
@@ -119,7 +119,7 @@ class NvmlDevice:
             self.leave_out(answers, ("pids",), refused)
             return ()
 
-    def readout(self, t: float, answers: Answers, pids: tuple[int, ...]) -> GpuReadout:
+    def readout(self, t: float, answers: ReadoutBuilder, pids: tuple[int, ...]) -> GpuReadout:
         """What was answered, as one record; ``t`` is unix seconds."""
         return GpuReadout(
             t=t,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_device import Answers, NvmlDevice, address
-from agent.collect.nvml_errors import CAPABILITY, TIMEOUT, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_device import NvmlDevice, ReadoutBuilder, address
+from agent.collect.nvml_errors import CAPABILITY, TIMEOUT, NvmlErrorKind, NvmlRefusedError, ask
 from agent.collect.nvml_sums import FaultSum
 
 MOST_EVENTS = 200
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class XidFault:
     """One reported fault: the address of the GPU's handle, the MIG instance or None for the whole GPU, the XID."""
 
     gpu: int
@@ -64,12 +64,12 @@ class FaultEvents:
         gpu.ask("nvmlDeviceRegisterEvents", pynvml.nvmlEventTypeXidCriticalError, self._set)
         self._watched.add(address(gpu.handle))
 
-    def collect(self) -> tuple[tuple[Fault, ...], str]:
+    def collect(self) -> tuple[tuple[XidFault, ...], str]:
         """Faults since the last call, in order, and in words what was wrong. Waits a millisecond.
 
         Raises NvmlRefusedError of the kind library.
         """
-        found: list[Fault] = []
+        found: list[XidFault] = []
         try:
             for _ in range(MOST_EVENTS if self._watched else 0):
                 event = ask("nvmlEventSetWait_v2", self._set, WAIT_MILLISECONDS)
@@ -83,7 +83,7 @@ class FaultEvents:
         if refused.code == TIMEOUT:
             return ""
         self.free()
-        if refused.kind is Kind.LIBRARY:
+        if refused.kind is NvmlErrorKind.LIBRARY:
             raise refused
         if refused.kind in CAPABILITY:
             self._refused = refused
@@ -102,12 +102,12 @@ class FaultEvents:
             _log.info("NVML did not take the event set back: %s", refused)
 
 
-def _fault(event: Any) -> Fault:
+def _fault(event: Any) -> XidFault:
     instance = None if event.gpuInstanceId == WHOLE_GPU else int(event.gpuInstanceId)
-    return Fault(gpu=address(event.device), instance=instance, xid=int(event.eventData))
+    return XidFault(gpu=address(event.device), instance=instance, xid=int(event.eventData))
 
 
-def add_faults(answers: Answers, faults: FaultSum, why_not: str) -> None:
+def add_faults(answers: ReadoutBuilder, faults: FaultSum, why_not: str) -> None:
     """Fill in the faults so far, zero included; or, where they cannot be seen, why not."""
     if why_not:
         answers.gaps.update(dict.fromkeys((FAULTS, BY_CODE), why_not))

@@ -14,8 +14,8 @@ from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_device import Answers, NvmlDevice
-from agent.collect.nvml_errors import ABSENT, Kind, NvmlRefusedError, ask, refusal
+from agent.collect.nvml_device import NvmlDevice, ReadoutBuilder
+from agent.collect.nvml_errors import ABSENT, NvmlErrorKind, NvmlRefusedError, ask, refusal
 
 METRICS: Mapping[str, int] = MappingProxyType(
     {
@@ -38,7 +38,7 @@ LARGEST_RATIO = 1.01
 _log = logging.getLogger(__name__)
 
 
-class Activity:
+class GpmActivity:
     """What GPM says of one GPU, or of one instance of it."""
 
     def __init__(self, instance: int | None = None) -> None:
@@ -49,7 +49,7 @@ class Activity:
         self._at: float | None = None
         self._last: dict[str, float | str] = {}
 
-    def read(self, device: NvmlDevice, whole: NvmlDevice, answers: Answers, at: float) -> None:
+    def read(self, device: NvmlDevice, whole: NvmlDevice, answers: ReadoutBuilder, at: float) -> None:
         """Fill in what happened since the last turn, in the first one nothing; ``at`` is the reader's clock in seconds.
 
         ``whole`` is the GPU that is asked, ``device`` the one the answer is about.
@@ -61,7 +61,7 @@ class Activity:
                 self._advance(device, whole, at)
         except NvmlRefusedError as refused:
             self.interrupt()
-            if refused.kind is not Kind.BUG:
+            if refused.kind is not NvmlErrorKind.BUG:
                 device.leave_out(answers, NAMES, refused)
             else:
                 # Drivers disagree about GPM most of all: that must not cost a GPU everything else it says.
@@ -125,7 +125,7 @@ def _ratio(metric: Any, device: NvmlDevice) -> float | str:
     """A ratio 0-1, or why there is none. Raises NvmlRefusedError where the metric says that the GPU is gone."""
     if metric.nvmlReturn != pynvml.NVML_SUCCESS:
         refused = refusal("nvmlGpmMetricsGet", metric.nvmlReturn)
-        if refused.kind not in ABSENT | {Kind.BUG}:
+        if refused.kind not in ABSENT | {NvmlErrorKind.BUG}:
             raise refused
         return f"{refused.words} by {device.product} (driver {device.driver})"
     ratio = metric.value / 100.0

@@ -11,11 +11,11 @@ from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_device import Answers, NvmlDevice, member_of
-from agent.collect.nvml_errors import CAPABILITY, Kind, NvmlRefusedError
+from agent.collect.nvml_device import NvmlDevice, ReadoutBuilder, member_of
+from agent.collect.nvml_errors import CAPABILITY, NvmlErrorKind, NvmlRefusedError
 from agent.collect.nvml_faults import add_faults
-from agent.collect.nvml_gpm import Activity
-from agent.collect.nvml_health import Health
+from agent.collect.nvml_gpm import GpmActivity
+from agent.collect.nvml_health import GpuHealthSums
 from agent.collect.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum, FaultSum
 from rules.gpu_readout import GpuReadout
 
@@ -32,8 +32,8 @@ class NvmlGpu(NvmlDevice):
         self._limit: float | None = None
         self._busy = BusySum()
         self._energy = EnergySum()
-        self._health = Health()
-        self._activity = Activity()
+        self._health = GpuHealthSums()
+        self._activity = GpmActivity()
 
     @property
     def label(self) -> str:
@@ -73,7 +73,7 @@ class NvmlGpu(NvmlDevice):
 
         ``no_faults`` says why faults cannot be seen; empty where they can.
         """
-        answers = Answers()
+        answers = ReadoutBuilder()
         self._read_busy(answers, clock)
         self._read_energy(answers, clock)
         t = unix_offset + clock()
@@ -87,7 +87,7 @@ class NvmlGpu(NvmlDevice):
         self._activity.read(self, self, answers, clock())
         return self.readout(t, answers, pids)
 
-    def _read_busy(self, answers: Answers, clock: Callable[[], float]) -> None:
+    def _read_busy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
             supported, samples = True, self._new_samples()
         except NvmlRefusedError as refused:
@@ -104,12 +104,14 @@ class NvmlGpu(NvmlDevice):
         # The next sample may simply not be due yet.
         return self._busy.until is not None and at - self._busy.until <= LONGEST_SAMPLE_SECONDS
 
-    def _poll_busy(self, answers: Answers, clock: Callable[[], float]) -> bool:
+    def _poll_busy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> bool:
         """Where there are no driver samples, or none came (the buffer of an idle GPU runs dry on some products)."""
         try:
             percent = self.ask("nvmlDeviceGetUtilizationRates").gpu
             if percent > 100:
-                raise NvmlRefusedError("nvmlDeviceGetUtilizationRates", Kind.NOTHING, f"{percent} % busy was given")
+                raise NvmlRefusedError(
+                    "nvmlDeviceGetUtilizationRates", NvmlErrorKind.NOTHING, f"{percent} % busy was given"
+                )
         except NvmlRefusedError as refused:
             self.leave_out(answers, BUSY, refused)
             return False
@@ -131,7 +133,7 @@ class NvmlGpu(NvmlDevice):
         try:
             value_type, samples = self.ask("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
         except NvmlRefusedError as refused:
-            if refused.kind is not Kind.NOTHING:
+            if refused.kind is not NvmlErrorKind.NOTHING:
                 raise
             return []
         member = member_of(value_type, "nvmlDeviceGetSamples")
@@ -139,7 +141,7 @@ class NvmlGpu(NvmlDevice):
             (int(row.timeStamp), getattr(row.sampleValue, member) / 100.0) for row in samples if row.timeStamp > stamp
         ]
 
-    def _read_energy(self, answers: Answers, clock: Callable[[], float]) -> None:
+    def _read_energy(self, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
             self._energy.add_total(self.ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
         except NvmlRefusedError as refused:
@@ -147,7 +149,7 @@ class NvmlGpu(NvmlDevice):
                 return
         answers.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
 
-    def _poll_power(self, answers: Answers, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
+    def _poll_power(self, answers: ReadoutBuilder, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
         if why.kind not in CAPABILITY:
             self.leave_out(answers, ENERGY, why)
             return False
@@ -161,7 +163,7 @@ class NvmlGpu(NvmlDevice):
         answers.sampled.update((*ENERGY, "gpu_power_watts"))
         return True
 
-    def _read_temperature(self, answers: Answers) -> None:
+    def _read_temperature(self, answers: ReadoutBuilder) -> None:
         name = "gpu_temperature_celsius"
         try:
             try:
@@ -175,7 +177,7 @@ class NvmlGpu(NvmlDevice):
             return
         answers.gauges[name] = float(celsius)
 
-    def _read_limit(self, answers: Answers) -> None:
+    def _read_limit(self, answers: ReadoutBuilder) -> None:
         name = "gpu_power_limit_watts"
         if self._limit is None:
             try:

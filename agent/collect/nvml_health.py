@@ -20,8 +20,8 @@ from typing import Any
 
 import pynvml
 
-from agent.collect.nvml_device import Answers, NvmlDevice, member_of
-from agent.collect.nvml_errors import ABSENT, CAPABILITY, Kind, NvmlRefusedError, refusal
+from agent.collect.nvml_device import NvmlDevice, ReadoutBuilder, member_of
+from agent.collect.nvml_errors import ABSENT, CAPABILITY, NvmlErrorKind, NvmlRefusedError, refusal
 from agent.collect.nvml_sums import CountSum, ThrottleSum
 
 ECC_SECONDS = 60.0
@@ -86,7 +86,7 @@ ERRORS: Mapping[str, _Errors] = MappingProxyType(
 _Found = Mapping[int, int | NvmlRefusedError]
 
 
-class Health:
+class GpuHealthSums:
     """The sums of one whole GPU. An instance has none of its own: the board is held down as one."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Health:
         self._ecc_gaps: dict[str, str] = {}
         self._ecc_at: float | None = None
 
-    def read(self, gpu: NvmlDevice, answers: Answers, clock: Callable[[], float]) -> None:
+    def read(self, gpu: NvmlDevice, answers: ReadoutBuilder, clock: Callable[[], float]) -> None:
         """Add what happened since the last turn. One call for all totals, one for the bits."""
         ecc_due = self._ecc_at is None or clock() - self._ecc_at >= ECC_SECONDS
         wanted = [total.field for total in TOTALS.values()]
@@ -114,7 +114,9 @@ class Health:
         self._throttled.interrupt()
         self._ecc_at = None
 
-    def _add_throttling(self, gpu: NvmlDevice, answers: Answers, found: _Found, clock: Callable[[], float]) -> None:
+    def _add_throttling(
+        self, gpu: NvmlDevice, answers: ReadoutBuilder, found: _Found, clock: Callable[[], float]
+    ) -> None:
         totals: dict[str, int] = {}
         why: dict[str, NvmlRefusedError] = {}
         for cause, row in TOTALS.items():
@@ -141,7 +143,7 @@ class Health:
         answers.sampled.update(active)
 
     def _add_errors(self, gpu: NvmlDevice, found: _Found) -> None:
-        gaps = Answers()
+        gaps = ReadoutBuilder()
         off = found[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0
         for name, row in ERRORS.items():
             if off:
@@ -172,7 +174,11 @@ def _value(call: str, row: Any) -> int | NvmlRefusedError:
         return int(getattr(row.value, member_of(row.valueType, call)))
     refused = refusal(call, row.nvmlReturn)
     # A field that a driver does not know is answered by invalid argument.
-    return refused if refused.kind is not Kind.BUG else NvmlRefusedError(call, Kind.GAP, "not known", refused.code)
+    return (
+        refused
+        if refused.kind is not NvmlErrorKind.BUG
+        else NvmlRefusedError(call, NvmlErrorKind.GAP, "not known", refused.code)
+    )
 
 
 def _held(found: _Found, field: int) -> int:

@@ -11,10 +11,10 @@ A fault that concerns the whole GPU struck each of its instances and is counted 
 from collections.abc import Callable
 from typing import Any
 
-from agent.collect.nvml_device import Answers, NvmlDevice
-from agent.collect.nvml_errors import ABSENT, Kind, NvmlRefusedError, ask
+from agent.collect.nvml_device import NvmlDevice, ReadoutBuilder
+from agent.collect.nvml_errors import ABSENT, NvmlErrorKind, NvmlRefusedError, ask
 from agent.collect.nvml_faults import add_faults
-from agent.collect.nvml_gpm import Activity
+from agent.collect.nvml_gpm import GpmActivity
 from agent.collect.nvml_gpu import BUSY, ENERGY, NvmlGpu
 from agent.collect.nvml_health import ERRORS, THROTTLING
 from agent.collect.nvml_sums import FaultSum
@@ -27,7 +27,7 @@ GAPS = dict.fromkeys(BUSY, "not measured where MIG is on; gpu_gr_engine_active i
     WHOLE, "measured for the whole GPU, not for an instance"
 )
 
-NO_INSTANCE = frozenset({Kind.NOTHING, Kind.BUG})
+NO_INSTANCE = frozenset({NvmlErrorKind.NOTHING, NvmlErrorKind.BUG})
 """A place without an instance: not found by most drivers, invalid argument by some."""
 
 
@@ -39,7 +39,7 @@ class MigInstance(NvmlDevice):
         self.instance = instance
         """Number of its GPU instance; the driver gives it to another one after this."""
         self.faults = FaultSum()
-        self._activity = Activity(instance)
+        self._activity = GpmActivity(instance)
 
     @property
     def label(self) -> str:
@@ -57,7 +57,7 @@ class MigInstance(NvmlDevice):
     def read(self, whole: NvmlGpu, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
         """Ask for everything that changes; arguments as of ``NvmlGpu.read``, and the GPU that it is an instance of."""
         self.renew(clock())
-        answers = Answers(gaps=dict(GAPS))
+        answers = ReadoutBuilder(gaps=dict(GAPS))
         t = unix_offset + clock()
         self.read_memory(answers)
         pids = self.read_pids(answers)

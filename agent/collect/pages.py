@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import requests
 
 from agent.collect.connection import KeptConnection
-from agent.collect.scrape_failures import place_of, refused, wrong_content
+from agent.collect.scrape_failures import http_status_error, place_of, wrong_content
 from agent.collect.target_options import TargetOptions
 
 # Anything newer lets prometheus_client rename `vllm:x` to `vllm_x`.
@@ -34,15 +34,15 @@ class Backoff:
     failures: int = 0
     skip_until: float = 0.0
 
-    def due(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         return now >= self.skip_until
 
-    def failed(self, now: float, interval: float) -> "Backoff":
+    def record_failure(self, now: float, interval: float) -> "Backoff":
         skipped = _SKIPPED_TURNS[min(self.failures, len(_SKIPPED_TURNS) - 1)]
         # Half a turn of slack: a turn that starts a little early or late is still that turn.
         return Backoff(self.failures + 1, now + (skipped + 0.5) * interval)
 
-    def ok(self) -> "Backoff":
+    def record_success(self) -> "Backoff":
         return Backoff()
 
 
@@ -84,9 +84,9 @@ class PageFetcher:
 
     def _page(self, response: requests.Response) -> bytes:
         if response.status_code != 200:
-            location = self._connection.plain(response.headers.get("Location", ""))
-            raise refused(self._place, response.status_code, location)
-        content_type = self._connection.plain(response.headers.get("Content-Type", ""))
+            location = self._connection.redact_reply(response.headers.get("Location", ""))
+            raise http_status_error(self._place, response.status_code, location)
+        content_type = self._connection.redact_reply(response.headers.get("Content-Type", ""))
         # Twice: a wrong type is not worth reading, and a wrong page may come under the right type.
         if self._accept == METRICS and (wrong := wrong_content(self._place, content_type)):
             raise wrong
@@ -96,8 +96,10 @@ class PageFetcher:
         if wrong := wrong_content(self._place, content_type, body[:100]):
             raise wrong
         if not body.endswith(b"\n"):
-            tail = self._connection.plain(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
-            raise self._connection.cut_off(f"the page ends inside a line: {tail!r}" if body else "the page is empty")
+            tail = self._connection.redact_reply(body[-MOST_TAIL:].decode("utf-8", "replace"))[-60:]
+            raise self._connection.truncation_error(
+                f"the page ends inside a line: {tail!r}" if body else "the page is empty"
+            )
         if "openmetrics" in content_type.lower() and not body.endswith(b"# EOF\n"):
-            raise self._connection.cut_off("the page is OpenMetrics and does not end in # EOF")
+            raise self._connection.truncation_error("the page is OpenMetrics and does not end in # EOF")
         return body

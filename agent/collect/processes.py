@@ -20,7 +20,7 @@ MOST_LETTERS, MOST_DIGITS = 100, 20
 """More than any pid file has; no number of a process is as long as one of 64 bits."""
 
 
-class NoPid(Exception):
+class PidFileError(Exception):
     """A pid file that names no process, with the reason in words."""
 
 
@@ -28,15 +28,15 @@ def read_pid(path: str) -> int:
     """The process id in a pid file. Raises NoPid."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise NoPid(f"{path}: is no file")
+            raise PidFileError(f"{path}: is no file")
         with Path(path).open(encoding="ascii") as file:
             text = file.read(MOST_LETTERS).strip()
     except OSError as error:
-        raise NoPid(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+        raise PidFileError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
     except UnicodeDecodeError:
-        raise NoPid(f"{path}: holds no process id") from None
+        raise PidFileError(f"{path}: holds no process id") from None
     if not text.isdigit() or len(text) >= MOST_DIGITS or not int(text):
-        raise NoPid(f"{path}: holds no process id")
+        raise PidFileError(f"{path}: holds no process id")
     return int(text)
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from agent.collect.exposition import ParsedPage, SeriesReader
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.registry import ENGINES, mapped, recognise
-from rules.engines.table import Engine
-from rules.normalise import Layout, compile_layout, snapshot, wanted
+from rules.engines.registry import ENGINES, detect_engine, normalize_name
+from rules.engines.table import EngineTable
+from rules.normalise import SeriesLayout, compile_layout, is_mapped_name, snapshot
 from rules.snapshots import Snapshot
 
 
@@ -24,8 +24,8 @@ class PageReader:
     def __init__(self, engine: str | None = None) -> None:
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
         self._configured = engine
-        self._series = SeriesReader(lambda name: wanted(name, self._engines))
-        self._layout: Layout | None = None
+        self._series = SeriesReader(lambda name: is_mapped_name(name, self._engines))
+        self._layout: SeriesLayout | None = None
         self._layout_id: int | None = None
         self._families: Mapping[str, str] = {}
 
@@ -44,7 +44,7 @@ class PageReader:
         return snapshot(self._layout, parsed.values, t)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineTable:
         """The engine of the last page. Raises ScrapeError before any."""
         if self._layout is None:
             raise ScrapeError(ScrapeFailure.INCONSISTENT, "no page has been read yet")
@@ -69,8 +69,8 @@ class PageReader:
         self._layout, self._layout_id = replace(layout, facts=facts), parsed.layout
         self._families = parsed.families
 
-    def _recognise(self, names: list[tuple[str, dict[str, str]]]) -> Engine:
-        found = recognise(((mapped(name), labels) for name, labels in names), self._engines)
+    def _recognise(self, names: list[tuple[str, dict[str, str]]]) -> EngineTable:
+        found = detect_engine(((normalize_name(name), labels) for name, labels in names), self._engines)
         if found is not None:
             return found
         known = ", ".join(sorted({e.label for e in self._engines})) or "none"

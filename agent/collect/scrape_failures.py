@@ -13,7 +13,7 @@ import requests
 import urllib3
 
 from agent.errors import ScrapeError, ScrapeFailure
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STATUSES = {
@@ -51,12 +51,11 @@ def place_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def refused(place: str, status: int, location: str) -> ScrapeError:
+def http_status_error(place: str, status: int, location: str) -> ScrapeError:
     """What an answer other than 200 means; `location` without secrets, "" where it names none."""
     if status in _REDIRECTIONS:
-        text = (
-            f"{place} redirects to {told(_host_of(location), 300)}; that is not followed: give the final address as url"
-        )
+        host = quote_external_text(_host_of(location), 300)
+        text = f"{place} redirects to {host}; that is not followed: give the final address as url"
         return ScrapeError(ScrapeFailure.REDIRECT, text)
     kind, hint = _STATUSES.get(status, (ScrapeFailure.HTTP_STATUS, "look into the log of the target"))
     return ScrapeError(kind, f"{place} answered {status}: {hint}")
@@ -74,7 +73,7 @@ def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeEr
     return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} sent {content_type[:80]!r}, not a text page of metrics")
 
 
-def translated(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
+def translate_http_error(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
     """An exception of requests or urllib3, raised while asking for or reading a `what`, as ours."""
     causes = tuple(_causes(error))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):

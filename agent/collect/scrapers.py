@@ -57,7 +57,7 @@ class Fetcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scraped:
+class ScrapeResult:
     """One target's outcome of a turn. `t` is when the page was complete (unix seconds).
 
     Without a snapshot `error` says why; both None: the target was left alone this turn (back-off).
@@ -108,11 +108,11 @@ class Scrapers:
         self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="scrape")
         self._asked_at = 0.0
 
-    def turn(self) -> Mapping[tuple[str, str], Scraped]:
+    def turn(self) -> Mapping[tuple[str, str], ScrapeResult]:
         """One scrape of every target that is due, by (tier, replica)."""
-        return self.answers(self.ask())
+        return self.collect_results(self.start_scrapes())
 
-    def ask(self) -> Asked:
+    def start_scrapes(self) -> Asked:
         """Begins the scrapes of a turn, and returns."""
         # Turns are counted, not timed: a clock that is set back must not leave a target alone for hours.
         self._turns += 1
@@ -120,18 +120,18 @@ class Scrapers:
         due = (
             (key, scraper)
             for key, scraper in self._scrapers.items()
-            if scraper.backoff.due(self._turns) and not scraper.is_late()
+            if scraper.backoff.is_due(self._turns) and not scraper.is_late()
         )
         return {key: self._pool.submit(self._fetch, scraper) for key, scraper in due}
 
-    def answers(self, asked: Asked) -> Mapping[tuple[str, str], Scraped]:
+    def collect_results(self, asked: Asked) -> Mapping[tuple[str, str], ScrapeResult]:
         """The outcome for every target, once the last scrape has ended, or is over its own deadline and given up."""
         free = max(1, self._threads - sum(scraper.is_late() for scraper in self._scrapers.values()))
         rounds = math.ceil(len(asked) / free)
         return {
             key: self._outcome(scraper, self._fetched(scraper, asked[key], rounds))
             if key in asked
-            else Scraped(t=self._clock(), seconds=0.0, snapshot=None, error=None)
+            else ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
             for key, scraper in self._scrapers.items()
         }
 
@@ -158,13 +158,13 @@ class Scrapers:
             body = _defect("scraping", scraper.target, error)
         return _Fetched(self._clock(), time.monotonic() - start, body)
 
-    def _outcome(self, scraper: _Scraper, fetched: _Fetched) -> Scraped:
+    def _outcome(self, scraper: _Scraper, fetched: _Fetched) -> ScrapeResult:
         read = self._read(scraper, fetched)
         if isinstance(read, ScrapeError):
-            scraper.backoff = scraper.backoff.failed(self._turns, 1.0)
-            return Scraped(t=fetched.t, seconds=fetched.seconds, snapshot=None, error=read)
-        scraper.backoff = scraper.backoff.ok()
-        return Scraped(t=fetched.t, seconds=fetched.seconds, snapshot=read, error=None)
+            scraper.backoff = scraper.backoff.record_failure(self._turns, 1.0)
+            return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=None, error=read)
+        scraper.backoff = scraper.backoff.record_success()
+        return ScrapeResult(t=fetched.t, seconds=fetched.seconds, snapshot=read, error=None)
 
     def _read(self, scraper: _Scraper, fetched: _Fetched) -> Snapshot | ScrapeError:
         if isinstance(fetched.body, ScrapeError):

@@ -40,7 +40,7 @@ def declared_families(page: Iterable[Sample | Metadata]) -> tuple[dict[str, str]
     return types, contradicted
 
 
-class Placing:
+class FamilyLookup:
     """Finds the family and the type of samples by their names, `vllm_x` also under `vllm:x`."""
 
     def __init__(self, families: Mapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class Placing:
         self._known: dict[str, tuple[str, str]] = {}
         self.unplaced: list[str] = []
 
-    def of(self, name: str) -> tuple[str, str]:
+    def lookup(self, name: str) -> tuple[str, str]:
         """Family and type of a sample; its own name and `untyped` where the page declares no family for it."""
         found = self._known.get(name)
         if found is None:

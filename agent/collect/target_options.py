@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import requests
 
 from agent.collect.transport import tls_context
-from agent.errors import BadConfig, ScrapeError, ScrapeFailure
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 
 # A hundred times the page of a busy engine; beyond it is a mistake or an attack.
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
@@ -45,7 +45,7 @@ class TargetOptions:
     def __post_init__(self) -> None:
         problems = tuple(text for wrong, text in self._findings() if wrong)
         if problems:
-            raise BadConfig(problems)
+            raise ConfigError(problems)
 
     def _findings(self) -> Iterator[tuple[bool, str]]:
         yield from _url_findings(self.url)

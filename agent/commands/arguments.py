@@ -24,7 +24,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-def joined(words: Sequence[str]) -> list[str]:
+def normalize_arguments(words: Sequence[str]) -> list[str]:
     """The words of a command line, a duration back from now put to its option: `--from -7d` is `--from=-7d`.
 
     argparse takes a word that begins with - for an option, unless it is a number.

@@ -64,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
     # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.backtest_report import backtest_report
-    from agent.forecasting.given import given_by
+    from agent.forecasting.given import input_from_options
     from agent.forecasting.output import must_be_writable, write_forecasts, write_text
     from exporters.backtest_text import backtest_json, backtest_svg, backtest_text
     from forecast.backtest import walk
     from forecast.backtest_window import CannotTest
 
     must_be_writable(options.emit, options.picture)
-    given = given_by(options)
+    given = input_from_options(options)
     try:
         with _progress() as tell:
             walked = walk(

@@ -8,15 +8,15 @@ import sys
 import time
 
 from agent.commands.arguments import add_config, add_format, duration
-from agent.config import Loaded, find, load
+from agent.config import LoadedConfig, find, load
 from agent.demo.past import mark
 from agent.durations import duration_text
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.capacities import measured_views
 from agent.history.keeping import check_tier
 from agent.history.schema import HOURS, MINUTES
-from agent.history.store import Store
-from agent.views import versions_of, views_of
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts, plan_versions
 from exporters.check_text import check_json, check_text
 from rules.step13 import FIRST_WEEK_SECONDS, Step13
 from rules.verdicts import FIRING, Status
@@ -68,17 +68,17 @@ def _instead(asked: float, used: float) -> str:
     return "" if asked == used else f", not {duration_text(asked)}: no more is kept"
 
 
-def _check(loaded: Loaded, tier: str | None, since_seconds: float) -> list[Step13]:
-    views = views_of(loaded)
+def _check(loaded: LoadedConfig, tier: str | None, since_seconds: float) -> list[Step13]:
+    views = build_tier_contexts(loaded)
     if tier is not None and tier not in views:
-        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
+        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
     if loaded.config.history_path is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to check; role node keeps none unless it is given",)
         )
-    now, versions = time.time(), versions_of(loaded)
-    with Store.open_reader(loaded.config.history_path) as store:
-        mark.tell(store)
+    now, versions = time.time(), plan_versions(loaded)
+    with HistoryStore.open_reader(loaded.config.history_path) as store:
+        mark.print_simulated_notice(store)
         views = measured_views(store, views, versions, now)
         return [
             check_tier(store, view, versions.get(name, ""), now - since_seconds, now)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.grafana_api import Grafana, WayIn
+from agent.grafana_api import GrafanaClient, GrafanaCredentials
 from exporters.dashboards.files import FOLDER
 from exporters.dashboards.grafana import dashboard_json
 from exporters.dashboards.registry import DASHBOARDS
@@ -28,7 +28,7 @@ WAYS_IN = (
 )
 
 
-class Part(NamedTuple):
+class DashboardsSubcommand(NamedTuple):
     """One row: its name, what it is for, its arguments, and what it does."""
 
     name: str
@@ -61,7 +61,7 @@ def _add_push(parser: argparse.ArgumentParser) -> None:
 
 
 def _push(options: argparse.Namespace) -> int:
-    way_in = WayIn(
+    way_in = GrafanaCredentials(
         token_file=options.token_file,
         username=options.username,
         password_file=options.password_file,
@@ -69,13 +69,13 @@ def _push(options: argparse.Namespace) -> int:
         cert_file=options.client_cert_file,
         key_file=options.client_key_file,
     )
-    grafana = Grafana(options.url, way_in)
+    grafana = GrafanaClient(options.url, way_in)
     folder = grafana.folder(options.folder)
     for dashboard in DASHBOARDS:
         print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)
     return FINE
 
 
-PARTS: tuple[Part, ...] = (
-    Part("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),
+PARTS: tuple[DashboardsSubcommand, ...] = (
+    DashboardsSubcommand("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),
 )

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agent.commands.arguments import duration
-from agent.config import Loaded, Logging, parse_config
+from agent.config import LoadedConfig, Logging, parse_config
 from agent.config_files import load_plan
-from agent.demo.show import Show, watch
-from agent.demo.stage import CAST, PLAN, Clock, Stage
+from agent.demo.show import DemoRun, watch
+from agent.demo.stage import CAST, PLAN, Clock, DemoSetup
 from agent.durations import duration_text
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.logs import set_up
 
 BANNER = "Demo: recorded engines at {speed:g} times their speed, simulated GPUs, made-up prices."
@@ -95,19 +95,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.history is None and (options.out is not None or options.fill_only):
-        raise BadConfig(("--out and --fill-only go with --history, such as --history 4w",))
+        raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
     if options.fill_only and options.out is None:
-        raise BadConfig(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
+        raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
 
 
-def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Show:
+def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun:
     """Recordings of real engines; the history is thrown away."""
     speed = options.speed or SPEED
     clock = Clock(speed)
-    stage = Stage(clock)
+    stage = DemoSetup(clock)
     stage.player.start()
     ends.callback(stage.player.stop)
-    return Show(
+    return DemoRun(
         loaded=_loaded(stage, folder),
         gpus=stage.gpus,
         clock=clock,
@@ -119,7 +119,7 @@ def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Sho
     )
 
 
-def _loaded(stage: Stage, folder: Path) -> Loaded:
+def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
     """The demo's configuration, as a file would give it."""
     plan = load_plan(PLAN)
     data = {
@@ -139,14 +139,14 @@ def _loaded(stage: Stage, folder: Path) -> Loaded:
         ],
     }
     config = parse_config(data, folder=folder, plan=plan)
-    return Loaded(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
+    return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
 
 
-def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Show | None:
+def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun | None:
     """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
     # Only this demo needs the simulator.
     from agent.demo.past import folder as past_folder
-    from agent.demo.past.going_on import going_on
+    from agent.demo.past.going_on import continue_simulation
     from agent.demo.past.live import targets
 
     began = time.monotonic()
@@ -154,10 +154,12 @@ def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> Sh
     took = time.monotonic() - began
     print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:
-        past_folder.write_configuration(folder, past_folder.configuration(targets(past, past_folder.nobody)))
-        print(past_folder.what_next(folder))
+        past_folder.write_configuration(folder, past_folder.configuration(targets(past, past_folder.unserved_url)))
+        print(past_folder.next_steps_text(folder))
         return None
-    return going_on(past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends)
+    return continue_simulation(
+        past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends
+    )
 
 
 def _progress(share: float) -> None:

@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 
 from agent.commands.arguments import add_config, add_format
-from agent.config import Loaded, find, load
+from agent.config import LoadedConfig, find, load
 from agent.doctor import exit_code, format_text, run_checks
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 BAD_INPUT = 2
 
@@ -26,12 +26,12 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
     else:
         print(format_text(found))
-    return BAD_INPUT if isinstance(loaded, BadConfig) else exit_code(found)
+    return BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(found)
 
 
-def _loaded(given: str | None) -> Loaded | BadConfig:
+def _loaded(given: str | None) -> LoadedConfig | ConfigError:
     """A configuration that cannot be used is the doctor's first finding."""
     try:
         return load(find(given))
-    except BadConfig as error:
+    except ConfigError as error:
         return error

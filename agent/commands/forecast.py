@@ -61,12 +61,12 @@ def run(options: argparse.Namespace) -> int:
     # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.forecast_now import forecast_now
-    from agent.forecasting.given import given_by
+    from agent.forecasting.given import input_from_options
     from agent.forecasting.output import must_be_writable, write_text
     from exporters.forecast_text import forecast_json, forecast_svg, forecast_text
 
     must_be_writable(options.picture)
-    given = given_by(options)
+    given = input_from_options(options)
     found = forecast_now(options.tier or given.name, given, options.horizon)
     if options.picture is not None:
         write_text(options.picture, forecast_svg(found))

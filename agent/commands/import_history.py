@@ -13,15 +13,15 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from agent.commands.stored import LONGEST_SECONDS, Stored, add_stored, stored
+from agent.commands.stored import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
 from agent.config import DEFAULT_DATA_DIR
 from agent.config_keys import HISTORY_FILE
 from agent.data_dir import DataDir
 from agent.durations import duration_text
-from agent.errors import BadConfig
-from agent.fleet.booked_past import Filled, Stretch, fill, last_whole_minute
-from agent.history.store import Store
-from rules.timeline import Event, Kind
+from agent.errors import ConfigError
+from agent.fleet.booked_past import BackFillProgress, Stretch, fill_history, last_whole_minute
+from agent.history.store import HistoryStore
+from rules.timeline import TimelineEvent, TimelineKind
 
 FINE, CANNOT_JUDGE = 0, 3
 
@@ -42,18 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Raises BadConfig where another sizewatch has the history: two that book the same minutes would count them twice."""
-    asked = stored(options)
+    asked = open_store_query(options)
     now = time.time()
     span = (asked.since, min(asked.until, last_whole_minute(now)))
     if now - asked.since > LONGEST_SECONDS:
-        raise BadConfig(("--from is longer ago than a history is kept, which is 91d",))
+        raise ConfigError(("--from is longer ago than a history is kept, which is 91d",))
     if span[1] - span[0] < 60.0:
-        raise BadConfig(("there is no whole minute in that time; the newest five minutes are left to the daemon",))
+        raise ConfigError(("there is no whole minute in that time; the newest five minutes are left to the daemon",))
     folder = Path(options.data_dir or asked.loaded.config.data_dir or DEFAULT_DATA_DIR)
     named = Path("--data-dir") if options.data_dir else asked.loaded.path
     ours = DataDir(folder, named)
     try:
-        with closing(asked.api), Store(folder / HISTORY_FILE) as store:
+        with closing(asked.api), HistoryStore(folder / HISTORY_FILE) as store:
             return _import(asked, store, span, now)
     except KeyboardInterrupt:
         _tell("interrupted; what was booked stays, and the same command goes on from there")
@@ -62,16 +62,16 @@ def run(options: argparse.Namespace) -> int:
         ours.close()
 
 
-def _import(asked: Stored, store: Store, span: Stretch, now: float) -> int:
+def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -> int:
     progress = _Progress(store, now)
-    found = fill(asked.loaded, asked.api, store, span, told=progress.tell)
+    found = fill_history(asked.loaded, asked.api, store, span, told=progress.tell)
     progress.keep_up()
     for tier, seconds in (found.left_alone or {}).items():
         if seconds:
             _tell(f"{tier}: {seconds / 3600:.3g} h of it were booked before and are left alone")
     text = f"{found.minutes} minutes of replicas from {_local(span[0])} to {_local(span[1])} were booked from {asked.api.place}"
     if found.minutes:
-        store.add_event(Event(t=now, kind=Kind.BACK_FILL, tier=None, replica=None, text=text))
+        store.add_event(TimelineEvent(t=now, kind=TimelineKind.BACK_FILL, tier=None, replica=None, text=text))
     print(text)
     if found.trouble:
         _tell(f"{found.trouble}; what was booked stays, and the same command goes on from there")
@@ -85,12 +85,12 @@ def _import(asked: Stored, store: Store, span: Stretch, now: float) -> int:
 class _Progress:
     """What is said while it runs, and the upkeep of a history that grows by weeks at once."""
 
-    def __init__(self, store: Store, now: float) -> None:
+    def __init__(self, store: HistoryStore, now: float) -> None:
         self._store = store
         self._now = now
         self._next = time.monotonic() + TOLD_SECONDS
 
-    def tell(self, piece: Stretch, so_far: Filled) -> None:
+    def tell(self, piece: Stretch, so_far: BackFillProgress) -> None:
         if so_far.hours % KEPT_UP_PIECES == 0:
             self.keep_up()
         if time.monotonic() >= self._next:

@@ -14,7 +14,7 @@ from agent.collect.scrape_failures import place_of, wrong_content
 from agent.commands import inspect_engine, inspect_gpus
 from agent.commands.arguments import add_format
 from agent.commands.connecting import add_ways_in, target_options
-from agent.errors import BadConfig, BadRecording
+from agent.errors import ConfigError, RecordingError
 from rules.engines.registry import ENGINES
 
 FINE = 0
@@ -38,18 +38,18 @@ def run(options: argparse.Namespace) -> int:
     as_json = options.format == "json"
     # The query of an address may be a secret.
     name = place_of(options.page) if live else options.page
-    gpus = inspect_gpus.recognised(body) if options.engine is None else None
+    gpus = inspect_gpus.detect_gpu_page(body) if options.engine is None else None
     if gpus is not None:
-        print(inspect_gpus.told(gpus, name, as_json=as_json, notes=notes))
+        print(inspect_gpus.render_gpu_page(gpus, name, as_json=as_json, notes=notes))
     else:
-        print(inspect_engine.told(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+        print(inspect_engine.render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
     return FINE
 
 
 def _check_engine(name: str | None) -> None:
     known = sorted({engine.name for engine in ENGINES})
     if name is not None and name not in known:
-        raise BadConfig((f"--engine {name}: is none that sizewatch reads; there is {', '.join(known)}",))
+        raise ConfigError((f"--engine {name}: is none that sizewatch reads; there is {', '.join(known)}",))
 
 
 def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -71,7 +71,7 @@ def _saved(name: str) -> bytes:
     try:
         body = Path(name).read_bytes()
     except (OSError, ValueError) as error:
-        raise BadRecording(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise RecordingError(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
     if wrong := wrong_content(name, "", body[:100]):
         raise wrong
     return body

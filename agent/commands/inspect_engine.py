@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from agent.collect.reader import PageReader
 from exporters.inspect_text import inspect_json, inspect_text
-from rules.engines.table import Engine
-from rules.lifetime import since_start
+from rules.engines.table import EngineTable
+from rules.lifetime import window_since_start
 from rules.readings import read_all
 from rules.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
 from rules.snapshots import Snapshot
@@ -20,7 +20,9 @@ from rules.snapshots import Snapshot
 GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
 
 
-def told(body: bytes, page_name: str, engine: str | None, *, live: bool, as_json: bool, notes: tuple[str, ...]) -> str:
+def render_engine_page(
+    body: bytes, page_name: str, engine: str | None, *, live: bool, as_json: bool, notes: tuple[str, ...]
+) -> str:
     """The whole output. `notes` are problems found before. Raises ScrapeError where it is no engine's page."""
     reader = PageReader(engine)
     page = reader.read(body, time.time())
@@ -28,7 +30,7 @@ def told(body: bytes, page_name: str, engine: str | None, *, live: bool, as_json
     why_no_rate = _why_no_rate(page, live)
     readings = {
         name: _named(BY_NAME[name], value, reader.engine, page, why_no_rate)
-        for name, value in read_all(since_start(page)).items()
+        for name, value in read_all(window_since_start(page)).items()
     }
     if as_json:
         return json.dumps(inspect_json(reader.engine.name, page, readings, reader.uses), indent=2)
@@ -43,7 +45,7 @@ def _why_no_rate(page: Snapshot, live: bool) -> str:
     return "" if page.started_at is not None else "the page does not tell when its process started"
 
 
-def _named(signal: Signal, value: SignalValue, engine: Engine, page: Snapshot, why_no_rate: str) -> SignalValue:
+def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str) -> SignalValue:
     """Where there is no value: which release of the engine does not expose it, and why where the table knows."""
     if not isinstance(value, Missing):
         needs_time = why_no_rate and signal.unit in RATES

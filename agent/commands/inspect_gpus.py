@@ -12,7 +12,7 @@ from agent.collect.gpus import samples
 from exporters.inspect_gpus import inspect_gpus_json, inspect_gpus_text
 from rules.gpu_names.coverage import explain_families
 from rules.gpu_names.exporter import GpuExporter, Sample
-from rules.gpu_names.registry import EXPORTERS, recognise
+from rules.gpu_names.registry import EXPORTERS, detect_exporter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +24,15 @@ class GpuPage:
     families: Mapping[str, str]
 
 
-def recognised(body: bytes) -> GpuPage | None:
+def detect_gpu_page(body: bytes) -> GpuPage | None:
     """The page if it is a GPU exporter's. Raises ScrapeError where it is no page at all."""
     parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
     series = tuple(samples(parsed))
-    exporter = recognise((name, labels) for name, labels, _ in series)
+    exporter = detect_exporter((name, labels) for name, labels, _ in series)
     return GpuPage(exporter=exporter, series=series, families=parsed.families) if exporter is not None else None
 
 
-def told(page: GpuPage, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str:
+def render_gpu_page(page: GpuPage, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str:
     """The whole output. `notes` are problems found before."""
     found = page.exporter.read(page.series, time.time())
     found = replace(found, problems=(*notes, *found.problems))

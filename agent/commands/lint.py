@@ -16,7 +16,7 @@ from agent.collect.scrape_failures import place_of, wrong_content
 from agent.collect.target_options import TargetOptions
 from agent.commands.arguments import add_format
 from agent.commands.connecting import add_ways_in, target_options
-from agent.errors import BadConfig, BadRecording, ScrapeError
+from agent.errors import ConfigError, RecordingError, ScrapeError
 from agent.lint.catalogue import Page, catalogue, read_page
 from agent.lint.linting import lint
 from agent.lint.report import json_of, text_of
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """A page that cannot be read raises ScrapeError or BadRecording (exit 2)."""
     if not (options.url or options.page):
-        raise BadConfig(("--url: give the address of a page, or a saved page with --page",))
+        raise ConfigError(("--url: give the address of a page, or a saved page with --page",))
     pages = [page for url in options.url for page in _live(url, options)]
     pages += [_saved(name) for name in options.page]
     found = lint(map(Path, options.rules), catalogue(pages), options.target_label)
@@ -84,10 +84,10 @@ def _saved(name: str) -> Page:
     try:
         body = Path(name).read_bytes()
     except (OSError, ValueError) as error:
-        raise BadRecording(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise RecordingError(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
     if wrong := wrong_content(name, "", body[:100]):
         raise wrong
     try:
         return read_page(name, body)
     except ScrapeError as error:
-        raise BadRecording(name, f"is no metrics page: {error}") from error
+        raise RecordingError(name, f"is no metrics page: {error}") from error

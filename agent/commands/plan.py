@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from agent.commands import plan_import, plan_init
 from agent.config_files import load_plan
-from agent.errors import BadPlan
+from agent.errors import PlanError
 from exporters.plan_diff import plan_diff
 from exporters.plan_text import show
 from rules.plan import plan_schema
-from rules.plan_findings import findings
+from rules.plan_findings import check_plan
 
 FINE, FINDING = 0, 1
 
 
-class Part(NamedTuple):
+class PlanSubcommand(NamedTuple):
     """One row: its name, what it is for, its arguments, and what it does."""
 
     name: str
@@ -63,7 +63,7 @@ def _add_nothing(_: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     """A plan with problems raises BadPlan (exit 2). A grave mistake fails the check; what only weakens the plan does not."""
     plan = load_plan(options.plan)
-    found = findings(plan)
+    found = check_plan(plan)
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in found)
@@ -85,7 +85,7 @@ def _count(number: int, noun: str) -> str:
 def _show(options: argparse.Namespace) -> int:
     plan = load_plan(options.plan)
     if options.tier is not None and options.tier not in plan.tiers:
-        raise BadPlan((f"{options.plan}: has no tier {options.tier}; it has {', '.join(plan.tiers)}",))
+        raise PlanError((f"{options.plan}: has no tier {options.tier}; it has {', '.join(plan.tiers)}",))
     names = [options.tier] if options.tier else list(plan.tiers)
     print("\n\n".join(show(plan, name) for name in names))
     return FINE
@@ -109,15 +109,19 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 PARTS = (
-    Part("check", "every problem of a plan, and what weakens it", _add_plan, _check),
-    Part("show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show),
-    Part("schema", "the JSON Schema of plans", _add_nothing, _schema),
-    Part(
+    PlanSubcommand("check", "every problem of a plan, and what weakens it", _add_plan, _check),
+    PlanSubcommand(
+        "show", "the curve drawn, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show
+    ),
+    PlanSubcommand("schema", "the JSON Schema of plans", _add_nothing, _schema),
+    PlanSubcommand(
         "import",
         "a tier's benchmark curve out of the result files of a load generator",
         plan_import.add_arguments,
         plan_import.run,
     ),
-    Part("init", "a plan to fill in, from what is running now", plan_init.add_arguments, plan_init.run),
-    Part("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
+    PlanSubcommand(
+        "init", "a plan to fill in, from what is running now", plan_init.add_init_arguments, plan_init.run_init
+    ),
+    PlanSubcommand("diff", "what changed between two plans, in words, and what it costs", _add_two_plans, _diff),
 )

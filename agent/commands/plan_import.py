@@ -16,25 +16,34 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.benchmarks.curve_remarks import lost, remarks_of
-from agent.benchmarks.curves import Imported, Remark, curve_of, with_telemetry
+from agent.benchmarks.curve_remarks import missing_fields, remarks_of
+from agent.benchmarks.curves import ImportedCurve, ImportRemark, add_telemetry, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_results
-from agent.benchmarks.plan_edit import CURVE, Edited, PlanFile, chosen_tier, curve_data, open_plan, with_curve, write
+from agent.benchmarks.plan_edit import (
+    CURVE,
+    EditedPlan,
+    PlanFile,
+    chosen_tier,
+    curve_data,
+    open_plan,
+    replace_curve,
+    write,
+)
 from agent.benchmarks.remarks import CONTRADICTION, LOCAL_CLOCK
-from agent.benchmarks.results import Measured
+from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.same_tier import CHECKS, differences
 from agent.commands.arguments import add_format
 from agent.commands.connecting import NAMES as WAYS_IN
 from agent.commands.connecting import add_ways_in, option, ways_in
-from agent.errors import BadPlan
-from exporters.plan_yaml import WRITTEN, Layout, curve_lines
+from agent.errors import PlanError
+from exporters.plan_yaml import WRITTEN, YamlIndentation, curve_lines
 from rules.curve import operating_point
 from rules.engines.registry import ENGINES
 from rules.plan import TierPlan
-from rules.plan_findings import Finding, tier_findings
+from rules.plan_findings import PlanWarning, check_tier
 
 if TYPE_CHECKING:
-    from agent.benchmarks.telemetry import TelemetryFound
+    from agent.benchmarks.telemetry import TelemetryFields
 
 FINE, FINDING = 0, 1
 SPECULATION = "speculative_acceptance"
@@ -107,10 +116,10 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     for given, needed in NEEDS.items():
         if getattr(options, given) is not None and getattr(options, needed) is None:
-            raise BadPlan((f"{option(given)} says nothing without --{needed}",))
+            raise PlanError((f"{option(given)} says nothing without --{needed}",))
 
 
-def _imported(options: argparse.Namespace, target: _Target | None) -> Imported:
+def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCurve:
     measured = [one for path in options.files for one in read_results(path, options.tool)]
     kind = None
     if options.telemetry is None:
@@ -124,8 +133,8 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> Imported:
 
 
 def _observed(
-    measured: Sequence[Measured], options: argparse.Namespace, target: _Target | None
-) -> tuple[list[Measured], str | None]:
+    measured: Sequence[BenchmarkMeasurement], options: argparse.Namespace, target: _Target | None
+) -> tuple[list[BenchmarkMeasurement], str | None]:
     # It brings what speaks HTTP, which no other part of `sizewatch plan` needs.
     from agent.benchmarks.telemetry import open_telemetry
 
@@ -139,11 +148,11 @@ def _observed(
     )
     speculates = target is None or target.plan.tiers[target.tier].get("speculation") is not None
     with closing(telemetry):
-        found = [_relevant(telemetry.during(one), speculates) for one in measured]
-    return with_telemetry(measured, found)
+        found = [_relevant(telemetry.read_run(one), speculates) for one in measured]
+    return add_telemetry(measured, found)
 
 
-def _relevant(found: TelemetryFound, speculates: bool) -> TelemetryFound:
+def _relevant(found: TelemetryFields, speculates: bool) -> TelemetryFields:
     """Without the reason why a tier that does not speculate has no acceptance."""
     unasked = () if speculates else (f"{SPECULATION}:",)
     return replace(found, remarks=tuple(text for text in found.remarks if not text.startswith(unasked)))
@@ -166,21 +175,23 @@ def _near(source: Path, folder: Path) -> str:
     return path.name
 
 
-def _print_curve(options: argparse.Namespace, imported: Imported) -> None:
+def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
     remarks = remarks_of(imported, observed=options.telemetry is not None)
     if options.format == "json":
         _print_json({**_as_data(imported), "remarks": _remark_data(remarks)})
         return
     head, notes = _comments(imported)
-    print("\n".join(curve_lines(imported.curve, Layout(), head=head, notes=notes)))
+    print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
     _tell(imported, remarks)
 
 
-def _contradicts(imported: Imported) -> bool:
+def _contradicts(imported: ImportedCurve) -> bool:
     return any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
 
 
-def _of_the_tier(options: argparse.Namespace, imported: Imported, tier: TierPlan, name: str) -> tuple[Remark, ...]:
+def _of_the_tier(
+    options: argparse.Namespace, imported: ImportedCurve, tier: TierPlan, name: str
+) -> tuple[ImportRemark, ...]:
     """What a person accepted though the files tell another. Raises BadPlan for the rest."""
     found = differences(imported, tier)
     refused = [
@@ -191,9 +202,9 @@ def _of_the_tier(options: argparse.Namespace, imported: Imported, tier: TierPlan
         for where, measured, planned in several
     ]
     if refused:
-        raise BadPlan(tuple(refused))
+        raise PlanError(tuple(refused))
     return tuple(
-        Remark(
+        ImportRemark(
             source=where, text=f"measured {measured}, tiers.{name}.{planned}; taken to be the same (--accept {what})"
         )
         for what, several in found.items()
@@ -201,9 +212,9 @@ def _of_the_tier(options: argparse.Namespace, imported: Imported, tier: TierPlan
     )
 
 
-def _put(options: argparse.Namespace, imported: Imported, target: _Target) -> int:
+def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) -> int:
     head, notes = _comments(imported)
-    edited = with_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
+    edited = replace_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
     tier = edited.plan.tiers[target.tier]
     accepted = _of_the_tier(options, imported, tier, target.tier)
     remarks = (
@@ -212,7 +223,7 @@ def _put(options: argparse.Namespace, imported: Imported, target: _Target) -> in
         *_went(target, edited, imported),
     )
     changed = write(target.plan, edited.text)
-    found = tier_findings(target.tier, tier)
+    found = check_tier(target.tier, tier)
     code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
     if options.format == "json":
         given = {"plan": str(options.into), "tier": target.tier, "changed": changed}
@@ -226,23 +237,23 @@ def _put(options: argparse.Namespace, imported: Imported, target: _Target) -> in
     return code
 
 
-def _went(target: _Target, edited: Edited, imported: Imported) -> list[Remark]:
+def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[ImportRemark]:
     """What the replaced curve had and the new one has not."""
     before = target.plan.tiers[target.tier].get(CURVE)
-    fields = lost(before, imported.curve.points) if isinstance(before, dict) else ()
+    fields = missing_fields(before, imported.curve.points) if isinstance(before, dict) else ()
     texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
     point = edited.plan.tiers[target.tier].operating_point
     if point is not None and point.source == "production":
         texts.append("operating_point is what production measured before this benchmark, and outranks it: delete it")
     texts += [f"a comment went with the replaced curve: {comment}" for comment in edited.lost_comments]
-    return [Remark(source=str(target.plan.path), text=text) for text in texts]
+    return [ImportRemark(source=str(target.plan.path), text=text) for text in texts]
 
 
 def _print_outcome(
     options: argparse.Namespace,
-    imported: Imported,
+    imported: ImportedCurve,
     tier: TierPlan,
-    found: Sequence[Finding],
+    found: Sequence[PlanWarning],
     changed: bool,
     name: str,
 ) -> None:
@@ -259,7 +270,7 @@ def _print_outcome(
     print(f"{options.into}: curve of {name}: {counted}, {state}{capacity}")
 
 
-def _comments(imported: Imported) -> tuple[list[str], list[list[str]]]:
+def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
     """Comments on the whole, and above each point: what is said of every load is said once."""
     texts = [
         list(dict.fromkeys(note.text for note in load.notes if note.text != LOCAL_CLOCK)) for load in imported.loads
@@ -269,7 +280,7 @@ def _comments(imported: Imported) -> tuple[list[str], list[list[str]]]:
     return [WRITTEN, *(f"Every point: {text}." for text in common)], notes
 
 
-def _about_point(notes: Sequence[Remark], common: Sequence[str]) -> list[str]:
+def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[str]:
     by_file: dict[str, list[str]] = {}
     for note in notes:
         if note.text not in common:
@@ -277,9 +288,9 @@ def _about_point(notes: Sequence[Remark], common: Sequence[str]) -> list[str]:
     return [f"{source}: {'; '.join(dict.fromkeys(texts))}" for source, texts in by_file.items()]
 
 
-def _tell(imported: Imported, remarks: Sequence[Remark]) -> None:
+def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark]) -> None:
     """A line each on stderr; what is said of several files is said once."""
-    measured = {run.where for load in imported.loads for run in load.runs}
+    measured = {run.location for load in imported.loads for run in load.runs}
     said: dict[str, dict[str, None]] = {}
     # What cannot be is told before what is only weak.
     for remark in sorted(remarks, key=lambda one: CONTRADICTION not in one.text):
@@ -292,12 +303,12 @@ def _tell(imported: Imported, remarks: Sequence[Remark]) -> None:
         print(f"sizewatch plan: {named}{': ' if named else ''}{text}", file=sys.stderr)
 
 
-def _as_data(imported: Imported) -> dict[str, Any]:
+def _as_data(imported: ImportedCurve) -> dict[str, Any]:
     lengths = {f"{kind}_tokens": asdict(getattr(imported, f"{kind}_tokens")) for kind in ("prompt", "generation")}
     return {"curve": curve_data(imported.curve), "models": imported.models, "tools": imported.tools, **lengths}
 
 
-def _remark_data(remarks: Sequence[Remark]) -> list[dict[str, str]]:
+def _remark_data(remarks: Sequence[ImportRemark]) -> list[dict[str, str]]:
     return [{"file": remark.source, "text": remark.text} for remark in remarks]
 
 

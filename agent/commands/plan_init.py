@@ -14,8 +14,8 @@ from agent.commands.arguments import add_config
 from agent.commands.connecting import add_ways_in, target_options
 from agent.config import find, parse_config
 from agent.config_files import read_document
-from agent.errors import BadConfig, ScrapeError
-from agent.running import Running, ask, differences, gpus_here
+from agent.errors import ConfigError, ScrapeError
+from agent.running import EngineProbe, differences, list_local_gpus, probe_engine
 from exporters.plan_skeleton import TierFacts, skeleton
 from rules.gpu_readout import GpuReadout
 
@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url", nargs="*", metavar="URL", help="metrics pages of one tier's replicas; default: the targets"
     )
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ways_in(parser, "the addresses")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_init(options: argparse.Namespace) -> int:
     """Endpoints that give no page are told and left out; where none of a tier gives one, BadConfig (exit 2)."""
     targets = _given(options) if options.url else _configured(options)
-    gpus = gpus_here()
+    gpus = list_local_gpus()
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     tiers: dict[str | None, list[Target]] = {}
     for target in targets:
@@ -53,7 +53,7 @@ def _place(url: str) -> str:
 
 def _given(options: argparse.Namespace) -> list[Target]:
     if options.config:
-        raise BadConfig(("give addresses or -c, not both",))
+        raise ConfigError(("give addresses or -c, not both",))
     return [
         Target(
             tier=options.tier or "",
@@ -70,15 +70,15 @@ def _configured(options: argparse.Namespace) -> list[Target]:
     path = find(options.config)
     document = read_document(path)
     if document.problems:
-        raise BadConfig(document.problems)
+        raise ConfigError(document.problems)
     try:
         config = parse_config(document.data, folder=path.parent)
-    except BadConfig as bad:
-        raise BadConfig(document.located(bad.problems)) from None
-    targets = [target for target in config.watched() if options.tier in (None, target.tier)]
+    except ConfigError as bad:
+        raise ConfigError(document.located(bad.problems)) from None
+    targets = [target for target in config.list_targets() if options.tier in (None, target.tier)]
     if not targets:
         which = f"of tier {options.tier} " if options.tier else ""
-        raise BadConfig((f"{path}: no target {which}is configured: name metrics pages, or add targets",))
+        raise ConfigError((f"{path}: no target {which}is configured: name metrics pages, or add targets",))
     return targets
 
 
@@ -106,16 +106,16 @@ def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]
     )
 
 
-def _asked(targets: list[Target]) -> tuple[Running, ...]:
-    running: list[Running] = []
+def _asked(targets: list[Target]) -> tuple[EngineProbe, ...]:
+    running: list[EngineProbe] = []
     failed: list[str] = []
     for target in targets:
         try:
-            running.append(ask(target.options, target.engine))
+            running.append(probe_engine(target.options, target.engine))
         except ScrapeError as error:
             failed.append(str(error))
     if not running:
-        raise BadConfig(tuple(failed))
+        raise ConfigError(tuple(failed))
     for text in failed:
         print(f"sizewatch plan: left out: {text}", file=sys.stderr)
     return tuple(running)

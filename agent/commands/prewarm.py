@@ -17,10 +17,10 @@ from agent.commands.arguments import duration
 from agent.commands.forecast import add_history
 from agent.config import find, load
 from agent.demo.past import mark
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.forecasting.child import ONE_THREAD
-from agent.history.store import Store
-from exporters.scaling import AUTOSCALERS, WORKLOADS, Reference, Secret
+from agent.history.store import HistoryStore
+from exporters.scaling import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
 
 FINE, CANNOT_JUDGE = 0, 3
 MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
@@ -96,10 +96,10 @@ def _pair(text: str, what: str) -> tuple[str, str]:
     return first, second
 
 
-def reference(text: str) -> Reference:
+def reference(text: str) -> ObjectReference:
     """An object by kind and name."""
     kind, name = _pair(text, "KIND/NAME, such as Deployment/chat")
-    return Reference(kind=kind, name=name)
+    return ObjectReference(kind=kind, name=name)
 
 
 def secret(text: str) -> Secret:
@@ -111,32 +111,39 @@ def secret(text: str) -> Secret:
 def run(options: argparse.Namespace) -> int:
     # As `agent.commands.forecast` has it.
     os.environ.update(ONE_THREAD)
-    from agent.forecasting.given import history_path, known_tier
-    from agent.forecasting.prewarm_now import Said, Where, by_csv, by_history, manifest, too_old
+    from agent.forecasting.given import history_path, select_tier
+    from agent.forecasting.prewarm_now import (
+        ManifestOptions,
+        PlanOverrides,
+        manifest,
+        prewarm_from_csv,
+        prewarm_from_history,
+        too_old,
+    )
     from exporters.prewarm_text import prewarm_json, prewarm_text
 
     if options.format in MANIFESTS and options.workload is None:
-        raise BadConfig((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))
+        raise ConfigError((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))
     if options.bin is not None and options.history is None:
-        raise BadConfig(
+        raise ConfigError(
             ("--bin is for --history: the daemon's demand is kept by the minute, and forecast in `forecast.bin`",)
         )
-    said = Said(usable_rps=options.usable_rps, start_seconds=options.start)
+    said = PlanOverrides(usable_rps=options.usable_rps, start_seconds=options.start)
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
-        tier = options.tier or "trace" if loaded is None else known_tier(loaded, options.tier)
-        answer = by_csv(options.history, loaded, tier, said, options.bin)
+        tier = options.tier or "trace" if loaded is None else select_tier(loaded, options.tier)
+        answer = prewarm_from_csv(options.history, loaded, tier, said, options.bin)
     else:
         assert loaded is not None
-        answer = by_history(loaded, known_tier(loaded, options.tier), said)
-        with Store.open_reader(history_path(loaded)) as store:
-            mark.tell(store)
+        answer = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
+        with HistoryStore.open_reader(history_path(loaded)) as store:
+            mark.print_simulated_notice(store)
     found = answer.prewarm.recommendation is not None
     if options.format in MANIFESTS:
         if not found:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(answer.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
-        where = Where(
+        where = ManifestOptions(
             namespace=options.namespace,
             workload=options.workload,
             maximum=options.maximum,

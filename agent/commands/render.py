@@ -12,15 +12,15 @@ from agent import cli
 from agent.config import config_schema
 from agent.config_files import load_plan
 from agent.errors import SizewatchError
-from exporters.artefacts import ARTEFACTS, Sources
-from exporters.engine_only import Asked, engine_only_text
-from exporters.engine_series import Unable
-from exporters.runbook_blocks import RunbookProblem
+from exporters.artefacts import ARTEFACTS, RenderInputs
+from exporters.engine_only import EngineRulesOptions, engine_only_text
+from exporters.engine_series import UnsupportedSeriesError
+from exporters.runbook_blocks import RunbookError
 
 FINE, FINDING = 0, 1
 
 
-class RenderProblem(SizewatchError):
+class RenderError(SizewatchError):
     """The generated files cannot be read or written where they should stand."""
 
 
@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> int:
         return _engine_only(options)
     for option in ("plan", "engine", "selector", "out"):
         if getattr(options, option):
-            raise RenderProblem(f"--{option} goes with --engine-only")
+            raise RenderError(f"--{option} goes with --engine-only")
     if not (options.root / "docs").is_dir():
-        raise RenderProblem(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
-    changes = stale(options.root)
+        raise RenderError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
+    changes = list_stale_files(options.root)
     for path, text in changes.items():
         if options.check:
             print(f"{path} differs from what the program renders; write it anew: sizewatch render")
@@ -66,14 +66,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _engine_only(options: argparse.Namespace) -> int:
     if options.plan is None or options.check:
-        raise RenderProblem("--engine-only writes rules for a plan: it needs --plan PLAN, and --check is not for it")
-    asked = Asked(
+        raise RenderError("--engine-only writes rules for a plan: it needs --plan PLAN, and --check is not for it")
+    asked = EngineRulesOptions(
         plan=load_plan(options.plan), source=str(options.plan), engine=options.engine, selector=options.selector
     )
     try:
         text = engine_only_text(asked)
-    except Unable as why:
-        raise RenderProblem(str(why)) from why
+    except UnsupportedSeriesError as why:
+        raise RenderError(str(why)) from why
     if options.out is None:
         print(text, end="")
     else:
@@ -82,16 +82,16 @@ def _engine_only(options: argparse.Namespace) -> int:
     return FINE
 
 
-def stale(root: Path) -> dict[str, str]:
+def list_stale_files(root: Path) -> dict[str, str]:
     """The text of every generated file that does not hold it, by path from `root`. Raises RenderProblem."""
-    sources = Sources(config_schema=config_schema(), parser=cli.parser())
+    sources = RenderInputs(config_schema=config_schema(), parser=cli.parser())
     found = {}
     for path, render in ARTEFACTS.items():
         present = _read(root / path)
         try:
             text = render(sources, present)
-        except RunbookProblem as problem:
-            raise RenderProblem(f"{root / path}: {problem}") from problem
+        except RunbookError as problem:
+            raise RenderError(f"{root / path}: {problem}") from problem
         if text != present:
             found[path] = text
     return found
@@ -103,7 +103,7 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise RenderProblem(f"{path}: cannot be read: {error}") from error
+        raise RenderError(f"{path}: cannot be read: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:
@@ -111,4 +111,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RenderProblem(f"{path}: cannot be written: {error.strerror}") from error
+        raise RenderError(f"{path}: cannot be written: {error.strerror}") from error

@@ -11,15 +11,15 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.commands.arguments import add_format, duration
-from agent.commands.stored import OF_PROMETHEUS, OF_SERIES, add_stored, stored
+from agent.commands.stored import OF_PROMETHEUS, OF_SERIES, add_stored, open_store_query
 from agent.config_files import load_plan
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.recording import load
-from agent.replay import DEFAULT_STEP_SECONDS, Replayed, replay
+from agent.replay import DEFAULT_STEP_SECONDS, ReplayResult, replay
 from exporters.replay_json import replay_json
 from exporters.replay_text import not_exposed_text, replay_text
-from rules.catalogue import BY_NAME, Loudness
-from rules.episodes import Episode
+from rules.catalogue import BY_NAME, Severity
+from rules.episodes import Finding
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 
@@ -63,26 +63,26 @@ def run(options: argparse.Namespace) -> int:
         print(
             replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings, seen=not unseen)
         )
-        if missing := not_exposed_text(found.engines, found.whole()):
+        if missing := not_exposed_text(found.engines, found.total_by_tier()):
             print(missing)
     for problem in (*found.problems, *(text for text in (found.cut_short,) if text)):
         print(f"sizewatch replay: {problem}", file=sys.stderr)
     return _exit_code(found)
 
 
-def _of_recording(options: argparse.Namespace) -> Replayed:
+def _of_recording(options: argparse.Namespace) -> ReplayResult:
     given = [name for name in ("prometheus", "config", *OF_A_STORE) if getattr(options, name) is not None]
     if given:
-        raise BadConfig((f"{options.recording} is a recording: --{given[0].replace('_', '-')} is for a store",))
+        raise ConfigError((f"{options.recording} is a recording: --{given[0].replace('_', '-')} is for a store",))
     plan = load_plan(options.plan) if options.plan else None
     recording, problems = load(options.recording)
     return replay(recording, plan, options.step, problems)
 
 
-def _of_store(options: argparse.Namespace) -> Replayed:
+def _of_store(options: argparse.Namespace) -> ReplayResult:
     if options.prometheus is None and options.config is None:
         options.misused("give a RECORDING, or a store: --prometheus URL or -c FILE")
-    asked = stored(options)
+    asked = open_store_query(options)
     from agent.fleet.replayed import replay_store
 
     with closing(asked.api):
@@ -91,11 +91,11 @@ def _of_store(options: argparse.Namespace) -> Replayed:
     return replace(found, name=f"{asked.api.place} from {begin.isoformat(' ', 'seconds')}")
 
 
-def _exit_code(found: Replayed) -> int:
+def _exit_code(found: ReplayResult) -> int:
     """What is for the report only fails nothing."""
     if not found.windows or found.cut_short:
         return CANNOT_JUDGE
-    met = [e for e in found.ended if isinstance(e, Episode)] + [s.episode for s in found.standings if s.episode]
-    if any(BY_NAME[e.rule].loudness is not Loudness.REPORT for e in met):
+    met = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]
+    if any(BY_NAME[e.rule].loudness is not Severity.REPORT for e in met):
         return FINDING
     return CANNOT_JUDGE if found.unseen() else FINE

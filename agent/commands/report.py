@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent.commands.arguments import add_config, duration
-from agent.config import Loaded, find, load
+from agent.config import LoadedConfig, find, load
 from agent.demo.past import mark
 from agent.durations import duration_text
-from agent.errors import BadConfig, SizewatchError
+from agent.errors import ConfigError, SizewatchError
 from agent.forecasting.child import ONE_THREAD
-from agent.new_files import EVERYBODY_READS, created
+from agent.new_files import EVERYBODY_READS, open_new_file
 from agent.reporting import folder
-from agent.reporting.jobs import Send
-from agent.reporting.process import Runner
+from agent.reporting.jobs import DeliveryJob
+from agent.reporting.process import JobRunner
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 WEEK_SECONDS = 604_800.0
@@ -29,7 +29,7 @@ RARELY = (50_000, 20, 100)
 """Windows of weeks hold no cycles: looking for some at Python's own pace takes a seventh of a report's time."""
 
 
-class ReportProblem(SizewatchError):
+class ReportOutputError(SizewatchError):
     """The report cannot be written where it should stand."""
 
 
@@ -58,15 +58,15 @@ def run(options: argparse.Namespace) -> int:
     # Jinja2 and the forecast's libraries are loaded when a report is written, and not with the command line.
     os.environ.update(ONE_THREAD)
     gc.set_threshold(*RARELY)
-    from agent.reporting.making import past_of
+    from agent.reporting.making import load_report_inputs
     from agent.reporting.writing import files_of, picture_of
 
     loaded = load(find(options.config))
     if options.deliver and not loaded.config.report.deliver:
-        raise BadConfig((f"{loaded.path}: report.deliver: names no destination to send the report to",))
+        raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
     if options.out.exists() and not options.out.is_dir():
-        raise ReportProblem(f"{options.out} is a file and cannot be written into; give with --out a directory")
-    texts, found = files_of(past_of(loaded, options.since, time.time()))
+        raise ReportOutputError(f"{options.out} is a file and cannot be written into; give with --out a directory")
+    texts, found = files_of(load_report_inputs(loaded, options.since, time.time()))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     if options.deliver:
         files[folder.PICTURE] = picture_of(found)
@@ -93,15 +93,15 @@ def _instead(asked: float, used: float) -> str:
     )
 
 
-def _deliver(loaded: Loaded, out: Path) -> bool:
+def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     """Each destination in turn, whatever became of the others; whether all took it."""
     troubles = []
     with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
         for one in loaded.config.report.deliver:
             # A receipt of its own: what is sent by hand is sent again as often as it is asked for.
             receipt, lock = Path(own) / one.name, Path(own) / "lock"
-            job = Send(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
-            trouble = Runner().run(job).trouble
+            job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
+            trouble = JobRunner().run(job).trouble
             print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
             troubles += [trouble] if trouble else []
     return not troubles
@@ -113,8 +113,8 @@ def _write(place: Path, files: Mapping[str, bytes]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             unfinished = place / f".{name}.{os.getpid()}"
-            with created(unfinished, EVERYBODY_READS) as opened:
+            with open_new_file(unfinished, EVERYBODY_READS) as opened:
                 opened.write(content)
             unfinished.replace(place / name)
     except OSError as error:
-        raise ReportProblem(f"{place} cannot be written: {error.strerror or error}; give another --out") from error
+        raise ReportOutputError(f"{place} cannot be written: {error.strerror or error}; give another --out") from error

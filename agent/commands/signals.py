@@ -6,7 +6,7 @@ import argparse
 import json
 
 from agent.commands.arguments import add_format
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from exporters.engines_text import engines_json, engines_text
 from rules.engines.registry import ENGINES
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     engines = [e for e in ENGINES if wanted in (None, e.name, f"{e.name}/{e.generation}")]
     if not engines:
         known = ", ".join(f"{engine.name}/{engine.generation}" for engine in ENGINES)
-        raise BadConfig((f"--engine {wanted}: is none that sizewatch reads; there is {known}",))
+        raise ConfigError((f"--engine {wanted}: is none that sizewatch reads; there is {known}",))
     if options.format == "json":
         print(json.dumps(engines_json(engines), indent=2))
     elif wanted is None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from agent.commands.arguments import add_config
 from agent.commands.connecting import NAMES as WAYS_IN
 from agent.commands.connecting import add_ways_in, option, ways_in
-from agent.config import Config, Loaded, find, load, parse_config
+from agent.config import Config, LoadedConfig, find, load, parse_config
 from agent.config_files import load_plan
 from agent.durations import parse_duration
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from agent.store.api import StoreApi
@@ -38,10 +38,10 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoreQuery:
     """What is asked for: `loaded` says which tiers, `api` is the store; unix seconds, to the millisecond."""
 
-    loaded: Loaded
+    loaded: LoadedConfig
     api: StoreApi
     since: float
     until: float
@@ -105,13 +105,13 @@ def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
     parser.add_argument("--org-id", metavar="TENANT", help="of a store of several, sent as X-Scope-OrgID")
 
 
-def stored(options: argparse.Namespace) -> Stored:
+def open_store_query(options: argparse.Namespace) -> StoreQuery:
     """Raises BadConfig or BadPlan with every problem."""
     problems = tuple(_contradictions(options))
     if problems:
-        raise BadConfig(problems)
+        raise ConfigError(problems)
     loaded = _loaded(options)
-    return Stored(
+    return StoreQuery(
         loaded=loaded, api=_api(options, loaded), since=round(options.since, 3), until=round(options.until, 3)
     )
 
@@ -136,24 +136,24 @@ def _contradictions(options: argparse.Namespace) -> list[str]:
     return found
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _loaded(options: argparse.Namespace) -> LoadedConfig:
     """The configuration of the file, or an empty one; what the options give is in its place."""
     plan = load_plan(Path(options.plan)) if options.plan else None
     if options.config is not None or options.prometheus is None:
         loaded = load(find(options.config))
         if plan is not None:
-            loaded = Loaded(path=loaded.path, config=loaded.config, plan=plan, warnings=())
+            loaded = LoadedConfig(path=loaded.path, config=loaded.config, plan=plan, warnings=())
     else:
         config = _with_tiers(options)
-        loaded = Loaded(path=Path("the command line"), config=config, plan=plan, warnings=())
+        loaded = LoadedConfig(path=Path("the command line"), config=config, plan=plan, warnings=())
     if options.tier is not None:
         tiers = {**loaded.config.tiers, **_with_tiers(options).tiers}
-        loaded = Loaded(
+        loaded = LoadedConfig(
             path=loaded.path, config=loaded.config.model_copy(update={"tiers": tiers}), plan=loaded.plan, warnings=()
         )
     known = {*loaded.config.tiers, *(loaded.plan.tiers if loaded.plan else ())}
     if not known:
-        raise BadConfig(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
+        raise ConfigError(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
     return loaded
 
 
@@ -168,7 +168,7 @@ def _with_tiers(options: argparse.Namespace) -> Config:
     return parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1"}, "tiers": tiers})
 
 
-def _api(options: argparse.Namespace, loaded: Loaded) -> StoreApi:
+def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
     # It brings what speaks HTTP, which a command that may read a recording does not need.
     from dataclasses import replace
 
@@ -182,5 +182,5 @@ def _api(options: argparse.Namespace, loaded: Loaded) -> StoreApi:
     elif loaded.config.store is not None:
         given = loaded.config.store.options()
     else:
-        raise BadConfig((f"{loaded.path}: store: is missing; give --prometheus URL",))
+        raise ConfigError((f"{loaded.path}: store: is missing; give --prometheus URL",))
     return StoreApi(replace(given, most_samples=min(given.most_samples, MOST_SAMPLES)))

@@ -7,13 +7,13 @@ import json
 import time
 
 from agent.commands.arguments import add_config, add_format, duration
-from agent.config import Loaded, find, load
+from agent.config import LoadedConfig, find, load
 from agent.demo.past import mark
-from agent.errors import BadConfig
-from agent.history.store import Store
-from agent.views import views_of
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts
 from exporters.timeline_text import timeline_json, timeline_text
-from rules.timeline import Entry, entries
+from rules.timeline import TimelineEntry, list_entries
 
 FINE = 0
 WEEK_SECONDS = 604_800.0
@@ -43,16 +43,18 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _entries(loaded: Loaded, tier: str | None, since: float) -> tuple[Entry, ...]:
+def _entries(loaded: LoadedConfig, tier: str | None, since: float) -> tuple[TimelineEntry, ...]:
     if loaded.config.history_path is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
         )
-    with Store.open_reader(loaded.config.history_path) as store:
-        mark.tell(store)
+    with HistoryStore.open_reader(loaded.config.history_path) as store:
+        mark.print_simulated_notice(store)
         episodes, foreign = store.episodes(since, tier), store.foreign_alerts(since)
         events = store.events(since)
-    known = {*views_of(loaded), *(e.subject.tier for e in episodes), *(event.tier for event in events)}
+    known = {*build_tier_contexts(loaded), *(e.subject.tier for e in episodes), *(event.tier for event in events)}
     if tier is not None and tier not in known:
-        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views_of(loaded))) or 'none'}",))
-    return entries(episodes, foreign, events, since, tier)
+        raise ConfigError(
+            (f"there is no tier {tier}; there are {', '.join(sorted(build_tier_contexts(loaded))) or 'none'}",)
+        )
+    return list_entries(episodes, foreign, events, since, tier)

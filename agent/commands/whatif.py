@@ -12,19 +12,19 @@ import sys
 import time
 
 from agent.commands.arguments import add_config, add_format, duration
-from agent.config import Loaded, find, load
+from agent.config import LoadedConfig, find, load
 from agent.demo.past import mark
 from agent.durations import duration_text
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.capacities import measured_views
-from agent.history.store import Store
-from agent.views import versions_of, views_of
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts, plan_versions
 from agent.whatif.gathering import Material, material
 from exporters.whatif_json import whatif_json
 from exporters.whatif_text import whatif_text
 from rules.resize_curve import BAD
 from rules.resize_curve import FINE as HELD
-from rules.whatif import Question, not_answerable, what_if
+from rules.whatif import WhatIfQuestion, answer_question, explain_unanswerable
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 HOUR_SECONDS, WEEK_SECONDS, LONGEST_SECONDS = 3600.0, 604_800.0, 91 * 86_400.0
@@ -87,13 +87,13 @@ def run(options: argparse.Namespace) -> int:
     """Prints the answer; the exit code says whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = _tier(loaded, options.tier)
-    question = Question(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
+    question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
     found, simulated = _material(loaded, tier, options.since, time.time())
-    why = not_answerable(found.seen, question)
+    why = explain_unanswerable(found.seen, question)
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
-    answer = what_if(found.seen, found.slices, found.hours, question)
+    answer = answer_question(found.seen, found.slices, found.hours, question)
     if options.format == "json":
         print(json.dumps(whatif_json(answer, simulated), indent=2))
     else:
@@ -103,30 +103,30 @@ def run(options: argparse.Namespace) -> int:
     return FINE if answer.asked.kept in HELD else CANNOT_JUDGE
 
 
-def _tier(loaded: Loaded, tier: str | None) -> str:
-    tiers = sorted(views_of(loaded))
+def _tier(loaded: LoadedConfig, tier: str | None) -> str:
+    tiers = sorted(build_tier_contexts(loaded))
     if tier is None and len(tiers) == 1:
         return tiers[0]
     known = ", ".join(tiers) or "none"
     if tier is None:
-        raise BadConfig((f"say with --tier which one; there are {known}",))
+        raise ConfigError((f"say with --tier which one; there are {known}",))
     if tier not in tiers:
-        raise BadConfig((f"there is no tier {tier}; there are {known}",))
+        raise ConfigError((f"there is no tier {tier}; there are {known}",))
     return tier
 
 
-def _material(loaded: Loaded, tier: str, seconds: float, now: float) -> tuple[Material, str]:
+def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
     """What the history tells of the tier, and what it says of itself where it was made up."""
     if loaded.config.history_path is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to ask; role node keeps none unless it is given",)
         )
     # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
-    with Store.open_reader(loaded.config.history_path) as store:
-        mark.tell(store)
-        versions = versions_of(loaded)
-        view = measured_views(store, {tier: views_of(loaded)[tier]}, versions, until)[tier]
+    with HistoryStore.open_reader(loaded.config.history_path) as store:
+        mark.print_simulated_notice(store)
+        versions = plan_versions(loaded)
+        view = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
         found = material(store, view, versions.get(tier, ""), until - span, until)
-        return found, mark.simulated(store)
+        return found, mark.simulated_notice(store)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.cascade import STAGES
-from rules.catalogue import BY_NAME, Loudness
-from rules.episodes import Episode, Standing
+from rules.catalogue import BY_NAME, Severity
+from rules.episodes import Finding, RuleState
 from rules.verdicts import Certainty, Status, Subject, Verdict
 
 NARROWEST, WIDEST = 40, 100
@@ -28,20 +28,20 @@ Known = tuple[str, Subject]
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class TerminalStyle:
     """What is written on: how wide it is, and whether it takes colours."""
 
     width: int
     colours: bool
 
     @staticmethod
-    def of_terminal() -> Paper:
+    def detect_terminal() -> TerminalStyle:
         """Standard output as it is now."""
         columns = shutil.get_terminal_size((WIDEST, 24)).columns
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
-        return Paper(max(NARROWEST, min(WIDEST, columns - 1)), not plain)
+        return TerminalStyle(max(NARROWEST, min(WIDEST, columns - 1)), not plain)
 
-    def filled(self, text: str, indent: str = "", further: str | None = None) -> str:
+    def wrap_text(self, text: str, indent: str = "", further: str | None = None) -> str:
         """The text in lines of that width; `further` begins each line but the first."""
         rest = indent if further is None else further
         wrapper = textwrap.TextWrapper(
@@ -53,14 +53,14 @@ class Paper:
         )
         return wrapper.fill(text)
 
-    def marked(self, text: str, status: Status) -> str:
+    def highlight(self, text: str, status: Status) -> str:
         return f"\033[1;{COLOURS[status]}m{text}\033[0m" if self.colours else text
 
 
-class Narrator:
+class DemoConsole:
     """Told the standings after each turn. `began` is the demo's first instant, on the daemon's clock."""
 
-    def __init__(self, began: float, paper: Paper, say: Callable[[str], None]) -> None:
+    def __init__(self, began: float, paper: TerminalStyle, say: Callable[[str], None]) -> None:
         self._began = began
         self._paper = paper
         self._say = say
@@ -68,12 +68,12 @@ class Narrator:
         self._met: set[Known] = set()
         self._rounds: dict[str, int] = {}
 
-    def listen(self, standings: Iterable[Standing], ended: Iterable[Episode]) -> None:
+    def listen(self, standings: Iterable[RuleState], ended: Iterable[Finding]) -> None:
         """Says what is new."""
         for episode in ended:
             self._over(episode)
         for standing in standings:
-            if standing.episode is not None and BY_NAME[standing.episode.rule].loudness is not Loudness.REPORT:
+            if standing.episode is not None and BY_NAME[standing.episode.rule].loudness is not Severity.REPORT:
                 self._tell(standing.episode)
 
     def played(self, t: float, rounds: dict[str, int]) -> None:
@@ -83,7 +83,7 @@ class Narrator:
                 self._rounds[tier] = times
                 self._line(t, "", f"{tier}: the recording begins anew, as an engine that restarts")
 
-    def _tell(self, episode: Episode) -> None:
+    def _tell(self, episode: Finding) -> None:
         known, worst = (episode.rule, episode.subject), episode.worst
         started, before = self._open.get(known, (None, None))
         if started != episode.started_at:
@@ -101,9 +101,9 @@ class Narrator:
     def _in_full(self, before: Verdict | None, worst: Verdict) -> None:
         self._head(worst, "" if before is None else " now")
         if before is None or (before.status, before.stage) != (worst.status, worst.stage):
-            self._say(self._paper.filled(worst.sentence, INDENT))
+            self._say(self._paper.wrap_text(worst.sentence, INDENT))
         if before is None and worst.actions:
-            self._say(self._paper.filled(f"do: {worst.actions[0].text}", INDENT, f"{INDENT}    "))
+            self._say(self._paper.wrap_text(f"do: {worst.actions[0].text}", INDENT, f"{INDENT}    "))
 
     def _briefly(self, before: Verdict | None, worst: Verdict) -> None:
         """It was told in full: that it is back, and each step for the worse."""
@@ -112,23 +112,23 @@ class Narrator:
 
     def _head(self, verdict: Verdict, how: str) -> None:
         stage = f", stage {verdict.stage} ({STAGES[verdict.stage]})" if verdict.stage else ""
-        status = self._paper.marked(verdict.status.value.upper(), verdict.status)
+        status = self._paper.highlight(verdict.status.value.upper(), verdict.status)
         said = f"{verdict.rule}{how} in {verdict.subject}{stage}, {verdict.certainty.value}"
         self._line(verdict.t, status, said, len(verdict.status.value))
 
-    def _over(self, episode: Episode) -> None:
+    def _over(self, episode: Finding) -> None:
         known = (episode.rule, episode.subject)
         if episode.ended_at is None or self._open.get(known, (None,))[0] != episode.started_at:
             return
         del self._open[known]
         lasted = _clock(episode.ended_at - episode.started_at).strip()
-        over = self._paper.marked("OVER", Status.OK)
+        over = self._paper.highlight("OVER", Status.OK)
         self._line(episode.ended_at, over, f"{episode.rule} in {episode.subject}, after {lasted}", len("OVER"))
 
     def _line(self, t: float, mark: str, text: str, mark_width: int = 0) -> None:
         """The time, a mark, and the text filled as if the mark had no colour."""
         space = "\0" * mark_width + " " if mark else ""
-        filled = self._paper.filled(f"{_clock(t - self._began)}  {space}{text}", further=INDENT)
+        filled = self._paper.wrap_text(f"{_clock(t - self._began)}  {space}{text}", further=INDENT)
         self._say(filled.replace("\0" * mark_width, mark, 1) if mark else filled)
 
 

@@ -18,7 +18,7 @@ _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_cre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
+class RecordedTrack:
     """One recorded target: its scrapes in order, and where in it the demo begins (seconds after its first scrape)."""
 
     name: str
@@ -29,7 +29,7 @@ class Track:
         """How often the recording has begun anew by then."""
         return int((self.begin + elapsed) // (self.scrapes[-1].t - self.scrapes[0].t))
 
-    def at(self, elapsed: float) -> tuple[Scrape, float]:
+    def scrape_at(self, elapsed: float) -> tuple[Scrape, float]:
         """The scrape that stood at `elapsed` seconds of the demo, and by how much its times have moved."""
         first, last = self.scrapes[0].t, self.scrapes[-1].t
         length = last - first
@@ -38,19 +38,19 @@ class Track:
         return self.scrapes[bisect_right(self.scrapes, place, key=lambda scrape: scrape.t) - 1], moved
 
 
-def track(recording: Recording, name: str, begin: float) -> Track:
+def track(recording: Recording, name: str, begin: float) -> RecordedTrack:
     """The first target of a recording as a track. The demo's recordings are whole: a broken one raises ValueError."""
     problems: list[str] = []
     found = tuple(s for s in scrapes(recording, problems) if s.target == 0)
     if problems or len(found) < 2:
         raise ValueError(f"{recording.folder} is not a whole recording: {problems}")
-    return Track(name=name, scrapes=found, begin=begin)
+    return RecordedTrack(name=name, scrapes=found, begin=begin)
 
 
 class Player:
     """Serves `/NAME/metrics` of each track at the demo's time, which begins with the first page that is asked for."""
 
-    def __init__(self, tracks: tuple[Track, ...], clock: Callable[[], float]) -> None:
+    def __init__(self, tracks: tuple[RecordedTrack, ...], clock: Callable[[], float]) -> None:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
         self._begin: float | None = None
@@ -73,7 +73,7 @@ class Player:
 
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
-        scrape, moved = self._tracks[name].at(self._elapsed())
+        scrape, moved = self._tracks[name].scrape_at(self._elapsed())
         if scrape.body is None or not moved:
             return scrape.body
         return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)

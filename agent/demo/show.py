@@ -12,20 +12,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from agent.assembly import Assembly, assemble
-from agent.collect.gpus import Source
-from agent.config import Loaded
-from agent.daemon import Daemon, Surroundings
-from agent.demo.narrator import Narrator, Paper
-from agent.errors import BadConfig
+from agent.collect.gpus import GpuReader
+from agent.config import LoadedConfig
+from agent.daemon import Daemon, DaemonOptions
+from agent.demo.narrator import DemoConsole, TerminalStyle
+from agent.errors import ConfigError
 from agent.web_config import WebOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class DemoRun:
     """What is watched: its configuration, what plays GPUs, and what is said. `speed` is how much faster `clock` runs."""
 
-    loaded: Loaded
-    gpus: Source
+    loaded: LoadedConfig
+    gpus: GpuReader
     clock: Callable[[], float]
     speed: float
     banner: str
@@ -34,10 +34,10 @@ class Show:
     ended: str
 
 
-def watch(show: Show, port: int, seconds: float | None, ends: ExitStack) -> None:
+def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> None:
     """Runs the real daemon on a show, for so many seconds or until it is told to end. Raises SizewatchError."""
-    paper = Paper.of_terminal()
-    narrator = Narrator(show.clock(), paper, _say)
+    paper = TerminalStyle.detect_terminal()
+    narrator = DemoConsole(show.clock(), paper, _say)
     ender = threading.Timer(seconds or 0.0, lambda: daemon.stop())
     ender.daemon = True
     ends.callback(ender.cancel)
@@ -50,17 +50,17 @@ def watch(show: Show, port: int, seconds: float | None, ends: ExitStack) -> None
     daemon = Daemon(show.loaded, _surroundings(show, port, begin, _listener(narrator, show)))
     try:
         daemon.run()
-    except BadConfig as error:
-        raise BadConfig((*error.problems, "give another port with --port, or 0 for any free one")) from error
+    except ConfigError as error:
+        raise ConfigError((*error.problems, "give another port with --port, or 0 for any free one")) from error
 
 
 def _surroundings(
-    show: Show, port: int, begin: Callable[[Daemon], None], listen: Callable[[Daemon], None]
-) -> Surroundings:
-    def assembled(loaded: Loaded, before: Assembly | None) -> Assembly:
+    show: DemoRun, port: int, begin: Callable[[Daemon], None], listen: Callable[[Daemon], None]
+) -> DaemonOptions:
+    def assembled(loaded: LoadedConfig, before: Assembly | None) -> Assembly:
         return assemble(loaded, before, clock=show.clock, gpu_source=show.gpus)
 
-    return Surroundings(
+    return DaemonOptions(
         assemble=assembled,
         clock=show.clock,
         speed=show.speed,
@@ -72,7 +72,7 @@ def _surroundings(
     )
 
 
-def _listener(narrator: Narrator, show: Show) -> Callable[[Daemon], None]:
+def _listener(narrator: DemoConsole, show: DemoRun) -> Callable[[Daemon], None]:
     def listen(daemon: Daemon) -> None:
         try:
             narrator.played(show.clock(), show.rounds())
@@ -88,15 +88,15 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _head(paper: Paper, show: Show, url: str) -> str:
+def _head(paper: TerminalStyle, show: DemoRun, url: str) -> str:
     width = max(len(name) for name, _ in show.parts) + 3
-    lines = [paper.filled(show.banner), ""]
-    lines += [paper.filled(f"{name:{width}}{says}", "  ", " " * (width + 2)) for name, says in show.parts]
+    lines = [paper.wrap_text(show.banner), ""]
+    lines += [paper.wrap_text(f"{name:{width}}{says}", "  ", " " * (width + 2)) for name, says in show.parts]
     pace = f"{show.speed:g} seconds of theirs pass in one of yours"
     lines += [
         "",
         f"Status page: {url}   (Ctrl-C ends)",
-        paper.filled(f"Times below are the engines' own, minutes:seconds since the start; {pace}.", further=""),
+        paper.wrap_text(f"Times below are the engines' own, minutes:seconds since the start; {pace}.", further=""),
         "",
     ]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.collect.reader import PageReader
 from agent.demo.gpus import StandInGpus
-from agent.demo.player import Player, Track, track
+from agent.demo.player import Player, RecordedTrack, track
 from agent.errors import ScrapeError
 from agent.recording import load
 
@@ -22,7 +22,7 @@ PLAN = HERE / "plan.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DemoTier:
     """One tier of the demo: the recording that plays it, the second of it that comes first, and what happens in it."""
 
     tier: str
@@ -32,9 +32,13 @@ class Part:
 
 
 CAST = (
-    Part(tier="quiet", recording="steady_quiet", begin=0.0, says="steady load on a quiet machine"),
-    Part(tier="noisy", recording="diurnal", begin=30.0, says="load comes and goes on a machine that others use too"),
-    Part(tier="cascade", recording="kv_cascade", begin=46.0, says="requests grow longer until the KV cache is full"),
+    DemoTier(tier="quiet", recording="steady_quiet", begin=0.0, says="steady load on a quiet machine"),
+    DemoTier(
+        tier="noisy", recording="diurnal", begin=30.0, says="load comes and goes on a machine that others use too"
+    ),
+    DemoTier(
+        tier="cascade", recording="kv_cascade", begin=46.0, says="requests grow longer until the KV cache is full"
+    ),
 )
 
 FULL_AT_RUNNING = 12.0
@@ -52,7 +56,7 @@ class Clock:
         return self._begin + (time.monotonic() - self._real) * self._speed
 
 
-class Stage:
+class DemoSetup:
     """The demo's world: a player with every tier, and GPUs that follow it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -73,7 +77,7 @@ class Stage:
         return share
 
 
-def _track(part: Part) -> Track:
+def _track(part: DemoTier) -> RecordedTrack:
     recording, problems = load(HERE / "recordings" / part.recording)
     if problems:
         raise ValueError(f"the demo's recording {part.recording} is not whole: {problems}")

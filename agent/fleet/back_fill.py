@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from agent.durations import duration_text
-from agent.fleet.booked_past import Filled, Stretch, fill, last_whole_minute
+from agent.fleet.booked_past import BackFillProgress, Stretch, fill_history, last_whole_minute
 from agent.fleet.pages import GONE_SECONDS
 from agent.fleet.past import MOST_SAMPLES
-from agent.history.keeping import Keeping
-from agent.history.troubles import HistoryProblem, HistoryTrouble
+from agent.history.keeping import HistoryService
+from agent.history.troubles import HistoryError, HistoryOpenError
 from agent.store.api import StoreApi
 
 SHARE = 0.2
@@ -34,12 +34,16 @@ TOLD_SECONDS = 600.0
 _log = logging.getLogger(__name__)
 
 
-class BackFill:
+class BackFillService:
     """Fills what is missing in the history before its start, once. `done` is called with what is to be said and the time when it
     is; `text` says how far it is."""
 
     def __init__(
-        self, loaded: Loaded, history: Keeping, clock: Callable[[], float], done: Callable[[str, float], None]
+        self,
+        loaded: LoadedConfig,
+        history: HistoryService,
+        clock: Callable[[], float],
+        done: Callable[[str, float], None],
     ) -> None:
         fleet = loaded.config.fleet
         # The first turn reaches back for a few minutes of its own.
@@ -54,7 +58,7 @@ class BackFill:
         self._next_word = time.monotonic() + TOLD_SECONDS
         self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
 
-    def fills(self, loaded: Loaded) -> bool:
+    def fills(self, loaded: LoadedConfig) -> bool:
         """Whether it fills what this configuration says."""
         ours, other = self.loaded, loaded
         keys = ("store", "tiers", "fleet", "thresholds", "data_dir")
@@ -74,8 +78,8 @@ class BackFill:
         while not self._stopping.is_set():
             try:
                 found = self._fill()
-            except (HistoryTrouble, HistoryProblem) as trouble:
-                found = Filled(trouble=str(trouble))
+            except (HistoryError, HistoryOpenError) as trouble:
+                found = BackFillProgress(trouble=str(trouble))
             except Exception:  # noqa: BLE001 - a defect costs the back-fill, not the daemon
                 _log.exception("the history could not be filled from the store; it is tried again at the next start")
                 self.text = "failed by a defect in sizewatch, see its log"
@@ -88,13 +92,13 @@ class BackFill:
                 _log.warning("the history is not filled for now: %s; again in %s", found.trouble, _AGAIN)
             self._stopping.wait(AGAIN_SECONDS)
 
-    def _fill(self) -> Filled:
+    def _fill(self) -> BackFillProgress:
         keys = self.loaded.config.store
         assert keys is not None, "role fleet has a store"
         options = keys.options()
         api = StoreApi(replace(options, most_samples=min(options.most_samples, MOST_SAMPLES)))
         try:
-            return fill(
+            return fill_history(
                 self.loaded,
                 api,
                 self._history.store(),
@@ -109,13 +113,13 @@ class BackFill:
     def _rest(self, worked: float) -> None:
         self._stopping.wait(min(MOST_REST_SECONDS, worked * (1 - SHARE) / SHARE))
 
-    def _told(self, piece: Stretch, so_far: Filled) -> None:
+    def _told(self, piece: Stretch, so_far: BackFillProgress) -> None:
         self.text = f"{so_far.hours} hours read, {so_far.minutes} minutes of replicas booked"
         if time.monotonic() >= self._next_word:
             self._next_word = time.monotonic() + TOLD_SECONDS
             _log.info("the history is being filled from the store: %s", self.text)
 
-    def _finished(self, found: Filled) -> None:
+    def _finished(self, found: BackFillProgress) -> None:
         begin = duration_text(round(self._span[1] - self._span[0]))
         self.text = f"{found.minutes} minutes of replicas of the {begin} before the start were booked from the store"
         if found.minutes:

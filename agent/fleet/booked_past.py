@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agent.config import Loaded
-from agent.cycle import Closed
-from agent.fleet.past import Api, PastApi
-from agent.fleet.past_turns import PastTurns
-from agent.history.booking import Booking
-from agent.history.store import Store
-from agent.views import versions_of, views_of
+from agent.config import LoadedConfig
+from agent.cycle import ClosedMinute
+from agent.fleet.past import PastQueryClient, QueryClient
+from agent.fleet.past_turns import PastStoreSource
+from agent.history.booking import MinuteRecord
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts, plan_versions
 from rules import windows
-from rules.episodes import Ended, Episode
+from rules.episodes import ClosedSpan, Finding
 from rules.windows import MINUTE_SECONDS
 
 HOUR_SECONDS, DAY_SECONDS = 3600.0, 86_400.0
@@ -44,7 +44,7 @@ Stretch = tuple[float, float]
 
 
 @dataclass(slots=True)
-class Filled:
+class BackFillProgress:
     """What has become of a span. `minutes` and `hours` (pieces of at most an hour) were booked; `left_alone` is how much of each
     tier was booked before, in seconds; `trouble` says why it is not all that the store has, empty where it is.
     """
@@ -55,28 +55,30 @@ class Filled:
     trouble: str = ""
 
 
-def fill(
-    loaded: Loaded,
-    api: Api,
-    store: Store,
+def fill_history(
+    loaded: LoadedConfig,
+    api: QueryClient,
+    store: HistoryStore,
     span: Stretch,
     *,
-    told: Callable[[Stretch, Filled], None] = lambda piece, so_far: None,
+    told: Callable[[Stretch, BackFillProgress], None] = lambda piece, so_far: None,
     rest: Callable[[float], None] = lambda worked: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Filled:
+) -> BackFillProgress:
     """Books what a store has of a span, of all tiers of the configuration. `told` is called after each piece, `rest` after each
     turn with the seconds that it took. Raises HistoryTrouble; what was booked until then stays, and another call goes on.
     """
     span = (span[0] // MINUTE_SECONDS * MINUTE_SECONDS, span[1] // MINUTE_SECONDS * MINUTE_SECONDS)
-    booked = {tier: sorted(int(one.start) for one in store.requests(tier, *span)) for tier in views_of(loaded)}
+    booked = {
+        tier: sorted(int(one.start) for one in store.requests(tier, *span)) for tier in build_tier_contexts(loaded)
+    }
     free = {tier: tuple(_free(minutes, span)) for tier, minutes in booked.items()}
-    found = Filled(left_alone={tier: len(minutes) * MINUTE_SECONDS for tier, minutes in booked.items()})
-    whose = f"{api.place} {loaded.config.tiers} {sorted(versions_of(loaded).items())}"
+    found = BackFillProgress(left_alone={tier: len(minutes) * MINUTE_SECONDS for tier, minutes in booked.items()})
+    whose = f"{api.place} {loaded.config.tiers} {sorted(plan_versions(loaded).items())}"
     mark = _mark(store, whose)
     for block in _blocks(free.values()):
         resumed = mark if mark is not None and block[0] <= mark.at < block[1] else None
-        walk = _Walk(loaded, api, store, free, block if resumed is None else (resumed.at, block[1]), resumed)
+        walk = _BackFillRun(loaded, api, store, free, block if resumed is None else (resumed.at, block[1]), resumed)
         for piece in walk.pieces(rest, stopped):
             found.minutes += walk.book(piece)
             store.keep(MARK, json.dumps({"whose": whose, "at": piece[1], "open": walk.open}))
@@ -97,14 +99,14 @@ class _Mark:
     open: frozenset[tuple[str, str, str, float]]
 
 
-def _mark(store: Store, whose: str) -> _Mark | None:
-    kept = json.loads(store.kept(MARK) or "null")
+def _mark(store: HistoryStore, whose: str) -> _Mark | None:
+    kept = json.loads(store.read_value(MARK) or "null")
     if not kept or kept["whose"] != whose:
         return None
     return _Mark(kept["at"], frozenset(tuple(one) for one in kept["open"]))
 
 
-def _name(one: Ended) -> tuple[str, str, str, float]:
+def _name(one: ClosedSpan) -> tuple[str, str, str, float]:
     return one.rule, one.subject.tier, one.subject.replica or "", one.started_at
 
 
@@ -137,14 +139,14 @@ def _parts(stretch: Stretch, seconds: float) -> Iterator[Stretch]:
         begin = until
 
 
-class _Walk:
+class _BackFillRun:
     """One way through a block, forward."""
 
     def __init__(
         self,
-        loaded: Loaded,
-        api: Api,
-        store: Store,
+        loaded: LoadedConfig,
+        api: QueryClient,
+        store: HistoryStore,
         free: Mapping[str, tuple[Stretch, ...]],
         block: Stretch,
         mark: _Mark | None,
@@ -153,9 +155,9 @@ class _Walk:
         self._free = free
         self._block = block
         self._step = loaded.config.fleet.turn_seconds
-        self._versions = versions_of(loaded)
-        self._api = PastApi(api, block[1] + SETTLE_SECONDS)
-        self._turns = PastTurns(loaded, self._api, block[0] - LEAD_SECONDS)
+        self._versions = plan_versions(loaded)
+        self._api = PastQueryClient(api, block[1] + SETTLE_SECONDS)
+        self._turns = PastStoreSource(loaded, self._api, block[0] - LEAD_SECONDS)
         self._mark = mark
         self.trouble = ""
         self.open: list[tuple[str, str, str, float]] = []
@@ -171,7 +173,7 @@ class _Walk:
                 self._resume()
                 resumed = True
             began = time.thread_time()
-            turns.turn()
+            turns.run_cycle()
             if self._api.trouble is not None:
                 self.trouble = str(self._api.trouble)
                 return
@@ -187,7 +189,7 @@ class _Walk:
         if self._mark is not None:
             known = self._store.episodes(self._mark.at - DAY_SECONDS)
             lasted = [replace(one, ended_at=None) for one in known if _name(one) in self._mark.open]
-            self._turns.resume(lasted, self._mark.at, seen=True)
+            self._turns.restore_findings(lasted, self._mark.at, seen=True)
 
     def book(self, piece: Stretch) -> int:
         """Books a piece: its episodes, then its minutes, which say that it was booked, then its events."""
@@ -196,10 +198,10 @@ class _Walk:
         here = [one for one in collected.closed if windows.minute_of(one.slice.window) < end]
         collected.closed = [one for one in collected.closed if windows.minute_of(one.slice.window) >= end]
         later = [one for one in collected.ended if (one.ended_at or 0.0) > end]
-        lasting = [*self._turns.lasting(end), *(_cut(one, end) for one in later if one.started_at < end)]
+        lasting = [*self._turns.open_findings_at(end), *(_cut(one, end) for one in later if one.started_at < end)]
         ended = [one for one in collected.ended if (one.ended_at or 0.0) <= end]
         self._store.save_episode(*self._news(*ended, *lasting))
-        self.open = [_name(one) for one in lasting if isinstance(one, Episode)]
+        self.open = [_name(one) for one in lasting if isinstance(one, Finding)]
         collected.ended = later
         bookings = tuple(self._bookings(here, piece))
         self._store.book(bookings)
@@ -209,7 +211,7 @@ class _Walk:
         self._store.add_event(*events)
         return len(bookings)
 
-    def _news(self, *several: Ended) -> list[Ended]:
+    def _news(self, *several: ClosedSpan) -> list[ClosedSpan]:
         """Without what the history knows already, or knows more of: what was cut off here may go on in time that was booked."""
         known = {_name(one): one.ended_at for one in self._store.episodes(self._block[0])}
         return [
@@ -217,18 +219,18 @@ class _Walk:
             for one in several
             if self._is_free(one)
             and not (
-                isinstance(one, Episode)
+                isinstance(one, Finding)
                 and _name(one) in known
                 and (known[_name(one)] or math.inf) >= (one.ended_at or math.inf)
             )
         ]
 
-    def _bookings(self, closed: Iterable[Closed], piece: Stretch) -> Iterator[Booking]:
+    def _bookings(self, closed: Iterable[ClosedMinute], piece: Stretch) -> Iterator[MinuteRecord]:
         booked = {tier: {int(one.start) for one in self._store.requests(tier, *piece)} for tier in self._free}
         for one in closed:
             minute = windows.minute_of(one.slice.window)
             if self._in_free(one.tier, minute) and int(minute) not in booked[one.tier]:
-                yield Booking(
+                yield MinuteRecord(
                     tier=one.tier,
                     plan_version=self._versions.get(one.tier, ""),
                     slice=one.slice,
@@ -239,16 +241,16 @@ class _Walk:
         inside = self._block[0] <= t < self._block[1]
         return inside and any(begin <= t < end for begin, end in self._free.get(tier, ()))
 
-    def _is_free(self, one: Ended) -> bool:
+    def _is_free(self, one: ClosedSpan) -> bool:
         """Whether it lies, in part, in time that is booked here."""
         ended = one.ended_at if one.ended_at is not None else self._block[1]
         begin, end = max(one.started_at, self._block[0]), min(ended, self._block[1])
         return begin < end and any(b < end and begin < e for b, e in self._free.get(one.subject.tier, ()))
 
 
-def _cut(one: Ended, t: float) -> Ended:
+def _cut(one: ClosedSpan, t: float) -> ClosedSpan:
     """As it was at `t`."""
-    if not isinstance(one, Episode):
+    if not isinstance(one, Finding):
         return replace(one, ended_at=t)
     return replace(one, ended_at=t, transitions=tuple(each for each in one.transitions if each.t <= t))
 

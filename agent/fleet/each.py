@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from agent.fleet.pages import USUAL_SECONDS, Pages, TierPages, Told
+from agent.fleet.pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
 from agent.store.found import StoredSeries
-from agent.store.trouble import StoreTrouble, TroubleKind
-from rules.slices import Slice, TierView
+from agent.store.trouble import StoreError, StoreErrorKind
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 
 PIECE_SECONDS = 900.0
@@ -24,17 +24,17 @@ OVERLAP_SECONDS = 60.0
 LEAST_SECONDS = 4 * OVERLAP_SECONDS
 """Half of less would be mostly what is asked for twice."""
 
-TOO_LARGE = frozenset({TroubleKind.TOO_MUCH, TroubleKind.SLOW})
+TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
 """What half as much may do better."""
 
 
-class Raw(Protocol):
+class RawQueryClient(Protocol):
     """What gives the samples of a selector: `agent.store.api.StoreApi`."""
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[StoredSeries, ...]: ...
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[StoredSeries, ...]: ...
 
 
-class EachReplica:
+class ReplicaReader:
     """The replicas of one tier, page by page. `beside` is what else is asked and given to the reader with the rest, such as
     the series of a GPU exporter."""
 
@@ -42,26 +42,26 @@ class EachReplica:
         self,
         tier: str,
         selector: str,
-        reader: Pages,
-        api: Raw,
+        reader: PageReaderProtocol,
+        api: RawQueryClient,
         usual_seconds: float = USUAL_SECONDS,
         beside: tuple[str, ...] = (),
     ) -> None:
         self.tier = tier
         self._selectors = (selector, *beside)
         self._api = api
-        self._taken: list[Told] = []
+        self._taken: list[ReplicaPage] = []
         self.pages = TierPages(tier, reader, usual_seconds)
 
     sums = False
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
-    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """None by itself: its replicas' pages close their minutes."""
         return (), ()
 
-    def ask(self, since: float, until: float) -> tuple[Told, ...]:
+    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
         """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble.
 
         A long time is asked for in pieces, for an hour of many replicas is more than a store gives at once. What was taken of
@@ -77,8 +77,8 @@ class EachReplica:
 
     def _take(self, since: float, until: float) -> None:
         try:
-            found = [one for asked in self._selectors for one in self._api.raw(asked, since, until)]
-        except StoreTrouble as trouble:
+            found = [one for asked in self._selectors for one in self._api.query_samples(asked, since, until)]
+        except StoreError as trouble:
             if trouble.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
                 raise
             middle = (since + until) / 2.0

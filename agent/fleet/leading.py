@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.config_fleet import Lease
-from agent.kubernetes.api import Api, Server, in_cluster
+from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 from agent.kubernetes.lease import REQUEST_SECONDS, Elector, Leadership
 
 
-class Leading:
+class LeaderElection:
     """One agent's part in the election of `keys`, from now until `stop`. Raises ApiTrouble where this is no pod."""
 
-    def __init__(self, keys: Lease, server: Server | None = None) -> None:
+    def __init__(self, keys: Lease, server: KubernetesEndpoint | None = None) -> None:
         self.keys = keys
-        found = server or in_cluster()
-        self._api = Api(replace(found, timeout_seconds=min(found.timeout_seconds, REQUEST_SECONDS)))
+        found = server or endpoint_from_pod()
+        self._api = KubernetesClient(replace(found, timeout_seconds=min(found.timeout_seconds, REQUEST_SECONDS)))
         self._elector = Elector(Leadership(self._api, keys.name, keys.namespace, keys.identity))
         self._elector.start()
 

@@ -36,7 +36,7 @@ ENOUGH = 3
 """Pages of one replica in an answer that tell how far apart they are."""
 
 
-class Pages(Protocol):
+class PageReaderProtocol(Protocol):
     """What makes pages of a store's series: `agent.store.own_pages`, `agent.store.engine_pages`."""
 
     def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]: ...
@@ -62,7 +62,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReplicaPage:
     """One page in its place: `gpus` is what the replica's GPUs did since the page before."""
 
     tier: str
@@ -73,14 +73,14 @@ class Told:
 class TierPages:
     """The replicas of one tier as a store tells of them. For one thread."""
 
-    def __init__(self, tier: str, reader: Pages, usual_seconds: float = USUAL_SECONDS) -> None:
+    def __init__(self, tier: str, reader: PageReaderProtocol, usual_seconds: float = USUAL_SECONDS) -> None:
         self.tier = tier
         self._reader = reader
         self._usual = usual_seconds
         self._known: dict[str, _Known] = {}
         self._last_told = -math.inf
 
-    def take(self, series: Iterable[StoredSeries]) -> tuple[Told, ...]:
+    def take(self, series: Iterable[StoredSeries]) -> tuple[ReplicaPage, ...]:
         """What an answer tells, in order of time, missing scrapes among it."""
         pages = list(self._reader.pages(series))
         usual = self._intervals(pages)
@@ -95,7 +95,7 @@ class TierPages:
                 times.setdefault(page.replica, []).append(page.t)
         return {name: median(b - a for a, b in pairwise(of)) for name, of in times.items() if len(of) > ENOUGH}
 
-    def absent(self, now: float) -> tuple[Told, ...]:
+    def missing_scrapes(self, now: float) -> tuple[ReplicaPage, ...]:
         """Replicas of which nothing was told for longer than a scrape may be late, as pages that are not there."""
         for known in self._known.values():
             # The clock may have gone back since: what was told, or missed, in times to come says nothing of now.
@@ -103,7 +103,9 @@ class TierPages:
         silent = {name: known for name, known in self._known.items() if now - known.told > LATE * known.interval}
         for known in silent.values():
             known.given_up = now
-        return tuple(Told(tier=self.tier, page=_no_scrape(now, name, known.pool)) for name, known in silent.items())
+        return tuple(
+            ReplicaPage(tier=self.tier, page=_no_scrape(now, name, known.pool)) for name, known in silent.items()
+        )
 
     @property
     def all_silent_since(self) -> float | None:
@@ -112,7 +114,7 @@ class TierPages:
             return None
         return max((known.told for known in self._known.values()), default=self._last_told)
 
-    def gone(self, now: float) -> set[str]:
+    def pop_gone_replicas(self, now: float) -> set[str]:
         """Replicas that are no more; they are forgotten."""
         names = {name for name, known in self._known.items() if now - known.told > GONE_SECONDS}
         for name in names:
@@ -130,7 +132,7 @@ class TierPages:
         known = self._known.get(replica)
         return known.gpus if known is not None else {}
 
-    def _told(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[Told]:
+    def _told(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[ReplicaPage]:
         known = self._known.get(page.replica)
         if known is None:
             known = self._known[page.replica] = _Known(
@@ -142,19 +144,19 @@ class TierPages:
         if math.isfinite(since) and since > LATE * known.interval:
             missing = page.t - known.interval
             if missing > known.given_up:
-                yield Told(tier=self.tier, page=_no_scrape(missing, page.replica, page.pool))
+                yield ReplicaPage(tier=self.tier, page=_no_scrape(missing, page.replica, page.pool))
         if math.isfinite(since):
             # Also of a gap: one is no interval, and several in a row are.
             known.gaps = [*known.gaps[-8:], since]
         known.told, known.pool = page.t, page.pool
-        yield Told(tier=self.tier, page=page, gpus=self._of_gpus(known, page))
+        yield ReplicaPage(tier=self.tier, page=page, gpus=self._of_gpus(known, page))
 
     def _of_gpus(self, known: _Known, page: StoredPage) -> Window | None:
         several = []
         for readout in page.gpus:
             before = known.gpus.get(readout.gpu)
-            window = gpu_windows.between(before, readout) if before is not None else None
+            window = gpu_windows.diff_readouts(before, readout) if before is not None else None
             if window is not None:
                 several.append(window)
             known.gpus[readout.gpu] = readout
-        return gpu_windows.together(several)
+        return gpu_windows.sum_gpus(several)

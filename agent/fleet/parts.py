@@ -7,137 +7,139 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.alerting.both_ways import Alerting
-from agent.config import Config, Loaded
-from agent.config_fleet import Fleet, Lease, TierSource
-from agent.errors import BadConfig
-from agent.fleet.each import EachReplica, Raw
-from agent.fleet.leading import Leading
-from agent.fleet.past import Api
-from agent.fleet.sized import SizedTier
-from agent.fleet.summed import SummedTier, Summing
-from agent.fleet.summed_engines import SummedEngines
-from agent.fleet.summed_own import SummedOwn
-from agent.fleet.turns import Asked, FleetTurns, TierAsking
-from agent.history.keeping import Keeping
-from agent.kubernetes.api import ApiTrouble
+from agent.alerting.both_ways import AlertingService
+from agent.config import Config, LoadedConfig
+from agent.config_fleet import FleetConfig, Lease, TierSource
+from agent.errors import ConfigError
+from agent.fleet.each import RawQueryClient, ReplicaReader
+from agent.fleet.leading import LeaderElection
+from agent.fleet.past import QueryClient
+from agent.fleet.sized import AdaptiveTierReader
+from agent.fleet.summed import AggregatedTierReader, AggregateQueries
+from agent.fleet.summed_engines import EngineAggregates
+from agent.fleet.summed_own import AgentAggregates
+from agent.fleet.turns import StoreSource, TierReader, TierReaderKey
+from agent.history.keeping import HistoryService
+from agent.kubernetes.api import KubernetesApiError
 from agent.store import engine_pages, engine_sums, gpu_pages, own_pages
 from agent.store.api import StoreApi
 from agent.store.engine_sums import EngineSums
 from agent.store.gpu_pages import GpuPages, PagesWithGpus
-from agent.store.sums import OwnSums
-from agent.views import versions_of, views_of
+from agent.store.sums import AgentSums
+from agent.views import build_tier_contexts, plan_versions
 from rules.gpu_names.registry import BY_NAME as EXPORTERS
-from rules.slices import TierView
+from rules.slices import TierContext
 
 AGENTS = TierSource()
 """A tier that the configuration says nothing more of."""
 
 
 def fleet_turns(
-    loaded: Loaded,
-    before: FleetTurns | None,
+    loaded: LoadedConfig,
+    before: StoreSource | None,
     *,
-    history: Keeping | None,
-    alerting: Alerting | None,
+    history: HistoryService | None,
+    alerting: AlertingService | None,
     clock: Callable[[], float],
-) -> FleetTurns:
+) -> StoreSource:
     """The turns of a configuration of role fleet; what is asked as before goes on where it was."""
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
     options = keys.store.options(keys.turn_seconds)
     kept = before.api if before is not None else None
     api = kept if isinstance(kept, StoreApi) and kept.options == options else StoreApi(options)
-    views = views_of(loaded)
-    known: dict[Asked, TierAsking] = before.asked if before is not None else {}
-    asking: dict[Asked, TierAsking] = {}
+    views = build_tier_contexts(loaded)
+    known: dict[TierReaderKey, TierReader] = before.asked if before is not None else {}
+    asking: dict[TierReaderKey, TierReader] = {}
     for tier, view in views.items():
         source = keys.tiers.get(tier, AGENTS)
         way = (source, options, keys.fleet, view.basis.ttft_slo_seconds)
-        asking[way, tier] = known.get((way, tier)) or asking_of(tier, source, view, keys.fleet, api)
-    return FleetTurns(
+        asking[way, tier] = known.get((way, tier)) or build_tier_reader(tier, source, view, keys.fleet, api)
+    return StoreSource(
         asking=asking,
         api=api,
-        told_by_agents=frozenset(tier for tier in views if told_by_agents(keys, tier)),
+        told_by_agents=frozenset(tier for tier in views if uses_agent_series(keys, tier)),
         delay_seconds=keys.fleet.delay_seconds,
         leading=_leading(keys.fleet.lease, before.leading if before is not None else None),
         views=views,
-        versions=versions_of(loaded),
+        versions=plan_versions(loaded),
         history=history,
         alerting=alerting,
         clock=clock,
     )
 
 
-def asking_of(tier: str, source: TierSource, view: TierView, fleet: Fleet, api: Api) -> TierAsking:
+def build_tier_reader(
+    tier: str, source: TierSource, view: TierContext, fleet: FleetConfig, api: QueryClient
+) -> TierReader:
     """What asks the store about a tier, in the way that fits where it is told of and its size."""
-    each = each_of(tier, source, view, api)
-    summed = SummedTier(tier, _summing(tier, source, view, api), fleet.turn_seconds)
-    return SizedTier(each, summed, _counted(tier, source), fleet.each_up_to, api)
+    each = build_replica_reader(tier, source, view, api)
+    summed = AggregatedTierReader(tier, _summing(tier, source, view, api), fleet.turn_seconds)
+    return AdaptiveTierReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
 
 
-def each_of(tier: str, source: TierSource, view: TierView, api: Raw) -> EachReplica:
+def build_replica_reader(tier: str, source: TierSource, view: TierContext, api: RawQueryClient) -> ReplicaReader:
     """What asks the store about a tier replica by replica."""
     selector = selector_of(tier, source, view)
-    reader = reader_of(source, view)
+    reader = build_page_reader(source, view)
     if source.gpus is None or not isinstance(reader, engine_pages.EnginePages):
-        return EachReplica(tier, selector, reader, api)
+        return ReplicaReader(tier, selector, reader, api)
     exporter = EXPORTERS[source.gpus.exporter]
     with_gpus = PagesWithGpus(reader, GpuPages(exporter, source.gpus.replica_label))
-    beside = (gpu_pages.selector(exporter, source.gpus.selector),)
-    return EachReplica(tier, selector, with_gpus, api, beside=beside)
+    beside = (gpu_pages.exporter_selector(exporter, source.gpus.selector),)
+    return ReplicaReader(tier, selector, with_gpus, api, beside=beside)
 
 
-def _summing(tier: str, source: TierSource, view: TierView, api: Api) -> Summing:
+def _summing(tier: str, source: TierSource, view: TierContext, api: QueryClient) -> AggregateQueries:
     slo, matchers = view.basis.ttft_slo_seconds, source.selector or ""
     if source.source == "agents":
-        return SummedOwn(OwnSums(tier=tier, matchers=matchers), slo, api)
+        return AgentAggregates(AgentSums(tier=tier, matchers=matchers), slo, api)
     sums = EngineSums(engine=_engine(source, view), matchers=matchers, replica_label=source.replica_label)
-    return SummedEngines(sums, source.pool_label or "", slo, api)
+    return EngineAggregates(sums, source.pool_label or "", slo, api)
 
 
 def _counted(tier: str, source: TierSource) -> str:
     """The PromQL of how many replicas a tier has."""
     if source.source == "agents":
-        return own_pages.counted(tier, source.selector or "")
-    return engine_sums.counted(source.selector or "", source.replica_label)
+        return own_pages.replica_count_query(tier, source.selector or "")
+    return engine_sums.scrape_count_query(source.selector or "", source.replica_label)
 
 
-def _leading(keys: Lease | None, before: Leading | None) -> Leading | None:
+def _leading(keys: Lease | None, before: LeaderElection | None) -> LeaderElection | None:
     """Raises BadConfig where the API cannot be found."""
     if keys is None:
         return None
     if before is not None and before.keys == keys:
         return before
     try:
-        return Leading(keys)
-    except ApiTrouble as trouble:
-        raise BadConfig((f"fleet.lease: {trouble.text}",)) from trouble
+        return LeaderElection(keys)
+    except KubernetesApiError as trouble:
+        raise ConfigError((f"fleet.lease: {trouble.text}",)) from trouble
 
 
-def selector_of(tier: str, source: TierSource, view: TierView) -> str:
+def selector_of(tier: str, source: TierSource, view: TierContext) -> str:
     """The PromQL selector of a tier's series."""
     if source.source == "agents":
         return own_pages.selector(tier, source.selector or "")
-    return engine_pages.selector(_engine(source, view), source.selector or "")
+    return engine_pages.engine_selector(_engine(source, view), source.selector or "")
 
 
-def reader_of(source: TierSource, view: TierView) -> own_pages.OwnPages | engine_pages.EnginePages:
+def build_page_reader(source: TierSource, view: TierContext) -> own_pages.AgentPages | engine_pages.EnginePages:
     """What makes pages of them."""
     if source.source == "agents":
-        return own_pages.OwnPages()
+        return own_pages.AgentPages()
     return engine_pages.EnginePages(source.replica_label, source.pool_label or "", _engine(source, view))
 
 
-def told_by_agents(config: Config, tier: str) -> bool:
+def uses_agent_series(config: Config, tier: str) -> bool:
     """Whether node agents tell of a tier, and not the store's own scrapes of its engines."""
     return config.tiers.get(tier, AGENTS).source == "agents"
 
 
-def counted_of(config: Config, tier: str) -> str:
+def replica_count_query_for(config: Config, tier: str) -> str:
     """The PromQL of how many replicas of a tier the store tells of."""
     return _counted(tier, config.tiers.get(tier, AGENTS))
 
 
-def _engine(source: TierSource, view: TierView) -> str | None:
+def _engine(source: TierSource, view: TierContext) -> str | None:
     return source.engine or (view.plan.engine if view.plan is not None else None)

@@ -10,53 +10,53 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.config import Loaded
-from agent.cycle import NOBODY, Closed
-from agent.fleet.parts import AGENTS, asking_of
-from agent.fleet.past import PastApi
-from agent.fleet.turns import FleetTurns
-from agent.views import versions_of, views_of
-from rules.episodes import Ended, Episode
-from rules.foreign_alerts import ForeignAlert
-from rules.timeline import Event
+from agent.config import LoadedConfig
+from agent.cycle import NOBODY, ClosedMinute
+from agent.fleet.parts import AGENTS, build_tier_reader
+from agent.fleet.past import PastQueryClient
+from agent.fleet.turns import StoreSource
+from agent.views import build_tier_contexts, plan_versions
+from rules.episodes import ClosedSpan, Finding
+from rules.foreign_alerts import ExternalAlert
+from rules.timeline import TimelineEvent
 
 UNJUDGED_SECONDS = 900.0
 """A rule that could not judge for so long says nothing of now."""
 
 
 @dataclass(slots=True)
-class Collected:
+class BackFillResult:
     """What turns left, in the order in which it ended."""
 
-    closed: list[Closed] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    closed: list[ClosedMinute] = field(default_factory=list)
+    ended: list[ClosedSpan] = field(default_factory=list)
+    events: list[TimelineEvent] = field(default_factory=list)
 
 
-class PastTurns(FleetTurns):
+class PastStoreSource(StoreSource):
     """Turns at times that are past: `at` is the next one's. `collected` is what they left; whoever takes of it removes it."""
 
-    def __init__(self, loaded: Loaded, api: PastApi, at: float) -> None:
+    def __init__(self, loaded: LoadedConfig, api: PastQueryClient, at: float) -> None:
         self.at = at
-        self.collected = Collected()
-        views = views_of(loaded)
+        self.collected = BackFillResult()
+        views = build_tier_contexts(loaded)
         sources = {tier: loaded.config.tiers.get(tier, AGENTS) for tier in views}
         super().__init__(
             asking={
-                (None, tier): asking_of(tier, sources[tier], view, loaded.config.fleet, api)
+                (None, tier): build_tier_reader(tier, sources[tier], view, loaded.config.fleet, api)
                 for tier, view in views.items()
             },
             api=api,
             told_by_agents=frozenset(tier for tier, source in sources.items() if source.source == "agents"),
             delay_seconds=0.0,
             views=views,
-            versions=versions_of(loaded),
+            versions=plan_versions(loaded),
             history=None,
             alerting=None,
             clock=lambda: self.at,
         )
 
-    def lasting(self, t: float) -> tuple[Episode, ...]:
+    def open_findings_at(self, t: float) -> tuple[Finding, ...]:
         """What has not ended, as if it did at `t`; what could not be judged for long by then, when it last was."""
         found = []
         for one in self.watcher.standings.values():
@@ -66,21 +66,23 @@ class PastTurns(FleetTurns):
                 found.append(replace(one.episode, ended_at=t if t - last < UNJUDGED_SECONDS else last))
         return tuple(found)
 
-    def pool(self, one: Closed) -> str:
+    def pool(self, one: ClosedMinute) -> str:
         """The part of its tier that a minute's replica belongs to."""
         return self.watcher.view(one.tier).pools.get(one.replica, "mixed")
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
         """Kept for the history."""
-        self.collected.events.append(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+        self.collected.events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
 
-    def _concluded(self, now: float, blind: Mapping[str, str] = NOBODY) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
+    def _concluded(
+        self, now: float, blind: Mapping[str, str] = NOBODY
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
         # Without the log, in which what is past would look as if it happened now.
-        return self.watcher.turn(now, blind)
+        return self.watcher.step(now, blind)
 
     def _tell_troubles(self, blind: Mapping[str, str]) -> None:
         self.store_troubles = dict(blind)
 
-    def _book(self, ended: tuple[Ended | ForeignAlert, ...], closed: tuple[Closed, ...]) -> None:
-        self.collected.ended += [one for one in ended if not isinstance(one, ForeignAlert)]
+    def _book(self, ended: tuple[ClosedSpan | ExternalAlert, ...], closed: tuple[ClosedMinute, ...]) -> None:
+        self.collected.ended += [one for one in ended if not isinstance(one, ExternalAlert)]
         self.collected.closed += closed

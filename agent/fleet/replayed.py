@@ -11,38 +11,38 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 
-from agent.config import Loaded
-from agent.fleet.each import EachReplica
-from agent.fleet.pages import Told
-from agent.fleet.parts import AGENTS, each_of
-from agent.fleet.past import Api, PastApi, Step, steps
+from agent.config import LoadedConfig
+from agent.fleet.each import ReplicaReader
+from agent.fleet.pages import ReplicaPage
+from agent.fleet.parts import AGENTS, build_replica_reader
+from agent.fleet.past import PastQueryClient, PastStep, QueryClient, steps
 from agent.fleet.turns import STEP_SECONDS
-from agent.replay import Replayed, Seen, Walk
-from agent.store.trouble import StoreTrouble
-from agent.views import views_of
+from agent.replay import ReplayResult, ReplayRun, ReplayScrape
+from agent.store.trouble import StoreError
+from agent.views import build_tier_contexts
 from rules.engines.registry import ENGINES
-from rules.slices import TierView
+from rules.slices import TierContext
 
 JUDGED_EACH = 8
 """Of so many replicas every scrape is judged when it comes, as in a recording; of more, every 15 s, as in role fleet."""
 
 
 def replay_store(
-    loaded: Loaded, api: Api, since: float, until: float, step_seconds: float, only: str | None = None
-) -> Replayed:
+    loaded: LoadedConfig, api: QueryClient, since: float, until: float, step_seconds: float, only: str | None = None
+) -> ReplayResult:
     """Judges (since, until] (unix seconds) of a store: all tiers of the configuration, or one. What the store has not is a gap;
     where it fails, the replay ends there and says so (`cut_short`)."""
-    views = {tier: view for tier, view in views_of(loaded).items() if only in (None, tier)}
-    past = PastApi(api, until)
+    views = {tier: view for tier, view in build_tier_contexts(loaded).items() if only in (None, tier)}
+    past = PastQueryClient(api, until)
     tiers = [_tier(tier, loaded, view, past) for tier, view in views.items()]
-    walk = Walk(views, step_seconds)
+    walk = ReplayRun(views, step_seconds)
     met = _Met()
     cut_short, reached = "", since
     try:
         for step in steps(tiers, since, until):
             _feed(walk, step, met)
             reached = step.until
-    except StoreTrouble as trouble:
+    except StoreError as trouble:
         cut_short = f"{trouble}; the replay ends at {_local(reached)} instead of {_local(until)}"
     problems = [f"{tier}: the store has nothing of it in that time" for tier in views if tier not in met.engines]
     return walk.replayed(" and ".join(views), met.labels(), () if cut_short else problems, cut_short)
@@ -52,9 +52,9 @@ def _local(t: float) -> str:
     return datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds")
 
 
-def _tier(tier: str, loaded: Loaded, view: TierView, past: PastApi) -> EachReplica:
+def _tier(tier: str, loaded: LoadedConfig, view: TierContext, past: PastQueryClient) -> ReplicaReader:
     source = loaded.config.tiers.get(tier, AGENTS)
-    return each_of(tier, source, view, past)
+    return build_replica_reader(tier, source, view, past)
 
 
 class _Met:
@@ -63,7 +63,7 @@ class _Met:
     def __init__(self) -> None:
         self.engines: dict[str, dict[tuple[str, str], None]] = {}
 
-    def see(self, one: Told) -> None:
+    def see(self, one: ReplicaPage) -> None:
         of_tier = self.engines.setdefault(one.tier, {})
         if one.page.snapshot is not None:
             of_tier[one.page.snapshot.engine, one.page.snapshot.generation] = None
@@ -75,7 +75,7 @@ class _Met:
         return {tier: tuple(names.get(key, key[0]) for key in of_tier) for tier, of_tier in self.engines.items()}
 
 
-def _feed(walk: Walk, step: Step, met: _Met) -> None:
+def _feed(walk: ReplayRun, step: PastStep, met: _Met) -> None:
     watcher = walk.watcher
     for tier, pools in step.pools.items():
         if watcher.view(tier).pools != pools:
@@ -85,7 +85,7 @@ def _feed(walk: Walk, step: Step, met: _Met) -> None:
             met.see(one)
             page = one.page
             walk.take(
-                Seen(
+                ReplayScrape(
                     t=page.t,
                     tier=one.tier,
                     replica=page.replica,
@@ -96,12 +96,12 @@ def _feed(walk: Walk, step: Step, met: _Met) -> None:
             )
         walk.judge(t, step.silent)
     if step.gone:
-        watcher.forget(step.gone)
+        watcher.remove_replicas(step.gone)
     if step.gone or step.silent:
         walk.judge(step.until, step.silent)
 
 
-def _judged_together(step: Step, replicas: int) -> Iterator[tuple[float, Sequence[Told]]]:
+def _judged_together(step: PastStep, replicas: int) -> Iterator[tuple[float, Sequence[ReplicaPage]]]:
     if replicas <= JUDGED_EACH:
         yield from ((one.page.t, (one,)) for one in step.told)
         return

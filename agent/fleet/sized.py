@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from agent.fleet.each import EachReplica
-from agent.fleet.pages import TierPages, Told
-from agent.fleet.summed import SummedTier
-from agent.store.answers import Sampled
-from rules.slices import Slice, TierView
+from agent.fleet.each import ReplicaReader
+from agent.fleet.pages import ReplicaPage, TierPages
+from agent.fleet.summed import AggregatedTierReader
+from agent.store.answers import InstantSample
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 
 BACK_SHARE = 0.75
@@ -25,19 +25,21 @@ COUNT_SECONDS = 300.0
 """How often the replicas of a tier that is read one by one are counted: a few turns of too many cost time, and no truth."""
 
 
-class Instant(Protocol):
+class InstantQueryClient(Protocol):
     """What gives an expression's value: `agent.store.api.StoreApi`."""
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]: ...
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 
 
-class SizedTier:
+class AdaptiveTierReader:
     """The replicas of one tier; `counted` is the PromQL of how many there are, `most` the limit for one by one."""
 
-    def __init__(self, each: EachReplica, summed: SummedTier, counted: str, most: int, api: Instant) -> None:
+    def __init__(
+        self, each: ReplicaReader, summed: AggregatedTierReader, counted: str, most: int, api: InstantQueryClient
+    ) -> None:
         self.tier = each.tier
         self._each, self._summed = each, summed
-        self._now: EachReplica | SummedTier = each
+        self._now: ReplicaReader | AggregatedTierReader = each
         self._counted = counted
         self._counted_at = -math.inf
         self._most = most
@@ -48,7 +50,7 @@ class SizedTier:
         """Whether it is seen as sums now."""
         return self._now is self._summed
 
-    def ask(self, since: float, until: float) -> tuple[Told, ...]:
+    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
         """The pages of (since, until] that were not told yet, in order of time. Raises StoreTrouble."""
         self._choose(until)
         return self._now.ask(since, until)
@@ -59,15 +61,15 @@ class SizedTier:
         if not known and self._counted_at <= t < self._counted_at + COUNT_SECONDS:
             return
         self._counted_at = t
-        count = known or sum(one.value for one in self._api.instant(self._counted, t))
+        count = known or sum(one.value for one in self._api.query(self._counted, t))
         if not self.sums and count > self._most:
             self._now = self._summed
         elif self.sums and count <= BACK_SHARE * self._most:
             self._now = self._each
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
-    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """The minute of a tier that is seen as sums. Raises StoreTrouble."""
         return self._summed.minute(seen, view, before)
 

@@ -12,33 +12,33 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from agent.fleet.pages import Pages, TierPages, Told
+from agent.fleet.pages import PageReaderProtocol, ReplicaPage, TierPages
 from agent.store.found import StoredSeries
 from rules import backlog, histograms, slices, windows
 from rules.histograms import Histogram
 from rules.signals import Gap
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.windows import EVERYTHING, Window
 
 LONGEST_TURNS = 1.5
 """A replica's window over more turns is no minute: it was not seen meanwhile, and its sums belong to no load."""
 
 
-class Summing(Protocol):
+class AggregateQueries(Protocol):
     """What asks for the sums, of agents' series (`agent.fleet.summed_own`) or of engines' (`agent.fleet.summed_engines`)."""
 
     @property
-    def reader(self) -> Pages: ...
+    def reader(self) -> PageReaderProtocol: ...
 
-    def each(self, until: float) -> Iterable[StoredSeries]: ...
+    def query_replicas(self, until: float) -> Iterable[StoredSeries]: ...
 
-    def added(self, grouped: Sequence[Sequence[Slice]], start: float, end: float) -> list[Window]: ...
+    def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]: ...
 
 
-class SummedTier:
+class AggregatedTierReader:
     """The minutes of one tier of many replicas."""
 
-    def __init__(self, tier: str, summing: Summing, turn_seconds: float) -> None:
+    def __init__(self, tier: str, summing: AggregateQueries, turn_seconds: float) -> None:
         self.tier = tier
         self._summing = summing
         self._turn = turn_seconds
@@ -46,22 +46,22 @@ class SummedTier:
         self._span: tuple[float, float] | None = None
         self._until: float | None = None
 
-    def ask(self, since: float, until: float) -> tuple[Told, ...]:
+    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
         """The newest page of every replica at `until`, of few series. Raises StoreTrouble."""
-        found = self._summing.each(until)
+        found = self._summing.query_replicas(until)
         self._span = (self._until, until) if self._until is not None else None
         self._until = until
         return self.pages.take(found)
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
-    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         """The tier's minute from what each replica did (`seen`): added up by load, and each by itself, placed.
 
         Raises StoreTrouble; then nothing is known of the minute but what `seen` says.
         """
         each = tuple(
-            backlog.settled(slices.place(window, view.curve, name), before.get(name))
+            backlog.mark_backlog(slices.bin_window(window, view.curve, name), before.get(name))
             for name, window in sorted(seen.items())
         )
         whole = [one for one in each if self._is_minute(one.window)]
@@ -72,35 +72,35 @@ class SummedTier:
             for several, window in zip(grouped, self._added(grouped), strict=True)
         ]
         if rest:
-            groups.append(slices.place(windows.add(_without_load(window) for window in rest), None, None))
+            groups.append(slices.bin_window(windows.sum_windows(_without_load(window) for window in rest), None, None))
         return tuple(groups), tuple(replace(one, window=_slim(one.window)) for one in each)
 
     def _is_minute(self, window: Window) -> bool:
         return self._span is not None and EVERYTHING not in window.gaps and window.span <= LONGEST_TURNS * self._turn
 
-    def _added(self, grouped: Sequence[Sequence[Slice]]) -> list[Window]:
+    def _added(self, grouped: Sequence[Sequence[BinnedWindow]]) -> list[Window]:
         if not grouped or self._span is None:
             return []
-        return self._summing.added(grouped, *self._span)
+        return self._summing.query_groups(grouped, *self._span)
 
 
 Load = tuple[int | None, bool, bool]
 """Load bin, whether beyond the benchmark, whether a backlog is worked off."""
 
 
-def _by_load(several: Iterable[Slice]) -> list[list[Slice]]:
-    grouped: dict[Load, list[Slice]] = {}
+def _by_load(several: Iterable[BinnedWindow]) -> list[list[BinnedWindow]]:
+    grouped: dict[Load, list[BinnedWindow]] = {}
     for one in several:
         grouped.setdefault((one.bin, bool(one.beyond), bool(one.backlog)), []).append(one)
     return [grouped[load] for load in sorted(grouped, key=lambda load: (load[0] is None, load[0] or 0, *load[1:]))]
 
 
-def _sum_of(several: Sequence[Slice]) -> Slice:
+def _sum_of(several: Sequence[BinnedWindow]) -> BinnedWindow:
     """One slice for all of one load: means of their loads, the words of the first."""
     rps = [one.rps for one in several if one.rps is not None]
     in_system = [one.in_system for one in several if one.in_system is not None]
     first = several[0]
-    return Slice(
+    return BinnedWindow(
         replica=None,
         window=first.window,
         rps=sum(rps) / len(rps) if rps else None,
@@ -116,7 +116,7 @@ def _without_load(window: Window) -> Window:
     """Of a window that belongs to no minute only that it is missing, and what it tells of starts."""
     starts = {family: value for family, value in window.counters.items() if family in windows.STARTS}
     reason = window.gaps.get(EVERYTHING, Gap.SCRAPE_FAILED)
-    missing = windows.gap(window.end - min(window.span, 60.0), window.end, reason)
+    missing = windows.gap_window(window.end - min(window.span, 60.0), window.end, reason)
     return replace(missing, counters=starts)
 
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol, TypeVar
 
-from agent.store.answers import RawSeries, Sampled
+from agent.store.answers import InstantSample, MatrixSeries
 from agent.store.engine_pages import EnginePages, Name
-from agent.store.engine_sums import SCRAPED, EngineSums, Part, alternatives, looked_at, read_of_each
+from agent.store.engine_sums import SCRAPED, EngineSums, ReleaseGroup, alternatives, read_of_each, used_labels
 from agent.store.engine_sums_found import PartSums, name_of, part_sums, replica_windows
 from agent.store.promql import GROUP, WHAT
 from rules import windows
-from rules.engines.registry import mapped, recognise, unwrapped
-from rules.engines.table import Engine
+from rules.engines.registry import detect_engine, normalize_name, strip_wrapper_prefix
+from rules.engines.table import EngineTable
 from rules.families import stem
 from rules.signals import Gap
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 T = TypeVar("T")
@@ -33,16 +33,16 @@ RELEASES = 256
 TTFT = "ttft_seconds"
 
 
-class Api(Protocol):
+class EngineQueryClient(Protocol):
     """What is asked: `agent.store.api.StoreApi`."""
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]: ...
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 
-    def over(self, expr: str, start: float, end: float, step: float) -> tuple[RawSeries, ...]: ...
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class EngineRelease:
     """What replicas must have in common to be added up: the engine's place in the list, whether their pages repeat numbers,
     and the series that tell releases apart, with the labels that they carry."""
 
@@ -51,24 +51,24 @@ class Release:
     telling: frozenset[tuple[str, frozenset[str]]]
 
 
-class SummedEngines:
+class EngineAggregates:
     """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
 
-    def __init__(self, sums: EngineSums, pool_label: str, slo_seconds: float | None, api: Api) -> None:
+    def __init__(self, sums: EngineSums, pool_label: str, slo_seconds: float | None, api: EngineQueryClient) -> None:
         self.reader = EnginePages(sums.replica_label, pool_label, sums.engine)
         self._sums = sums
         self._slo = slo_seconds
         self._api = api
         self._edges: tuple[str, ...] = ()
         self._of_the_target: frozenset[str] = frozenset()
-        self._releases: dict[tuple[Name, ...], Release | None] = {}
+        self._releases: dict[tuple[Name, ...], EngineRelease | None] = {}
 
-    def each(self, until: float) -> Iterable[RawSeries]:
+    def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
         """Every replica's few series as of its last scrape up to `until`. Raises StoreTrouble."""
         label = self._sums.replica_label
         scraped: dict[str, float] = {}
-        series: list[Sampled] = []
-        for one in self._api.instant(self._sums.each(self._edges), until):
+        series: list[InstantSample] = []
+        for one in self._api.query(self._sums.replica_queries(self._edges), until):
             if one.labels.get(WHAT) == SCRAPED:
                 replica = one.labels.get(label, "")
                 scraped[replica] = max(one.value, scraped.get(replica, 0.0))
@@ -78,17 +78,17 @@ class SummedEngines:
         for one in series:
             t = scraped.get(one.labels.get(label, ""))
             if t is not None:
-                yield RawSeries(one.labels, (t,), (one.value,))
+                yield MatrixSeries(one.labels, (t,), (one.value,))
 
-    def added(self, grouped: Sequence[Sequence[Slice]], start: float, end: float) -> list[Window]:
+    def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """The window of every group of replicas: what the store added up, over the time that they were seen.
 
         Raises StoreTrouble.
         """
         parts = [part for place, group in enumerate(grouped) for part in self._parts(place, group)]
-        answers: dict[str, list[RawSeries]] = {}
+        answers: dict[str, list[MatrixSeries]] = {}
         for query in self._sums.queries(parts, self._of_the_target):
-            for one in self._api.over(query, start, end, end - start):
+            for one in self._api.query_range(query, start, end, end - start):
                 answers.setdefault(one.labels[GROUP], []).append(one)
         self._learn_edges(parts, answers)
         found = part_sums((one for several in answers.values() for one in several), parts, (start, end))
@@ -98,14 +98,16 @@ class SummedEngines:
             place = part.key.partition(".")[0]
             of_group.setdefault(place, []).append(self._whole(part, found[part.key], seen[place], (start, end)))
         families = _summed_families(self._sums.engines)
-        unsaid = (windows.gap(start, end, Gap.SCRAPE_FAILED),)
+        unsaid = (windows.gap_window(start, end, Gap.SCRAPE_FAILED),)
         return [
-            _with_sums(windows.add(of_each.values()), windows.add(of_group.get(place, unsaid)), families)
+            _with_sums(
+                windows.sum_windows(of_each.values()), windows.sum_windows(of_group.get(place, unsaid)), families
+            )
             for place, of_each in seen.items()
         ]
 
-    def _parts(self, place: int, group: Sequence[Slice]) -> Iterator[Part]:
-        by_release: dict[Release, list[str]] = {}
+    def _parts(self, place: int, group: Sequence[BinnedWindow]) -> Iterator[ReleaseGroup]:
+        by_release: dict[EngineRelease, list[str]] = {}
         for one in group:
             release = self._release(self.reader.series_of(one.replica or ""))
             if release is not None:
@@ -117,46 +119,49 @@ class SummedEngines:
         )
         for number, (release, lot) in enumerate(several):
             engine = self._sums.engines[release.engine]
-            yield Part(key=f"{place}.{number}", engine=engine, repeated=release.repeated, members=lot)
+            yield ReleaseGroup(key=f"{place}.{number}", engine=engine, repeated=release.repeated, members=lot)
 
-    def _release(self, series: tuple[Name, ...]) -> Release | None:
+    def _release(self, series: tuple[Name, ...]) -> EngineRelease | None:
         if series not in self._releases:
             if len(self._releases) >= RELEASES:
                 self._releases.clear()
             self._releases[series] = self._told_apart(series)
         return self._releases[series]
 
-    def _told_apart(self, series: tuple[Name, ...]) -> Release | None:
-        engine = recognise(((mapped(name), dict(labels)) for name, labels in series), self._sums.engines)
+    def _told_apart(self, series: tuple[Name, ...]) -> EngineRelease | None:
+        engine = detect_engine(((normalize_name(name), dict(labels)) for name, labels in series), self._sums.engines)
         if engine is None:
             return None
         telling = _telling(engine)
-        kept = frozenset(looked_at(engine)) - {"le"}
-        found = [(unwrapped(mapped(name), engine), frozenset(label for label, _ in labels)) for name, labels in series]
-        return Release(
+        kept = frozenset(used_labels(engine)) - {"le"}
+        found = [
+            (strip_wrapper_prefix(normalize_name(name), engine), frozenset(label for label, _ in labels))
+            for name, labels in series
+        ]
+        return EngineRelease(
             engine=self._sums.engines.index(engine),
             repeated=any(not labels.isdisjoint(engine.repeats) for _, labels in found),
             telling=frozenset((name, kept & labels) for name, labels in found if name in telling),
         )
 
     def _whole(
-        self, part: Part, sums: PartSums | None, seen: Mapping[str, Window], times: tuple[float, float]
+        self, part: ReleaseGroup, sums: PartSums | None, seen: Mapping[str, Window], times: tuple[float, float]
     ) -> Window:
         """A part's window: all that its replicas were seen, with the families of the sum and those asked one by one."""
         covered = sum(seen[name].covered_seconds for name in part.members)
         if sums is None:
-            return replace(windows.gap(*times, Gap.SCRAPE_FAILED), expected_seconds=0.0, covered_seconds=covered)
+            return replace(windows.gap_window(*times, Gap.SCRAPE_FAILED), expected_seconds=0.0, covered_seconds=covered)
         whole = replace(sums.window, expected_seconds=covered, covered_seconds=covered)
         if not sums.open:
             return whole
         answers = (
             one
-            for query in self._sums.by_replica(part, sums.open, self._of_the_target)
-            for one in self._api.over(query, times[0], times[1], times[1] - times[0])
+            for query in self._sums.families_by_replica_query(part, sums.open, self._of_the_target)
+            for one in self._api.query_range(query, times[0], times[1], times[1] - times[0])
         )
         found = replica_windows(answers, part, sums.open, self._sums.replica_label, times)
         one_by_one = [_covering(found.get(name), seen[name], times) for name in part.members]
-        rest = windows.add(one_by_one)
+        rest = windows.sum_windows(one_by_one)
         return replace(
             whole,
             counters={**whole.counters, **rest.counters},
@@ -165,7 +170,7 @@ class SummedEngines:
             gaps={**whole.gaps, **rest.gaps},
         )
 
-    def _learn_edges(self, parts: Iterable[Part], answers: Mapping[str, Iterable[RawSeries]]) -> None:
+    def _learn_edges(self, parts: Iterable[ReleaseGroup], answers: Mapping[str, Iterable[MatrixSeries]]) -> None:
         """The edges around the TTFT objective as the pages of each part print them: the cascade counts what was later."""
         if self._slo is None:
             return
@@ -188,7 +193,7 @@ def _around(printed: Sequence[tuple[float, str]], slo_seconds: float) -> list[st
 
 
 @cache
-def _telling(engine: Engine) -> frozenset[str]:
+def _telling(engine: EngineTable) -> frozenset[str]:
     """Names whose presence, or whose labels, tell releases apart as far as sums go."""
     several = alternatives(engine)
     rows = (row for row in engine.rows if not read_of_each(row))
@@ -196,7 +201,7 @@ def _telling(engine: Engine) -> frozenset[str]:
 
 
 @cache
-def _summed_families(engines: tuple[Engine, ...]) -> frozenset[str]:
+def _summed_families(engines: tuple[EngineTable, ...]) -> frozenset[str]:
     return frozenset(row.family for engine in engines for row in engine.rows if not read_of_each(row))
 
 

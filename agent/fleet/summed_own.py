@@ -10,56 +10,58 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from agent.store.answers import RawSeries, Sampled
-from agent.store.own_pages import OwnPages
-from agent.store.sums import OwnSums
+from agent.store.answers import InstantSample, MatrixSeries
+from agent.store.own_pages import AgentPages
+from agent.store.sums import AgentSums
 from agent.store.sums_found import GroupSums, group_sums, replica_parts
 from exporters import names
 from rules import histograms, windows
 from rules.histograms import Histogram
 from rules.signals import Gap
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import EVERYTHING, Window
 
 
-class Api(Protocol):
+class RangeQueryClient(Protocol):
     """What is asked: `agent.store.api.StoreApi`."""
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]: ...
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 
-    def over(self, expr: str, start: float, end: float, step: float) -> tuple[RawSeries, ...]: ...
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...
 
 
-class SummedOwn:
+class AgentAggregates:
     """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
 
-    def __init__(self, sums: OwnSums, slo_seconds: float | None, api: Api) -> None:
-        self.reader = OwnPages()
+    def __init__(self, sums: AgentSums, slo_seconds: float | None, api: RangeQueryClient) -> None:
+        self.reader = AgentPages()
         self._sums = sums
         self._slo = slo_seconds
         self._api = api
         self._edges: tuple[str, ...] = ()
 
-    def each(self, until: float) -> Iterable[RawSeries]:
+    def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
         """Every replica's few series at `until`; when each was scraped the agents tell themselves. Raises StoreTrouble."""
-        found = self._api.instant(self._sums.each(self._edges), until)
-        return (RawSeries(one.labels, (until,), (one.value,)) for one in found)
+        found = self._api.query(self._sums.replica_selector(self._edges), until)
+        return (MatrixSeries(one.labels, (until,), (one.value,)) for one in found)
 
-    def added(self, grouped: Sequence[Sequence[Slice]], start: float, end: float) -> list[Window]:
+    def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
         """The window of every group: what the store added up, over the time that its replicas were seen."""
         members = [[one.replica or "" for one in several] for several in grouped]
         answers = [
-            one for query in self._sums.queries(members) for one in self._api.over(query, start, end, end - start)
+            one
+            for query in self._sums.queries(members)
+            for one in self._api.query_range(query, start, end, end - start)
         ]
         self._learn_edges(answers)
         found = group_sums(answers, start, end)
         return [self._whole(several, found.get(place, ()), start, end) for place, several in enumerate(grouped)]
 
-    def _whole(self, several: Sequence[Slice], parts: Sequence[GroupSums], start: float, end: float) -> Window:
-        seen = windows.add(one.window for one in several)
+    def _whole(self, several: Sequence[BinnedWindow], parts: Sequence[GroupSums], start: float, end: float) -> Window:
+        seen = windows.sum_windows(one.window for one in several)
         if not parts:
             return replace(seen, gaps={**seen.gaps, EVERYTHING: Gap.SCRAPE_FAILED})
-        added = windows.add(part.window for part in parts)
+        added = windows.sum_windows(part.window for part in parts)
         parts_of = dict(added.histograms)
         for family in frozenset().union(*(part.mixed for part in parts)):
             parts_of[family] = self._replica_by_replica(family, several, start, end)
@@ -76,18 +78,18 @@ class SummedOwn:
         )
 
     def _replica_by_replica(
-        self, family: str, several: Sequence[Slice], start: float, end: float
+        self, family: str, several: Sequence[BinnedWindow], start: float, end: float
     ) -> tuple[Histogram, ...]:
         members = [one.replica or "" for one in several]
         answers = (
             one
-            for query in self._sums.by_replica(family, members)
-            for one in self._api.over(query, start, end, end - start)
+            for query in self._sums.histogram_by_replica_query(family, members)
+            for one in self._api.query_range(query, start, end, end - start)
         )
         parts = replica_parts(answers, start, end)
-        return histograms.add(part for found in parts.values() for part in found.get(family, ()))
+        return histograms.sum_histograms(part for found in parts.values() for part in found.get(family, ()))
 
-    def _learn_edges(self, answers: Iterable[RawSeries]) -> None:
+    def _learn_edges(self, answers: Iterable[MatrixSeries]) -> None:
         """The edges around the TTFT objective as this tier's pages print them: the cascade counts what was later."""
         if self._slo is None:
             return

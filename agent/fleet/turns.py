@@ -13,31 +13,31 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from agent.collect.gpu_owners import Owned
-from agent.collect.gpus import Gpus
-from agent.collect.scrapers import Scraped, Scrapers, Target
+from agent.collect.gpu_owners import GpuAssignment
+from agent.collect.gpus import GpuCollector
+from agent.collect.scrapers import ScrapeResult, Scrapers, Target
 from agent.collect.target_options import TargetOptions
-from agent.cycle import Closed, Key
+from agent.cycle import ClosedMinute, ReplicaKey
 from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
-from agent.fleet.pages import GONE_SECONDS, TierPages, Told
+from agent.fleet.pages import GONE_SECONDS, ReplicaPage, TierPages
 from agent.store.answers import collector_resting
-from agent.store.api import Counts
-from agent.turns import Turns
-from exporters.status import StoreHealth, Tells
+from agent.store.api import QueryCounters
+from agent.turns import EvaluationLoop
+from exporters.status import ExportScope, StoreHealth
 from rules import slices, windows
-from rules.episodes import Ended
+from rules.episodes import ClosedSpan
 from rules.signals import Gap
-from rules.slices import Slice, TierView
-from rules.timeline import Kind
+from rules.slices import BinnedWindow, TierContext
+from rules.timeline import TimelineKind
 from rules.verdicts import Subject
 from rules.windows import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.alerting.both_ways import Alerting
-    from agent.fleet.leading import Leading
-    from agent.history.keeping import Keeping
+    from agent.alerting.both_ways import AlertingService
+    from agent.fleet.leading import LeaderElection
+    from agent.history.keeping import HistoryService
 
 STEP_SECONDS = 15.0
 """Pages of one answer are judged in steps of so long, as if they had been scraped: when something began is told by it."""
@@ -51,18 +51,18 @@ MOST_BEHIND_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class AskedOf(Protocol):
+class StoreInfo(Protocol):
     """What is told of the store itself: `agent.store.api.StoreApi`."""
 
     place: str
-    counts: Counts
+    counts: QueryCounters
 
 
-Asked = tuple[Hashable, str]
+TierReaderKey = tuple[Hashable, str]
 """What a way of asking depends on, and the tier."""
 
 
-class TierAsking(Protocol):
+class TierReader(Protocol):
     """What asks the store about one tier: `agent.fleet.each` replica by replica, `agent.fleet.summed` as sums by load."""
 
     tier: str
@@ -71,16 +71,16 @@ class TierAsking(Protocol):
     def sums(self) -> bool: ...
 
     def minute(
-        self, seen: Mapping[str, Window], view: TierView, before: Mapping[str | None, Slice]
-    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]: ...
+        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]: ...
 
-    def ask(self, since: float, until: float) -> tuple[Told, ...]: ...
+    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]: ...
 
     @property
     def pages(self) -> TierPages: ...
 
 
-class FleetTurns(Turns):
+class StoreSource(EvaluationLoop):
     """Turns over tiers that a store tells of. `targets` are the replicas that it told of of late; `asking` holds what asks
     about each, by what that depends on and the tier. For one thread.
     """
@@ -88,15 +88,15 @@ class FleetTurns(Turns):
     def __init__(
         self,
         *,
-        asking: Mapping[Asked, TierAsking],
-        api: AskedOf,
+        asking: Mapping[TierReaderKey, TierReader],
+        api: StoreInfo,
         told_by_agents: frozenset[str],
         delay_seconds: float,
-        leading: Leading | None = None,
-        views: Mapping[str, TierView],
+        leading: LeaderElection | None = None,
+        views: Mapping[str, TierContext],
         versions: Mapping[str, str],
-        history: Keeping | None,
-        alerting: Alerting | None,
+        history: HistoryService | None,
+        alerting: AlertingService | None,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(
@@ -104,7 +104,7 @@ class FleetTurns(Turns):
             views=views,
             versions=versions,
             scrapers=Scrapers(()),
-            gpus=Gpus(None),
+            gpus=GpuCollector(None),
             history=history,
             alerting=alerting,
             clock=clock,
@@ -120,7 +120,7 @@ class FleetTurns(Turns):
         self._seen: dict[str, dict[str, Window]] = {}
 
     @collector_resting()
-    def turn(self) -> None:
+    def run_cycle(self) -> None:
         """One turn. Raises only for a defect."""
         until = self._clock() - self._delay
         told, blind, unanswered = self._ask(until)
@@ -128,12 +128,12 @@ class FleetTurns(Turns):
             self._seen = {}
             ended, closed = self._fed(told, blind, until)
             views = {one.tier: self.watcher.view(one.tier) for one in self._asking if one.sums}
-            before = {tier: self.watcher.before_it(tier, until) for tier in views}
+            before = {tier: self.watcher.last_minute_by_replica(tier, until) for tier in views}
         # Between the two: sums are asked of the store, and nobody who reads pages waits for it.
         minutes = {tier: self._minute(tier, view, before[tier], blind) for tier, view in views.items()}
         with self.memory:
             for tier, (groups, each) in minutes.items():
-                self.watcher.summed(tier, groups, each)
+                self.watcher.add_aggregated_minute(tier, groups, each)
             self._leave_out(until, unanswered)
             over, more = self._concluded(until, blind)
             foreign = self._alert()
@@ -141,8 +141,8 @@ class FleetTurns(Turns):
         self._book((*ended, *over, *foreign), (*closed, *more))
 
     def _minute(
-        self, tier: str, view: TierView, before: Mapping[str | None, Slice], blind: dict[str, str]
-    ) -> tuple[tuple[Slice, ...], tuple[Slice, ...]]:
+        self, tier: str, view: TierContext, before: Mapping[str | None, BinnedWindow], blind: dict[str, str]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
         seen = self._seen.get(tier, {})
         one = next(one for one in self._asking if one.tier == tier)
         if tier in blind or not seen:
@@ -151,11 +151,11 @@ class FleetTurns(Turns):
             return one.minute(seen, view, before)
         except SizewatchError as trouble:
             blind[tier] = str(trouble)
-            missing = (windows.gap(w.start, w.end, Gap.SCRAPE_FAILED) for w in seen.values())
-            return (slices.place(windows.add(missing), None, None),), ()
+            missing = (windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in seen.values())
+            return (slices.bin_window(windows.sum_windows(missing), None, None),), ()
 
     @property
-    def watched_words(self) -> str:
+    def describe_targets(self) -> str:
         """What is watched, for the log."""
         return f"{len(self._asking)} tiers through {self.api.place}"
 
@@ -173,12 +173,12 @@ class FleetTurns(Turns):
             lease_trouble=self.leading.trouble if self.leading is not None else "",
         )
 
-    def tells(self, tier: str) -> Tells:
+    def export_scope(self, tier: str) -> ExportScope:
         """Replicas of which node agents tell are not told of again."""
-        return Tells.WHOLE_TIER if tier in self._told_by_agents else Tells.ALL
+        return ExportScope.WHOLE_TIER if tier in self._told_by_agents else ExportScope.ALL
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this agent speaks."""
         return self.leading is None or self.leading.leads
 
@@ -190,7 +190,7 @@ class FleetTurns(Turns):
             if self.leading is not None:
                 self.leading.stop()
 
-    def watches(self, subject: Subject) -> bool:
+    def is_monitored(self, subject: Subject) -> bool:
         """A replica of a watched tier is taken to be there until the store has been asked."""
         return any(one.tier == subject.tier for one in self._asking)
 
@@ -199,22 +199,22 @@ class FleetTurns(Turns):
         """The tiers that are watched, whether or not a replica of them was told of."""
         return frozenset(one.tier for one in self._asking)
 
-    def take_over(self, before: Turns) -> None:
+    def inherit_state(self, before: EvaluationLoop) -> None:
         """The memory of another configuration's turns, for the tiers that are still watched."""
-        if isinstance(before, FleetTurns):
+        if isinstance(before, StoreSource):
             self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
             self._asked_until = {t: until for t, until in before._asked_until.items() if t in self.tiers}
             self.gpus.latest = dict(before.gpus.latest)
             owned = {target.key: before.owned[target.key] for target in self.targets if target.key in before.owned}
-        super().take_over(before)
-        if isinstance(before, FleetTurns):
+        super().inherit_state(before)
+        if isinstance(before, StoreSource):
             self.owned = owned
             if before.leading is not None and before.leading is not self.leading:
                 before.leading.stop()
 
-    def _ask(self, until: float) -> tuple[tuple[Told, ...], dict[str, str], frozenset[str]]:
+    def _ask(self, until: float) -> tuple[tuple[ReplicaPage, ...], dict[str, str], frozenset[str]]:
         """What is told, why tiers are not seen, and the tiers of which the store said nothing at all."""
-        told: list[Told] = []
+        told: list[ReplicaPage] = []
         blind: dict[str, str] = {}
         unanswered: set[str] = set()
         for one in self._asking:
@@ -228,7 +228,7 @@ class FleetTurns(Turns):
                 unanswered.add(one.tier)
                 continue
             self._asked_until[one.tier] = until
-            absent = one.pages.absent(until)
+            absent = one.pages.missing_scrapes(until)
             silent_since = one.pages.all_silent_since
             if silent_since is not None:
                 blind[one.tier] = _silent(until - silent_since)
@@ -245,12 +245,12 @@ class FleetTurns(Turns):
         self.store_troubles = dict(blind)
 
     def _fed(
-        self, told: tuple[Told, ...], blind: Mapping[str, str], until: float
-    ) -> tuple[tuple[Ended, ...], tuple[Closed, ...]]:
-        ended: list[Ended] = []
-        closed: list[Closed] = []
+        self, told: tuple[ReplicaPage, ...], blind: Mapping[str, str], until: float
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
+        ended: list[ClosedSpan] = []
+        closed: list[ClosedMinute] = []
         for asked in self._asking:
-            self.watcher.see_as_sums(asked.tier, asked.sums)
+            self.watcher.set_aggregated(asked.tier, asked.sums)
         for step, several in groupby(told, key=lambda one: one.page.t // STEP_SECONDS):
             for one in several:
                 self._take_told(one)
@@ -259,51 +259,51 @@ class FleetTurns(Turns):
             closed.extend(minutes)
         return tuple(ended), tuple(closed)
 
-    def _take_told(self, one: Told) -> None:
+    def _take_told(self, one: ReplicaPage) -> None:
         key, page = (one.tier, one.page.replica), one.page
         error = None if page.snapshot is not None else ScrapeError(ScrapeFailure.CONNECT, page.trouble)
-        self.ledger.scraped(key, Scraped(t=page.t, seconds=0.0, snapshot=page.snapshot, error=error))
+        self.ledger.record_scrape(key, ScrapeResult(t=page.t, seconds=0.0, snapshot=page.snapshot, error=error))
         if page.gpus:
             self.gpus.latest |= {readout.gpu: readout for readout in page.gpus}
-            self.owned[key] = Owned(gpus=tuple(readout.gpu for readout in page.gpus))
+            self.owned[key] = GpuAssignment(gpus=tuple(readout.gpu for readout in page.gpus))
         try:
             self._follow_told(one)
         except Exception:  # noqa: BLE001 - what one replica's series say must not cost the others their turn
             self.defects += 1
             _log.exception("defect while judging the series of %s/%s; its scrape is left out", *key)
-            self.watcher.no_page(*key, page.t, trouble="defect in sizewatch, see its log")
+            self.watcher.apply_failed_scrape(*key, page.t, trouble="defect in sizewatch, see its log")
 
-    def _follow_told(self, one: Told) -> None:
+    def _follow_told(self, one: ReplicaPage) -> None:
         key, page = (one.tier, one.page.replica), one.page
         if page.snapshot is None:
-            window = self.watcher.no_page(*key, page.t, trouble=page.trouble)
+            window = self.watcher.apply_failed_scrape(*key, page.t, trouble=page.trouble)
         else:
             self._note_restart(key, page.snapshot)
             known = self.watcher.starts(key[0])
-            window = self.watcher.page(*key, page.snapshot, one.gpus)
+            window = self.watcher.apply_snapshot(*key, page.snapshot, one.gpus)
             self._note_starts(key[0], known)
         if window is not None:
             self._seen.setdefault(one.tier, {})[page.replica] = window
             if one.tier not in self._told_by_agents:
                 # Sums of the others are their agents' to export.
-                self.ledger.booked(key, window, {})
+                self.ledger.add_window(key, window, {})
 
     def _leave_out(self, now: float, unanswered: Container[str]) -> None:
         """Replicas that are no more; the others are what is watched. A store that does not answer says of none that it is gone."""
         for one in self._asking:
-            names = sorted(one.pages.gone(now)) if one.tier not in unanswered else ()
+            names = sorted(one.pages.pop_gone_replicas(now)) if one.tier not in unanswered else ()
             if names:
                 gone = {(one.tier, name) for name in names}
-                self.watcher.forget(gone)
+                self.watcher.remove_replicas(gone)
                 self.ledger.forget(gone)
                 self._without_gpus_of(gone)
-                self.event(now, Kind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
+                self.event(now, TimelineKind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
             view = self.watcher.view(one.tier)
             if view.pools != one.pages.pools:
                 self.watcher.views[one.tier] = replace(view, pools=one.pages.pools)
         self.targets = tuple(self._targets())
 
-    def _without_gpus_of(self, gone: set[Key]) -> None:
+    def _without_gpus_of(self, gone: set[ReplicaKey]) -> None:
         """A GPU is known for as long as a replica has it."""
         if not gone.isdisjoint(self.owned):
             self.owned = {key: owned for key, owned in self.owned.items() if key not in gone}

@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.config_keys import Forecast
-from agent.forecasting.exchange import Known, Question
+from agent.config_keys import ForecastConfig
+from agent.forecasting.exchange import EventMessage, ForecastRequest
 from forecast.cold_start import ColdStart, cold_start
 from rules.replica_count import margin_of
-from rules.slices import TierView
-from rules.starts import Start
+from rules.slices import TierContext
+from rules.starts import ReplicaStart
 from rules.windows import MINUTE_SECONDS
 
 
-def cold_start_of(view: TierView, starts: Iterable[Start]) -> ColdStart | None:
+def cold_start_of(view: TierContext, starts: Iterable[ReplicaStart]) -> ColdStart | None:
     """The tier's cold start from its starts and its plan."""
     return cold_start(starts, view.plan.cold_start_seconds if view.plan else None)
 
 
-def question(
-    view: TierView,
-    starts: Iterable[Start],
-    keys: Forecast,
+def build_request(
+    view: TierContext,
+    starts: Iterable[ReplicaStart],
+    keys: ForecastConfig,
     *,
     history: Path | str,
     now: float,
     scrape_interval_seconds: float,
-) -> Question:
+) -> ForecastRequest:
     """What to ask about the tier of `view` at `now` (unix seconds); `history` is the file its demand is read from.
 
     A minute is whole two scrapes after its end (`Reader.demand`).
@@ -39,7 +39,7 @@ def question(
     found, plan = cold_start_of(view, starts), view.plan
     late = keys.late_request_cost.get(view.tier)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
-    return Question(
+    return ForecastRequest(
         tier=view.tier,
         now=now,
         settled_until=(now - 2 * scrape_interval_seconds) // MINUTE_SECONDS * MINUTE_SECONDS,
@@ -50,7 +50,7 @@ def question(
         certainty=keys.quantile,
         country=keys.country,
         events=tuple(
-            Known(
+            EventMessage(
                 name=one.name,
                 start=one.start,
                 duration_seconds=one.duration_seconds,
@@ -72,7 +72,7 @@ def question(
     )
 
 
-def _no_replicas(view: TierView) -> str:
+def _no_replicas(view: TierContext) -> str:
     """Why replicas cannot be counted, in words; empty where they can."""
     if not view.serves_whole_requests:
         return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"

@@ -10,16 +10,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from exporters.backtest_text import OURS, Backtest, Score, Traced
-from forecast.backtest import Forecasts, Walk
-from forecast.backtest_scores import Scored, scored
-from rules.projections import Demand
+from exporters.backtest_text import OURS, Backtest, BacktestTrace, MethodScore
+from forecast.backtest import BacktestRun, MethodForecasts
+from forecast.backtest_scores import Scored, score_walk
+from rules.projections import ForecastPoint
 
 
-def backtest_report(name: str, walk: Walk, notes: tuple[str, ...] = ()) -> Backtest:
+def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
     """The scores of all methods and the lines of ours; `notes` stand before those of the walk."""
     series = walk.window.series
-    found = scored(walk)
+    found = score_walk(walk)
     return Backtest(
         name=name,
         zone=series.zone,
@@ -33,9 +33,9 @@ def backtest_report(name: str, walk: Walk, notes: tuple[str, ...] = ()) -> Backt
     )
 
 
-def _score(one: Scored) -> Score:
+def _score(one: Scored) -> MethodScore:
     low, high = one.interval("coverage") or (None, None)
-    return Score(
+    return MethodScore(
         method=one.method,
         horizon_minutes=one.horizon_seconds / 60,
         targets=one.targets,
@@ -45,7 +45,7 @@ def _score(one: Scored) -> Score:
     )
 
 
-def _traced(walk: Walk, one: Forecasts) -> Traced:
+def _traced(walk: BacktestRun, one: MethodForecasts) -> BacktestTrace:
     """What came, and of each bin the newest forecast that the horizon has."""
     series, seconds = walk.window.series, walk.window.series.bin_seconds
     ends = [*(int(origin) for origin in one.origins), int(one.targets.max(initial=-1)) + 1]
@@ -60,9 +60,9 @@ def _traced(walk: Walk, one: Forecasts) -> Traced:
         (series.time(place), float(value) / seconds if np.isfinite(value) else None)
         for place, value in enumerate(series.values[walk.window.test :], walk.window.test)
     )
-    return Traced(horizon_minutes=one.horizon_seconds / 60, seen=seen, forecast=tuple(points))
+    return BacktestTrace(horizon_minutes=one.horizon_seconds / 60, seen=seen, forecast=tuple(points))
 
 
-def _demand(t: float, said: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Demand:
+def _demand(t: float, said: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ForecastPoint:
     q50, q95, q99 = np.maximum.accumulate(said).tolist()
-    return Demand(t=t, q50=q50, q95=q95, q99=q99)
+    return ForecastPoint(t=t, q50=q50, q95=q95, q99=q99)

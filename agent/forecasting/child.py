@@ -25,7 +25,7 @@ import agent
 from agent.forecasting.exchange import MOST_BYTES, OUT_OF_MEMORY
 
 MIB = 1024 * 1024
-MEMORY_BYTES = 512 * MIB
+FORECAST_MEMORY_BYTES = 512 * MIB
 MEMORY_BYTES_A_TIER = 32 * MIB
 """What the process may allocate (RLIMIT_DATA): its libraries and the four weeks of one tier take some 200 MiB, each further
 tier some ten. Address space is no measure: it counts the libraries' files, which others share."""
@@ -43,7 +43,7 @@ LAST_SECONDS = 5.0
 _log = logging.getLogger("agent.forecasting")
 
 
-class Fault(StrEnum):
+class WorkerFailure(StrEnum):
     """How a question was not answered; one word, counted and exported."""
 
     START = "start"
@@ -53,10 +53,10 @@ class Fault(StrEnum):
     ERROR = "error"
 
 
-class NoAnswer(Exception):
+class WorkerError(Exception):
     """The process gave no answer; it is ended."""
 
-    def __init__(self, fault: Fault, text: str) -> None:
+    def __init__(self, fault: WorkerFailure, text: str) -> None:
         super().__init__(text)
         self.fault = fault
 
@@ -72,7 +72,7 @@ def environment() -> dict[str, str]:
     return {**kept, **ONE_THREAD, "PYTHONPATH": str(Path(agent.__path__[0]).parent)}
 
 
-class Child:
+class WorkerProcess:
     """One process, begun at once. Asked by one thread; `kill` may be called from any. Raises NoAnswer where it cannot begin."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class Child:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NoAnswer(Fault.START, f"the forecasting process cannot be begun: {error}") from error
+            raise WorkerError(WorkerFailure.START, f"the forecasting process cannot be begun: {error}") from error
         self.pid = self._process.pid
         self._in, self._out, errors = self._process.stdin, self._process.stdout, self._process.stderr
         assert self._in is not None
@@ -103,12 +103,14 @@ class Child:
         """The line that is answered. Raises NoAnswer, with the process ended, where none came within so many seconds."""
         try:
             return self._exchange(line, time.monotonic() + seconds)
-        except NoAnswer:
+        except WorkerError:
             self.close()
             raise
         except OSError as error:
             self.close()
-            raise NoAnswer(Fault.DIED, f"the forecasting process died: {self._how_it_ended() or error}") from error
+            raise WorkerError(
+                WorkerFailure.DIED, f"the forecasting process died: {self._how_it_ended() or error}"
+            ) from error
 
     def _exchange(self, line: bytes, deadline: float) -> bytes:
         assert self._in is not None
@@ -120,7 +122,7 @@ class Child:
             while not answer.endswith(b"\n"):
                 wait = deadline - time.monotonic()
                 if wait <= 0:
-                    raise NoAnswer(Fault.TIMEOUT, "the forecasting process took too long and was ended")
+                    raise WorkerError(WorkerFailure.TIMEOUT, "the forecasting process took too long and was ended")
                 for key, _ in ready.select(wait):
                     if key.fileobj is self._in:
                         left = left[os.write(self._in.fileno(), left) :]
@@ -129,7 +131,9 @@ class Child:
                     else:
                         answer += self._read()
                         if len(answer) > MOST_BYTES:
-                            raise NoAnswer(Fault.GARBAGE, "the forecasting process answered without end and was ended")
+                            raise WorkerError(
+                                WorkerFailure.GARBAGE, "the forecasting process answered without end and was ended"
+                            )
         return bytes(answer)
 
     def _read(self) -> bytes:
@@ -140,7 +144,7 @@ class Child:
                 # It is about to end by itself, and how is worth telling.
                 self._process.wait(LAST_SECONDS)
             self.close()
-            raise NoAnswer(Fault.DIED, f"the forecasting process died: {self._how_it_ended()}")
+            raise WorkerError(WorkerFailure.DIED, f"the forecasting process died: {self._how_it_ended()}")
         return part
 
     def _how_it_ended(self) -> str:

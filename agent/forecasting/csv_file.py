@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from agent.errors import SizewatchError
-from agent.forecasting.times import LATEST_SECONDS, Form, Integers, TimeStyle, recognised
+from agent.forecasting.times import LATEST_SECONDS, Integers, TimestampForm, TimeStyle, detect_style
 from forecast.series import Array
 
 TIME, REQUESTS = "timestamp", "requests"
@@ -45,7 +45,7 @@ _MAGIC = b"\x1f\x8b"
 _MISREAD = (ValueError, OverflowError, pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError)
 
 
-class BadTrace(SizewatchError):
+class TraceError(SizewatchError):
     """A trace file cannot be used; `line` (from 1) is where, None where it is the whole file."""
 
     def __init__(self, path: Path | str, text: str, line: int | None = None) -> None:
@@ -57,7 +57,7 @@ class BadTrace(SizewatchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class TraceColumns:
     """What a file holds, row by row: `micros` as `TimeStyle.micros` has them, amounts NaN where a cell is empty.
 
     `unread` are columns that mean nothing here.
@@ -69,7 +69,7 @@ class Columns:
     unread: tuple[str, ...]
 
 
-def read_columns(path: Path, zone: str) -> Columns:
+def read_columns(path: Path, zone: str) -> TraceColumns:
     """All rows of a trace. Raises BadTrace, naming the line, for whatever is not as it should be."""
     with _failures(path):
         names = _header(path)
@@ -85,10 +85,12 @@ def read_columns(path: Path, zone: str) -> Columns:
                     parts.append(_amounts(piece[name]))
                 sound += len(piece)
         except _MISREAD as error:
-            raise _complaint(path, names, style, sound) or BadTrace(path, f"cannot be read as CSV ({error})") from error
+            raise _complaint(path, names, style, sound) or TraceError(
+                path, f"cannot be read as CSV ({error})"
+            ) from error
     unread = tuple(name for name in names if name not in COLUMNS)
     joined = {name: np.concatenate(parts) for name, parts in amounts.items()}
-    return Columns(style=style, micros=np.concatenate(times), amounts=joined, unread=unread)
+    return TraceColumns(style=style, micros=np.concatenate(times), amounts=joined, unread=unread)
 
 
 def line_of(path: Path, row: int) -> int:
@@ -102,17 +104,17 @@ def _failures(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise BadTrace(path, "there is no such file") from None
+        raise TraceError(path, "there is no such file") from None
     except gzip.BadGzipFile as error:
-        raise BadTrace(path, f"is named .gz and is not gzipped, or damaged ({error})") from error
+        raise TraceError(path, f"is named .gz and is not gzipped, or damaged ({error})") from error
     except (EOFError, zlib.error) as error:
-        raise BadTrace(path, "is a gzip file that is cut off or damaged; copy it again") from error
+        raise TraceError(path, "is a gzip file that is cut off or damaged; copy it again") from error
     except UnicodeDecodeError as error:
-        raise BadTrace(path, "is not a text file in UTF-8") from error
+        raise TraceError(path, "is not a text file in UTF-8") from error
     except csv.Error as error:
-        raise BadTrace(path, f"is no CSV: {error}") from error
+        raise TraceError(path, f"is no CSV: {error}") from error
     except OSError as error:
-        raise BadTrace(path, f"cannot be read: {error.strerror or error}") from error
+        raise TraceError(path, f"cannot be read: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -144,19 +146,19 @@ def _header(path: Path) -> list[str]:
         line, names = next(_rows(text), (0, []))
     names = [name.strip().lower() for name in names]
     if not names:
-        raise BadTrace(path, f"is empty; it must begin with the line {HEADER}")
+        raise TraceError(path, f"is empty; it must begin with the line {HEADER}")
     if len(names) == 1 and (other := next((c for c in ";\t|" if c in names[0]), None)):
-        raise BadTrace(path, f"has {other!r} between its columns; it must be a comma", line)
+        raise TraceError(path, f"has {other!r} between its columns; it must be a comma", line)
     if names[0][:1].isdigit():
-        raise BadTrace(path, f"has no header; it must begin with the line {HEADER}", line)
+        raise TraceError(path, f"has no header; it must begin with the line {HEADER}", line)
     twice = next((name for name in COLUMNS if names.count(name) > 1), None)
     if twice:
-        raise BadTrace(path, f"has the column {twice} twice", line)
+        raise TraceError(path, f"has the column {twice} twice", line)
     for name in (TIME, REQUESTS):
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             meant = f"is {close[0]} meant?" if close else "one row must be one bin with its count, not one request"
-            raise BadTrace(path, f"has no column {name}; the header must be {HEADER} ({meant})", line)
+            raise TraceError(path, f"has no column {name}; the header must be {HEADER} ({meant})", line)
     return names
 
 
@@ -166,25 +168,25 @@ def _style(path: Path, names: list[str], zone: str) -> TimeStyle:
         next(rows)
         line, row = next(rows, (0, []))
     if not row:
-        raise BadTrace(path, "has a header and no row")
+        raise TraceError(path, "has a header and no row")
     place = names.index(TIME)
     cell = row[place].strip() if place < len(row) else ""
     if not cell:
-        raise BadTrace(path, "has no timestamp", line)
+        raise TraceError(path, "has no timestamp", line)
     try:
-        style = recognised(cell, zone)
+        style = detect_style(cell, zone)
     except ValueError as error:
-        raise BadTrace(path, f"{TIME}: {error}", line) from None
+        raise TraceError(path, f"{TIME}: {error}", line) from None
     # A column of nothing but True would be one of ones to pandas.
     if wrong := _wrong(row, names, style):
-        raise BadTrace(path, wrong, line)
+        raise TraceError(path, wrong, line)
     return style
 
 
 def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> Iterator[pd.DataFrame]:
     """The rows as they are, some at a time; whatever does not fit raises one of _MISREAD."""
     kinds: dict[str, type[np.float64] | type[str]] = dict.fromkeys(used, np.float64)
-    if style.form is not Form.SECONDS:
+    if style.form is not TimestampForm.SECONDS:
         kinds[TIME] = str
     seen = 0
     with _bytes(path) as raw, warnings.catch_warnings():
@@ -205,7 +207,7 @@ def _pieces(path: Path, names: list[str], used: list[str], style: TimeStyle) -> 
         for piece in pieces:
             seen += len(piece)
             if seen > MOST_ROWS:
-                raise BadTrace(path, f"has more than {MOST_ROWS} rows; count in longer bins")
+                raise TraceError(path, f"has more than {MOST_ROWS} rows; count in longer bins")
             yield piece
 
 
@@ -215,7 +217,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 def _micros(cells: pd.Series, style: TimeStyle) -> Integers:
-    if style.form is not Form.SECONDS:
+    if style.form is not TimestampForm.SECONDS:
         return style.micros(cells)
     seconds = cells.to_numpy(dtype=np.float64)
     if not ((seconds >= 0) & (seconds <= LATEST_SECONDS)).all():
@@ -231,12 +233,12 @@ def _amounts(cells: pd.Series) -> Array:
     return found
 
 
-def _complaint(path: Path, names: list[str], style: TimeStyle, sound: int) -> BadTrace | None:
+def _complaint(path: Path, names: list[str], style: TimeStyle, sound: int) -> TraceError | None:
     """What is wrong with the first line that is wrong, the first `sound` rows being so; None where no line is wrong."""
     with _text(path) as text:
         for line, row in itertools.islice(_rows(text), sound + 1, None):
             if wrong := _wrong(row, names, style):
-                return BadTrace(path, wrong, line)
+                return TraceError(path, wrong, line)
     return None
 
 

@@ -13,13 +13,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from agent.durations import duration_text
-from agent.forecasting.csv_file import REQUESTS, BadTrace, Columns, line_of, read_columns
-from agent.forecasting.times import MICRO, BadRow, Form, Integers, TimeStyle, resolved
-from exporters.plain_text import told
-from forecast.binning import binned, rebinned
+from agent.forecasting.csv_file import REQUESTS, TraceColumns, TraceError, line_of, read_columns
+from agent.forecasting.times import MICRO, Integers, TimestampForm, TimeStyle, TraceRowError, local_to_utc
+from exporters.plain_text import quote_external_text
+from forecast.binning import bin_events, resample
 from forecast.series import Array, Series
 
-__all__ = ["BadTrace", "Trace", "read_trace"]
+__all__ = ["Trace", "TraceError", "read_trace"]
 
 FEWEST_ROWS = 3
 """Two rows are one distance, and nothing says that it is a bin and no gap."""
@@ -53,18 +53,18 @@ def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None
     """
     path = Path(path)
     if not _is_zone(zone):
-        raise BadTrace(
+        raise TraceError(
             path, f"cannot be read by the clock in '{zone}', which is no time zone; write one such as Europe/Berlin"
         )
     columns = read_columns(path, zone)
     try:
-        micros = resolved(columns.micros, zone) if columns.style.form is Form.LOCAL else columns.micros
+        micros = local_to_utc(columns.micros, zone) if columns.style.form is TimestampForm.LOCAL else columns.micros
         width = _width(path, micros)
-    except BadRow as bad:
+    except TraceRowError as bad:
         other = "" if bad.other is None else f" (line {line_of(path, bad.other)})"
-        raise BadTrace(path, bad.text + other, line_of(path, bad.row)) from None
+        raise TraceError(path, bad.text + other, line_of(path, bad.row)) from None
     if np.isnan(columns.amounts[REQUESTS]).all():
-        raise BadTrace(path, f"holds no number in the column {REQUESTS}")
+        raise TraceError(path, f"holds no number in the column {REQUESTS}")
     given = {name: amounts for name, amounts in columns.amounts.items() if not np.isnan(amounts).all()}
     series = {name: _series(micros, amounts, width, zone) for name, amounts in given.items()}
     notes = _notes(columns)
@@ -90,24 +90,24 @@ def _is_zone(zone: str) -> bool:
 def _width(path: Path, micros: Integers) -> int:
     """The length of a bin: the distance that most rows have. Raises BadRow where the others are no multiples of it."""
     if len(micros) < FEWEST_ROWS:
-        raise BadTrace(path, f"has {len(micros)} rows; {FEWEST_ROWS} are the fewest that tell how long a bin is")
+        raise TraceError(path, f"has {len(micros)} rows; {FEWEST_ROWS} are the fewest that tell how long a bin is")
     apart = np.diff(micros)
     for row in np.flatnonzero(apart <= 0)[:1]:
         same = apart[row] == 0
         text = "has the time of a row before" if same else "is earlier than the row before; sort the rows by time"
-        raise BadRow(int(row) + 1, text + (": which of the two counts?" if same else ""), int(row))
+        raise TraceRowError(int(row) + 1, text + (": which of the two counts?" if same else ""), int(row))
     widths, counts = np.unique(apart, return_counts=True)
     width = int(widths[np.argmax(counts)])
     for row in np.flatnonzero(apart > LONGEST_GAP_SECONDS * MICRO)[:1]:
-        raise BadRow(
+        raise TraceRowError(
             int(row) + 1, f"comes {apart[row] / MICRO / 86_400:.0f} days after the row before; is the year right?"
         )
     for row in np.flatnonzero(apart % width)[:1]:
         text = f"comes {apart[row] / MICRO:g} s after the row before, and most rows are {width / MICRO:g} s apart"
-        raise BadRow(int(row) + 1, f"{text}: one row must be one bin, all of one length (not one request)")
+        raise TraceRowError(int(row) + 1, f"{text}: one row must be one bin, all of one length (not one request)")
     bins = (int(micros[-1]) - int(micros[0])) // width + 1
     if bins > MOST_BINS:
-        raise BadTrace(
+        raise TraceError(
             path, f"spans {bins} bins of {width / MICRO:g} s, most of them missing; {MOST_BINS} are the most"
         )
     return width
@@ -115,12 +115,12 @@ def _width(path: Path, micros: Integers) -> int:
 
 def _series(micros: Integers, amounts: Array, width: int, zone: str) -> Series:
     starts: Array = micros / MICRO
-    return binned(starts, amounts, width / MICRO, zone=zone)
+    return bin_events(starts, amounts, width / MICRO, zone=zone)
 
 
-def _notes(columns: Columns) -> tuple[str, ...]:
+def _notes(columns: TraceColumns) -> tuple[str, ...]:
     empty = [f"the column '{name}' is empty" for name, amounts in columns.amounts.items() if np.isnan(amounts).all()]
-    return (*(f"the column '{told(name, 60)}' is not read" for name in columns.unread), *empty)
+    return (*(f"the column '{quote_external_text(name, 60)}' is not read" for name in columns.unread), *empty)
 
 
 def _coarser(
@@ -133,7 +133,7 @@ def _coarser(
         )
         return series, (*notes, note)
     try:
-        return {name: rebinned(one, bin_seconds) for name, one in series.items()}, notes
+        return {name: resample(one, bin_seconds) for name, one in series.items()}, notes
     except ValueError:
         text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
-        raise BadTrace(path, f"{text}; ask for a multiple") from None
+        raise TraceError(path, f"{text}; ask for a multiple") from None

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from exporters.forecast_text import Forecast
+from exporters.forecast_text import ForecastResult
 from exporters.prewarm_text import Prewarm
 from rules.capacity import Capacity, stated_capacity
 from rules.replica_count import NO_MARGIN, Margin
@@ -31,7 +31,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class EventMessage:
     """A known event, as `forecast.events` has it; `start` is local time without an offset."""
 
     name: str
@@ -42,7 +42,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ForecastRequest:
     """What is asked about one tier at `now` (unix seconds), and all that the answer depends on beside the traffic.
 
     `settled_until` is up to where minutes are whole, `settling_seconds` how long that takes. `lead_seconds` is the P95 of its
@@ -61,7 +61,7 @@ class Question:
     certainty: float | None = None
     settling_seconds: float = 0.0
     country: str | None = None
-    events: tuple[Known, ...] = ()
+    events: tuple[EventMessage, ...] = ()
     lead_seconds: float | None = None
     lead_source: str = ""
     capacity: Capacity | None = None
@@ -80,7 +80,7 @@ class Question:
         return self.lead_seconds or NO_LEAD_SECONDS
 
     @property
-    def settings(self) -> Question:
+    def settings(self) -> ForecastRequest:
         """The same without what changes from hour to hour, the lead in whole minutes: forecasters of unequal settings have
         nothing in common. Of the capacity only whether there is one: traffic is forecast alike at any."""
         lead = None if self.lead_seconds is None else math.ceil(self.lead_seconds / 60.0) * 60.0
@@ -98,7 +98,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ForecastResponse:
     """What was found about one tier at `made_at` (unix seconds).
 
     `forecast` is None where there is none, and then `gap` says why. `now_rps` is what arrived in the last whole minute.
@@ -108,7 +108,7 @@ class Answer:
     tier: str
     made_at: float
     bin_seconds: float
-    forecast: Forecast | None
+    forecast: ForecastResult | None
     prewarm: Prewarm
     now_rps: float | None = None
     minimum_warm: int | None = None
@@ -117,33 +117,33 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class ForecastFailure:
     """That a question could not be answered by a defect or for lack of memory: `trouble` says so in words."""
 
     tier: str
     trouble: str
 
 
-_QUESTION = TypeAdapter(Question)
-_ANSWER = TypeAdapter(Answer | Failed, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+_QUESTION = TypeAdapter(ForecastRequest)
+_ANSWER = TypeAdapter(ForecastResponse | ForecastFailure, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 
 
-def question_line(question: Question) -> bytes:
+def question_line(question: ForecastRequest) -> bytes:
     """The question as it is written to the process."""
     return _line(asdict(question) | {"events": [asdict(e) | {"start": e.start.isoformat()} for e in question.events]})
 
 
-def question_of(line: bytes | str) -> Question:
+def parse_request(line: bytes | str) -> ForecastRequest:
     """The question in a line. Raises ValueError where it holds none."""
     return _QUESTION.validate_python(_document(line))
 
 
-def answer_line(answer: Answer | Failed) -> bytes:
+def answer_line(answer: ForecastResponse | ForecastFailure) -> bytes:
     """The answer as it is written back. Raises ValueError where it holds a number that is none."""
     return _line(asdict(answer))
 
 
-def answer_of(line: bytes | str) -> Answer | Failed:
+def parse_response(line: bytes | str) -> ForecastResponse | ForecastFailure:
     """The answer in a line. Raises ValueError for anything else."""
     return _ANSWER.validate_python(_document(line))
 

@@ -11,12 +11,12 @@ import math
 import numpy as np
 
 from agent.errors import SizewatchError
-from agent.forecasting.given import Given
+from agent.forecasting.given import InputSeries
 from agent.forecasting.telling import TOO_YOUNG, points
-from exporters.forecast_text import Forecast
-from forecast.backtest import cut, usual
+from exporters.forecast_text import ForecastResult
+from forecast.backtest import remove_event_effects, truncate
 from forecast.backtest_window import CannotTest, bins_a_day
-from forecast.binning import last
+from forecast.binning import last_bins
 from forecast.forecaster import Forecaster
 from forecast.past import DAY_SECONDS
 from forecast.series import Series
@@ -26,16 +26,16 @@ KEPT_SECONDS = 34 * DAY_SECONDS
 """Four weeks to learn from, and a few days of their errors."""
 
 
-def forecast_now(tier: str, given: Given, horizon_seconds: float) -> Forecast:
+def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
     """What is expected in the bins up to `horizon_seconds` after the end of the series.
 
     The last day is followed bin by bin, so that coverage and error are those of forecasts that were made, of the longest
     lead that has methods of its own. Raises SizewatchError for bins that do not divide a day, and where nothing was seen
     in the last weeks.
     """
-    series = last(given.series, KEPT_SECONDS)
+    series = last_bins(given.series, KEPT_SECONDS)
     factors = np.ones(len(series) + 1) if given.factors is None else given.factors[len(given.series) - len(series) :]
-    forecaster = _followed(given.name, usual(series, factors[: len(series)]), given, horizon_seconds)
+    forecaster = _followed(given.name, remove_event_effects(series, factors[: len(series)]), given, horizon_seconds)
     bins = max(1, math.ceil(horizon_seconds / series.bin_seconds - 1e-9))
     path = forecaster.path(bins)
     ahead = np.ones(bins) if given.factors is None else factors[len(series) :]
@@ -53,17 +53,17 @@ def forecast_now(tier: str, given: Given, horizon_seconds: float) -> Forecast:
         naive=quality.naive,
         compared=quality.compared,
     )
-    return Forecast(
+    return ForecastResult(
         projection=projection,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
-        seen=_seen(last(series, DAY_SECONDS)),
+        seen=_seen(last_bins(series, DAY_SECONDS)),
         weights=() if path is None else tuple(sorted(path.weights.items(), key=lambda share: -share[1])),
         notes=(*given.notes, *notes),
     )
 
 
-def _followed(name: str, series: Series, given: Given, horizon_seconds: float) -> Forecaster:
+def _followed(name: str, series: Series, given: InputSeries, horizon_seconds: float) -> Forecaster:
     try:
         day = bins_a_day(series.bin_seconds)
     except CannotTest as error:
@@ -72,7 +72,7 @@ def _followed(name: str, series: Series, given: Given, horizon_seconds: float) -
     if not len(seen):
         raise SizewatchError(f"{name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
     first = max(len(series) - day, int(seen[0]) + 1)
-    forecaster = Forecaster(cut(series, first), ahead_seconds=horizon_seconds, sundays=given.sundays)
+    forecaster = Forecaster(truncate(series, first), ahead_seconds=horizon_seconds, sundays=given.sundays)
     for value in series.values[first:]:
         forecaster.step(float(value))
     return forecaster

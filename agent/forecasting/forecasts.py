@@ -14,13 +14,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.forecasting.child import MEMORY_BYTES, MEMORY_BYTES_A_TIER, Child, Fault, NoAnswer, command
-from agent.forecasting.exchange import Answer, Failed, Question, answer_of, question_line
+from agent.forecasting.child import (
+    FORECAST_MEMORY_BYTES,
+    MEMORY_BYTES_A_TIER,
+    WorkerError,
+    WorkerFailure,
+    WorkerProcess,
+    command,
+)
+from agent.forecasting.exchange import ForecastFailure, ForecastRequest, ForecastResponse, parse_response, question_line
 from exporters.prewarm_text import without_old_schedule
 from exporters.status import ForecastHealth, ForecastStatus
 from forecast.cold_start import ColdStart
-from rules.projections import Demand, Projection
-from rules.timeline import Event, Kind
+from rules.projections import ForecastPoint, Projection
+from rules.timeline import TimelineEvent, TimelineKind
 
 QUESTION_SECONDS = 60.0
 """For one tier: the first answer, with four weeks to read and to learn from, takes some seconds."""
@@ -37,17 +44,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Tier:
+class _TierState:
     """What is known of one tier: the newest answer, what was said before of the time that is now, and how asking goes."""
 
-    answer: Answer | None = None
+    answer: ForecastResponse | None = None
     said: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
     failures: int = 0
     retry_at: float = 0.0
     trouble: str = ""
 
 
-class Forecasts:
+class ForecastService:
     """The answers of one daemon. `run` is called by one thread at a time; everything else from any.
 
     `words` begins the process (a test gives another); `monotonic` are the seconds that pauses are counted in.
@@ -64,31 +71,31 @@ class Forecasts:
         self._question_seconds = question_seconds
         self._monotonic = monotonic
         self._running, self._lock = threading.Lock(), threading.Lock()
-        self._child: Child | None = None
-        self._tiers: dict[str, _Tier] = {}
+        self._child: WorkerProcess | None = None
+        self._tiers: dict[str, _TierState] = {}
         self._stopped = False
         self._runs, self._failures = 0, Counter[str]()
         self._seconds: float | None = None
         self._memory_bytes = 0
 
-    def run(self, questions: Iterable[Question]) -> tuple[Event, ...]:
+    def run(self, questions: Iterable[ForecastRequest]) -> tuple[TimelineEvent, ...]:
         """Asks about every tier whose pause is over, one after another; what began or ended with that. Raises only for a
         defect."""
         asked, told = tuple(questions), []
-        begin, wanted = self._monotonic(), MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(asked) - 1)
+        begin, wanted = self._monotonic(), FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(asked) - 1)
         with self._running:
             for one in asked:
                 with self._lock:
-                    tier = self._tiers.setdefault(one.tier, _Tier())
+                    tier = self._tiers.setdefault(one.tier, _TierState())
                 if not self._stopped and self._monotonic() >= tier.retry_at:
                     told.append(self._ask(one, tier, wanted))
         self._seconds = self._monotonic() - begin
         return tuple(event for event in told if event is not None)
 
-    def _ask(self, asked: Question, tier: _Tier, memory_bytes: int) -> Event | None:
+    def _ask(self, asked: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
         try:
             answer = self._answered(replace(asked, held=_held(tier.answer, asked.now)), memory_bytes)
-        except NoAnswer as error:
+        except WorkerError as error:
             return None if self._stopped else self._failed(asked, tier, error.fault, str(error))
         with self._lock:
             self._runs += 1
@@ -98,32 +105,34 @@ class Forecasts:
             self._memory_bytes = answer.memory_bytes
         return self._works(asked, tier)
 
-    def _answered(self, asked: Question, memory_bytes: int) -> Answer:
+    def _answered(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         child = self._begun(memory_bytes)
         try:
             line = child.ask(question_line(asked), self._question_seconds)
-        except NoAnswer:
+        except WorkerError:
             self._child = None
             raise
         try:
-            answer = answer_of(line)
+            answer = parse_response(line)
         except ValueError as error:
             self._end()
             words = str(error).splitlines()[0]
-            raise NoAnswer(Fault.GARBAGE, f"the forecasting process answered what is no answer ({words})") from error
-        if isinstance(answer, Failed):
-            raise NoAnswer(Fault.ERROR, f"the forecast failed: {answer.trouble}")
+            raise WorkerError(
+                WorkerFailure.GARBAGE, f"the forecasting process answered what is no answer ({words})"
+            ) from error
+        if isinstance(answer, ForecastFailure):
+            raise WorkerError(WorkerFailure.ERROR, f"the forecast failed: {answer.trouble}")
         if answer.tier != asked.tier or answer.made_at != asked.now:
             self._end()
-            raise NoAnswer(Fault.GARBAGE, "the forecasting process answered another question")
+            raise WorkerError(WorkerFailure.GARBAGE, "the forecasting process answered another question")
         return answer
 
-    def _begun(self, memory_bytes: int) -> Child:
+    def _begun(self, memory_bytes: int) -> WorkerProcess:
         with self._lock:
             if self._stopped:
-                raise NoAnswer(Fault.START, "the daemon ends")
+                raise WorkerError(WorkerFailure.START, "the daemon ends")
             if self._child is None:
-                self._child = Child(self._words(memory_bytes))
+                self._child = WorkerProcess(self._words(memory_bytes))
             return self._child
 
     def _end(self) -> None:
@@ -131,7 +140,9 @@ class Forecasts:
         if child is not None:
             child.close()
 
-    def _failed(self, asked: Question, tier: _Tier, fault: Fault, text: str) -> Event | None:
+    def _failed(
+        self, asked: ForecastRequest, tier: _TierState, fault: WorkerFailure, text: str
+    ) -> TimelineEvent | None:
         with self._lock:
             self._failures[fault.value] += 1
             tier.failures += 1
@@ -142,7 +153,7 @@ class Forecasts:
         kept = "; the forecast before it stays until it is outlived" if tier.answer is not None else ""
         return _event(asked, text + kept) if fresh else None
 
-    def _works(self, asked: Question, tier: _Tier) -> Event | None:
+    def _works(self, asked: ForecastRequest, tier: _TierState) -> TimelineEvent | None:
         with self._lock:
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
@@ -163,7 +174,7 @@ class Forecasts:
     def status(self, name: str, cold_start: ColdStart | None, ready: int, now: float) -> ForecastStatus:
         """What pages and metrics show of a tier at `now` (unix seconds)."""
         with self._lock:
-            tier = self._tiers.get(name, _Tier())
+            tier = self._tiers.get(name, _TierState())
             answer, said, trouble = tier.answer, tuple(tier.said), tier.trouble
         if answer is None:
             return ForecastStatus(
@@ -173,7 +184,7 @@ class Forecasts:
         found = answer.prewarm.recommendation
         recommendation = replace(found, ready=ready) if found is not None and fresh else None
         projection = said[-1] if said else None
-        stands = answer.forecast is not None and projection is not None and bool(projection.ahead(now))
+        stands = answer.forecast is not None and projection is not None and bool(projection.points_until(now))
         return ForecastStatus(
             forecast=answer.forecast if stands else None,
             prewarm=without_old_schedule(replace(answer.prewarm, recommendation=recommendation), now),
@@ -219,14 +230,14 @@ class Forecasts:
             self._end()
 
 
-def _held(answer: Answer | None, now: float) -> int:
+def _held(answer: ForecastResponse | None, now: float) -> int:
     """What a process that begins anew must know: the replicas that are asked for may still be on their way."""
     found = answer.prewarm.recommendation if answer is not None and _fresh(answer, now) else None
     return 0 if found is None else found.replicas
 
 
-def _event(asked: Question, text: str) -> Event:
-    return Event(t=asked.now, kind=Kind.FORECAST, tier=asked.tier, replica=None, text=text)
+def _event(asked: ForecastRequest, text: str) -> TimelineEvent:
+    return TimelineEvent(t=asked.now, kind=TimelineKind.FORECAST, tier=asked.tier, replica=None, text=text)
 
 
 def _near(whole: Projection, bin_seconds: float) -> Projection:
@@ -235,13 +246,13 @@ def _near(whole: Projection, bin_seconds: float) -> Projection:
     return replace(whole, points=tuple(point for point in whole.points if point.t <= until))
 
 
-def _fresh(answer: Answer, now: float) -> bool:
+def _fresh(answer: ForecastResponse, now: float) -> bool:
     """Whether what was recommended still stands: it was for one lead later, and one bin beyond that it says nothing."""
     found = answer.prewarm.recommendation
-    return now <= (answer.made_at if found is None else found.at) + answer.bin_seconds
+    return now <= (answer.made_at if found is None else found.target_time) + answer.bin_seconds
 
 
-def _at(projection: Projection, t: float) -> Demand | None:
+def _at(projection: Projection, t: float) -> ForecastPoint | None:
     """The bin in which `t` lies; None where the projection does not reach there."""
     begun = [point for point in projection.points if point.t <= t + SLACK_SECONDS]
     if not begun or len(projection.points) < 2:
@@ -250,7 +261,7 @@ def _at(projection: Projection, t: float) -> Demand | None:
     return begun[-1] if t < begun[-1].t + width else None
 
 
-def _for_now(said: Sequence[Projection], now: float) -> Demand | None:
+def _for_now(said: Sequence[Projection], now: float) -> ForecastPoint | None:
     """What was said one lead ago, or longer, of the time that is now."""
     for one in reversed(said):
         if one.made_at <= now - one.horizon_seconds:

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from agent.config import Loaded, find, load
-from agent.config_keys import Forecast
+from agent.config import LoadedConfig, find, load
+from agent.config_keys import ForecastConfig
 from agent.demo.past import mark
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.history_series import demand_series, settled_until
-from agent.forecasting.known import known_events, sundays
+from agent.forecasting.history_series import demand_series, settled_time
+from agent.forecasting.known import list_calendar_events, sundays
 from agent.forecasting.times import UTC_TIMES, TimeStyle
-from agent.history.store import Store
-from agent.views import views_of
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts
 from exporters.prewarm_text import OLD_SECONDS
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from forecast.events import event_factors
 from forecast.series import Array, Series
 
@@ -35,7 +35,7 @@ A_DAY_AHEAD = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class InputSeries:
     """A series of requests with its name, how its times are written, and what is known beforehand: public holidays, and by
     what factor each of its bins was expected to differ (None: no events are configured)."""
 
@@ -47,72 +47,74 @@ class Given:
     notes: tuple[str, ...] = ()
 
 
-def given_by(options: argparse.Namespace) -> Given:
+def input_from_options(options: argparse.Namespace) -> InputSeries:
     """By the options --history, --config, --tier and --bin of a command. Raises BadConfig, BadTrace, HistoryProblem."""
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:
-        return from_csv(options.history, loaded, options.bin)
+        return input_from_csv(options.history, loaded, options.bin)
     assert loaded is not None
-    return from_history(loaded, known_tier(loaded, options.tier), options.bin)
+    return input_from_history(loaded, select_tier(loaded, options.tier), options.bin)
 
 
-def known_tier(loaded: Loaded, tier: str | None) -> str:
+def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
     """The tier that is named, or the only one there is. Raises BadConfig."""
-    tiers = sorted(views_of(loaded))
+    tiers = sorted(build_tier_contexts(loaded))
     if tier is None and len(tiers) == 1:
         return tiers[0]
     if tier is None:
-        raise BadConfig((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
+        raise ConfigError((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
     if tier not in tiers:
-        raise BadConfig((f"there is no tier {tier}; there are {', '.join(tiers) or 'none'}",))
+        raise ConfigError((f"there is no tier {tier}; there are {', '.join(tiers) or 'none'}",))
     return tier
 
 
-def history_path(loaded: Loaded) -> Path:
+def history_path(loaded: LoadedConfig) -> Path:
     """Where the history is. Raises BadConfig where none is kept."""
     if loaded.config.history_path is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to read; role node keeps none unless it is given",)
         )
     return loaded.config.history_path
 
 
-def from_csv(path: Path, loaded: Loaded | None, bin_seconds: float | None) -> Given:
+def input_from_csv(path: Path, loaded: LoadedConfig | None, bin_seconds: float | None) -> InputSeries:
     """A trace in bins of `bin_seconds` (default: the configuration's). Raises BadTrace, and BadConfig for holidays."""
-    keys = loaded.config.forecast if loaded is not None else Forecast()
+    keys = loaded.config.forecast if loaded is not None else ForecastConfig()
     trace = read_trace(path, zone=keys.zone, bin_seconds=bin_seconds or keys.bin_seconds)
     return _given(str(path), trace.requests, keys, trace.times, trace.notes)
 
 
-def from_history(loaded: Loaded, tier: str, bin_seconds: float | None, now: float | None = None) -> Given:
+def input_from_history(
+    loaded: LoadedConfig, tier: str, bin_seconds: float | None, now: float | None = None
+) -> InputSeries:
     """A tier's own demand up to the last whole bin. Raises BadConfig where none is kept, HistoryProblem where it cannot be
     read."""
     keys = loaded.config.forecast
     width = bin_seconds or keys.bin_seconds
     if width % 60:
-        raise BadConfig((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
-    until = settled_until(time.time() if now is None else now, loaded.config.settling_seconds / 2) // width * width
-    with Store.open_reader(history_path(loaded)) as reader:
-        mark.tell(reader)
+        raise ConfigError((f"--bin: demand is kept by the minute, of which {width:g} s is no whole number",))
+    until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds / 2) // width * width
+    with HistoryStore.open_reader(history_path(loaded)) as reader:
+        mark.print_simulated_notice(reader)
         found = demand_series(reader.demand(tier, until - KEPT_SECONDS, until), zone=keys.zone, bin_seconds=width)
     if found is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{tier}: the history holds no demand of it yet; `sizewatch run` keeps it, or give --history CSV",)
         )
     late = until - found.requests.end
     notes = (
-        (f"the newest demand that was kept is {span(late)} old: is `sizewatch run` running?",)
+        (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
         if late > OLD_SECONDS
         else ()
     )
     return _given(tier, found.requests, keys, UTC_TIMES, notes)
 
 
-def _given(name: str, series: Series, keys: Forecast, times: TimeStyle, notes: tuple[str, ...]) -> Given:
+def _given(name: str, series: Series, keys: ForecastConfig, times: TimeStyle, notes: tuple[str, ...]) -> InputSeries:
     ahead = len(series) + round(A_DAY_AHEAD / series.bin_seconds)
-    events = known_events(keys)
+    events = list_calendar_events(keys)
     factors = event_factors(events, series.start, series.bin_seconds, ahead, series.zone) if events else None
-    return Given(
+    return InputSeries(
         name=name,
         series=series,
         times=times,

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from agent.errors import SizewatchError
-from agent.forecasting.exchange import Answer, Question
+from agent.forecasting.exchange import ForecastRequest, ForecastResponse
 from agent.forecasting.history_series import demand_series
 from agent.forecasting.tier_forecast import KEPT_SECONDS, TierForecast
 from agent.history.reader import Reader
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from exporters.prewarm_text import Prewarm
 from forecast.series import Array, Series
 from rules.windows import MINUTE_SECONDS
@@ -37,17 +37,17 @@ class HistoryForecasts:
         """The tier begins anew with the next question."""
         self._tiers.pop(tier, None)
 
-    def answer(self, asked: Question) -> Answer:
+    def answer(self, asked: ForecastRequest) -> ForecastResponse:
         """The answer; where there is no forecast it says why. Raises for defects only."""
         try:
-            with Store.open_reader(Path(asked.history)) as reader:
+            with HistoryStore.open_reader(Path(asked.history)) as reader:
                 known = self._followed(asked, reader) or self._begun(asked, reader)
         except SizewatchError as error:
             self.forget(asked.tier)
             return no_forecast(asked, str(error))
         return no_forecast(asked, NOTHING_YET) if known is None else known.answer(asked)
 
-    def _followed(self, asked: Question, reader: Reader) -> TierForecast | None:
+    def _followed(self, asked: ForecastRequest, reader: Reader) -> TierForecast | None:
         known = self._tiers.get(asked.tier)
         if known is None or known.settings != asked.settings:
             return None
@@ -60,7 +60,7 @@ class HistoryForecasts:
         self._tiers[asked.tier] = known
         return known
 
-    def _begun(self, asked: Question, reader: Reader) -> TierForecast | None:
+    def _begun(self, asked: ForecastRequest, reader: Reader) -> TierForecast | None:
         since = asked.settled_until - KEPT_SECONDS - asked.bin_seconds
         found = demand_series(reader.demand(asked.tier, since, asked.settled_until), zone=asked.zone)
         if found is None:
@@ -69,10 +69,10 @@ class HistoryForecasts:
         return self._tiers[asked.tier]
 
 
-def no_forecast(asked: Question, why: str) -> Answer:
+def no_forecast(asked: ForecastRequest, why: str) -> ForecastResponse:
     """That there is none, and why."""
     prewarm = Prewarm(tier=asked.tier, zone=asked.zone, recommendation=None, reason=why)
-    return Answer(
+    return ForecastResponse(
         tier=asked.tier, made_at=asked.now, bin_seconds=asked.bin_seconds, forecast=None, prewarm=prewarm, gap=why
     )
 
@@ -83,7 +83,7 @@ def _until(minutes: Series, t: float) -> Series:
     return replace(minutes, values=np.concatenate([minutes.values, silent]))
 
 
-def _minutes(reader: Reader, asked: Question, since: float) -> Array:
+def _minutes(reader: Reader, asked: ForecastRequest, since: float) -> Array:
     """Requests of each minute of [since, settled_until); NaN where nothing is known of it."""
     amounts = np.full(round((asked.settled_until - since) / MINUTE_SECONDS), np.nan)
     for one in reader.demand(asked.tier, since, asked.settled_until):

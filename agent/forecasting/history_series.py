@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.binning import binned, rebinned
+from forecast.binning import bin_events, resample
 from forecast.series import Array, Series
-from rules.arrivals import Demand
+from rules.arrivals import MinuteDemand
 from rules.windows import MINUTE_SECONDS
 
 
@@ -27,7 +27,7 @@ class DemandSeries:
 
 
 def demand_series(
-    minutes: Sequence[Demand], *, zone: str = "UTC", bin_seconds: float = MINUTE_SECONDS
+    minutes: Sequence[MinuteDemand], *, zone: str = "UTC", bin_seconds: float = MINUTE_SECONDS
 ) -> DemandSeries | None:
     """The Series of minutes as `Reader.demand` gives them; None where no minute has a known number of requests.
 
@@ -45,7 +45,7 @@ def demand_series(
         "generation_tokens": _column([one.generation_tokens for one in used]),
     }
     made = {
-        name: rebinned(binned(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds)
+        name: resample(bin_events(starts, amounts, MINUTE_SECONDS, zone=zone), bin_seconds)
         for name, amounts in columns.items()
         if not np.isnan(amounts).all()
     }
@@ -56,7 +56,7 @@ def demand_series(
     )
 
 
-def settled_until(now: float, scrape_interval_seconds: float) -> float:
+def settled_time(now: float, scrape_interval_seconds: float) -> float:
     """Up to where minutes are whole at `now` (unix seconds): the last full minute that every replica has booked.
 
     A minute is booked when a window begins in the one after it, so that its last part comes two intervals after its end.

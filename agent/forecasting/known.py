@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Protocol
 
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from forecast.calendar import local_days
-from forecast.events import Event
+from forecast.events import CalendarEvent
 from forecast.public_holidays import public_holidays
 
 
-class SaidEvent(Protocol):
+class EventFields(Protocol):
     """An event in plain keys; `start` is local time."""
 
     @property
@@ -31,7 +31,7 @@ class SaidEvent(Protocol):
     def recurrence(self) -> str | None: ...
 
 
-class SaidCalendar(Protocol):
+class CalendarFields(Protocol):
     """The clock, the country and the events in plain keys: a configuration's `forecast`, or a question."""
 
     @property
@@ -39,13 +39,13 @@ class SaidCalendar(Protocol):
     @property
     def country(self) -> str | None: ...
     @property
-    def events(self) -> Sequence[SaidEvent]: ...
+    def events(self) -> Sequence[EventFields]: ...
 
 
-def known_events(said: SaidCalendar) -> tuple[Event, ...]:
+def list_calendar_events(said: CalendarFields) -> tuple[CalendarEvent, ...]:
     """The events."""
     return tuple(
-        Event(
+        CalendarEvent(
             name=one.name,
             start=one.start,
             duration=timedelta(seconds=one.duration_seconds),
@@ -56,7 +56,7 @@ def known_events(said: SaidCalendar) -> tuple[Event, ...]:
     )
 
 
-def sundays(said: SaidCalendar, start: float, bin_seconds: float, n: int) -> Mapping[date, str]:
+def sundays(said: CalendarFields, start: float, bin_seconds: float, n: int) -> Mapping[date, str]:
     """The days of a grid of bins that are like Sundays, with their names: public holidays of the country.
 
     Raises BadConfig where its holidays are not known.
@@ -66,4 +66,4 @@ def sundays(said: SaidCalendar, start: float, bin_seconds: float, n: int) -> Map
     try:
         return public_holidays(said.country, local_days(start, bin_seconds, n, said.zone))
     except ValueError as error:
-        raise BadConfig((f"forecast.country: {error}",)) from None
+        raise ConfigError((f"forecast.country: {error}",)) from None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from forecast.lead_live import LiveLead
+from forecast.lead_live import OnlineLeadForecaster
 from forecast.lead_profile import FIRST_PROFILE_DAYS, profile_outlook
-from forecast.lead_signals import Outlook
+from forecast.lead_signals import SeasonalPrior
 from forecast.series import Array, Series
 from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, rates
 
@@ -21,7 +21,7 @@ AHEAD_MINUTES = 3 * DAY_MINUTES
 """The outlook reaches so far: refits are daily, and one may come late."""
 
 
-class LeadNow:
+class LiveLeadForecast:
     """The prediction `lead` whole minutes ahead; `usual` begins at a whole bin of `bin_minutes` and has one known minute."""
 
     def __init__(self, usual: Array, bin_minutes: int, lead: int) -> None:
@@ -29,7 +29,9 @@ class LeadNow:
         self._bin_minutes, self._lead = bin_minutes, lead
         whole = self._outlook()
         rows = len(self._minutes) + 1
-        self._live = LiveLead(np.array(self._minutes), Outlook(now=whole.now[:rows], then=whole.then[:rows]), lead)
+        self._live = OnlineLeadForecaster(
+            np.array(self._minutes), SeasonalPrior(now=whole.now[:rows], then=whole.then[:rows]), lead
+        )
         self._ahead, self._next = whole, rows
 
     def step(self, rate: float) -> None:
@@ -59,16 +61,16 @@ class LeadNow:
     def _look_ahead(self) -> None:
         self._ahead, self._next = self._outlook(), len(self._minutes)
 
-    def _outlook(self) -> Outlook:
+    def _outlook(self) -> SeasonalPrior:
         return outlook(np.array(self._minutes), self._bin_minutes, self._lead, len(self._minutes) + AHEAD_MINUTES)
 
 
-def outlook(usual: Array, bin_minutes: int, lead: int, rows: int) -> Outlook:
+def outlook(usual: Array, bin_minutes: int, lead: int, rows: int) -> SeasonalPrior:
     """The profile's outlook over `rows` minutes from the first of `usual`, which may reach beyond its last; silent for the
     first two days, and all of it while there are no more."""
     count = len(usual) // bin_minutes
     if count * bin_minutes < FIRST_PROFILE_DAYS * DAY_MINUTES or not np.isfinite(usual[: count * bin_minutes]).any():
-        return Outlook.silent(rows)
+        return SeasonalPrior.silent(rows)
     parts = usual[: count * bin_minutes].reshape(count, bin_minutes)
     known = np.isfinite(parts)
     seen = known.any(axis=1)

@@ -14,12 +14,12 @@ import numpy as np
 
 from agent.errors import SizewatchError
 from agent.forecasting.times import TimeStyle
-from forecast.backtest import Walk
+from forecast.backtest import BacktestRun
 
 COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95", "q99")
 
 
-class NotWritten(SizewatchError):
+class OutputError(SizewatchError):
     """A file cannot be written."""
 
     def __init__(self, path: Path, error: OSError) -> None:
@@ -39,7 +39,7 @@ def must_be_writable(*paths: Path | None) -> None:
             if new:
                 path.unlink()
         except OSError as error:
-            raise NotWritten(path, error) from error
+            raise OutputError(path, error) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -47,10 +47,10 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise NotWritten(path, error) from error
+        raise OutputError(path, error) from error
 
 
-def write_forecasts(path: Path, walk: Walk, times: TimeStyle) -> None:
+def write_forecasts(path: Path, walk: BacktestRun, times: TimeStyle) -> None:
     """Every forecast of the test, one a row, amounts per bin. Raises NotWritten.
 
     `origin` is the moment at which it was made: the start of the first bin not seen yet. `target` is the start of the bin
@@ -62,10 +62,10 @@ def write_forecasts(path: Path, walk: Walk, times: TimeStyle) -> None:
             writer.writerow(COLUMNS)
             writer.writerows(_rows(walk, times))
     except OSError as error:
-        raise NotWritten(path, error) from error
+        raise OutputError(path, error) from error
 
 
-def _rows(walk: Walk, times: TimeStyle) -> Iterator[Iterable[str]]:
+def _rows(walk: BacktestRun, times: TimeStyle) -> Iterator[Iterable[str]]:
     series = walk.window.series
     clock = {index: times.text(series.time(index)) for index in range(walk.window.test, len(series))}
     for one in walk.forecasts:

@@ -10,31 +10,31 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.config import Loaded
-from agent.errors import BadConfig, SizewatchError
-from agent.forecasting.asking import question
-from agent.forecasting.exchange import Answer, Question
-from agent.forecasting.given import from_csv, history_path
+from agent.config import LoadedConfig
+from agent.errors import ConfigError, SizewatchError
+from agent.forecasting.asking import build_request
+from agent.forecasting.exchange import ForecastRequest, ForecastResponse
+from agent.forecasting.given import history_path, input_from_csv
 from agent.forecasting.history_forecasts import HistoryForecasts
 from agent.forecasting.tier_forecast import TierForecast
 from agent.history.capacities import measured_views
-from agent.history.store import Store
-from agent.views import versions_of, views_of
+from agent.history.store import HistoryStore
+from agent.views import build_tier_contexts, plan_versions
 from exporters.prewarm_text import OLD_SECONDS, Prewarm
-from exporters.scaling import Reference, Scaling, Secret
+from exporters.scaling import ObjectReference, Scaling, Secret
 from exporters.scaling_formats import manifest_text
 from exporters.scaling_week import slots_of
-from exporters.time_words import exact, span
+from exporters.time_words import format_duration, format_rfc3339
 from forecast.simulation_minutes import MINUTE_SECONDS
 from rules.capacity import stated_capacity
 from rules.replica_count import margin_of
-from rules.slices import TierView
-from rules.starts import KEPT_SECONDS, Start
-from rules.timeline import start_of
+from rules.slices import TierContext
+from rules.starts import KEPT_SECONDS, ReplicaStart
+from rules.timeline import parse_start_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PlanOverrides:
     """What the arguments say in place of plan and measurement: requests per second a replica, seconds a start takes."""
 
     usable_rps: float | None
@@ -42,34 +42,38 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class ManifestOptions:
     """What a manifest is for, beside the tier: the arguments of the same names."""
 
     namespace: str
-    workload: Reference
+    workload: ObjectReference
     maximum: int | None
     prometheus: str
-    autoscaler: Reference | None
+    autoscaler: ObjectReference | None
     token: Secret | None
     exact_steps: bool
 
 
-def by_history(loaded: Loaded, tier: str, said: Said, now: float | None = None) -> Answer:
+def prewarm_from_history(
+    loaded: LoadedConfig, tier: str, said: PlanOverrides, now: float | None = None
+) -> ForecastResponse:
     """From the history of the daemon. Raises BadConfig, HistoryProblem. That a history was made up says whoever prints of it."""
     path = history_path(loaded)
     now = time.time() if now is None else now
     views = _views(loaded, tier)
-    with Store.open_reader(path) as store:
+    with HistoryStore.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
-        views = measured_views(store, views, versions_of(loaded), now)
-    starts = tuple(start for event in events if event.tier == tier and (start := start_of(event)) is not None)
+        views = measured_views(store, views, plan_versions(loaded), now)
+    starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
     return HistoryForecasts().answer(_question(loaded, views[tier], starts, said, path, now))
 
 
-def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds: float | None) -> Answer:
+def prewarm_from_csv(
+    path: Path, loaded: LoadedConfig | None, tier: str, said: PlanOverrides, bin_seconds: float | None
+) -> ForecastResponse:
     """From a trace, as if its end were now; plan and settings from a configuration where one is given. Raises BadTrace, and
     SizewatchError where the trace cannot be used."""
-    given = from_csv(path, loaded, bin_seconds)
+    given = input_from_csv(path, loaded, bin_seconds)
     series = given.series
     if loaded is not None:
         asked = _question(loaded, _views(loaded, tier)[tier], (), said, path, series.end)
@@ -85,19 +89,24 @@ def by_csv(path: Path, loaded: Loaded | None, tier: str, said: Said, bin_seconds
     return replace(answer, prewarm=replace(answer.prewarm, as_of=series.end))
 
 
-def _views(loaded: Loaded, tier: str) -> dict[str, TierView]:
+def _views(loaded: LoadedConfig, tier: str) -> dict[str, TierContext]:
     """The view of one tier. Raises BadConfig where there is none."""
-    views = views_of(loaded)
+    views = build_tier_contexts(loaded)
     if tier not in views:
-        raise BadConfig((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
+        raise ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(views)) or 'none'}",))
     return {tier: views[tier]}
 
 
 def _question(
-    loaded: Loaded, view: TierView, starts: tuple[Start, ...], said: Said, path: Path, now: float
-) -> Question:
+    loaded: LoadedConfig,
+    view: TierContext,
+    starts: tuple[ReplicaStart, ...],
+    said: PlanOverrides,
+    path: Path,
+    now: float,
+) -> ForecastRequest:
     config = loaded.config
-    asked = question(
+    asked = build_request(
         view,
         starts,
         config.forecast,
@@ -108,8 +117,8 @@ def _question(
     return _with(asked, said)
 
 
-def _bare(tier: str, path: Path, now: float, zone: str) -> Question:
-    return Question(
+def _bare(tier: str, path: Path, now: float, zone: str) -> ForecastRequest:
+    return ForecastRequest(
         tier=tier,
         now=now,
         settled_until=now,
@@ -121,7 +130,7 @@ def _bare(tier: str, path: Path, now: float, zone: str) -> Question:
     )
 
 
-def _with(asked: Question, said: Said) -> Question:
+def _with(asked: ForecastRequest, said: PlanOverrides) -> ForecastRequest:
     """With what the arguments say in place of what was found."""
     if said.usable_rps is not None:
         asked = replace(asked, capacity=stated_capacity(said.usable_rps, "--usable-rps"), no_replicas="")
@@ -134,10 +143,14 @@ def too_old(found: Prewarm, now: float) -> str:
     """Why no manifest of this may be applied at `now` (unix seconds), however it was asked for; empty where one may. A
     manifest acts, so that it is not made of a trace that ended long ago."""
     age = 0.0 if found.as_of is None else now - found.as_of
-    return f"the trace ended {span(age)} ago: a manifest acts on the demand of today" if age > OLD_SECONDS else ""
+    return (
+        f"the trace ended {format_duration(age)} ago: a manifest acts on the demand of today"
+        if age > OLD_SECONDS
+        else ""
+    )
 
 
-def manifest(answer: Answer, kind: str, where: Where) -> str:
+def manifest(answer: ForecastResponse, kind: str, where: ManifestOptions) -> str:
     """The manifest of one kind for what was found. Raises SizewatchError where it cannot be written."""
     found = answer.prewarm
     one = found.recommendation
@@ -171,7 +184,7 @@ def _note(found: Prewarm) -> str:
     """How sure the schedule in a manifest is, and of what demand it was made."""
     if found.schedule_certainty is None or found.seen_until is None:
         return ""
-    sure = f"enough with {found.schedule_certainty:.0%} certainty, of demand up to {exact(found.seen_until)}"
+    sure = f"enough with {found.schedule_certainty:.0%} certainty, of demand up to {format_rfc3339(found.seen_until)}"
     return f"schedule of the day that follows, repeated every day: {sure}"
 
 

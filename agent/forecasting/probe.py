@@ -11,14 +11,14 @@ import sys
 from agent.forecasting.worker import limit_memory, memory_bytes
 
 
-def main() -> int:
+def run_probe() -> int:
     """Prints one JSON object: the memory that the libraries take, why there are no trees (null where there are), and what
     is wrong with the country that is the second argument (null where nothing is, or where there is none)."""
     limit_memory(sys.argv[1])
     import agent.forecasting.history_forecasts  # noqa: F401
-    from forecast.trees import missing
+    from forecast.trees import missing_library
 
-    said = {"memory_bytes": memory_bytes(), "no_trees": missing(), "no_holidays": no_holidays(*sys.argv[2:])}
+    said = {"memory_bytes": memory_bytes(), "no_trees": missing_library(), "no_holidays": no_holidays(*sys.argv[2:])}
     print(json.dumps(said))
     return 0
 
@@ -35,4 +35,4 @@ def no_holidays(country: str = "") -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_probe())

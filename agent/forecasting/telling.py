@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agent.forecasting import worth
-from agent.forecasting.exchange import Answer, Question
-from exporters.forecast_text import Forecast
+from agent.forecasting.exchange import ForecastRequest, ForecastResponse
+from exporters.forecast_text import ForecastResult
 from exporters.prewarm_count import Counted, counted_of
 from exporters.prewarm_demand import Highest
-from exporters.prewarm_text import Decided, Prewarm, Recommendation, Step, without_old_schedule
-from exporters.prewarm_worth import Worth
-from exporters.time_words import span
+from exporters.prewarm_text import DecisionBasis, Prewarm, Recommendation, ScheduleStep, without_old_schedule
+from exporters.prewarm_worth import PrewarmValue
+from exporters.time_words import format_duration
 from forecast.forecaster import Path, Quality
-from forecast.prewarm import Why
+from forecast.prewarm import ScalingDecision
 from forecast.prewarm_schedule import schedule
 from forecast.series import Array
-from rules.projections import Demand, Projection
+from rules.projections import ForecastPoint, Projection
 from rules.replica_count import replica_count
 
 SILENT_MINUTES = 10
@@ -55,22 +55,22 @@ class FoundDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ReplicaForecast:
     """What was found about replicas: the last count with its reason, the demand now (requests per second), the minimum warm
     count, the certainty in use, whether replicas are counted at all, what pre-warming was worth lately, and the demand."""
 
-    why: Why | None
+    why: ScalingDecision | None
     now_rps: float | None
     minimum: int
     certainty: float
     warming: bool
-    worth: Worth | None
+    worth: PrewarmValue | None
     demand: FoundDemand
 
 
-def answer(asked: Question, told: Forecast | None, found: Found) -> Answer:
+def build_response(asked: ForecastRequest, told: ForecastResult | None, found: ReplicaForecast) -> ForecastResponse:
     """All that is said of the tier."""
-    return Answer(
+    return ForecastResponse(
         tier=asked.tier,
         made_at=asked.now,
         bin_seconds=asked.bin_seconds,
@@ -83,8 +83,8 @@ def answer(asked: Question, told: Forecast | None, found: Found) -> Answer:
 
 
 def forecast(
-    asked: Question, path: Path, factors: Array, quality: Quality, seen: tuple[tuple[float, float | None], ...]
-) -> Forecast:
+    asked: ForecastRequest, path: Path, factors: Array, quality: Quality, seen: tuple[tuple[float, float | None], ...]
+) -> ForecastResult:
     """The path in requests per second, each bin times the factor of the events known for it, with what came before."""
     projection = Projection(
         tier=asked.tier,
@@ -98,7 +98,7 @@ def forecast(
         naive=quality.naive,
         compared=quality.compared,
     )
-    return Forecast(
+    return ForecastResult(
         projection=projection,
         zone=asked.zone,
         bin_seconds=asked.bin_seconds,
@@ -108,17 +108,17 @@ def forecast(
     )
 
 
-def points(path: Path, factors: Array) -> tuple[Demand, ...]:
+def points(path: Path, factors: Array) -> tuple[ForecastPoint, ...]:
     """The path's bins in requests per second, each times its factor; less than NOTHING is none."""
     rates = np.stack([path.q50, path.q95, path.q99]) * factors / path.bin_seconds
     risen = np.maximum.accumulate(np.where(rates < NOTHING, 0.0, rates), axis=0)
     return tuple(
-        Demand(t=path.start + place * path.bin_seconds, q50=q50, q95=q95, q99=q99)
+        ForecastPoint(t=path.start + place * path.bin_seconds, q50=q50, q95=q95, q99=q99)
         for place, (q50, q95, q99) in enumerate(risen.T.tolist())
     )
 
 
-def _prewarm(asked: Question, projection: Projection | None, found: Found) -> Prewarm:
+def _prewarm(asked: ForecastRequest, projection: Projection | None, found: ReplicaForecast) -> Prewarm:
     steps, until = _schedule(asked, projection, found)
     told = Prewarm(
         tier=asked.tier,
@@ -135,7 +135,9 @@ def _prewarm(asked: Question, projection: Projection | None, found: Found) -> Pr
     return without_old_schedule(told, asked.now)
 
 
-def _recommendation(asked: Question, projection: Projection | None, found: Found) -> Recommendation | None:
+def _recommendation(
+    asked: ForecastRequest, projection: Projection | None, found: ReplicaForecast
+) -> Recommendation | None:
     why = found.why
     if why is None or asked.lead_seconds is None:
         return None
@@ -145,7 +147,7 @@ def _recommendation(asked: Question, projection: Projection | None, found: Found
         made_at=asked.now,
         zone=asked.zone,
         replicas=why.replicas,
-        decided_by=Decided(why.bound.value),
+        decided_by=DecisionBasis(why.bound.value),
         lead_seconds=asked.lead_seconds,
         lead_source=asked.lead_source,
         certainty=why.certainty,
@@ -169,14 +171,16 @@ def _recommendation(asked: Question, projection: Projection | None, found: Found
     )
 
 
-def _counted(why: Why) -> Counted:
+def _counted(why: ScalingDecision) -> Counted:
     """The recommended replicas at the demand that they are for, with the counts at the bounds of the capacity."""
     demand = max(why.quantile_rps or 0.0, why.now_rps)
     counted = replica_count(demand, why.capacity, why.margin, minimum=why.minimum)
     return counted_of(replace(counted, replicas=why.replicas))
 
 
-def _schedule(asked: Question, projection: Projection | None, found: Found) -> tuple[tuple[Step, ...], float | None]:
+def _schedule(
+    asked: ForecastRequest, projection: Projection | None, found: ReplicaForecast
+) -> tuple[tuple[ScheduleStep, ...], float | None]:
     if not found.warming or asked.capacity is None or asked.lead_seconds is None:
         return (), None
     if projection is None or not projection.points:
@@ -195,7 +199,7 @@ def _schedule(asked: Question, projection: Projection | None, found: Found) -> t
         for point, factor in zip(projection.points, found.demand.path_factors, strict=True)
     }
     steps = tuple(
-        Step(
+        ScheduleStep(
             start=one.start,
             replicas=one.replicas,
             demand_rps=one.demand_rps,
@@ -208,12 +212,12 @@ def _schedule(asked: Question, projection: Projection | None, found: Found) -> t
     return steps, shifts[-1].end
 
 
-def _level(found: Found) -> float:
+def _level(found: ReplicaForecast) -> float:
     """Certainty (0-1) of the schedule."""
     return HIGHER if found.certainty > HIGH else HIGH
 
 
-def _reason(asked: Question, found: Found) -> str:
+def _reason(asked: ForecastRequest, found: ReplicaForecast) -> str:
     """Why something is not there; empty where everything is."""
     if asked.no_replicas:
         return asked.no_replicas
@@ -221,6 +225,6 @@ def _reason(asked: Question, found: Found) -> str:
         return NO_START
     if found.now_rps is None:
         seen = found.demand.seen_until
-        age = "is not known" if seen is None else f"is {span(asked.now - seen)} old"
+        age = "is not known" if seen is None else f"is {format_duration(asked.now - seen)} old"
         return f"the newest demand of the tier {age}; after {SILENT_MINUTES} min nothing is recommended"
     return "" if found.worth is not None else worth.TOO_SHORT

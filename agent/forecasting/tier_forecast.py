@@ -13,19 +13,19 @@ from dataclasses import replace
 import numpy as np
 
 from agent.forecasting import telling, worth
-from agent.forecasting.exchange import Answer, Question
-from agent.forecasting.known import known_events, sundays
-from agent.forecasting.lead_now import LeadNow
-from agent.forecasting.telling import Found
+from agent.forecasting.exchange import ForecastRequest, ForecastResponse
+from agent.forecasting.known import list_calendar_events, sundays
+from agent.forecasting.lead_now import LiveLeadForecast
+from agent.forecasting.telling import ReplicaForecast
 from exporters.prewarm_demand import Highest
-from exporters.prewarm_worth import Worth
-from forecast.binning import last, rebinned
+from exporters.prewarm_worth import PrewarmValue
+from forecast.binning import last_bins, resample
 from forecast.events import event_factors
 from forecast.forecaster import Forecaster
-from forecast.newsvendor import Prices
-from forecast.prewarm import Prewarmer, Why, certainty, hold_minutes, lead_minutes
+from forecast.newsvendor import CapacityPrices
+from forecast.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
 from forecast.series import Array, Series
-from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Between, per_minute, rates
+from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Interpolation, per_minute, rates
 
 AHEAD_SECONDS = 86_400.0
 KEPT_SECONDS = 34 * 86_400.0
@@ -43,23 +43,23 @@ class TierForecast:
     NaN where nothing is known, at least one known. Raises ValueError for bins that cannot be used, BadConfig for a country
     without known holidays."""
 
-    def __init__(self, asked: Question, minutes: Series) -> None:
+    def __init__(self, asked: ForecastRequest, minutes: Series) -> None:
         self.settings = asked.settings
         self._capacity = asked.capacity
         self._bin_minutes = round(asked.bin_seconds / MINUTE_SECONDS)
-        self._events = known_events(asked)
-        begun = _from_whole_bin(_by_minute(last(minutes, KEPT_SECONDS)), asked.bin_seconds)
+        self._events = list_calendar_events(asked)
+        begun = _from_whole_bin(_by_minute(last_bins(minutes, KEPT_SECONDS)), asked.bin_seconds)
         self._start, self._rates = begun.start, (begun.values / MINUTE_SECONDS).tolist()
         self._bins_taken = len(self._rates) // self._bin_minutes
         self._forecaster = self._first_forecaster()
         self._lead = lead_minutes(asked.lead_seconds + asked.settling_seconds) if asked.lead_seconds else None
         self._certainty = self._level(asked)
-        self._now = LeadNow(self._usual(), self._bin_minutes, self._lead) if self._lead else None
+        self._now = LiveLeadForecast(self._usual(), self._bin_minutes, self._lead) if self._lead else None
         self._hold = self._hold_minutes(asked)
         self._refitted = self.end
         self._minimum = max(1, asked.minimum_warm)
-        self._worth: Worth | None = None
-        self._why: Why | None = None
+        self._worth: PrewarmValue | None = None
+        self._why: ScalingDecision | None = None
         self._warmer: Prewarmer | None = None
         self._look_back()
         self._begin_warming(asked.held)
@@ -69,7 +69,7 @@ class TierForecast:
         """Up to where minutes are known, unix seconds."""
         return self._start + len(self._rates) * MINUTE_SECONDS
 
-    def use(self, asked: Question) -> None:
+    def use(self, asked: ForecastRequest) -> None:
         """From now on count replicas with the capacity of this question; its settings must be those that this was made with."""
         self._capacity = asked.capacity
 
@@ -87,7 +87,7 @@ class TierForecast:
             self._begin_warming(self._why.replicas if self._why is not None else 0)
             self._forget()
 
-    def answer(self, asked: Question) -> Answer:
+    def answer(self, asked: ForecastRequest) -> ForecastResponse:
         """What is found at the question's `now`. Its settings must be those that this was made with."""
         maker, ahead = self._forecaster, round(AHEAD_SECONDS / asked.bin_seconds)
         path = maker.path(ahead) if maker is not None else None
@@ -95,7 +95,7 @@ class TierForecast:
         if maker is not None and path is not None:
             factors = self._factors(path.start, path.bin_seconds, len(path.q50))
             told = telling.forecast(asked, path, factors, maker.quality(), self._seen(asked))
-        found = Found(
+        found = ReplicaForecast(
             why=self._why,
             now_rps=self._now_rps(),
             minimum=self._minimum,
@@ -104,13 +104,13 @@ class TierForecast:
             worth=self._worth,
             demand=self._demand(factors),
         )
-        return telling.answer(asked, told, found)
+        return telling.build_response(asked, told, found)
 
     def _take(self, rate: float) -> None:
         self._rates.append(rate)
         factor = float(self._factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
         if self._now is not None:
-            self._now.step(float(worth.unscaled(np.array([rate]), np.array([factor]))[0]))
+            self._now.step(float(worth.remove_event_factors(np.array([rate]), np.array([factor]))[0]))
         if len(self._rates) // self._bin_minutes > self._bins_taken:
             self._bins_taken += 1
             if self._forecaster is None:
@@ -146,27 +146,27 @@ class TierForecast:
         series = Series(
             start=self._start + first * seconds, bin_seconds=MINUTE_SECONDS, values=amounts, zone=self.settings.zone
         )
-        coarse = rebinned(series, seconds)
-        usual = worth.unscaled(coarse.values, self._factors(coarse.start, seconds, len(coarse)))
+        coarse = resample(series, seconds)
+        usual = worth.remove_event_factors(coarse.values, self._factors(coarse.start, seconds, len(coarse)))
         return Series(start=coarse.start, bin_seconds=seconds, values=usual, zone=self.settings.zone)
 
     def _usual(self) -> Array:
         factors = self._factors(self._start, MINUTE_SECONDS, len(self._rates))
-        return worth.unscaled(np.array(self._rates), factors)
+        return worth.remove_event_factors(np.array(self._rates), factors)
 
     def _factors(self, start: float, seconds: float, count: int) -> Array:
         if not self._events:
             return np.ones(count)
         return event_factors(self._events, start, seconds, count, self.settings.zone)
 
-    def _level(self, asked: Question) -> float:
+    def _level(self, asked: ForecastRequest) -> float:
         """How sure the capacity must be: by the prices where both are known, else as configured, else by the lead alone."""
         lead, prices = self._lead or lead_minutes(asked.horizon_seconds), _prices(asked)
         if prices is not None and self._capacity is not None:
             return min(certainty(lead, prices.late_to_warm(self._capacity.rps)), HIGHEST_CERTAINTY)
         return certainty(lead) if asked.certainty is None else asked.certainty
 
-    def _hold_minutes(self, asked: Question) -> int | None:
+    def _hold_minutes(self, asked: ForecastRequest) -> int | None:
         """The hold in minutes; never so short that a replica would be given up before it has served."""
         if asked.hold_seconds is None or self._lead is None:
             return None
@@ -177,7 +177,7 @@ class TierForecast:
         asked = self.settings
         if asked.lead_seconds is None or self._capacity is None or self._lead is None:
             return
-        past = worth.Past(
+        past = worth.ValueInputs(
             rates=np.array(self._rates),
             factors=self._factors(self._start, MINUTE_SECONDS, len(self._rates)),
             end=self.end,
@@ -191,13 +191,13 @@ class TierForecast:
             replica_hour=asked.replica_hour,
             currency=asked.currency,
         )
-        week = worth.lately(past)
+        week = worth.simulate_last_week(past)
         if week is None:
             return
         prices, planned = _prices(asked), max(1, asked.minimum_warm)
         ratio = None if prices is None else prices.critical_ratio(self._capacity.rps)
         if ratio is not None:
-            self._minimum = worth.floor(past, week.judged, ratio, planned, asked.margin).replicas
+            self._minimum = worth.compute_minimum_warm(past, week.judged, ratio, planned, asked.margin).replicas
         self._worth = worth.worth_lately(past, week, planned, ratio)
 
     def _begin_warming(self, held: int) -> None:
@@ -252,7 +252,7 @@ class TierForecast:
         """What arrives now: the last minute that is known, if that is not long ago."""
         return next((rate for rate in reversed(self._rates[-telling.SILENT_MINUTES :]) if np.isfinite(rate)), None)
 
-    def _seen(self, asked: Question) -> tuple[tuple[float, float | None], ...]:
+    def _seen(self, asked: ForecastRequest) -> tuple[tuple[float, float | None], ...]:
         """The bins of the last day, requests per second; None where less than half of one is known."""
         count = len(self._rates) // self._bin_minutes
         first = max(0, count - round(SEEN_SECONDS / asked.bin_seconds))
@@ -275,10 +275,10 @@ class TierForecast:
         self._bins_taken -= surplus // self._bin_minutes
 
 
-def _prices(asked: Question) -> Prices | None:
+def _prices(asked: ForecastRequest) -> CapacityPrices | None:
     if asked.late_request is None or asked.replica_hour is None:
         return None
-    return Prices(replica_hour=asked.replica_hour, late_request=asked.late_request)
+    return CapacityPrices(replica_hour=asked.replica_hour, late_request=asked.late_request)
 
 
 def _by_minute(series: Series) -> Series:
@@ -286,7 +286,7 @@ def _by_minute(series: Series) -> Series:
     width = round(series.bin_seconds / MINUTE_SECONDS)
     if width <= 1:
         return series
-    values = per_minute(rates(series), width, Between.LINEAR) * MINUTE_SECONDS
+    values = per_minute(rates(series), width, Interpolation.LINEAR) * MINUTE_SECONDS
     return Series(start=series.start, bin_seconds=MINUTE_SECONDS, values=values, zone=series.zone)
 
 

@@ -39,7 +39,7 @@ _ISO = re.compile(
 _SECONDS = re.compile(r"\d{1,17}(\.(?P<fraction>\d{1,6}))?", re.ASCII)
 
 
-class Form(StrEnum):
+class TimestampForm(StrEnum):
     """What a time is told by."""
 
     SECONDS = "seconds"  # unix seconds, or from the trace's own start
@@ -48,7 +48,7 @@ class Form(StrEnum):
     LOCAL = "local"  # of the clock in the zone
 
 
-class BadRow(Exception):
+class TraceRowError(Exception):
     """What is wrong in a row of the data (0 is the first after the header); `other` is one it contradicts."""
 
     def __init__(self, row: int, text: str, other: int | None = None) -> None:
@@ -63,7 +63,7 @@ class TimeStyle:
     """How times are written: `pattern` is that of strptime (without the offset), `decimals` those of a second; `suffix` is
     the offset as it was first written, and `follows_zone` says whether it was the one of the zone's clock then."""
 
-    form: Form
+    form: TimestampForm
     zone: str = "UTC"
     pattern: str = ""
     decimals: int = 0
@@ -73,7 +73,7 @@ class TimeStyle:
 
     def text(self, t: float) -> str:
         """A time (unix seconds) as the trace writes them. Within the hour that a clock repeats, local times come twice."""
-        if self.form is Form.SECONDS:
+        if self.form is TimestampForm.SECONDS:
             decimals = self.decimals if round(t, self.decimals) == round(t, 6) else 6
             return f"{t:.{decimals}f}"
         moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=round(t * MICRO))
@@ -82,7 +82,7 @@ class TimeStyle:
         return f"{shown}{self._fraction(moment)}{self._suffix(moment)}"
 
     def _clock(self) -> tzinfo:
-        if self.form is Form.LOCAL or self.follows_zone:
+        if self.form is TimestampForm.LOCAL or self.follows_zone:
             return ZoneInfo(self.zone)
         return timezone(timedelta(seconds=self.offset_seconds))
 
@@ -90,14 +90,14 @@ class TimeStyle:
         return f".{moment.microsecond:06d}"[: self.decimals + 1] if self.decimals else ""
 
     def _suffix(self, moment: datetime) -> str:
-        if self.form is not Form.OFFSET:
+        if self.form is not TimestampForm.OFFSET:
             return self.suffix
         offset = moment.strftime("%z")
         return f"{offset[:3]}:{offset[3:5]}" if ":" in self.suffix else offset
 
     def micros(self, cells: TextColumn) -> Integers:
         """Microseconds since the epoch (LOCAL: as if the clock stood at UTC). Raises ValueError for a cell of another form."""
-        zoned = self.form is not Form.LOCAL
+        zoned = self.form is not TimestampForm.LOCAL
         parsed = pd.to_datetime(cells, format=self.pattern + ("%z" if zoned else ""), exact=True, utc=zoned)
         if parsed.isna().any():
             raise ValueError("a time is missing")
@@ -108,21 +108,21 @@ class TimeStyle:
         """Raises ValueError, in words, for a cell that is no time, or is written otherwise than the first."""
         if not cell.strip():
             raise ValueError("is missing; a row that nothing is known of may be left out")
-        found = recognised(cell, self.zone)
+        found = detect_style(cell, self.zone)
         if (found.form, found.pattern) != (self.form, self.pattern):
             raise ValueError(f"'{_short(cell)}' is written otherwise than the first time; write all alike")
 
 
-UTC_TIMES = TimeStyle(form=Form.UTC, pattern="%Y-%m-%dT%H:%M:%S", suffix="Z")
+UTC_TIMES = TimeStyle(form=TimestampForm.UTC, pattern="%Y-%m-%dT%H:%M:%S", suffix="Z")
 """For what has no file whose style could be kept."""
 
 
-def recognised(cell: str, zone: str) -> TimeStyle:
+def detect_style(cell: str, zone: str) -> TimeStyle:
     """The style of a first time. Raises ValueError, in words, for what is none."""
     if found := _SECONDS.fullmatch(cell):
         if float(cell) > LATEST_SECONDS:
             raise ValueError(f"'{_short(cell)}' is too large for seconds; are these milliseconds? write seconds")
-        return TimeStyle(form=Form.SECONDS, zone=zone, decimals=len(found["fraction"] or ""))
+        return TimeStyle(form=TimestampForm.SECONDS, zone=zone, decimals=len(found["fraction"] or ""))
     found = _ISO.fullmatch(cell)
     if found is None:
         raise ValueError(f"'{_short(cell)}' is no time; write {EXPECTED}")
@@ -132,7 +132,7 @@ def recognised(cell: str, zone: str) -> TimeStyle:
     except (ValueError, OverflowError):
         raise ValueError(f"'{_short(cell)}' is no time that there is; write {EXPECTED}") from None
     suffix = found["zone"] or ""
-    form = Form.LOCAL if not suffix else Form.UTC if suffix == "Z" else Form.OFFSET
+    form = TimestampForm.LOCAL if not suffix else TimestampForm.UTC if suffix == "Z" else TimestampForm.OFFSET
     return TimeStyle(
         form=form,
         zone=zone,
@@ -140,7 +140,7 @@ def recognised(cell: str, zone: str) -> TimeStyle:
         decimals=len(found["fraction"] or ".") - 1,
         suffix=suffix,
         offset_seconds=offset.total_seconds(),
-        follows_zone=form is Form.OFFSET and offset == of_zone,
+        follows_zone=form is TimestampForm.OFFSET and offset == of_zone,
     )
 
 
@@ -155,7 +155,7 @@ def _short(cell: str) -> str:
     return cell if len(cell) <= 40 else f"{cell[:37]}..."
 
 
-def resolved(local: Integers, zone: str) -> Integers:
+def local_to_utc(local: Integers, zone: str) -> Integers:
     """Times of the clock in `zone` (microseconds, in the order of the file) as UTC.
 
     The hour that the clock repeats in autumn is told apart by order: where its times go back, the second hour begins.
@@ -174,7 +174,7 @@ def resolved(local: Integers, zone: str) -> Integers:
         low, high = sorted((change.t + change.before, change.t + change.after))
         rows = np.flatnonzero((local >= low * MICRO) & (local < high * MICRO))
         if len(rows) and change.after > change.before:
-            raise BadRow(
+            raise TraceRowError(
                 int(rows[0]), f"the clock in {zone} leaves this time out; is it the time of another zone? {UTC_ADVICE}"
             )
         if len(rows):
@@ -194,8 +194,8 @@ def _second_hour(local: Integers, rows: Integers, zone: str) -> int:
     back = np.flatnonzero(np.diff(local[rows]) <= 0) + 1
     if len(back) == 0:
         text = f"the clock in {zone} shows this time twice, and the trace has it once: which it is cannot be told"
-        raise BadRow(int(rows[0]), f"{text}; {UTC_ADVICE}")
+        raise TraceRowError(int(rows[0]), f"{text}; {UTC_ADVICE}")
     if len(back) > 1:
         row = int(rows[back[1]])
-        raise BadRow(row, "times go back more than once in the hour that the clock repeats", row - 1)
+        raise TraceRowError(row, "times go back more than once in the hour that the clock repeats", row - 1)
     return int(back[0])

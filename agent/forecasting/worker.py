@@ -15,7 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from agent.forecasting.exchange import OUT_OF_MEMORY, Answer, Failed, Question, answer_line, question_of
+from agent.forecasting.exchange import (
+    OUT_OF_MEMORY,
+    ForecastFailure,
+    ForecastRequest,
+    ForecastResponse,
+    answer_line,
+    parse_request,
+)
 
 if TYPE_CHECKING:
     from agent.forecasting.history_forecasts import HistoryForecasts
@@ -53,11 +60,11 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
 
     known = HistoryForecasts()
     for line in questions:
-        answers.write(answer_line(_answer(known, question_of(line))))
+        answers.write(answer_line(_answer(known, parse_request(line))))
         answers.flush()
 
 
-def _answer(known: HistoryForecasts, asked: Question) -> Answer | Failed:
+def _answer(known: HistoryForecasts, asked: ForecastRequest) -> ForecastResponse | ForecastFailure:
     try:
         return replace(known.answer(asked), memory_bytes=memory_bytes())
     except MemoryError:
@@ -65,7 +72,7 @@ def _answer(known: HistoryForecasts, asked: Question) -> Answer | Failed:
     except Exception as error:  # noqa: BLE001 - a defect costs this tier its forecast, not the others theirs
         _log.exception("the forecast of %s failed", asked.tier)
         known.forget(asked.tier)
-        return Failed(tier=asked.tier, trouble=f"{type(error).__name__}: {error}")
+        return ForecastFailure(tier=asked.tier, trouble=f"{type(error).__name__}: {error}")
 
 
 def memory_bytes() -> int:

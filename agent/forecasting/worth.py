@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent.forecasting.lead_now import outlook
+from exporters.prewarm_worth import PrewarmValue as Shown
 from exporters.prewarm_worth import Strategy
-from exporters.prewarm_worth import Worth as Shown
-from exporters.time_words import span
-from forecast.lead import run
-from forecast.lead_signals import filled
+from exporters.time_words import format_duration
+from forecast.lead import run_lead_forecast
+from forecast.lead_signals import fill_gaps
 from forecast.newsvendor import MinimumWarm, excess, minimum_warm
-from forecast.prewarm import asked, late_to_warm
+from forecast.prewarm import late_to_warm, simulate_requests
 from forecast.series import Array
-from forecast.simulation import Fleet, Outcome, World
+from forecast.simulation import Outcome, SimulatedDemand, SimulatedFleet
 from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS
-from forecast.simulation_verdict import Choice, Worth, cheapest_reacting, worth
+from forecast.simulation_verdict import Choice, PolicyComparison, cheapest_reacting, compare_policies
 from rules.replica_count import NO_MARGIN, Margin
 
 WEEK_MINUTES = 7 * DAY_MINUTES
@@ -37,7 +37,7 @@ TOO_SHORT = "it takes two days to learn from and one to try it on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ValueInputs:
     """A tier's minutes (requests per second; `factors` are by how much known events multiplied them) up to `end`, unix
     seconds, and how it is scaled, a `lead` of minutes ahead. `margin` is that of the recommended counts. Rates may be NaN,
     at least one is known."""
@@ -61,7 +61,7 @@ class Stretch:
     """Some time of the past, and the demand that would have been made ready for in each minute, by what was known then; NaN
     where nothing was."""
 
-    world: World
+    world: SimulatedDemand
     quantile: Array
 
     @property
@@ -73,7 +73,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lately:
+class LastWeekResult:
     """The last week, or as much of it as could have been pre-warmed for (`judged`), and all that is known of the time `before`:
     whatever is chosen for the judged week is chosen on that."""
 
@@ -81,29 +81,31 @@ class Lately:
     before: Stretch
 
 
-def lately(past: Past) -> Lately | None:
+def simulate_last_week(past: ValueInputs) -> LastWeekResult | None:
     """What would have been said in the last week and before; None where that week is less than a day."""
     lead = past.lead
-    usual = unscaled(past.rates, past.factors)
+    usual = remove_event_factors(past.rates, past.factors)
     if not np.isfinite(usual).any():
         return None
-    said = run(usual, outlook(usual, past.bin_minutes, lead, len(usual) + 1), lead)
+    said = run_lead_forecast(usual, outlook(usual, past.bin_minutes, lead, len(usual) + 1), lead)
     ahead = np.concatenate([past.factors, np.full(lead + 1, past.factors[-1])])[lead : lead + len(usual) + 1]
     quantile = said.quantile(past.certainty) * ahead
     known = np.flatnonzero(np.isfinite(quantile[:-1]))
     start = max(1, len(usual) - WEEK_MINUTES, int(known[0]) if len(known) else len(usual))
     if len(usual) - start < LEAST_MINUTES:
         return None
-    demand = filled(past.rates)
+    demand = fill_gaps(past.rates)
 
     def stretch(first: int, end: int) -> Stretch:
-        world = World(demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=lead)
+        world = SimulatedDemand(
+            demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=lead
+        )
         return Stretch(world=world, quantile=quantile[first:end])
 
-    return Lately(judged=stretch(start, len(usual)), before=stretch(1, start))
+    return LastWeekResult(judged=stretch(start, len(usual)), before=stretch(1, start))
 
 
-def worth_lately(past: Past, week: Lately, at_least: int, ratio: float | None = None) -> Shown:
+def worth_lately(past: ValueInputs, week: LastWeekResult, at_least: int, ratio: float | None = None) -> Shown:
     """Return the strategies side by side over the judged week.
 
     At least `at_least` replicas (the plan's) are warm, or the newsvendor's count at this critical ratio of the time before.
@@ -111,13 +113,13 @@ def worth_lately(past: Past, week: Lately, at_least: int, ratio: float | None = 
     """
 
     def minimum(margin: Margin) -> int:
-        return at_least if ratio is None else floor(past, week.before, ratio, at_least, margin).replicas
+        return at_least if ratio is None else compute_minimum_warm(past, week.before, ratio, at_least, margin).replicas
 
-    def ours(margin: Margin) -> Fleet:
-        return asked(judged.world, judged.quantile, minimum=minimum(margin), hold=past.hold, margin=margin)
+    def ours(margin: Margin) -> SimulatedFleet:
+        return simulate_requests(judged.world, judged.quantile, minimum=minimum(margin), hold=past.hold, margin=margin)
 
     price, judged, equal = late_to_warm(past.lead, past.certainty), week.judged, minimum(NO_MARGIN)
-    found = worth(
+    found = compare_policies(
         judged.world,
         ours(NO_MARGIN),
         with_margin=ours(past.margin),
@@ -128,7 +130,7 @@ def worth_lately(past: Past, week: Lately, at_least: int, ratio: float | None = 
     return _shown(past, week, found)
 
 
-def floor(past: Past, seen: Stretch, ratio: float, at_least: int, margin: Margin) -> MinimumWarm:
+def compute_minimum_warm(past: ValueInputs, seen: Stretch, ratio: float, at_least: int, margin: Margin) -> MinimumWarm:
     """The newsvendor's minimum warm count at this critical ratio, from how far demand went beyond what was ready then; the
     plan's (`at_least`) where that was known for less than a day.
 
@@ -138,24 +140,24 @@ def floor(past: Past, seen: Stretch, ratio: float, at_least: int, margin: Margin
     known = np.isfinite(seen.quantile)
     if known.sum() < LEAST_MINUTES:
         return minimum_warm(np.empty(0), ratio, at_least=at_least)
-    ready = asked(world, seen.quantile, minimum=0, hold=past.hold, margin=margin).ready
+    ready = simulate_requests(world, seen.quantile, minimum=0, hold=past.hold, margin=margin).ready
     found = excess(np.where(known, world.demand, np.nan), ready, past.usable_rps, world.lead)
     return minimum_warm(found, ratio, at_least=at_least)
 
 
-def unscaled(rates: Array, factors: Array) -> Array:
+def remove_event_factors(rates: Array, factors: Array) -> Array:
     """What would have come without known events; NaN where an event left too little to tell."""
     usual: Array = np.where(factors > 0.01, rates / np.maximum(factors, 0.01), np.nan)
     return usual
 
 
-def _shown(past: Past, week: Lately, found: Worth) -> Shown:
+def _shown(past: ValueInputs, week: LastWeekResult, found: PolicyComparison) -> Shown:
     demand = week.judged.world.demand
     requests = float(demand.sum() * MINUTE_SECONDS)
     minutes = len(demand)
     reacting = {_reacting(one): outcome for one, outcome in found.reacting}
     chosen = _reacting(found.chosen)
-    before = span(len(week.before.world.demand) * MINUTE_SECONDS)
+    before = format_duration(len(week.before.world.demand) * MINUTE_SECONDS)
     named = {
         STATIC: found.static,
         **{_reacting(one): reacting[_reacting(one)] for one in SHOWN_UTILISATIONS},

@@ -15,7 +15,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from agent.history.troubles import HistoryProblem, Trouble, translated, trouble
+from agent.history.troubles import HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
 from agent.new_files import NO_LINK, OWNER_ONLY
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def name_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.format-{version}")
 
 
-def left_over(path: Path) -> tuple[Path, ...]:
+def list_copies(path: Path) -> tuple[Path, ...]:
     """The copies beside a history, by name: whole ones of older formats, and what a copying that was killed left."""
     named = re.compile(rf"{re.escape(path.name)}\.format-\d+(\.\d+(-journal)?)?")
     try:
@@ -50,11 +50,11 @@ def back_up(path: Path, version: int) -> Path:
     unfinished = into.with_name(f"{into.name}.{os.getpid()}")
     try:
         # Nobody else copies now: the file is locked. What a killed process began may be as big as the history.
-        for begun in left_over(path):
+        for begun in list_copies(path):
             if begun.name.startswith(f"{into.name}."):
                 begun.unlink()
         if missing_bytes(path):
-            raise trouble(Trouble.FULL, into, "has no room: a new format begins with a copy of the file")
+            raise trouble(HistoryErrorKind.FULL, into, "has no room: a new format begins with a copy of the file")
         _log.warning("%s is of format %d; it is copied before it is changed", path, version)
         try:
             os.close(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_RDWR | NO_LINK, OWNER_ONLY))
@@ -64,7 +64,7 @@ def back_up(path: Path, version: int) -> Path:
             unfinished.unlink(missing_ok=True)
         _sync(into.parent)
     except OSError as error:
-        raise HistoryProblem(
+        raise HistoryOpenError(
             into, f"cannot be made ({error.strerror}); make its directory writable for this user"
         ) from error
     return into
@@ -72,7 +72,7 @@ def back_up(path: Path, version: int) -> Path:
 
 def _copy(path: Path, into: Path) -> None:
     source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    with closing(source), translated(into), closing(sqlite3.connect(into)) as target:
+    with closing(source), translate_sqlite_errors(into), closing(sqlite3.connect(into)) as target:
         # One file that is whole by itself; the log's own mode would leave others beside it.
         source.backup(target)
         target.execute("PRAGMA journal_mode = DELETE").fetchall()

@@ -11,7 +11,7 @@ import zlib
 from dataclasses import replace
 
 from rules import slices
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.window_record import from_record, to_record
 from rules.windows import Window
 
@@ -25,27 +25,27 @@ BEYOND = -2
 """The load was beyond the benchmark."""
 
 
-def bin_code(one: Slice) -> int:
+def bin_code(one: BinnedWindow) -> int:
     """The slice's load bin as rows hold it."""
     if one.bin is not None:
         return one.bin
     return BEYOND if one.beyond else NO_BIN
 
 
-def pack(window: Window) -> bytes:
+def encode_window(window: Window) -> bytes:
     """A row's body."""
     return zlib.compress(json.dumps(to_record(window), separators=(",", ":"), allow_nan=False).encode())
 
 
-def unpack(body: bytes) -> Window:
+def decode_window(body: bytes) -> Window:
     """The window in a row's body. Raises ValueError, saying what is wrong, where it holds none."""
     try:
-        return from_record(json.loads(decompressed(body)))
+        return from_record(json.loads(decompress_body(body)))
     except (zlib.error, RecursionError) as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
 
 
-def decompressed(body: bytes) -> bytes:
+def decompress_body(body: bytes) -> bytes:
     """What a body holds. Raises zlib.error, also where that is more than MOST_BYTES."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(body, MOST_BYTES)
@@ -54,7 +54,7 @@ def decompressed(body: bytes) -> bytes:
     return data
 
 
-def slice_of(replica: str, bin: int, beyond: str, window: Window) -> Slice:
+def slice_of(replica: str, bin: int, beyond: str, window: Window) -> BinnedWindow:
     """The slice of a row's window, its load worked out anew."""
-    placed = slices.place(window, None, replica or None, bin if bin >= 0 else None)
+    placed = slices.bin_window(window, None, replica or None, bin if bin >= 0 else None)
     return replace(placed, beyond=beyond) if bin == BEYOND else placed

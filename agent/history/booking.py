@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from agent.history.bodies import bin_code, pack, slice_of, unpack
-from agent.history.troubles import HistoryTrouble
-from rules.slices import Slice
+from agent.history.bodies import bin_code, decode_window, encode_window, slice_of
+from agent.history.troubles import HistoryError
+from rules.slices import BinnedWindow
 
 MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
@@ -26,13 +26,13 @@ BATCH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class MinuteRecord:
     """A closed minute of one replica, placed on the curve of a plan version ("" without a plan). `pool` says which part of
     the tier it belongs to: mixed, prefill or decode."""
 
     tier: str
     plan_version: str
-    slice: Slice
+    slice: BinnedWindow
     pool: str = "mixed"
 
 
@@ -51,7 +51,7 @@ class _Waiting:
         return ENTRY_BYTES + len(self.body) + len(self.beyond)
 
 
-class Buffer:
+class WriteBuffer:
     """A queue of bookings, packed as rows are. For one thread at a time.
 
     Beyond `most_bytes` the oldest fall out. `dropped` counts the minutes that were lost since the start: fallen out, or
@@ -68,7 +68,7 @@ class Buffer:
         """Minutes that wait."""
         return len(self._waiting)
 
-    def add(self, bookings: Iterable[Booking]) -> None:
+    def add(self, bookings: Iterable[MinuteRecord]) -> None:
         """Puts bookings at the end."""
         for booking in bookings:
             one = _waiting(booking)
@@ -78,7 +78,7 @@ class Buffer:
                 self._take(1)
                 self.dropped += 1
 
-    def drain(self, into: Callable[[Sequence[Booking]], None]) -> None:
+    def drain(self, into: Callable[[Sequence[MinuteRecord]], None]) -> None:
         """Books what waits, oldest first. `into` books all it is given, or raises and has booked none (`Store.book`).
 
         Its HistoryTrouble rises; what was not booked goes on waiting, and nothing is booked twice. After any other error
@@ -88,7 +88,7 @@ class Buffer:
             batch = [_booking(one) for one in islice(self._waiting, BATCH)]
             try:
                 into(batch)
-            except HistoryTrouble:
+            except HistoryError:
                 raise
             except Exception:
                 self._take(len(batch))
@@ -101,14 +101,14 @@ class Buffer:
             self._bytes -= self._waiting.popleft().size
 
 
-def _waiting(booking: Booking) -> _Waiting:
+def _waiting(booking: MinuteRecord) -> _Waiting:
     one = booking.slice
-    body = pack(one.window)
+    body = encode_window(one.window)
     return _Waiting(
         booking.tier, booking.plan_version, one.replica or "", bin_code(one), one.beyond, body, booking.pool
     )
 
 
-def _booking(one: _Waiting) -> Booking:
-    placed = slice_of(one.replica, one.bin, one.beyond, unpack(one.body))
-    return Booking(tier=one.tier, plan_version=one.plan_version, slice=placed, pool=one.pool)
+def _booking(one: _Waiting) -> MinuteRecord:
+    placed = slice_of(one.replica, one.bin, one.beyond, decode_window(one.body))
+    return MinuteRecord(tier=one.tier, plan_version=one.plan_version, slice=placed, pool=one.pool)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from agent.history.reader import Reader
 from rules.capacity import Capacity
 from rules.measured_capacity import DAY_SECONDS, DAYS, capacity_now
-from rules.slices import TierView, with_capacity
+from rules.slices import TierContext, with_capacity
 
 
-def read_capacity(store: Reader, view: TierView, version: str, now: float) -> Capacity | None:
+def read_capacity(store: Reader, view: TierContext, version: str, now: float) -> Capacity | None:
     """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
 
     None where neither plan nor production tells. Raises HistoryTrouble.
@@ -25,8 +25,8 @@ def read_capacity(store: Reader, view: TierView, version: str, now: float) -> Ca
 
 
 def measured_views(
-    store: Reader, views: Mapping[str, TierView], versions: Mapping[str, str], now: float
-) -> dict[str, TierView]:
+    store: Reader, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+) -> dict[str, TierContext]:
     """Return the views with the capacity that production showed by `now`; tiers without a plan as they are."""
     return {
         tier: with_capacity(view, read_capacity(store, view, versions[tier], now)) if tier in versions else view

@@ -17,8 +17,8 @@ from functools import lru_cache
 from itertools import count, islice, repeat
 from typing import NamedTuple
 
-from agent.history.bodies import decompressed
-from agent.history.columns import Column, packed, unpacked
+from agent.history.bodies import decompress_body
+from agent.history.columns import Column, decode_columns, encode_columns
 from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.signals import Gap
@@ -41,7 +41,7 @@ class ChunkRow(NamedTuple):
     window: Window
 
 
-class Shape(NamedTuple):
+class WindowSchema(NamedTuple):
     """What a window consists of, apart from its numbers. Of a histogram each part's grid, whether it has a sum, and the
     buckets (by place) that hold something in any row."""
 
@@ -53,17 +53,17 @@ class Shape(NamedTuple):
     sampled: tuple[str, ...]
 
 
-def seal(base: int, rows: Sequence[ChunkRow]) -> bytes:
+def encode_chunk(base: int, rows: Sequence[ChunkRow]) -> bytes:
     """The body of these rows; times in it are told from `base` (unix seconds), so that they are short."""
     grids: dict[tuple[float, ...], int] = {}
-    groups: dict[Shape, list[ChunkRow]] = {}
+    groups: dict[WindowSchema, list[ChunkRow]] = {}
     for row in rows:
         groups.setdefault(_shape(row.window, grids), []).append(row)
     beyond = {text: place for place, text in enumerate(sorted({row.beyond for row in rows}))}
     shapes, bodies = [], []
     for shape, group in groups.items():
         used = _used(shape, group)
-        data = packed(_numbers(base, group, shape, used, beyond))
+        data = encode_columns(_numbers(base, group, shape, used, beyond))
         shapes.append([len(group), len(data), shape, used])
         bodies.append(data)
     head = json.dumps([FORMAT, [list(map(str, grid)) for grid in grids], list(beyond), shapes], separators=(",", ":"))
@@ -71,10 +71,10 @@ def seal(base: int, rows: Sequence[ChunkRow]) -> bytes:
     return zlib.compress(b"%d\n%b%b" % (len(text), text, b"".join(bodies)), LEVEL)
 
 
-def unseal(base: int, body: bytes) -> tuple[ChunkRow, ...]:
+def decode_chunk(base: int, body: bytes) -> tuple[ChunkRow, ...]:
     """The rows in a body, by start and bin. Raises ValueError, saying what is wrong, where it holds none."""
     try:
-        data = decompressed(body)
+        data = decompress_body(body)
         length, _, rest = data.partition(b"\n")
         form, grids, beyond, shapes = json.loads(rest[: int(length)])
         if form != FORMAT:
@@ -84,15 +84,15 @@ def unseal(base: int, body: bytes) -> tuple[ChunkRow, ...]:
         for number, size, shape, used in shapes:
             if not 0 < number <= MOST_ROWS:
                 raise ValueError(f"{number!r:.40} rows")
-            rows += _windows(base, rest[at : at + size], number, Shape(*shape), used, edges, beyond)
+            rows += _windows(base, rest[at : at + size], number, WindowSchema(*shape), used, edges, beyond)
             at += size
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError, zlib.error) as error:
         raise ValueError(f"a chunk that does not unpack ({str(error)[:200]})") from error
     return tuple(sorted(rows, key=lambda row: row[:2]))
 
 
-def _shape(window: Window, grids: dict[tuple[float, ...], int]) -> Shape:
-    return Shape(
+def _shape(window: Window, grids: dict[tuple[float, ...], int]) -> WindowSchema:
+    return WindowSchema(
         counters=tuple(window.counters),
         histograms=tuple(
             (
@@ -109,7 +109,7 @@ def _shape(window: Window, grids: dict[tuple[float, ...], int]) -> Shape:
     )
 
 
-def _used(shape: Shape, group: Sequence[ChunkRow]) -> list[list[int]]:
+def _used(shape: WindowSchema, group: Sequence[ChunkRow]) -> list[list[int]]:
     """Of each part of each histogram the buckets in which any row has something."""
     found = []
     for family, parts, _ in shape.histograms:
@@ -120,7 +120,7 @@ def _used(shape: Shape, group: Sequence[ChunkRow]) -> list[list[int]]:
 
 
 def _numbers(
-    base: int, group: Sequence[ChunkRow], shape: Shape, used: Sequence[Sequence[int]], beyond: dict[str, int]
+    base: int, group: Sequence[ChunkRow], shape: WindowSchema, used: Sequence[Sequence[int]], beyond: dict[str, int]
 ) -> Iterator[Column]:
     windows = [row.window for row in group]
     yield [row.start - base for row in group]
@@ -152,7 +152,7 @@ def _numbers(
                 yield [part.counts[bucket] for part in parts]
 
 
-def _columns_of(shape: Shape, used: Sequence[Sequence[int]]) -> int:
+def _columns_of(shape: WindowSchema, used: Sequence[Sequence[int]]) -> int:
     totals = sum(sum(has) for _, _, has in shape.histograms)
     return 7 + len(shape.counters) + len(shape.short) + 5 * len(shape.gauges) + totals + sum(map(len, used))
 
@@ -161,12 +161,12 @@ def _windows(
     base: int,
     data: bytes,
     rows: int,
-    shape: Shape,
+    shape: WindowSchema,
     used: Sequence[Sequence[int]],
     edges: Sequence[tuple[float, ...]],
     beyond: Sequence[str],
 ) -> list[ChunkRow]:
-    columns = iter(unpacked(data, rows, _columns_of(shape, used)))
+    columns = iter(decode_columns(data, rows, _columns_of(shape, used)))
     starts, bins, places, begins, ends, covered, expected = islice(columns, 7)
     counters = _mappings(shape.counters, columns, rows)
     short = _mappings(shape.short, columns, rows)
@@ -214,7 +214,7 @@ def _gauges(names: Iterable[str], columns: Iterator[Column], rows: int) -> list[
 
 
 def _histograms(
-    shape: Shape,
+    shape: WindowSchema,
     columns: Iterator[Column],
     rows: int,
     used: Sequence[Sequence[int]],

@@ -24,7 +24,7 @@ _COUNT = struct.Struct("<I")
 _DOUBLE = struct.Struct("<d")
 
 
-def packed(columns: Iterable[Column]) -> bytes:
+def encode_columns(columns: Iterable[Column]) -> bytes:
     """Columns one behind the other, each behind a letter that says how it is written."""
     known: dict[bytes, int] = {}
     parts = []
@@ -35,7 +35,7 @@ def packed(columns: Iterable[Column]) -> bytes:
     return b"".join(parts)
 
 
-def unpacked(data: bytes, rows: int, count: int) -> list[Column]:
+def decode_columns(data: bytes, rows: int, count: int) -> list[Column]:
     """`count` columns of `rows` numbers each. Raises ValueError where the bytes are not theirs."""
     found: list[Column] = []
     at = 0

@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.history.reader import Reader
-from agent.history.troubles import HistoryProblem
+from agent.history.troubles import HistoryOpenError
 from rules import watch_long, windows
-from rules.arrivals import Demand
-from rules.slices import Slice, TierView
-from rules.verdicts import Answer
+from rules.arrivals import MinuteDemand
+from rules.slices import BinnedWindow, TierContext
+from rules.verdicts import RuleResult
 from rules.windows import Window
 
 DAY_SECONDS = 86_400.0
 
 
-def answers(store: Reader, view: TierView, version: str, now: float) -> tuple[Answer, ...]:
+def evaluate_days(store: Reader, view: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
     """What the rules over days say about a tier whose plan has this version now. Raises HistoryTrouble."""
     since = now - watch_long.LOOK_BACK_SECONDS
     others = set(store.plan_versions(view.tier, since, now)) - {version}
     every = _hours(store, view.tier, since, now, None)
     of_plan = _hours(store, view.tier, since, now, version) if others else every
-    return watch_long.long_answers(view, every, now, of_plan)
+    return watch_long.evaluate_long_rules(view, every, now, of_plan)
 
 
-def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[Slice, ...]:
-    found: list[Slice] = []
+def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
+    found: list[BinnedWindow] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
-        found += watch_long.hour_sums(store.bins(tier, begin, end, version))
+        found += watch_long.sum_by_hour(store.bins(tier, begin, end, version))
     return tuple(found)
 
 
@@ -43,18 +43,21 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
         since = end
 
 
-def demand(store: Reader, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+def demand(store: Reader, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
     """What arrived and finished, minute by minute; nothing where an older sizewatch kept none: whoever needs it says so."""
     try:
         return store.requests(tier, since, until)
-    except HistoryProblem:
+    except HistoryOpenError:
         return ()
 
 
-def by_hour(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
     grouped: dict[float, list[Window]] = {}
     for one in slices:
         middle = (one.window.start + one.window.end) / 2
         grouped.setdefault(middle // watch_long.HOUR_SECONDS, []).append(one.window)
-    return tuple(Slice(replica=None, window=windows.add(group), rps=None, in_system=None) for group in grouped.values())
+    return tuple(
+        BinnedWindow(replica=None, window=windows.sum_windows(group), rps=None, in_system=None)
+        for group in grouped.values()
+    )

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.history.bodies import NO_BIN
-from agent.history.booking import Booking
+from agent.history.booking import MinuteRecord
 from agent.history.rows import RowKey
 from agent.history.schema import MINUTES
 from rules import arrivals
-from rules.arrivals import ADDED, Demand, MinuteSums
+from rules.arrivals import ADDED, MinuteDemand, MinuteSums
 
 COLUMNS = ("first", "last", *ADDED)
 
@@ -42,7 +42,7 @@ TOLD_SELECT = (
 )
 
 
-def by_tier_minute(bookings: Iterable[Booking]) -> dict[RowKey, list[MinuteSums]]:
+def group_by_tier_minute(bookings: Iterable[MinuteRecord]) -> dict[RowKey, list[MinuteSums]]:
     """What goes into each row: a minute of a tier, whatever its plan version was.
 
     Nothing of a prefill pool: each of its requests goes on to the decode pool, which counts it, and its prompt, again.
@@ -51,7 +51,7 @@ def by_tier_minute(bookings: Iterable[Booking]) -> dict[RowKey, list[MinuteSums]
     for booking in bookings:
         if booking.pool == "prefill":
             continue
-        for part in arrivals.by_minute(booking.slice.window):
+        for part in arrivals.split_by_minute(booking.slice.window):
             key = RowKey(start=int(part.start), tier=booking.tier, plan_version="", replica="", bin=NO_BIN)
             rows.setdefault(key, []).append(part)
     return rows
@@ -77,8 +77,8 @@ def minute_sums(start: int, *values: float) -> MinuteSums:
 
 def requests_of(
     start: int, first: float, last: float, expected: float, covered: float, requests: float, seconds: float
-) -> Demand:
-    """What the row says of requests alone, as `rules.arrivals.demand` does. Raises ValueError where it is not of numbers."""
+) -> MinuteDemand:
+    """What the row says of requests alone, as `rules.arrivals.list_demand` does. Raises ValueError where it is not of numbers."""
     numbers(start, first, last, expected, covered, requests, seconds)
     one = MinuteSums(
         start=float(start),
@@ -89,4 +89,4 @@ def requests_of(
         requests=requests,
         requests_seconds=seconds,
     )
-    return arrivals.requests_alone(one)
+    return arrivals.demand_from_requests(one)

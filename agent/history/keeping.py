@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from agent.cycle import Closed, Key
+from agent.cycle import ClosedMinute, ReplicaKey
 from agent.history import capacities, days
-from agent.history.booking import Booking, Buffer
+from agent.history.booking import MinuteRecord, WriteBuffer
 from agent.history.reader import Reader
 from agent.history.spans import Span
-from agent.history.store import Store
-from agent.history.told import Told
-from agent.history.troubles import HistoryProblem, HistoryTrouble
+from agent.history.store import HistoryStore
+from agent.history.told import BookedMinutes
+from agent.history.troubles import HistoryError, HistoryOpenError
 from exporters.check_text import check_json, headline
 from rules import budget, watch_long
 from rules.budget import Budget
-from rules.episodes import Episode
-from rules.foreign_alerts import ForeignAlert
+from rules.episodes import Finding
+from rules.foreign_alerts import ExternalAlert
 from rules.signals import Gap
-from rules.slices import Slice, TierView
-from rules.step13 import FIRST_WEEK_SECONDS, Step13, step13
-from rules.timeline import Event
-from rules.verdicts import Answer
+from rules.slices import BinnedWindow, TierContext
+from rules.step13 import FIRST_WEEK_SECONDS, Step13, check_benchmark
+from rules.timeline import TimelineEvent
+from rules.verdicts import RuleResult
 from rules.windows import MINUTE_SECONDS
 
 MOST_WAITING = 1000
@@ -49,63 +49,63 @@ AT_ONCE = 2
 """What each hour takes of the oldest, in chunks: enough to catch up after a stop, and a clock that is years ahead for an hour costs
 two days of thirteen weeks."""
 
-NO_POOLS: Mapping[Key, str] = MappingProxyType({})
+NO_POOLS: Mapping[ReplicaKey, str] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class PreviousRun:
     """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago.
     `foreign` are alerts of others, `events` what it told.
     """
 
-    past: tuple[Episode, ...] = ()
-    unfinished: tuple[Episode, ...] = ()
+    past: tuple[Finding, ...] = ()
+    unfinished: tuple[Finding, ...] = ()
     seen: bool = False
-    foreign: tuple[ForeignAlert, ...] = ()
-    events: tuple[Event, ...] = ()
+    foreign: tuple[ExternalAlert, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
 
 
-class Keeping:
+class HistoryService:
     """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
 
     `opened` makes the store. What it raises as HistoryProblem rises: a person must act. What it raises as HistoryTrouble
     (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing.
     """
 
-    def __init__(self, opened: Callable[[], Store], let_go: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, opened: Callable[[], HistoryStore], let_go: Callable[[], None] = lambda: None) -> None:
         self._opened = opened
         self._let_go = let_go
-        self._store: Store | None = None
+        self._store: HistoryStore | None = None
         self._opening = threading.Lock()
         self._waiting: list[Span] = []
-        self._events: list[Event] = []
-        self._told = Told()
-        self.buffer = Buffer()
+        self._events: list[TimelineEvent] = []
+        self._told = BookedMinutes()
+        self.buffer = WriteBuffer()
         self.trouble: str | None = None
         try:
             self._open()
-        except HistoryTrouble as trouble:
+        except HistoryError as trouble:
             self.trouble = str(trouble)
 
-    def _open(self) -> Store:
+    def _open(self) -> HistoryStore:
         """The store, opened now where it could not be before. Raises HistoryTrouble."""
         with self._opening:
             self._store = self._store or self._opened()
             return self._store
 
-    def store(self) -> Store:
+    def store(self) -> HistoryStore:
         """The store, for what is booked beside the turns. Raises HistoryTrouble or HistoryProblem."""
         return self._open()
 
     def turn(
         self,
-        closed: Iterable[Closed],
+        closed: Iterable[ClosedMinute],
         versions: Mapping[str, str],
         ended: Iterable[Span],
-        still_open: Iterable[Episode],
-        pools: Mapping[Key, str] = NO_POOLS,
+        still_open: Iterable[Finding],
+        pools: Mapping[ReplicaKey, str] = NO_POOLS,
         now: float | None = None,
     ) -> None:
         """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
@@ -118,7 +118,7 @@ class Keeping:
             self._told.turn(now)
         self._waiting.extend(ended)
         self.buffer.add(
-            Booking(
+            MinuteRecord(
                 tier=one.tier,
                 plan_version=versions.get(one.tier, ""),
                 slice=one.slice,
@@ -131,21 +131,21 @@ class Keeping:
             return
         try:
             store = self._open()
-            self.buffer.drain(lambda several: store.book(self._told.untold(store, several)))
+            self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)))
             self._save(store, lasting)
             self.trouble = None
-        except (HistoryTrouble, HistoryProblem) as trouble:
+        except (HistoryError, HistoryOpenError) as trouble:
             self.trouble = str(trouble)
             self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
-    def _save(self, store: Store, lasting: tuple[Episode, ...]) -> None:
+    def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
         waiting, events = tuple(self._waiting), tuple(self._events)
         try:
             if waiting or lasting:
                 store.save_episode(*waiting, *lasting)
             if events:
                 store.add_event(*events)
-        except HistoryTrouble:
+        except HistoryError:
             raise
         except Exception:
             # What cannot be put into a row now never can, and would stand in the way of all that follows.
@@ -159,33 +159,33 @@ class Keeping:
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
         """Something that explains numbers later; written with the next turn."""
-        self._events.append(Event(t=t, kind=kind, tier=tier, replica=replica, text=text))
+        self._events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
 
-    def earlier(self, since: float, now: float) -> Earlier:
+    def load_previous_run(self, since: float, now: float) -> PreviousRun:
         """What is known since then, for a daemon that starts anew; nothing where the history cannot be read."""
         try:
             store = self._open()
             found = store.episodes(since)
             unfinished = tuple(e for e in found if e.ended_at is None)
             tiers = {episode.subject.tier for episode in unfinished}
-            seen = any(store.booked_since(tier, now - ALIVE_SECONDS) for tier in tiers)
+            seen = any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers)
             foreign, events = store.foreign_alerts(since), store.events(since)
-        except HistoryTrouble as trouble:
+        except HistoryError as trouble:
             self.trouble = str(trouble)
-            return Earlier()
+            return PreviousRun()
         past = tuple(e for e in found if e.ended_at is not None)
-        return Earlier(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
+        return PreviousRun(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
 
-    def budget(self, view: TierView, now: float) -> Budget | None:
+    def budget(self, view: TierContext, now: float) -> Budget | None:
         """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
         cannot be read."""
         cut = (now - budget.HOUR_SECONDS) // budget.HOUR_SECONDS * budget.HOUR_SECONDS
         try:
             store = self._open()
-            return budget.refilled(
+            return budget.restore_budget(
                 view, _hours(store, view.tier, now - budget.KEPT_SECONDS, cut), _minutes(store, view.tier, cut, now)
             )
-        except HistoryTrouble as trouble:
+        except HistoryError as trouble:
             self.trouble = str(trouble)
             return None
 
@@ -194,10 +194,12 @@ class Keeping:
         SEALING_SECONDS: not for a start, nor a turn."""
         try:
             self._open().seal(now, stopping=stopping)
-        except (HistoryTrouble, HistoryProblem) as trouble:
+        except (HistoryError, HistoryOpenError) as trouble:
             self.trouble = str(trouble)
 
-    def upkeep(self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float) -> dict[str, str] | None:
+    def upkeep(
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> dict[str, str] | None:
         """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
 
         None where the history does not take or give anything now.
@@ -206,32 +208,32 @@ class Keeping:
             store = self._open()
             store.prune(now, AT_ONCE)
             found = {tier: _step13(store, views[tier], version, now) for tier, version in versions.items()}
-        except (HistoryTrouble, HistoryProblem) as trouble:
+        except (HistoryError, HistoryOpenError) as trouble:
             self.trouble = str(trouble)
             return None
         return {tier: text for tier, text in found.items() if text is not None}
 
     def measured_views(
-        self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float
-    ) -> dict[str, TierView] | None:
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> dict[str, TierContext] | None:
         """The views with what a replica can take by now; None where the history cannot be asked."""
         try:
             return capacities.measured_views(self._open(), views, versions, now)
-        except (HistoryTrouble, HistoryProblem) as trouble:
+        except (HistoryError, HistoryOpenError) as trouble:
             self.trouble = str(trouble)
             return None
 
     def long_answers(
-        self, views: Mapping[str, TierView], versions: Mapping[str, str], now: float
-    ) -> tuple[Answer, ...]:
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> tuple[RuleResult, ...]:
         """What rules over days say of each tier; unknown where the history cannot be asked now."""
         try:
             store = self._open()
-            told = [days.answers(store, view, versions.get(tier, ""), now) for tier, view in views.items()]
-        except (HistoryTrouble, HistoryProblem) as trouble:
+            told = [days.evaluate_days(store, view, versions.get(tier, ""), now) for tier, view in views.items()]
+        except (HistoryError, HistoryOpenError) as trouble:
             self.trouble = str(trouble)
             text = f"the history cannot be read: {trouble}"
-            told = [watch_long.unanswered(view, now, Gap.STALE, text) for view in views.values()]
+            told = [watch_long.unknown_results(view, now, Gap.STALE, text) for view in views.values()]
         return tuple(answer for answers in told for answer in answers)
 
     def close(self) -> None:
@@ -246,26 +248,26 @@ class Keeping:
             self._let_go()
 
 
-def _hours(store: Reader, tier: str, since: float, until: float) -> Iterator[Slice]:
+def _hours(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
     for begin, end in days.pieces(since, until, days.DAY_SECONDS):
-        yield from days.by_hour(store.bins(tier, begin, end))
+        yield from days.sum_by_hour(store.bins(tier, begin, end))
 
 
-def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[Slice]:
+def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
     for begin, end in days.pieces(since, until, PIECE_OF_MINUTES_SECONDS):
         yield from store.minutes(tier, begin, end)
 
 
-def _step13(store: Store, view: TierView, version: str, now: float) -> str | None:
+def _step13(store: HistoryStore, view: TierContext, version: str, now: float) -> str | None:
     """The kept answer, or the answer now if the first week of this plan version is over, or None.
 
     What was kept by a clock that was ahead more than an hour is kept anew: its week was none.
     """
     seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
-    kept = json.loads(store.kept(answered) or "null")
+    kept = json.loads(store.read_value(answered) or "null")
     if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
         return str(kept["sentence"])
-    first = json.loads(store.kept(seen) or "null")
+    first = json.loads(store.read_value(seen) or "null")
     if first is None or first > now + ALIVE_SECONDS:
         store.keep(seen, json.dumps(now))
         return None
@@ -273,11 +275,11 @@ def _step13(store: Store, view: TierView, version: str, now: float) -> str | Non
         return None
     found = check_tier(store, view, version, first, now)
     store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
-    store.add_event(Event(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
+    store.add_event(TimelineEvent(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
     return headline(found)
 
 
-def check_tier(store: Reader, view: TierView, version: str, since: float, now: float) -> Step13:
+def check_tier(store: Reader, view: TierContext, version: str, since: float, now: float) -> Step13:
     """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
 
     Raises HistoryTrouble.
@@ -285,5 +287,5 @@ def check_tier(store: Reader, view: TierView, version: str, since: float, now: f
     bins = store.bins(view.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
     begin = min((one.window.start for one in bins), default=since)
     if now - begin < MINUTES_BELOW_SECONDS:
-        return step13(view, store.minutes(view.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS)
-    return step13(view, bins, now)
+        return check_benchmark(view, store.minutes(view.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS)
+    return check_benchmark(view, bins, now)

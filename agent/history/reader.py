@@ -15,16 +15,16 @@ from typing import Any, Self, TypeVar
 
 from agent.history import demand_rows, slice_rows, spans
 from agent.history.demand_rows import DEMAND_SELECT, minute_sums, numbers
-from agent.history.schema import HOURS, MINUTES, QUARTERS, Sum, format_of, has
-from agent.history.troubles import MOST_QUOTED, HistoryProblem, Trouble, translated, trouble
-from exporters.plain_text import told
+from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
+from agent.history.troubles import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
+from exporters.plain_text import quote_external_text
 from rules import arrivals
-from rules.arrivals import Demand
-from rules.episodes import Episode, UnknownSpan
-from rules.foreign_alerts import ForeignAlert
-from rules.slices import Slice
-from rules.spans import Spans, added
-from rules.timeline import Event
+from rules.arrivals import MinuteDemand
+from rules.episodes import Finding, UnknownSpan
+from rules.foreign_alerts import ExternalAlert
+from rules.slices import BinnedWindow
+from rules.spans import Spans, add_spans
+from rules.timeline import TimelineEvent
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Reader:
 
     def close(self) -> None:
         """Lets go of the file; a second call does nothing."""
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -53,7 +53,9 @@ class Reader:
     ) -> None:
         self.close()
 
-    def minutes(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+    def minutes(
+        self, tier: str, since: float, until: float, plan_version: str | None = None
+    ) -> tuple[BinnedWindow, ...]:
         """The minutes of each replica that begin in [since, until), oldest first.
 
         Bins are those of the curve that each minute was booked under. A minute seen at two loads (an agent restarted
@@ -61,15 +63,19 @@ class Reader:
         """
         return self._slices(MINUTES, tier, since, until, plan_version)
 
-    def booked_since(self, tier: str, since: float) -> bool:
+    def has_rows_since(self, tier: str, since: float) -> bool:
         """Whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
-        return bool(self._ask(slice_rows.any_since(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0])
+        return bool(
+            self._ask(slice_rows.exists_since_sql(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0]
+        )
 
-    def replica_bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+    def replica_bins(
+        self, tier: str, since: float, until: float, plan_version: str | None = None
+    ) -> tuple[BinnedWindow, ...]:
         """The quarters of an hour of each replica and load bin that begin in [since, until), oldest first."""
         return self._slices(QUARTERS, tier, since, until, plan_version)
 
-    def bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[Slice, ...]:
+    def bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[BinnedWindow, ...]:
         """The hours of each load bin of the whole tier that begin in [since, until), oldest first.
 
         Without `plan_version` all versions: compare bins only within one (`plan_versions`), for each has its own curve.
@@ -89,7 +95,9 @@ class Reader:
                 newest[plan] = max(newest.get(plan, start), start)
         return tuple(sorted(newest, key=lambda plan: (newest[plan], plan)))
 
-    def _slices(self, kind: Sum, tier: str, since: float, until: float, plan: str | None) -> tuple[Slice, ...]:
+    def _slices(
+        self, kind: SumTable, tier: str, since: float, until: float, plan: str | None
+    ) -> tuple[BinnedWindow, ...]:
         asked = {"tier": tier, "since": since, "until": until, "plan": plan}
         found = self._ask(slice_rows.statement(kind, self._has("chunks")), asked)
         return self._read([(found, since, until)], slice_rows.slices_of, kind.table)[0]
@@ -97,20 +105,20 @@ class Reader:
     @property
     def format(self) -> int:
         """The number of the file's format."""
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             return format_of(self._connection)
 
     @property
-    def newest(self) -> float | None:
+    def newest_minute_end(self) -> float | None:
         """The end of the newest minute that is not sealed, unix seconds; None where there is none."""
         (start,) = self._ask("SELECT max(start) FROM minutes", ())[0]
         return None if start is None else float(start + MINUTES.seconds)
 
     def _has(self, table: str) -> bool:
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             return has(self._connection, table)
 
-    def demand(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+    def demand(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """What arrived at the tier in each minute that begins in [since, until), oldest first; minutes of which nothing was
         booked are left out.
 
@@ -121,18 +129,18 @@ class Reader:
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
         rows = self._ask(DEMAND_SELECT, (before, until, tier))
         sums = self._read(rows, minute_sums, "demand")
-        return tuple(one for one in arrivals.demand(sums) if one.start >= since)
+        return tuple(one for one in arrivals.list_demand(sums) if one.start >= since)
 
-    def told(self, tier: str, since: float) -> Spans:
+    def list_booked_times(self, tier: str, since: float) -> Spans:
         """When, from `since` on (unix seconds), something was booked of a tier: as its demand tells, and so nothing of a tier that
         has prefill pools alone."""
         if not self._has("demand"):
             return ()
         found = self._ask(demand_rows.TOLD_SELECT, {"tier": tier, "since": since})
         found = list(self._read(found, numbers, "demand"))
-        return added((), ((max(first, since), last) for first, last in found))
+        return add_spans((), ((max(first, since), last) for first, last in found))
 
-    def requests(self, tier: str, since: float, until: float) -> tuple[Demand, ...]:
+    def requests(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
         self._require_demand()
         rows = self._ask(demand_rows.REQUESTS_SELECT, (since, until, tier))
@@ -140,11 +148,11 @@ class Reader:
 
     def _require_demand(self) -> None:
         if not self._has("demand"):
-            raise HistoryProblem(
+            raise HistoryOpenError(
                 self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
             )
 
-    def episodes(self, since: float, tier: str | None = None) -> tuple[Episode, ...]:
+    def episodes(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
         return self._spans(spans.EPISODE, spans.episode, since, tier)
 
@@ -152,7 +160,7 @@ class Reader:
         """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
         return self._spans(spans.UNKNOWN, spans.unknown_span, since, tier)
 
-    def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ForeignAlert, ...]:
+    def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ExternalAlert, ...]:
         """The alerts of others that lasted into [since, ...), oldest first; those that fire have no `ended_at`."""
         return self._spans(spans.FOREIGN, spans.foreign_alert, since, tier)
 
@@ -168,25 +176,27 @@ class Reader:
         try:
             return tuple(read(*row) for row in rows)
         except (ValueError, RecursionError) as error:
-            raise trouble(Trouble.CORRUPT, self._path, f"{table} holds {told(str(error), MOST_QUOTED)}") from error
+            raise trouble(
+                HistoryErrorKind.CORRUPT, self._path, f"{table} holds {quote_external_text(str(error), MOST_QUOTED)}"
+            ) from error
 
-    def events(self, since: float) -> tuple[Event, ...]:
+    def events(self, since: float) -> tuple[TimelineEvent, ...]:
         """The events of [since, ...), oldest first."""
         rows = self._ask("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
         return self._read(rows, _event, "events")
 
-    def kept(self, name: str) -> str | None:
+    def read_value(self, name: str) -> str | None:
         """The JSON text kept under a name, None where nothing is."""
         rows = self._ask("SELECT value FROM kept WHERE name = ?", (name,))
         return rows[0][0] if rows else None
 
     def _ask(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             return self._connection.execute(statement, values).fetchall()
 
 
-def _event(t: float, kind: str, tier: str | None, replica: str | None, text: str) -> Event:
+def _event(t: float, kind: str, tier: str | None, replica: str | None, text: str) -> TimelineEvent:
     numbers(t)
     if not all(isinstance(one, str) for one in (kind, tier or "", replica or "", text)):
         raise ValueError("an event whose words are no text")
-    return Event(t=t, kind=kind, tier=tier, replica=replica, text=text)
+    return TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text)

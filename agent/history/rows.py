@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agent.history.bodies import bin_code
-from agent.history.booking import Booking
-from agent.history.schema import Sum
+from agent.history.booking import MinuteRecord
+from agent.history.schema import SumTable
 from rules import windows
-from rules.slices import Slice
+from rules.slices import BinnedWindow
 from rules.windows import Window
 
 
@@ -26,7 +26,7 @@ class RowKey(NamedTuple):
     bin: int
 
 
-def row_key(kind: Sum, booking: Booking) -> RowKey:
+def row_key(kind: SumTable, booking: MinuteRecord) -> RowKey:
     """The row of `kind` that a booking goes into, by the minute its window's middle lies in."""
     one = booking.slice
     return RowKey(
@@ -38,15 +38,17 @@ def row_key(kind: Sum, booking: Booking) -> RowKey:
     )
 
 
-def by_row(kind: Sum, bookings: Iterable[Booking]) -> dict[RowKey, list[Slice]]:
+def group_by_row(kind: SumTable, bookings: Iterable[MinuteRecord]) -> dict[RowKey, list[BinnedWindow]]:
     """The slices that go into each row, so that a row is read and written once however many they are."""
-    rows: dict[RowKey, list[Slice]] = {}
+    rows: dict[RowKey, list[BinnedWindow]] = {}
     for booking in bookings:
         rows.setdefault(row_key(kind, booking), []).append(booking.slice)
     return rows
 
 
-def summed(group: Iterable[Slice]) -> tuple[Window, str]:
+def sum_row(group: Iterable[BinnedWindow]) -> tuple[Window, str]:
     """The sum of what goes into one row, and the newest sentence on why it is beyond the benchmark."""
     several = tuple(group)
-    return windows.add(one.window for one in several), next((s.beyond for s in reversed(several) if s.beyond), "")
+    return windows.sum_windows(one.window for one in several), next(
+        (s.beyond for s in reversed(several) if s.beyond), ""
+    )

@@ -19,8 +19,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from agent.history.backup import back_up, name_of
-from agent.history.troubles import MOST_QUOTED, HistoryProblem, Trouble, translated, trouble
-from exporters.plain_text import told
+from agent.history.troubles import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
+from exporters.plain_text import quote_external_text
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class SumTable:
     """One of the three sums: a row holds `seconds` of one load bin, of one replica or (hours) of the whole tier. Rows of
     `sealed_seconds` that are over are put into one chunk."""
 
@@ -52,9 +52,9 @@ class Sum:
     sealed_seconds: int
 
 
-MINUTES = Sum(table="minutes", seconds=60, per_replica=True, keep_seconds=3 * DAY, sealed_seconds=3_600)
-QUARTERS = Sum(table="quarters", seconds=900, per_replica=True, keep_seconds=91 * DAY, sealed_seconds=86_400)
-HOURS = Sum(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY, sealed_seconds=86_400)
+MINUTES = SumTable(table="minutes", seconds=60, per_replica=True, keep_seconds=3 * DAY, sealed_seconds=3_600)
+QUARTERS = SumTable(table="quarters", seconds=900, per_replica=True, keep_seconds=91 * DAY, sealed_seconds=86_400)
+HOURS = SumTable(table="hours", seconds=3600, per_replica=False, keep_seconds=91 * DAY, sealed_seconds=86_400)
 
 SUMS = (MINUTES, QUARTERS, HOURS)
 """DESIGN 3.5: 3 days of minutes, 13 weeks of the others."""
@@ -106,11 +106,11 @@ def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False)
     """A connection that only reads, beside a writing process or without one. Raises HistoryProblem. `alone`: nobody writes, so that
     nothing has to be made beside the file, where there may be no room or no leave for it."""
     if not path.exists():
-        raise HistoryProblem(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
+        raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
     if path.is_dir():
-        raise HistoryProblem(path, "is a directory; give the path of a file")
+        raise HistoryOpenError(path, "is a directory; give the path of a file")
     if not os.access(path, os.R_OK):
-        raise HistoryProblem(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
+        raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
     return _open(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds, _require_set_up)
 
 
@@ -119,9 +119,11 @@ def _make(path: Path) -> None:
     drop the locks that SQLite holds on it elsewhere in this process (sqlite.org/howtocorrupt.html, 2.2)."""
     if path.is_symlink():
         # Who else may write in this folder would choose what is changed with our rights.
-        raise HistoryProblem(path, "is a link; put the file itself there, or name the folder that it is in as data_dir")
+        raise HistoryOpenError(
+            path, "is a link; put the file itself there, or name the folder that it is in as data_dir"
+        )
     if path.is_dir():
-        raise HistoryProblem(path, "is a directory; give the path of a file")
+        raise HistoryOpenError(path, "is a directory; give the path of a file")
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -129,8 +131,8 @@ def _make(path: Path) -> None:
     except OSError as error:
         if error.errno in NO_ROOM:
             # It will be made when there is room: nobody has to choose another place.
-            raise trouble(Trouble.FULL, path, f"cannot be made ({error.strerror})") from error
-        raise HistoryProblem(
+            raise trouble(HistoryErrorKind.FULL, path, f"cannot be made ({error.strerror})") from error
+        raise HistoryOpenError(
             path, f"cannot be made ({error.strerror}); make its directory writable for this user, or give another path"
         ) from error
 
@@ -138,7 +140,7 @@ def _make(path: Path) -> None:
 def _open(
     path: Path, mode: str, busy_timeout_seconds: float, prepare: Callable[[sqlite3.Connection, Path], None]
 ) -> sqlite3.Connection:
-    with translated(path):
+    with translate_sqlite_errors(path):
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
@@ -172,7 +174,7 @@ def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, path: P
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
     if _to_wal(connection, time.monotonic() + busy_timeout_seconds) != "wal":
-        raise HistoryProblem(path, "lies on a file system without shared memory (a network one?); use a local disk")
+        raise HistoryOpenError(path, "lies on a file system without shared memory (a network one?); use a local disk")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
 
@@ -197,7 +199,7 @@ def _lacking(version: int) -> tuple[str, ...]:
 
 def _require_set_up(connection: sqlite3.Connection, path: Path) -> None:
     if _asked_version(connection, path) == 0:
-        raise HistoryProblem(path, "is empty; `sizewatch run` fills it")
+        raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
 
 
 def has(connection: sqlite3.Connection, table: str) -> bool:
@@ -230,24 +232,24 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             # Of this statement nothing can be wrong: the file says that it is of a format which SQLite does not know.
-            raise HistoryProblem(path, _damaged(told(str(error), MOST_QUOTED))) from error
+            raise HistoryOpenError(path, _damaged(quote_external_text(str(error), MOST_QUOTED))) from error
         if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
             raise
-        raise HistoryProblem(path, "is no history (not a SQLite file); move it away, or give another path") from error
+        raise HistoryOpenError(path, "is no history (not a SQLite file); move it away, or give another path") from error
     except UnicodeDecodeError as error:
-        raise HistoryProblem(path, _damaged("a table's name is no text")) from error
+        raise HistoryOpenError(path, _damaged("a table's name is no text")) from error
     application, version = (_number(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
     if application == 0 and version == 0 and not found:
         return 0
     if application != APPLICATION_ID:
-        raise HistoryProblem(path, "is a SQLite file of another program; give another path")
+        raise HistoryOpenError(path, "is a SQLite file of another program; give another path")
     if not 1 <= version <= VERSION:
-        raise HistoryProblem(path, _of_another(path, version))
+        raise HistoryOpenError(path, _of_another(path, version))
     if lost := sorted(TABLES.keys() - found - set(_lacking(version))):
-        raise HistoryProblem(path, _damaged(f"no table {', '.join(lost)}"))
+        raise HistoryOpenError(path, _damaged(f"no table {', '.join(lost)}"))
     odd = [table for table in TABLES.keys() & found if not _columns_of(TABLES)[table] <= _columns(connection, table)]
     if odd:
-        raise HistoryProblem(path, _damaged(f"the columns of {', '.join(sorted(odd))}"))
+        raise HistoryOpenError(path, _damaged(f"the columns of {', '.join(sorted(odd))}"))
     return version
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agent.history.bodies import slice_of, unpack
-from agent.history.chunks import ChunkRow, unseal
-from agent.history.schema import HOURS, Sum
-from agent.history.sealing import together
-from rules.slices import Slice
+from agent.history.bodies import decode_window, slice_of
+from agent.history.chunks import ChunkRow, decode_chunk
+from agent.history.schema import HOURS, SumTable
+from agent.history.sealing import merge_rows
+from rules.slices import BinnedWindow
 
 Stored = tuple[int, str, int, int, str, bytes, int]
 """Series, replica, when it begins, load bin, why beyond, body, and 1 for a chunk (of which the two before say nothing)."""
@@ -41,14 +41,14 @@ PLANS = (
 """Plan version, newest hour, and the chunk where only a part of it lies in the time, so that it must be looked into."""
 
 
-def statement(kind: Sum, chunks: bool) -> str:
+def statement(kind: SumTable, chunks: bool) -> str:
     """Asks for what is kept of a tier (`tier`, `since`, `until`, `plan` or None for all), chunks first."""
     names = {"table": kind.table, "length": kind.sealed_seconds}
     several = [_CHUNKS.format(**names), _ROWS.format(**names)] if chunks else [_ROWS.format(**names)]
     return " UNION ALL ".join(several)
 
 
-def any_since(kind: Sum, chunks: bool) -> str:
+def exists_since_sql(kind: SumTable, chunks: bool) -> str:
     """Asks whether a tier (`tier`) has anything that began at `since` or later."""
     joined = "CROSS JOIN series ON series.id = {0}.series WHERE {0}.{1} >= :since AND tier = :tier"
     several = [f"SELECT 1 FROM {kind.table} {joined.format(kind.table, 'start')}"]
@@ -58,23 +58,23 @@ def any_since(kind: Sum, chunks: bool) -> str:
     return f"SELECT EXISTS ({' UNION ALL '.join(several)})"
 
 
-def slices_of(found: Iterable[Stored], since: float, until: float) -> tuple[Slice, ...]:
+def slices_of(found: Iterable[Stored], since: float, until: float) -> tuple[BinnedWindow, ...]:
     """The slices of [since, until) by start, replica and bin. Raises ValueError where a body does not unpack."""
     series: dict[tuple[str, int], list[ChunkRow]] = {}
     for number, replica, start, bin, beyond, body, chunk in sorted(found, key=_chunks_first):
         rows = series.setdefault((replica, number), [])
         if chunk:
-            rows += (row for row in unseal(start, body) if since <= row.start < until)
+            rows += (row for row in decode_chunk(start, body) if since <= row.start < until)
         else:
-            rows.append(ChunkRow(start, bin, beyond, unpack(body)))
-    ordered = [(row.start, replica, row.bin, row) for (replica, _), rows in series.items() for row in together(rows)]
+            rows.append(ChunkRow(start, bin, beyond, decode_window(body)))
+    ordered = [(row.start, replica, row.bin, row) for (replica, _), rows in series.items() for row in merge_rows(rows)]
     ordered.sort(key=_place)
     return tuple(slice_of(replica, row.bin, row.beyond, row.window) for _, replica, _, row in ordered)
 
 
 def starts_of(begin: int, body: bytes, since: float, until: float) -> list[int]:
     """When the rows of a chunk begin, those in [since, until)."""
-    return [row.start for row in unseal(begin, body) if since <= row.start < until]
+    return [row.start for row in decode_chunk(begin, body) if since <= row.start < until]
 
 
 def _chunks_first(one: Stored) -> int:

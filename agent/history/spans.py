@@ -11,38 +11,38 @@ from dataclasses import asdict
 
 from pydantic import TypeAdapter
 
-from rules.episodes import Ended, Episode, UnknownSpan
-from rules.foreign_alerts import ForeignAlert
+from rules.episodes import ClosedSpan, Finding, UnknownSpan
+from rules.foreign_alerts import ExternalAlert
 
 EPISODE, UNKNOWN, FOREIGN = "episode", "unknown", "foreign"
 
-Span = Ended | ForeignAlert
+Span = ClosedSpan | ExternalAlert
 """What has a beginning and, some time, an end."""
 
-_EPISODE = TypeAdapter(Episode)
+_EPISODE = TypeAdapter(Finding)
 _UNKNOWN = TypeAdapter(UnknownSpan)
-_FOREIGN = TypeAdapter(ForeignAlert)
+_FOREIGN = TypeAdapter(ExternalAlert)
 
 Row = tuple[str, str, str, str, float, float | None, str]
 
 
 def row(span: Span) -> Row:
     """Kind, rule, tier, replica, start, end and text. All but the last two never change; empty is none."""
-    if isinstance(span, ForeignAlert):
+    if isinstance(span, ExternalAlert):
         # Two alerts of one name may begin at the same instant.
         name = f"{span.name}/{span.identity}"
-        return FOREIGN, name, span.tier or "", span.replica or "", span.started_at, span.ended_at, to_text(span)
-    kind = EPISODE if isinstance(span, Episode) else UNKNOWN
+        return FOREIGN, name, span.tier or "", span.replica or "", span.started_at, span.ended_at, encode_span(span)
+    kind = EPISODE if isinstance(span, Finding) else UNKNOWN
     subject = span.subject
-    return kind, span.rule, subject.tier, subject.replica or "", span.started_at, span.ended_at, to_text(span)
+    return kind, span.rule, subject.tier, subject.replica or "", span.started_at, span.ended_at, encode_span(span)
 
 
-def to_text(span: Span) -> str:
+def encode_span(span: Span) -> str:
     """The span as JSON; a bound of a reading may be infinite, which Python's JSON writes and reads as Infinity."""
     return json.dumps(asdict(span), separators=(",", ":"))
 
 
-def episode(text: str) -> Episode:
+def episode(text: str) -> Finding:
     """The episode in a text. Raises ValueError where it holds none."""
     return _EPISODE.validate_python(json.loads(text))
 
@@ -52,6 +52,6 @@ def unknown_span(text: str) -> UnknownSpan:
     return _UNKNOWN.validate_python(json.loads(text))
 
 
-def foreign_alert(text: str) -> ForeignAlert:
+def foreign_alert(text: str) -> ExternalAlert:
     """The alert of another system in a text. Raises ValueError where it holds none."""
     return _FOREIGN.validate_python(json.loads(text))

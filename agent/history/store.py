@@ -16,18 +16,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from agent.history import schema, sealing, spans
-from agent.history.bodies import pack, slice_of, unpack
-from agent.history.booking import Booking
-from agent.history.demand_rows import DEMAND_UPSERT, by_tier_minute, demand_values
+from agent.history.bodies import decode_window, encode_window, slice_of
+from agent.history.booking import MinuteRecord
+from agent.history.demand_rows import DEMAND_UPSERT, demand_values, group_by_tier_minute
 from agent.history.reader import Reader
-from agent.history.rows import RowKey, by_row, summed
-from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, Sum
+from agent.history.rows import RowKey, group_by_row, sum_row
+from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
 from agent.history.spans import Span
-from agent.history.troubles import Trouble, translated, trouble
+from agent.history.troubles import HistoryErrorKind, translate_sqlite_errors, trouble
 from rules import arrivals
 from rules.arrivals import MinuteSums
-from rules.slices import Slice
-from rules.timeline import Event
+from rules.slices import BinnedWindow
+from rules.timeline import TimelineEvent
 
 BUSY_TIMEOUT_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ FREE_SHARE = 0.1
 """Free pages up to this share of the file are left for the next rows; what is above goes back to the disk."""
 
 
-class Store(Reader):
+class HistoryStore(Reader):
     """The one writer of a history file, in SQLite's WAL mode with every commit synced; reads as well.
 
     Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
@@ -71,7 +71,7 @@ class Store(Reader):
         path = Path(path)
         return Reader(path, schema.open_reader(path, busy_timeout_seconds, alone=alone))
 
-    def book(self, minutes: Iterable[Booking]) -> None:
+    def book(self, minutes: Iterable[MinuteRecord]) -> None:
         """Adds closed minutes to all three sums and to the tiers' demand: all of them or, when it raises, none.
 
         Nothing marks a minute as booked: what is booked twice counts twice. A window of a minute that already has a row
@@ -82,23 +82,23 @@ class Store(Reader):
             return
         with self._transaction():
             for kind in SUMS:
-                for key, group in by_row(kind, bookings).items():
+                for key, group in group_by_row(kind, bookings).items():
                     self._add(kind, key, group)
-            for tier_key, parts in by_tier_minute(bookings).items():
+            for tier_key, parts in group_by_tier_minute(bookings).items():
                 self._add_demand(tier_key, parts)
 
-    def _add(self, kind: Sum, key: RowKey, group: list[Slice]) -> None:
+    def _add(self, kind: SumTable, key: RowKey, group: list[BinnedWindow]) -> None:
         series = self._series(key)
         found = self._connection.execute(
             f"SELECT beyond, body FROM {kind.table} WHERE start = ? AND series = ? AND bin = ?",
             (key.start, series, key.bin),
         ).fetchall()
         before = self._read([(key.replica, key.bin, *row) for row in found], _slice_in, kind.table)
-        window, beyond = summed((*before, *group))
+        window, beyond = sum_row((*before, *group))
         self._connection.execute(
             f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET beyond = excluded.beyond, body = excluded.body",
-            (key.start, series, key.bin, beyond, pack(window)),
+            (key.start, series, key.bin, beyond, encode_window(window)),
         )
 
     def _add_demand(self, key: RowKey, parts: list[MinuteSums]) -> None:
@@ -133,7 +133,7 @@ class Store(Reader):
                 rows,
             )
 
-    def add_event(self, *several: Event) -> None:
+    def add_event(self, *several: TimelineEvent) -> None:
         """Events, in the order given."""
         with self._transaction():
             self._connection.executemany(
@@ -158,8 +158,8 @@ class Store(Reader):
         next call."""
         sealed, until = 0, time.monotonic() + most_seconds
         for kind in SUMS:
-            with self._lock, translated(self._path):
-                pieces = sealing.due(self._connection, kind, now)
+            with self._lock, translate_sqlite_errors(self._path):
+                pieces = sealing.find_due_units(self._connection, kind, now)
             for piece in pieces:
                 if time.monotonic() >= until or stopping():
                     return sealed
@@ -167,12 +167,12 @@ class Store(Reader):
                 time.sleep(PAUSE_SECONDS)
         return sealed
 
-    def _exchange(self, piece: sealing.Piece) -> int:
+    def _exchange(self, piece: sealing.CompactionUnit) -> int:
         with self._transaction():
             try:
-                return sealing.exchange(self._connection, piece)
+                return sealing.replace_rows_by_chunk(self._connection, piece)
             except ValueError as error:
-                raise trouble(Trouble.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
+                raise trouble(HistoryErrorKind.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
 
     def prune(self, now: float, at_once: float = math.inf) -> int:
         """Throws away what is older than it is kept at `now` (unix seconds); the number of rows that went.
@@ -192,12 +192,12 @@ class Store(Reader):
         self._shrink()
         return gone
 
-    def _oldest(self, kind: Sum) -> float:
+    def _oldest(self, kind: SumTable) -> float:
         return min(self._least("start", kind.table), self._least("start", "chunks", f"WHERE sum = '{kind.table}'"))
 
     def _least(self, time_of: str, table: str, where: str = "") -> float:
         """Unix seconds; where there is no row, later than any time."""
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             (found,) = self._connection.execute(f"SELECT min({time_of}) FROM {table} {where}").fetchone()
         return math.inf if found is None else float(found)
 
@@ -211,7 +211,7 @@ class Store(Reader):
             gone += last
         return gone
 
-    def _delete_chunks(self, kind: Sum, older_than: float) -> int:
+    def _delete_chunks(self, kind: SumTable, older_than: float) -> int:
         """A few at a time: each is many pages."""
         some = f"SELECT rowid FROM chunks WHERE sum = :sum AND start < :old AND newest < :old LIMIT {CHUNKS_AT_A_TIME}"
         values = {"sum": kind.table, "old": older_than}
@@ -224,7 +224,7 @@ class Store(Reader):
         return gone
 
     def _shrink(self) -> None:
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             pages, free = (
                 self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
             )
@@ -239,7 +239,7 @@ class Store(Reader):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._lock, translated(self._path):
+        with self._lock, translate_sqlite_errors(self._path):
             self._check_place()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -257,9 +257,9 @@ class Store(Reader):
         cut short: all of that would be lost unseen. Nobody but this connection makes the file shorter, or hardly anybody."""
         identity, size = _place(self._path)
         if identity != self._identity:
-            raise trouble(Trouble.MISSING, self._path, "was removed or replaced while it was open")
+            raise trouble(HistoryErrorKind.MISSING, self._path, "was removed or replaced while it was open")
         if size < self._size and not (size and self._whole()):
-            raise trouble(Trouble.CORRUPT, self._path, "was cut short while it was open")
+            raise trouble(HistoryErrorKind.CORRUPT, self._path, "was cut short while it was open")
         self._size = size
 
     def _whole(self) -> bool:
@@ -269,8 +269,8 @@ class Store(Reader):
         return told == [("ok",)]
 
 
-def _slice_in(replica: str, bin: int, beyond: str, body: bytes) -> Slice:
-    return slice_of(replica, bin, beyond, unpack(body))
+def _slice_in(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
+    return slice_of(replica, bin, beyond, decode_window(body))
 
 
 def _place(path: Path) -> tuple[tuple[int, int] | None, int]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from agent.history.booking import Booking
+from agent.history.booking import MinuteRecord
 from agent.history.reader import Reader
 from rules import spans
 from rules.spans import Spans
 
 
-class Told:
+class BookedMinutes:
     """For one thread."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Told:
             self._of = {}
         self._now = now
 
-    def untold(self, store: Reader, bookings: Iterable[Booking]) -> Sequence[Booking]:
+    def select_new_minutes(self, store: Reader, bookings: Iterable[MinuteRecord]) -> Sequence[MinuteRecord]:
         """Without minutes of which most was booked. One that ends after now is of the way that the clock had before, and was
         not. Raises HistoryTrouble."""
         several = tuple(bookings)
@@ -38,9 +38,9 @@ class Told:
             if one.tier not in self._of and one.slice.window.end <= self._now:
                 since[one.tier] = min(one.slice.window.start, since.get(one.tier, math.inf))
         for tier, begin in since.items():
-            self._of[tier] = store.told(tier, begin)
+            self._of[tier] = store.list_booked_times(tier, begin)
         return [one for one in several if not self._told(one)]
 
-    def _told(self, one: Booking) -> bool:
+    def _told(self, one: MinuteRecord) -> bool:
         window, known = one.slice.window, self._of.get(one.tier, ())
-        return window.end <= self._now and spans.mostly_in(known, window.start, window.end)
+        return window.end <= self._now and spans.is_mostly_covered(known, window.start, window.end)

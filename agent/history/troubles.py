@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import SizewatchError
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 
-class Trouble(StrEnum):
+class HistoryErrorKind(StrEnum):
     """Why the history did not take or give something: one word, counted and exported."""
 
     FULL = "full"
@@ -31,7 +31,7 @@ class Trouble(StrEnum):
     IO = "io"
 
 
-class HistoryProblem(SizewatchError):
+class HistoryOpenError(SizewatchError):
     """The file cannot be this program's history."""
 
     def __init__(self, path: Path | str, text: str) -> None:
@@ -40,27 +40,27 @@ class HistoryProblem(SizewatchError):
         self.text = text
 
 
-class HistoryTrouble(SizewatchError):
+class HistoryError(SizewatchError):
     """The history did not take or give something; nothing of it was half done."""
 
-    def __init__(self, kind: Trouble, text: str) -> None:
+    def __init__(self, kind: HistoryErrorKind, text: str) -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
         self.text = text
 
 
 KINDS = {
-    sqlite3.SQLITE_FULL: Trouble.FULL,
-    sqlite3.SQLITE_IOERR_SHMSIZE: Trouble.FULL,
-    sqlite3.SQLITE_BUSY: Trouble.LOCKED,
-    sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
-    sqlite3.SQLITE_PROTOCOL: Trouble.LOCKED,
-    sqlite3.SQLITE_READONLY: Trouble.READ_ONLY,
-    sqlite3.SQLITE_PERM: Trouble.READ_ONLY,
-    sqlite3.SQLITE_CORRUPT: Trouble.CORRUPT,
-    sqlite3.SQLITE_NOTADB: Trouble.CORRUPT,
-    sqlite3.SQLITE_CANTOPEN: Trouble.MISSING,
-    sqlite3.SQLITE_IOERR: Trouble.IO,
+    sqlite3.SQLITE_FULL: HistoryErrorKind.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: HistoryErrorKind.FULL,
+    sqlite3.SQLITE_BUSY: HistoryErrorKind.LOCKED,
+    sqlite3.SQLITE_LOCKED: HistoryErrorKind.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: HistoryErrorKind.LOCKED,
+    sqlite3.SQLITE_READONLY: HistoryErrorKind.READ_ONLY,
+    sqlite3.SQLITE_PERM: HistoryErrorKind.READ_ONLY,
+    sqlite3.SQLITE_CORRUPT: HistoryErrorKind.CORRUPT,
+    sqlite3.SQLITE_NOTADB: HistoryErrorKind.CORRUPT,
+    sqlite3.SQLITE_CANTOPEN: HistoryErrorKind.MISSING,
+    sqlite3.SQLITE_IOERR: HistoryErrorKind.IO,
 }
 """By result code of SQLite (sqlite.org/rescode.html), the primary one where the extended is not here."""
 
@@ -70,22 +70,22 @@ UNDECODED = "Could not decode to UTF-8"
 """How Python's sqlite3 begins what it says, without a code, of a text that is not UTF-8."""
 
 WHAT_TO_DO = {
-    Trouble.FULL: "free space on its disk",
-    Trouble.LOCKED: "another process holds it; see which has it open (fuser)",
-    Trouble.READ_ONLY: "give this user write access to the file and its directory",
-    Trouble.CORRUPT: "move the file with its -wal and -shm away and restart: a new history begins",
-    Trouble.MISSING: "restart, once its directory is there and may be entered",
-    Trouble.IO: "check the disk and the kernel's log",
+    HistoryErrorKind.FULL: "free space on its disk",
+    HistoryErrorKind.LOCKED: "another process holds it; see which has it open (fuser)",
+    HistoryErrorKind.READ_ONLY: "give this user write access to the file and its directory",
+    HistoryErrorKind.CORRUPT: "move the file with its -wal and -shm away and restart: a new history begins",
+    HistoryErrorKind.MISSING: "restart, once its directory is there and may be entered",
+    HistoryErrorKind.IO: "check the disk and the kernel's log",
 }
 
 
-def trouble(kind: Trouble, path: Path, what: str) -> HistoryTrouble:
+def trouble(kind: HistoryErrorKind, path: Path, what: str) -> HistoryError:
     """A trouble whose text names the file and what to do."""
-    return HistoryTrouble(kind, f"{path}: {what}: {WHAT_TO_DO[kind]}")
+    return HistoryError(kind, f"{path}: {what}: {WHAT_TO_DO[kind]}")
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Turns SQLite's own failures into HistoryTrouble. Misuse of the library (no code, or none of ours) is a defect."""
     try:
         yield
@@ -95,8 +95,10 @@ def translated(path: Path) -> Iterator[None]:
         kind = KINDS.get(code, KINDS.get(code & 0xFF))
         if kind is None and str(error).startswith(UNDECODED):
             # Without its cause, which holds the row; a text that is none stands where we wrote none.
-            raise trouble(Trouble.CORRUPT, path, "holds a text that is none") from None
+            raise trouble(HistoryErrorKind.CORRUPT, path, "holds a text that is none") from None
         if kind is None:
             raise
         # Of a damaged file it quotes what it stumbled over.
-        raise trouble(kind, path, f"{told(str(error), MOST_QUOTED)} ({error.sqlite_errorname})") from error
+        raise trouble(
+            kind, path, f"{quote_external_text(str(error), MOST_QUOTED)} ({error.sqlite_errorname})"
+        ) from error

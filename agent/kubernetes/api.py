@@ -24,12 +24,12 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from agent.collect.hidden import HIDDEN, hidden
-from agent.collect.scrape_failures import closed_by_peer, place_of, translated
+from agent.collect.hidden import HIDDEN, redact
+from agent.collect.scrape_failures import closed_by_peer, place_of, translate_http_error
 from agent.collect.transport import TargetAdapter, tls_context
 from agent.errors import SizewatchError
-from agent.kubernetes.pods import bounded
-from exporters.plain_text import told
+from agent.kubernetes.pods import truncate_value
+from exporters.plain_text import quote_external_text
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""
@@ -59,7 +59,7 @@ _ALIVE = (
 """A watch whose other side vanished without a word ends after a minute."""
 
 
-class ApiTrouble(SizewatchError):
+class KubernetesApiError(SizewatchError):
     """The API gave no answer that can be used. `status` is its HTTP status, None where there was none."""
 
     def __init__(self, text: str, status: int | None = None) -> None:
@@ -68,7 +68,7 @@ class ApiTrouble(SizewatchError):
         self.status = status
 
     @property
-    def gone(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the resource version asked for is too old: everything must be listed anew."""
         return self.status == 410
 
@@ -83,7 +83,7 @@ class ApiTrouble(SizewatchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class KubernetesEndpoint:
     """Where the API is and what it is asked with. Secrets are named by their files; `timeout_seconds` is for an answer."""
 
     url: str
@@ -92,15 +92,17 @@ class Server:
     timeout_seconds: float = 10.0
 
 
-def in_cluster(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Server:
+def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> KubernetesEndpoint:
     """The API as a pod finds it. Raises ApiTrouble outside of a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise ApiTrouble(
+        raise KubernetesApiError(
             "KUBERNETES_SERVICE_HOST is not set: this is no pod; name the API in discovery.kubernetes.api.url"
         )
     host = f"[{host}]" if ":" in host else host
-    return Server(url=f"https://{host}:{port}", token_file=str(account / "token"), ca_file=str(account / "ca.crt"))
+    return KubernetesEndpoint(
+        url=f"https://{host}:{port}", token_file=str(account / "token"), ca_file=str(account / "ca.crt")
+    )
 
 
 class _Adapter(TargetAdapter):
@@ -111,13 +113,15 @@ class _Adapter(TargetAdapter):
 Body = Mapping[str, Any]
 
 
-class Api:
+class KubernetesClient:
     """The API with one account. For one thread at a time, but for `close`, which ends a watch from any thread.
 
     The token and the CA are read when they change; a 401 reads the token again at once, and asks once more.
     """
 
-    def __init__(self, server: Server, adapter: Callable[[ssl.SSLContext | None], TargetAdapter] = _Adapter) -> None:
+    def __init__(
+        self, server: KubernetesEndpoint, adapter: Callable[[ssl.SSLContext | None], TargetAdapter] = _Adapter
+    ) -> None:
         self._server = server
         self._make = adapter
         self._adapter: TargetAdapter | None = None
@@ -183,7 +187,7 @@ class Api:
                 raise self._refused(answer, said)
         found = _parsed(said)
         if not isinstance(found, dict):
-            raise ApiTrouble(f"{self._place}: the answer is no JSON object")
+            raise KubernetesApiError(f"{self._place}: the answer is no JSON object")
         return found
 
     def _send(
@@ -215,7 +219,7 @@ class Api:
                     raise
                 return adapter.send_within(request, seconds)
         except requests.RequestException as error:
-            raise ApiTrouble(f"API server: {translated(error, self._place, seconds).text}") from error
+            raise KubernetesApiError(f"API server: {translate_http_error(error, self._place, seconds).text}") from error
 
     def _connection(self) -> TargetAdapter:
         files = [name for name in (self._server.token_file, self._server.ca_file) if name]
@@ -226,16 +230,18 @@ class Api:
                 self._stamps = stamps
         except UnicodeDecodeError:
             # Without its cause, which holds the bytes of the secret.
-            raise ApiTrouble(f"service account: {self._server.token_file}: is not UTF-8") from None
+            raise KubernetesApiError(f"service account: {self._server.token_file}: is not UTF-8") from None
         except OSError as error:
-            raise ApiTrouble(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
+            raise KubernetesApiError(f"service account: {error.filename or 'CA'}: {error.strerror or error}") from error
         assert self._adapter is not None
         return self._adapter
 
     def _load(self) -> None:
         token = Path(self._server.token_file).read_text(encoding="utf-8").strip() if self._server.token_file else ""
         if not (token.isascii() and (token.isprintable())):
-            raise ApiTrouble(f"service account: {self._server.token_file}: holds characters that a header cannot carry")
+            raise KubernetesApiError(
+                f"service account: {self._server.token_file}: holds characters that a header cannot carry"
+            )
         tls = None
         if urlsplit(self._server.url).scheme == "https":
             tls = tls_context(self._server.ca_file, verify=True, client_certificate=None)
@@ -247,10 +253,12 @@ class Api:
         try:
             said: bytes = answer.raw.read(MOST_BYTES + 1, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            text = translated(error, self._place, self._server.timeout_seconds).text
-            raise ApiTrouble(f"API server: {text}") from error
+            text = translate_http_error(error, self._place, self._server.timeout_seconds).text
+            raise KubernetesApiError(f"API server: {text}") from error
         if len(said) > MOST_BYTES:
-            raise ApiTrouble(f"{self._place} sends more than {MOST_BYTES} bytes; narrow discovery.kubernetes.selector")
+            raise KubernetesApiError(
+                f"{self._place} sends more than {MOST_BYTES} bytes; narrow discovery.kubernetes.selector"
+            )
         return said
 
     def _lines(self, answer: requests.Response) -> Iterator[bytes]:
@@ -265,23 +273,25 @@ class Api:
                     rest = bytearray(tail)
                     yield from (line for line in lines if line.strip())
                 if len(rest) > MOST_EVENT_BYTES:
-                    raise ApiTrouble(f"{self._place}: an event of more than {MOST_EVENT_BYTES} bytes")
+                    raise KubernetesApiError(f"{self._place}: an event of more than {MOST_EVENT_BYTES} bytes")
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            raise ApiTrouble(f"API server: the watch broke off ({type(error).__name__})") from error
+            raise KubernetesApiError(f"API server: the watch broke off ({type(error).__name__})") from error
 
     def _plain(self, line: bytes) -> bytes:
         """The line without our token, which an error may repeat."""
         return line.replace(self._token.encode(), HIDDEN.encode()) if self._token else line
 
-    def _refused(self, answer: requests.Response, said: bytes) -> ApiTrouble:
+    def _refused(self, answer: requests.Response, said: bytes) -> KubernetesApiError:
         status = answer.status_code
         try:
             message = str(_parsed(said).get("message", ""))
-        except (ApiTrouble, AttributeError):
+        except (KubernetesApiError, AttributeError):
             message = ""
-        words = told(hidden(message, (f"Bearer {self._token}",) if self._token else ()), 300)
+        words = quote_external_text(redact(message, (f"Bearer {self._token}",) if self._token else ()), 300)
         hint = _HINTS.get(status, "")
-        return ApiTrouble(f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status)
+        return KubernetesApiError(
+            f"API server answered {status}" + "".join(f": {x}" for x in (words, hint) if x), status
+        )
 
 
 _HINTS = {
@@ -303,19 +313,19 @@ def _parsed(said: bytes) -> Any:
     try:
         return json.loads(said, object_hook=_lighter)
     except (ValueError, RecursionError) as error:
-        raise ApiTrouble("API server: the answer is no JSON") from error
+        raise KubernetesApiError("API server: the answer is no JSON") from error
 
 
 def _event(line: bytes) -> dict[str, Any]:
     found = _parsed(line)
     if not isinstance(found, dict) or not isinstance(found.get("object"), dict):
-        raise ApiTrouble("API server: an event without an object")
+        raise KubernetesApiError("API server: an event without an object")
     if found.get("type") == "ERROR":
         said = found["object"]
         code = said.get("code")
-        text = bounded(str(said.get("message", "")), 300)
+        text = truncate_value(str(said.get("message", "")), 300)
         status = code if type(code) is int and 100 <= code < 1000 else None
-        raise ApiTrouble(f"the watch ended with {status or 'no status'}: {text}", status)
+        raise KubernetesApiError(f"the watch ended with {status or 'no status'}: {text}", status)
     return found
 
 

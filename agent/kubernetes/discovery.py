@@ -13,9 +13,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from agent.config_discovery import Kubernetes
-from agent.config_problems import unknown
+from agent.config_problems import unknown_key_text
 from agent.kubernetes.pods import LWS, Pod, Port
-from agent.kubernetes.tiers import Known, Unclear, tier_of
+from agent.kubernetes.tiers import AmbiguousTierError, TierCandidates, tier_of
 from rules.engines.registry import ENGINES
 
 DEFAULT_PATH = "/metrics"
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DiscoveredReplica:
     """A pod that is watched."""
 
     pod: Pod
@@ -60,7 +60,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class ExcludedPod:
     """A candidate that is not watched, and why. `later`: it is on its way. `url` where its page may tell more."""
 
     pod: Pod
@@ -70,14 +70,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discovered:
-    targets: tuple[Found, ...] = ()
+class DiscoveryResult:
+    targets: tuple[DiscoveredReplica, ...] = ()
     workers: tuple[Worker, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class DetectionMethod:
     """How a pod is known to be an engine's; `words` is for people."""
 
     words: str
@@ -85,21 +85,25 @@ class Way:
 
 
 WAYS = (
-    Way(words="annotation sizewatch.io/scrape", applies=lambda pod, keys: pod.own.get("scrape") == "true"),
-    Way(words="discovery.kubernetes.selector", applies=lambda pod, keys: keys.selector is not None),
-    Way(words="part of a LeaderWorkerSet", applies=lambda pod, keys: pod.wants_gpu and _worker_index(pod) is not None),
-    Way(words="container port", applies=lambda pod, keys: pod.wants_gpu and _listed(pod, keys) is not None),
+    DetectionMethod(words="annotation sizewatch.io/scrape", applies=lambda pod, keys: pod.own.get("scrape") == "true"),
+    DetectionMethod(words="discovery.kubernetes.selector", applies=lambda pod, keys: keys.selector is not None),
+    DetectionMethod(
+        words="part of a LeaderWorkerSet", applies=lambda pod, keys: pod.wants_gpu and _worker_index(pod) is not None
+    ),
+    DetectionMethod(words="container port", applies=lambda pod, keys: pod.wants_gpu and _listed(pod, keys) is not None),
 )
 """The first that applies. By its port alone only a pod with a GPU is an engine: every exporter has a port called metrics."""
 
 
-def discover(pods: Iterable[Pod], keys: Kubernetes, known: Known, taken: Container[Key] = ()) -> Discovered:
+def discover(
+    pods: Iterable[Pod], keys: Kubernetes, known: TierCandidates, taken: Container[Key] = ()
+) -> DiscoveryResult:
     """Every candidate among the pods, by name. `taken` are targets of the configuration's own."""
-    targets: dict[Key, Found] = {}
+    targets: dict[Key, DiscoveredReplica] = {}
     workers: list[Worker] = []
-    left_out: list[LeftOut] = []
+    left_out: list[ExcludedPod] = []
     for pod in sorted(pods, key=lambda one: (one.ending, one.namespace, one.name)):
-        if pod.over or not any(way.applies(pod, keys) for way in WAYS) or pod.own.get("scrape") == "false":
+        if pod.is_finished or not any(way.applies(pod, keys) for way in WAYS) or pod.own.get("scrape") == "false":
             continue
         url = ""
         try:
@@ -110,33 +114,37 @@ def discover(pods: Iterable[Pod], keys: Kubernetes, known: Known, taken: Contain
             found = _found(pod, url, known)
             _check_free(found, targets, taken)
             targets[found.key] = found
-        except Unclear as unclear:
-            left_out.append(LeftOut(pod=pod, reason=unclear.reason, later=unclear.later, url=url))
-    return Discovered(targets=tuple(targets.values()), workers=tuple(workers), left_out=tuple(left_out))
+        except AmbiguousTierError as unclear:
+            left_out.append(ExcludedPod(pod=pod, reason=unclear.reason, later=unclear.later, url=url))
+    return DiscoveryResult(targets=tuple(targets.values()), workers=tuple(workers), left_out=tuple(left_out))
 
 
-def _found(pod: Pod, url: str, known: Known) -> Found:
+def _found(pod: Pod, url: str, known: TierCandidates) -> DiscoveredReplica:
     tier = tier_of(pod, known)
-    return Found(pod=pod, tier=tier, pool=_pool(pod, tier, known), engine=_engine(pod), url=url)
+    return DiscoveredReplica(pod=pod, tier=tier, pool=_pool(pod, tier, known), engine=_engine(pod), url=url)
 
 
-def _check_free(found: Found, targets: dict[Key, Found], taken: Container[Key]) -> None:
+def _check_free(found: DiscoveredReplica, targets: dict[Key, DiscoveredReplica], taken: Container[Key]) -> None:
     if found.key in taken:
-        raise Unclear(f"is replica {found.key[1]} of tier {found.tier}, which is a target of the configuration too")
+        raise AmbiguousTierError(
+            f"is replica {found.key[1]} of tier {found.tier}, which is a target of the configuration too"
+        )
     other = targets.get(found.key)
     if other is not None:
-        raise Unclear(f"is replica {found.key[1]} of tier {found.tier}, as {other.pod.place} is; give pods other names")
+        raise AmbiguousTierError(
+            f"is replica {found.key[1]} of tier {found.tier}, as {other.pod.place} is; give pods other names"
+        )
 
 
 def _worker_index(pod: Pod) -> str | None:
     return pod.labels.get(f"{LWS}worker-index") if f"{LWS}name" in pod.labels else None
 
 
-def _worker(pod: Pod, known: Known) -> Worker:
+def _worker(pod: Pod, known: TierCandidates) -> Worker:
     """Its leader's pod is called by the set and the group, as the controller makes it."""
     leader = pod.leader or f"{pod.labels[f'{LWS}name']}-{pod.labels.get(f'{LWS}group-index', '')}"
     if leader.endswith("-"):
-        raise Unclear("is part of a LeaderWorkerSet and does not say of which group (label group-index)")
+        raise AmbiguousTierError("is part of a LeaderWorkerSet and does not say of which group (label group-index)")
     tier = tier_of(pod, known, has_page=False)
     return Worker(pod=pod, tier=tier, pool=_pool(pod, tier, known), leader=leader)
 
@@ -144,13 +152,15 @@ def _worker(pod: Pod, known: Known) -> Worker:
 def _url(pod: Pod, keys: Kubernetes) -> str:
     if not pod.address:
         why = f" ({pod.waiting})" if pod.waiting else ""
-        raise Unclear(f"has no address yet{why}", later=True)
+        raise AmbiguousTierError(f"has no address yet{why}", later=True)
     port = _port(pod, keys)
     path, scheme = pod.own.get("path", DEFAULT_PATH), pod.own.get("scheme", "http")
     if not _PATH.fullmatch(path):
-        raise Unclear("its sizewatch.io/path is no path (it begins with one / and has at most 200 plain characters)")
+        raise AmbiguousTierError(
+            "its sizewatch.io/path is no path (it begins with one / and has at most 200 plain characters)"
+        )
     if scheme not in SCHEMES:
-        raise Unclear("its sizewatch.io/scheme must be http or https")
+        raise AmbiguousTierError("its sizewatch.io/scheme must be http or https")
     return f"{scheme}://{_host(pod)}:{port}{path}"
 
 
@@ -158,11 +168,11 @@ def _host(pod: Pod) -> str:
     try:
         address = ipaddress.ip_address(pod.address)
     except ValueError:
-        raise Unclear("its address is no IP address") from None
+        raise AmbiguousTierError("its address is no IP address") from None
     meant = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
     if meant.is_link_local or meant.is_multicast or meant.is_unspecified:
         # A cloud's metadata service is at 169.254.169.254; whoever may write a pod's status would have it asked.
-        raise Unclear("its address is none that a pod has")
+        raise AmbiguousTierError("its address is none that a pod has")
     return f"[{address}]" if address.version == 6 else str(address)
 
 
@@ -172,7 +182,7 @@ def _port(pod: Pod, keys: Kubernetes) -> int:
         found = _listed(pod, keys)
         if found is None:
             known = ", ".join(f"{port.name or port.number}" for port in pod.ports) or "none"
-            raise Unclear(
+            raise AmbiguousTierError(
                 f"has no container port of discovery.kubernetes.ports (its ports: {known}); give sizewatch.io/port"
             )
         return found.number
@@ -181,12 +191,12 @@ def _port(pod: Pod, keys: Kubernetes) -> int:
     if match is not None:
         return match.number
     if number is None:
-        raise Unclear("its sizewatch.io/port names no port of its containers")
+        raise AmbiguousTierError("its sizewatch.io/port names no port of its containers")
     if pod.host_network:
         # Its address is the node's: only what it says it serves is its own.
-        raise Unclear("its sizewatch.io/port is no port of its containers, and its network is the node's")
+        raise AmbiguousTierError("its sizewatch.io/port is no port of its containers, and its network is the node's")
     if not 0 < number <= 65535:
-        raise Unclear("its sizewatch.io/port is no port (1 to 65535)")
+        raise AmbiguousTierError("its sizewatch.io/port is no port (1 to 65535)")
     return number
 
 
@@ -195,12 +205,12 @@ def _listed(pod: Pod, keys: Kubernetes) -> Port | None:
     return next(ours, None)
 
 
-def _pool(pod: Pod, tier: str, known: Known) -> str:
+def _pool(pod: Pod, tier: str, known: TierCandidates) -> str:
     """One of those that the plan has for the tier; where it has one alone, that one."""
     planned = known.tiers[tier].pools if known.tiers and tier in known.tiers else POOLS
     pool = pod.own.get("pool", planned[0] if len(planned) == 1 else "mixed")
     if pool not in planned:
-        raise Unclear(f"its sizewatch.io/pool must be one of {', '.join(planned)}")
+        raise AmbiguousTierError(f"its sizewatch.io/pool must be one of {', '.join(planned)}")
     return pool
 
 
@@ -208,10 +218,12 @@ def _engine(pod: Pod) -> str | None:
     engine = pod.own.get("engine")
     names = tuple(dict.fromkeys(one.name for one in ENGINES))
     if engine is not None and engine not in names:
-        raise Unclear(f"its sizewatch.io/engine: {unknown(engine, names, 'an engine whose pages can be read')}")
+        raise AmbiguousTierError(
+            f"its sizewatch.io/engine: {unknown_key_text(engine, names, 'an engine whose pages can be read')}"
+        )
     return engine
 
 
-def told(discovered: Discovered) -> Iterator[str]:
+def describe_excluded_pods(discovered: DiscoveryResult) -> Iterator[str]:
     """A line for each pod that is left out."""
     return (f"{one.pod.place}: {one.reason}" for one in discovered.left_out)

@@ -10,28 +10,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from agent.collect.gpu_owners import Owned
+from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.scrapers import Target
-from agent.config import Config, Loaded, TargetKeys
+from agent.config import Config, LoadedConfig, TargetKeys
 from agent.config_discovery import Kubernetes
-from agent.kubernetes.discovery import Found, Key, Worker
+from agent.kubernetes.discovery import DiscoveredReplica, Key, Worker
 from agent.kubernetes.node_pods import NodePods
-from agent.kubernetes.pod_gpus import Seen, of_pod
+from agent.kubernetes.pod_gpus import GpuAssignmentSources, gpus_from_exporter
 from exporters.status import MISSES_UNTIL_GONE, DiscoveryHealth
 from rules.gpu_readout import GpuReadout
 from rules.pod_times import PodTimes
 
 
-class Pods(Protocol):
+class PodSource(Protocol):
     """What is known of pods: `NodePods` by way of `OfNode`, or `Sidecar`."""
 
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
-    def joined(self, loaded: Loaded) -> Loaded: ...
+    def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig: ...
 
-    def assigned(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, Owned]: ...
+    def assign_gpus(
+        self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
+    ) -> dict[Key, GpuAssignment]: ...
 
     def times(self, key: Key) -> PodTimes | None: ...
 
@@ -42,25 +44,25 @@ class Pods(Protocol):
     def health(self) -> DiscoveryHealth | None: ...
 
 
-def same(one: Config, other: Config) -> bool:
+def has_same_discovery(one: Config, other: Config) -> bool:
     """Whether what is known for the one holds for the other."""
     return one.discovery == other.discovery and one.scrape_interval_seconds == other.scrape_interval_seconds
 
 
-def pods_of(config: Config, clock: Callable[[], float] = time.time) -> Pods | None:
+def pods_of(config: Config, clock: Callable[[], float] = time.time) -> PodSource | None:
     """What the configuration asks for, not yet begun; None where it asks for none. Raises ApiTrouble outside of a cluster."""
     keys = config.discovery.kubernetes
     if keys is None:
         return None
     if keys.scope == "pod":
-        return Sidecar(keys)
-    return OfNode(keys, grace_seconds=MISSES_UNTIL_GONE * config.scrape_interval_seconds, clock=clock)
+        return SidecarPodSource(keys)
+    return NodePodSource(keys, grace_seconds=MISSES_UNTIL_GONE * config.scrape_interval_seconds, clock=clock)
 
 
-class OfNode(NodePods):
+class NodePodSource(NodePods):
     """The pods of the node, and the configuration with them."""
 
-    def joined(self, loaded: Loaded) -> Loaded:
+    def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """The configuration as it is in the file, with the pods of now as further targets."""
         taken = {(target.tier, target.name) for target in loaded.config.targets}
         found = self.look(loaded.plan.tiers if loaded.plan is not None else None, taken)
@@ -68,7 +70,7 @@ class OfNode(NodePods):
         return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
 
 
-def _target(found: Found) -> TargetKeys:
+def _target(found: DiscoveredReplica) -> TargetKeys:
     given = {
         "url": found.url,
         "tier": found.tier,
@@ -80,7 +82,7 @@ def _target(found: Found) -> TargetKeys:
     return TargetKeys.model_validate(given).model_copy(update={"gpus": ()})
 
 
-class Sidecar:
+class SidecarPodSource:
     """The one pod that this agent is part of. It asks nobody: targets stand in the file, GPUs come from the node's exporter."""
 
     def __init__(self, keys: Kubernetes) -> None:
@@ -92,7 +94,7 @@ class Sidecar:
     def stop(self) -> None:
         """Nothing ran."""
 
-    def joined(self, loaded: Loaded) -> Loaded:
+    def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """The file's targets, called after the pod where they have no name: every pod's are at 127.0.0.1."""
         several = len(loaded.config.targets) > 1
         targets = tuple(
@@ -104,10 +106,10 @@ class Sidecar:
     def _name(self, target: TargetKeys, several: bool) -> str:
         return f"{self._keys.pod}:{target.name.rpartition(':')[2]}" if several else self._keys.pod
 
-    def assigned(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, Owned]:
+    def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """The GPUs that the exporter says are the pod's; with several targets nobody says whose they are."""
-        owned = of_pod(f"{self._keys.namespace}/{self._keys.pod}", Seen(readouts=readouts))
-        return {target.key: owned if len(targets) == 1 else Owned(gpus=()) for target in targets}
+        owned = gpus_from_exporter(f"{self._keys.namespace}/{self._keys.pod}", GpuAssignmentSources(readouts=readouts))
+        return {target.key: owned if len(targets) == 1 else GpuAssignment(gpus=()) for target in targets}
 
     def times(self, key: Key) -> PodTimes | None:
         """Its own pod's status it does not ask for."""

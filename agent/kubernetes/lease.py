@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from agent.kubernetes.api import ApiTrouble
+from agent.kubernetes.api import KubernetesApiError
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 10.0
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Leases(Protocol):
-    """What a step asks of the API: `agent.kubernetes.api.Api`, or a stand-in."""
+    """What a step asks of the API: `agent.kubernetes.api.KubernetesClient`, or a stand-in."""
 
     def get(self, path: str) -> dict[str, Any]: ...
 
@@ -45,7 +45,7 @@ class Leases(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObservedLease:
     """The lease as it was last seen: its spec, and when (monotonic seconds) it was first seen like this."""
 
     spec: Mapping[str, Any]
@@ -80,7 +80,7 @@ class Leadership:
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._clock, self._wall = clock, wall
         self._object: dict[str, Any] | None = None
-        self._seen: Seen | None = None
+        self._seen: ObservedLease | None = None
         self._until = float("-inf")
         self.trouble = ""
         """Why the last step could not be made, in words."""
@@ -90,7 +90,7 @@ class Leadership:
         """Who holds the lease, as far as it was seen; empty: nobody."""
         return self._seen.holder if self._seen is not None else ""
 
-    def leads(self, now: float) -> bool:
+    def is_leader(self, now: float) -> bool:
         """Whether this process leads at `now` (monotonic seconds), also while a step hangs."""
         return now < self._until
 
@@ -104,18 +104,18 @@ class Leadership:
             elif self.holder != self._identity:
                 self._until = float("-inf")
             self.trouble = ""
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             # What was won stands until its time is over.
             self.trouble = f"lease {self._namespace}/{self._name}: {trouble.text}"
-        return self.leads(now)
+        return self.is_leader(now)
 
     def _renewed(self, now: float) -> bool:
         """The way without a question, while nothing speaks against it."""
-        if self._object is None or self.holder != self._identity or not self.leads(now):
+        if self._object is None or self.holder != self._identity or not self.is_leader(now):
             return False
         try:
             self._write(self._spec(self._seen))
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             if trouble.conflict or trouble.missing:
                 return False
             raise
@@ -124,7 +124,7 @@ class Leadership:
     def _taken(self, now: float) -> bool:
         try:
             self._see(self._api.get(f"{self._all}/{self._name}"))
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             if not trouble.missing:
                 raise
             # Somebody deleted it; who held it does not know yet.
@@ -137,7 +137,7 @@ class Leadership:
             return False
         try:
             self._write(self._spec(seen))
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             if trouble.conflict:
                 # Another one was faster; who it is shows the next step.
                 return False
@@ -146,7 +146,7 @@ class Leadership:
 
     def release(self, now: float) -> None:
         """Gives the lease back, so that another one need not wait; where that fails, it ends by itself."""
-        ours = self.leads(now) and self.holder == self._identity and self._object is not None
+        ours = self.is_leader(now) and self.holder == self._identity and self._object is not None
         self._until = float("-inf")
         if not ours:
             return
@@ -154,7 +154,7 @@ class Leadership:
         spec = {**self._spec(self._seen), "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             self._write(spec)
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             _log.warning("lease %s/%s is not given back: %s", self._namespace, self._name, trouble.text)
 
     def _see(self, found: dict[str, Any]) -> None:
@@ -165,9 +165,9 @@ class Leadership:
         self._object = found
         if self._seen is None or not same:
             # After the answer: its holder may have written it while the question was on its way.
-            self._seen = Seen(spec=spec, at=self._clock())
+            self._seen = ObservedLease(spec=spec, at=self._clock())
 
-    def _spec(self, seen: Seen | None) -> dict[str, Any]:
+    def _spec(self, seen: ObservedLease | None) -> dict[str, Any]:
         stamp = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = seen.spec if seen is not None else {}
         changes = before.get("leaseTransitions")
@@ -191,7 +191,7 @@ class Leadership:
         else:
             written = self._api.replace(f"{self._all}/{self._name}", {**self._object, "spec": spec})
         self._object = written
-        self._seen = Seen(spec=dict(spec), at=self._clock())
+        self._seen = ObservedLease(spec=dict(spec), at=self._clock())
 
 
 def _version(found: Mapping[str, Any]) -> object:
@@ -217,7 +217,7 @@ class Elector:
     @property
     def leads(self) -> bool:
         """Whether this process leads now."""
-        return self._leadership.leads(self._clock())
+        return self._leadership.is_leader(self._clock())
 
     @property
     def trouble(self) -> str:
@@ -237,7 +237,7 @@ class Elector:
         led = False
         while not self._stop.is_set():
             now = self._clock()
-            leads = self._leadership.step(now) and self._leadership.leads(self._clock())
+            leads = self._leadership.step(now) and self._leadership.is_leader(self._clock())
             if leads != led:
                 led = leads
                 _log.info("%s", "this process leads from now on" if leads else "this process does not lead any more")

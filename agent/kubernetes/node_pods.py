@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.collect.gpu_owners import Owned, assigned
+from agent.collect.gpu_owners import GpuAssignment, assign_gpus
 from agent.collect.pages import PageFetcher
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import Target
@@ -21,12 +21,12 @@ from agent.collect.target_options import TargetOptions
 from agent.config_discovery import Kubernetes
 from agent.errors import ScrapeError
 from agent.kubernetes import pod_gpus, pod_resources
-from agent.kubernetes.api import Api, ApiTrouble, Server, in_cluster
-from agent.kubernetes.discovery import Discovered, Found, Key, Worker, discover, told
-from agent.kubernetes.pod_resources import Devices, NoPodResources
-from agent.kubernetes.pods import Pod, bounded
-from agent.kubernetes.tiers import PRODUCT_LABELS, Known
-from agent.kubernetes.watching import Asked, PodWatch
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
+from agent.kubernetes.discovery import DiscoveredReplica, DiscoveryResult, Key, Worker, describe_excluded_pods, discover
+from agent.kubernetes.pod_resources import Devices, PodResourcesError
+from agent.kubernetes.pods import Pod, truncate_value
+from agent.kubernetes.tiers import PRODUCT_LABELS, TierCandidates
+from agent.kubernetes.watching import PodSelection, PodWatch
 from exporters.status import DiscoveryHealth
 from rules.gpu_readout import GpuReadout
 from rules.plan import TierPlan
@@ -72,13 +72,13 @@ class NodePods:
         self._grace = grace_seconds
         self._clock = clock
         self._round_seconds = round_seconds
-        asked = Asked(node=keys.node, namespaces=keys.namespaces, selector=keys.selector)
-        self._watch = watch or PodWatch(Api(self._server), asked, keep_seconds=keys.keep_seconds)
+        asked = PodSelection(node=keys.node, namespaces=keys.namespaces, selector=keys.selector)
+        self._watch = watch or PodWatch(KubernetesClient(self._server), asked, keep_seconds=keys.keep_seconds)
         self._found = _Found()
-        self._discovered = Discovered()
-        self._going: dict[str, tuple[Found | Worker, float]] = {}
+        self._discovered = DiscoveryResult()
+        self._going: dict[str, tuple[DiscoveredReplica | Worker, float]] = {}
         self._gpu_products: tuple[str, ...] = ()
-        self._owned: Mapping[Key, Owned] = {}
+        self._owned: Mapping[Key, GpuAssignment] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._rounds, name="node", daemon=True)
 
@@ -87,7 +87,7 @@ class NodePods:
         self._watch.start()
         self._thread.start()
         until = time.monotonic() + PAGE_SECONDS
-        while time.monotonic() < until and not (self._watch.known().listed or self._watch.known().trouble):
+        while time.monotonic() < until and not (self._watch.snapshot().listed or self._watch.snapshot().trouble):
             self._stop.wait(0.02)
 
     def stop(self) -> None:
@@ -95,22 +95,22 @@ class NodePods:
         self._watch.stop()
         self._thread.join(1.0)
 
-    def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> Discovered:
+    def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> DiscoveryResult:
         """What there is to watch now. Pods that are gone stay for three scrapes, unless their address or name is another's."""
-        known = Known(
+        known = TierCandidates(
             tiers=tiers,
             entries=self.keys.tiers,
             products=self._found.products or self._gpu_products,
             models=self._found.models,
         )
-        pods = self._watch.known().pods
+        pods = self._watch.snapshot().pods
         now = discover(pods.values(), self.keys, known, taken)
-        self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.over})
+        self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
         return self._discovered
 
-    def _with_going(self, now: Discovered, alive: Container[str]) -> Discovered:
-        several: tuple[Found | Worker, ...] = (*now.targets, *now.workers)
-        before: tuple[Found | Worker, ...] = (*self._discovered.targets, *self._discovered.workers)
+    def _with_going(self, now: DiscoveryResult, alive: Container[str]) -> DiscoveryResult:
+        several: tuple[DiscoveredReplica | Worker, ...] = (*now.targets, *now.workers)
+        before: tuple[DiscoveredReplica | Worker, ...] = (*self._discovered.targets, *self._discovered.workers)
         here = {one.pod.uid for one in several}
         moment = time.monotonic()
         for one in before:
@@ -125,8 +125,8 @@ class NodePods:
             if isinstance(one, Worker) or not (one.url in urls or one.key in keys)
         }
         going = [one for one, _ in self._going.values()]
-        return Discovered(
-            targets=(*now.targets, *(one for one in going if isinstance(one, Found))),
+        return DiscoveryResult(
+            targets=(*now.targets, *(one for one in going if isinstance(one, DiscoveredReplica))),
             workers=(*now.workers, *(one for one in going if isinstance(one, Worker))),
             left_out=now.left_out,
         )
@@ -148,17 +148,21 @@ class NodePods:
     def _pod(self, key: Key) -> Pod | None:
         """As it is now; of one that is gone, as it was."""
         found = next((one for one in self._discovered.targets if one.key == key), None)
-        return self._watch.known().pods.get(found.pod.uid, found.pod) if found is not None else None
+        return self._watch.snapshot().pods.get(found.pod.uid, found.pod) if found is not None else None
 
-    def assigned(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, Owned]:
+    def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """The GPUs of each target, and of each replica whose workers are here."""
         self._gpu_products = tuple(sorted({one.product for one in readouts.values() if one.product}))
         pods = {one.key: one.pod for one in self._discovered.targets}
-        owned = assigned([target for target in targets if target.key not in pods], readouts)
-        seen = pod_gpus.Seen(readouts=readouts, devices=self._found.devices, trouble=self._found.devices_trouble)
-        owned |= {target.key: pod_gpus.owned(pods[target.key], seen) for target in targets if target.key in pods}
+        owned = assign_gpus([target for target in targets if target.key not in pods], readouts)
+        seen = pod_gpus.GpuAssignmentSources(
+            readouts=readouts, devices=self._found.devices, trouble=self._found.devices_trouble
+        )
+        owned |= {
+            target.key: pod_gpus.assign_pod_gpus(pods[target.key], seen) for target in targets if target.key in pods
+        }
         for worker in self._discovered.workers:
-            owned[worker.key] = _together(owned.get(worker.key), pod_gpus.owned(worker.pod, seen))
+            owned[worker.key] = _together(owned.get(worker.key), pod_gpus.assign_pod_gpus(worker.pod, seen))
         self._owned = owned
         return owned
 
@@ -170,7 +174,7 @@ class NodePods:
 
     def health(self) -> DiscoveryHealth:
         """What is wrong and what is left out, for the pages."""
-        known, found, discovered = self._watch.known(), self._found, self._discovered
+        known, found, discovered = self._watch.snapshot(), self._found, self._discovered
         starting = [one for one in discovered.targets if self.starting(one.key)]
         later = [one for one in discovered.left_out if one.later]
         return DiscoveryHealth(
@@ -179,8 +183,8 @@ class NodePods:
             watched=len(discovered.targets),
             starting=len(starting) + len(later),
             later=len(later),
-            left_out=tuple(told(discovered)),
-            notes=tuple(filter(None, (found.node_trouble, *pod_gpus.shared(self._owned)))),
+            left_out=tuple(describe_excluded_pods(discovered)),
+            notes=tuple(filter(None, (found.node_trouble, *pod_gpus.find_shared_gpus(self._owned)))),
         )
 
     def _rounds(self) -> None:
@@ -201,28 +205,28 @@ class NodePods:
     def _ask_node(self) -> bool:
         """The node's own labels; whether they were told."""
         # A connection for one question in ten minutes is not worth keeping.
-        api = Api(self._server)
+        api = KubernetesClient(self._server)
         try:
             meta = api.get(f"/api/v1/nodes/{self.keys.node}").get("metadata")
-        except ApiTrouble as trouble:
+        except KubernetesApiError as trouble:
             self._found.node_trouble = f"node {self.keys.node}: {trouble.text}"
             return trouble.missing or trouble.status == 403
         finally:
             api.close()
         labels = meta.get("labels") if isinstance(meta, dict) else None
         labels = labels if isinstance(labels, dict) else {}
-        self._found.products = tuple(bounded(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
+        self._found.products = tuple(truncate_value(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
         self._found.node_trouble = ""
         return True
 
     def _ask_kubelet(self) -> bool:
         path = self.keys.pod_resources
-        if not pod_resources.there(path):
+        if not pod_resources.socket_exists(path):
             self._found.devices, self._found.devices_trouble = None, f"there is no socket {path} here"
             return True
         try:
             self._found.devices, self._found.devices_trouble = pod_resources.ask(path), ""
-        except NoPodResources as trouble:
+        except PodResourcesError as trouble:
             # What it told before still holds for pods that it told of.
             self._found.devices_trouble = str(trouble)
             return False
@@ -231,7 +235,7 @@ class NodePods:
     def _ask_pages(self) -> bool:
         """The models of pods whose tier follows from them."""
         waiting = {one.pod.uid: one.url for one in self._discovered.left_out if one.url and one.later}
-        alive = self._watch.known().pods
+        alive = self._watch.snapshot().pods
         models = {uid: served for uid, served in self._found.models.items() if uid in alive}
         for uid, url in waiting.items():
             if self._stop.is_set():
@@ -242,17 +246,17 @@ class NodePods:
         return True
 
 
-def _server(keys: Kubernetes) -> Server:
+def _server(keys: Kubernetes) -> KubernetesEndpoint:
     if keys.api is None:
-        return in_cluster()
-    return Server(url=keys.api.url, token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
+        return endpoint_from_pod()
+    return KubernetesEndpoint(url=keys.api.url, token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
 
 
-def _together(one: Owned | None, other: Owned) -> Owned:
+def _together(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
     if one is None:
         return other
     missing = "; ".join(dict.fromkeys(filter(None, (one.missing, other.missing))))
-    return Owned(gpus=tuple(dict.fromkeys((*one.gpus, *other.gpus))), missing=missing)
+    return GpuAssignment(gpus=tuple(dict.fromkeys((*one.gpus, *other.gpus))), missing=missing)
 
 
 def _models(url: str, now: float) -> tuple[str, ...] | None:
@@ -264,7 +268,7 @@ def _models(url: str, now: float) -> tuple[str, ...] | None:
         return None
     finally:
         fetcher.close()
-    return tuple(bounded(name) for name in facts.get("model", "").split(",") if name)
+    return tuple(truncate_value(name) for name in facts.get("model", "").split(",") if name)
 
 
 def troubles(health: DiscoveryHealth) -> Iterable[str]:

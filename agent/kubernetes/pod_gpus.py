@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.collect.gpu_owners import Owned
+from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.processes import PROC
 from agent.kubernetes.pod_resources import Devices
 from agent.kubernetes.pods import GPU_RESOURCES, Pod
@@ -32,7 +32,7 @@ DRIVERS = ("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class GpuAssignmentSources:
     """What a source may look at. `devices` is None where the kubelet was not asked or did not answer; `trouble` says why."""
 
     readouts: Mapping[str, GpuReadout]
@@ -40,7 +40,7 @@ class Seen:
     trouble: str = ""
     proc: Path = field(default=PROC)
 
-    def by_index(self) -> dict[str, str]:
+    def find_by_index(self) -> dict[str, str]:
         """The GPU that has an index; of a replaced one that was read last."""
         several = sorted(self.readouts.values(), key=lambda one: one.t)
         return {str(one.index): one.gpu for one in several if one.index is not None}
@@ -50,26 +50,26 @@ Answer = tuple[tuple[str, ...], str]
 """GPUs by UUID, and in words why there are none."""
 
 
-def owned(pod: Pod, seen: Seen) -> Owned:
+def assign_pod_gpus(pod: Pod, seen: GpuAssignmentSources) -> GpuAssignment:
     """The GPUs of a pod. One that asks for none, and has none, lacks none."""
     reasons = []
     for source in SOURCES:
         gpus, why = source(pod, seen)
         if gpus:
-            return Owned(gpus=gpus)
+            return GpuAssignment(gpus=gpus)
         reasons.append(why)
     told = "; ".join(filter(None, reasons))
-    return Owned(gpus=(), missing=f"its GPUs are not known: {told}" if pod.wants_gpu and seen.readouts else "")
+    return GpuAssignment(gpus=(), missing=f"its GPUs are not known: {told}" if pod.wants_gpu and seen.readouts else "")
 
 
-def of_pod(name: str, seen: Seen) -> Owned:
+def gpus_from_exporter(name: str, seen: GpuAssignmentSources) -> GpuAssignment:
     """The GPUs that an exporter says were given to a pod (namespace/name): all that a sidecar has to go by."""
     gpus = _named(name, seen.readouts)
     missing = f"not exposed: the GPU exporter's page names no GPU of pod {name}; let it add Kubernetes' labels"
-    return Owned(gpus=gpus, missing="" if gpus or not seen.readouts else missing)
+    return GpuAssignment(gpus=gpus, missing="" if gpus or not seen.readouts else missing)
 
 
-def shared(by_replica: Mapping[tuple[str, str], Owned]) -> tuple[str, ...]:
+def find_shared_gpus(by_replica: Mapping[tuple[str, str], GpuAssignment]) -> tuple[str, ...]:
     """A sentence for each GPU that several replicas have."""
     times = Counter(gpu for each in by_replica.values() for gpu in each.gpus)
     return tuple(
@@ -80,13 +80,13 @@ def shared(by_replica: Mapping[tuple[str, str], Owned]) -> tuple[str, ...]:
     )
 
 
-def _by_kubelet(pod: Pod, seen: Seen) -> Answer:
+def _by_kubelet(pod: Pod, seen: GpuAssignmentSources) -> Answer:
     if seen.devices is None:
         return (), seen.trouble
     ours = [one for one in seen.devices if (one.namespace, one.pod) == (pod.namespace, pod.name) and _is_gpu(one)]
     if not ours:
         return (), "the kubelet gave it no GPU"
-    indices = seen.by_index()
+    indices = seen.find_by_index()
     known = {one: _gpu(one, seen.readouts, indices) for each in ours for one in each.ids}
     strange = [device_id for device_id, gpu in known.items() if gpu is None]
     if strange:
@@ -112,7 +112,7 @@ def _gpu(device_id: str, readouts: Mapping[str, GpuReadout], indices: Mapping[st
     return None
 
 
-def _by_exporter(pod: Pod, seen: Seen) -> Answer:
+def _by_exporter(pod: Pod, seen: GpuAssignmentSources) -> Answer:
     gpus = _named(pod.place, seen.readouts)
     says = any(readout.pods for readout in seen.readouts.values())
     return gpus, "" if gpus else "the GPU exporter names it nowhere" if says else "no GPU exporter names pods here"
@@ -122,7 +122,7 @@ def _named(place: str, readouts: Mapping[str, GpuReadout]) -> tuple[str, ...]:
     return tuple(gpu for gpu, readout in readouts.items() if place in readout.pods)
 
 
-def _by_process(pod: Pod, seen: Seen) -> Answer:
+def _by_process(pod: Pod, seen: GpuAssignmentSources) -> Answer:
     """With hostPID: the control group of a process holds the uid of its pod, by systemd's spelling with _ for -."""
     uids = (pod.uid, pod.uid.replace("-", "_"))
     gpus = tuple(gpu for gpu, one in seen.readouts.items() if _any_of(one.pids, uids, seen.proc))
@@ -146,4 +146,4 @@ def _control_groups(pid: int, proc: Path) -> str:
         return ""
 
 
-SOURCES: tuple[Callable[[Pod, Seen], Answer], ...] = (_by_kubelet, _by_exporter, _by_process)
+SOURCES: tuple[Callable[[Pod, GpuAssignmentSources], Answer], ...] = (_by_kubelet, _by_exporter, _by_process)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.errors import SizewatchError
-from agent.kubernetes.pods import bounded
+from agent.kubernetes.pods import truncate_value
 
 if TYPE_CHECKING:
     import h2.connection
@@ -36,7 +36,7 @@ _HINTS = {
 }
 
 
-class NoPodResources(SizewatchError):
+class PodResourcesError(SizewatchError):
     """The kubelet did not tell, with the reason in words."""
 
 
@@ -59,16 +59,16 @@ def ask(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]:
             sock.connect(path)
             message = _answer(sock, time.monotonic() + timeout_seconds)
     except TimeoutError as error:
-        raise NoPodResources(f"{path}: the kubelet did not answer within {timeout_seconds:g} s") from error
+        raise PodResourcesError(f"{path}: the kubelet did not answer within {timeout_seconds:g} s") from error
     except OSError as error:
-        raise NoPodResources(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise PodResourcesError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     try:
         return tuple(_devices(message))
     except (ValueError, IndexError) as error:
-        raise NoPodResources(f"{path}: the answer is no ListPodResourcesResponse ({error})") from error
+        raise PodResourcesError(f"{path}: the answer is no ListPodResourcesResponse ({error})") from error
 
 
-def there(path: str) -> bool:
+def socket_exists(path: str) -> bool:
     """Whether there is such a socket."""
     try:
         return Path(path).is_socket()
@@ -90,17 +90,17 @@ def _answer(sock: socket.socket, deadline: float) -> bytes:
         connection.send_data(stream, struct.pack(">BI", 0, 0), end_stream=True)
         body, headers = _received(sock, connection, deadline)
     except (ProtocolError, UnicodeDecodeError) as error:
-        raise NoPodResources(f"the kubelet's answer is no HTTP/2 ({type(error).__name__})") from error
+        raise PodResourcesError(f"the kubelet's answer is no HTTP/2 ({type(error).__name__})") from error
     status = headers.get("grpc-status")
     if status != OK:
-        words = bounded(headers.get("grpc-message", "")) or "without a word"
-        said = bounded(status or headers.get(":status", "without a status"), 40)
+        words = truncate_value(headers.get("grpc-message", "")) or "without a word"
+        said = truncate_value(status or headers.get(":status", "without a status"), 40)
         told = f"{'status' if status else 'HTTP'} {said}"
-        raise NoPodResources(
+        raise PodResourcesError(
             f"the kubelet refused ({told}): {words}" + "".join(f"; {x}" for x in (_HINTS.get(status or ""),) if x)
         )
     if len(body) < 5 or body[0] != 0 or struct.unpack(">I", body[1:5])[0] != len(body) - 5:
-        raise NoPodResources("the kubelet's answer is cut off")
+        raise PodResourcesError("the kubelet's answer is cut off")
     return body[5:]
 
 
@@ -126,21 +126,21 @@ def _received(
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         data = sock.recv(65_536)
         if not data:
-            raise NoPodResources("the kubelet ended the connection before its answer")
+            raise PodResourcesError("the kubelet ended the connection before its answer")
         for event in connection.receive_data(data):
             if isinstance(event, events.ResponseReceived | events.TrailersReceived):
                 headers |= {str(name): str(value) for name, value in event.headers}
             elif isinstance(event, events.DataReceived):
                 body += event.data
                 if len(body) > MOST_BYTES:
-                    raise NoPodResources(f"the kubelet sends more than {MOST_BYTES} bytes")
+                    raise PodResourcesError(f"the kubelet sends more than {MOST_BYTES} bytes")
                 connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, events.StreamEnded):
                 connection.close_connection()
                 sock.sendall(connection.data_to_send())
                 return bytes(body), headers
             elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
-                raise NoPodResources(f"the kubelet broke the call off (code {event.error_code})")
+                raise PodResourcesError(f"the kubelet broke the call off (code {event.error_code})")
 
 
 Field = tuple[int, bytes]
@@ -194,7 +194,7 @@ def _devices(message: bytes) -> Iterator[Devices]:
                     pod=name,
                     container=called,
                     resource=_text(device, 1),
-                    ids=tuple(bounded(one.decode("utf-8", "replace")) for one in _all(device, 2)),
+                    ids=tuple(truncate_value(one.decode("utf-8", "replace")) for one in _all(device, 2)),
                 )
             for claim in _all(container, 5):
                 # DynamicResource {2 claim_name, 4 claim_resources {2 driver_name, 3 pool_name, 4 device_name}}: names, no UUIDs.
@@ -214,4 +214,4 @@ def _all(message: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _text(message: bytes, wanted: int) -> str:
-    return bounded(next(_all(message, wanted), b"").decode("utf-8", "replace"))
+    return truncate_value(next(_all(message, wanted), b"").decode("utf-8", "replace"))

@@ -64,7 +64,7 @@ class Pod:
     times: PodTimes = field(default_factory=PodTimes)
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing of it will ever answer again."""
         return self.phase in ("Succeeded", "Failed")
 
@@ -73,7 +73,7 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
 
-def bounded(value: object, most: int = MOST_TEXT) -> str:
+def truncate_value(value: object, most: int = MOST_TEXT) -> str:
     """Any value as text of one line of at most so many characters."""
     text = _CONTROL.sub(" ", value if isinstance(value, str) else "").strip()
     if not text.isprintable():
@@ -84,12 +84,12 @@ def bounded(value: object, most: int = MOST_TEXT) -> str:
 def pod_of(data: Mapping[str, Any]) -> Pod | None:
     """The pod in an object of the API; None where it has no name."""
     meta, spec, status = (_mapping(data.get(key)) for key in ("metadata", "spec", "status"))
-    uid, name, namespace = (bounded(meta.get(key)) for key in ("uid", "name", "namespace"))
+    uid, name, namespace = (truncate_value(meta.get(key)) for key in ("uid", "name", "namespace"))
     if not (uid and name and namespace):
         return None
     labels, annotations = _texts(meta.get("labels")), _texts(meta.get("annotations"), LWS_LEADER)
     containers, states = list(_mappings(spec.get("containers"))), list(_mappings(status.get("containerStatuses")))
-    conditions = {bounded(c.get("type")): c for c in _mappings(status.get("conditions"))}
+    conditions = {truncate_value(c.get("type")): c for c in _mappings(status.get("conditions"))}
     engine = _engine(containers)
     state = next((s for s in states if engine is not None and s.get("name") == engine.get("name")), {})
     ready, times = _is_true(conditions.get("Ready")), _times(meta, state, conditions)
@@ -98,9 +98,9 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         uid=uid,
         namespace=namespace,
         name=name,
-        node=bounded(spec.get("nodeName")),
-        address=bounded(status.get("podIP"), 64),
-        phase=bounded(status.get("phase"), 32),
+        node=truncate_value(spec.get("nodeName")),
+        address=truncate_value(status.get("podIP"), 64),
+        phase=truncate_value(status.get("phase"), 32),
         labels=labels,
         own=_ours(labels) | _ours(annotations),
         leader=annotations.get(LWS_LEADER, ""),
@@ -111,7 +111,7 @@ def pod_of(data: Mapping[str, Any]) -> Pod | None:
         was_ready=not ready and (changed_at or 0.0) > (times.container_at or math.inf),
         ending=bool(meta.get("deletionTimestamp")),
         restarts=_whole(state.get("restartCount")),
-        waiting=bounded(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
+        waiting=truncate_value(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
         times=times,
     )
 
@@ -151,7 +151,7 @@ def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
         for port in _mappings(container.get("ports")):
             number = _whole(port.get("containerPort"))
             if 0 < number <= 65535 and port.get("protocol", "TCP") == "TCP":
-                yield Port(name=bounded(port.get("name"), 15), number=number)
+                yield Port(name=truncate_value(port.get("name"), 15), number=number)
 
 
 def _texts(value: object, *wanted: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ def _texts(value: object, *wanted: str) -> dict[str, str]:
     found = {}
     for key, text in _mapping(value).items():
         if not wanted or key in wanted or str(key).startswith(PREFIX):
-            found[bounded(key, 317)] = bounded(text)
+            found[truncate_value(key, 317)] = truncate_value(text)
         if len(found) == MOST_LABELS:
             break
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from agent.config_discovery import PodTier
-from agent.config_problems import unknown
+from agent.config_problems import unknown_key_text
 from agent.kubernetes.pods import Pod
 from rules.plan import TierPlan
 
@@ -23,7 +23,7 @@ _NOISE = frozenset({"nvidia", "amd", "shared"})
 """Parts of a product's name that tell no hardware apart: the maker, and that the device plugin shares it."""
 
 
-class Unclear(Exception):
+class AmbiguousTierError(Exception):
     """A pod that cannot be watched, with the reason in words; `later` says that time alone may change that."""
 
     def __init__(self, reason: str, later: bool = False) -> None:
@@ -33,7 +33,7 @@ class Unclear(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TierCandidates:
     """What is known beside the pod. `tiers` are those of the plan (None: there is none), `entries` those of the configuration,
     `products` the GPUs of the node, `models` what pods' pages say they serve, by uid.
     """
@@ -44,7 +44,7 @@ class Known:
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def tier_of(pod: Pod, known: Known, *, has_page: bool = True) -> str:
+def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
     """The tier. Raises Unclear. Without a page of its own (a worker) the GPU alone must tell it."""
     for way in WAYS:
         found = way(pod, known)
@@ -53,22 +53,26 @@ def tier_of(pod: Pod, known: Known, *, has_page: bool = True) -> str:
     return _by_hardware(pod, known, has_page)
 
 
-def _own_word(pod: Pod, known: Known) -> str | None:
+def _own_word(pod: Pod, known: TierCandidates) -> str | None:
     named = pod.own.get("tier")
     if named is None:
         return None
     if not _TIER.fullmatch(named):
-        raise Unclear("its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)")
+        raise AmbiguousTierError(
+            "its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)"
+        )
     mapped = {entry.tier for entry in known.entries}
     if known.tiers is not None and named not in known.tiers and named not in mapped:
-        raise Unclear(f"its sizewatch.io/tier: {unknown(named, tuple(known.tiers), 'a tier of the plan')}")
+        raise AmbiguousTierError(
+            f"its sizewatch.io/tier: {unknown_key_text(named, tuple(known.tiers), 'a tier of the plan')}"
+        )
     return named
 
 
-def _by_entries(pod: Pod, known: Known) -> str | None:
+def _by_entries(pod: Pod, known: TierCandidates) -> str | None:
     found = sorted({entry.tier for entry in known.entries if _matches(entry, pod)})
     if len(found) > 1:
-        raise Unclear(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
+        raise AmbiguousTierError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
     return found[0] if found else None
 
 
@@ -78,35 +82,37 @@ def _matches(entry: PodTier, pod: Pod) -> bool:
     )
 
 
-WAYS: tuple[Callable[[Pod, Known], str | None], ...] = (_own_word, _by_entries)
+WAYS: tuple[Callable[[Pod, TierCandidates], str | None], ...] = (_own_word, _by_entries)
 
 
-def _by_hardware(pod: Pod, known: Known, has_page: bool) -> str:
+def _by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
     advice = "; give it the label sizewatch.io/tier"
     if not known.tiers:
-        raise Unclear(f"says no tier, and there is no plan to find it by{advice}")
+        raise AmbiguousTierError(f"says no tier, and there is no plan to find it by{advice}")
     if not known.products:
-        raise Unclear(
+        raise AmbiguousTierError(
             f"says no tier, and the node's GPU is not known (no label {PRODUCT_LABELS[0]}){advice}", later=True
         )
     fits = sorted(n for n, t in known.tiers.items() if any(same_product(t.gpu.product, one) for one in known.products))
     shown = ", ".join(known.products)
     if not fits:
-        raise Unclear(f"says no tier, and no tier of the plan is for {shown}{advice}")
+        raise AmbiguousTierError(f"says no tier, and no tier of the plan is for {shown}{advice}")
     if not has_page:
         if len(fits) > 1:
-            raise Unclear(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
+            raise AmbiguousTierError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
         return fits[0]
     models = known.models.get(pod.uid)
     if models is None:
-        raise Unclear("says no tier; it follows from the model on its page, which has not been read yet", later=True)
+        raise AmbiguousTierError(
+            "says no tier; it follows from the model on its page, which has not been read yet", later=True
+        )
     same = [name for name in fits if any(same_model(known.tiers[name].model, model) for model in models)]
     if len(same) == 1:
         return same[0]
     serves = f"serves {', '.join(models) or 'no model that it names'} on {shown}"
     if not same:
-        raise Unclear(f"{serves}, for which the plan has no tier{advice}")
-    raise Unclear(f"{serves}, for which the plan has {', '.join(same)}{advice}")
+        raise AmbiguousTierError(f"{serves}, for which the plan has no tier{advice}")
+    raise AmbiguousTierError(f"{serves}, for which the plan has {', '.join(same)}{advice}")
 
 
 def same_product(one: str, other: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.kubernetes.api import Api, ApiTrouble, backoff_seconds
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient, backoff_seconds
 from agent.kubernetes.pods import Pod, pod_of
 
 WATCH_SECONDS = 300.0
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class PodWatchState:
     """The pods of the node, by uid. `trouble` says in words why that may be old, `age_seconds` how old it is then; without
     `listed` they were never heard of.
     """
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PodSelection:
     """Which pods are watched."""
 
     node: str
@@ -69,8 +69,8 @@ class PodWatch:
 
     def __init__(
         self,
-        api: Api,
-        asked: Asked,
+        api: KubernetesClient,
+        asked: PodSelection,
         *,
         keep_seconds: float,
         watch_seconds: float = WATCH_SECONDS,
@@ -100,13 +100,15 @@ class PodWatch:
         self._api.close()
         self._thread.join(1.0)
 
-    def known(self) -> Known:
+    def snapshot(self) -> PodWatchState:
         """What is known now."""
         with self._lock:
             age = 0.0 if self._away_since is None else time.monotonic() - self._away_since
             kept = age <= self._keep
             trouble = self._trouble if kept or not self._trouble else f"{self._trouble}; its pods are given up"
-            return Known(pods=dict(self._pods) if kept else {}, listed=self._listed, trouble=trouble, age_seconds=age)
+            return PodWatchState(
+                pods=dict(self._pods) if kept else {}, listed=self._listed, trouble=trouble, age_seconds=age
+            )
 
     def _run(self) -> None:
         failures = 0
@@ -121,16 +123,16 @@ class PodWatch:
                 if time.monotonic() - began < SHORT_SECONDS:
                     # Something on the way ends every watch at once; it would be asked without a pause.
                     self._stop.wait(self._wait(SHORT_FAILURES))
-            except ApiTrouble as trouble:
+            except KubernetesApiError as trouble:
                 if self._stop.is_set():
                     return
-                if trouble.gone:
+                if trouble.is_expired:
                     # The list of after a while: asked for anew, at once the first time.
                     self._version = ""
                 else:
                     self._away(trouble.text)
                 failures += 1
-                self._stop.wait(0.0 if trouble.gone and failures == 1 else self._wait(failures))
+                self._stop.wait(0.0 if trouble.is_expired and failures == 1 else self._wait(failures))
             except Exception as error:  # noqa: BLE001 - a defect costs this round, not the agent
                 _log.exception("defect while watching pods")
                 self._away(f"defect in sizewatch while watching pods: {type(error).__name__}, see its log")
@@ -144,7 +146,7 @@ class PodWatch:
         items = found.get("items")
         version = _version(found)
         if not isinstance(items, list) or not version:
-            raise ApiTrouble("API server: the list of pods has no items or no resourceVersion")
+            raise KubernetesApiError("API server: the list of pods has no items or no resourceVersion")
         read = [pod_of(item) for item in items[:MOST_PODS] if isinstance(item, dict)]
         pods = {pod.uid: self._believed(pod) for pod in read if pod is not None and self._asked.wants(pod)}
         with self._lock:

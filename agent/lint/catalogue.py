@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from agent.collect.exposition import Series, SeriesReader
+from agent.collect.exposition import ExpositionSeries, SeriesReader
 from rules.engines.coverage import Versions, allowed_versions
-from rules.engines.registry import ENGINES, mapped
-from rules.engines.registry import recognise as recognise_engine
-from rules.engines.table import Engine
-from rules.gpu_names.registry import recognise as recognise_gpus
+from rules.engines.registry import ENGINES, normalize_name
+from rules.engines.registry import detect_engine as recognise_engine
+from rules.engines.table import EngineTable
+from rules.gpu_names.registry import detect_exporter as recognise_gpus
 
 WRAPPERS = tuple(dict.fromkeys(wrapper for engine in ENGINES for wrapper in engine.wrappers))
 
@@ -31,7 +31,7 @@ PARTS = ("_bucket", "_count", "_sum")
 
 def key_of(name: str) -> str:
     """A name as the tables spell it: ':' is '_', without what Ray or KServe puts before it."""
-    spelt = mapped(name)
+    spelt = normalize_name(name)
     for wrapper in WRAPPERS:
         if spelt.startswith(wrapper):
             return spelt[len(wrapper) :]
@@ -72,16 +72,16 @@ class Page:
 
     place: str
     title: str
-    engine: Engine | None
+    engine: EngineTable | None
     versions: Versions
-    series: tuple[Series, ...]
+    series: tuple[ExpositionSeries, ...]
 
 
 def read_page(place: str, body: bytes) -> Page:
     """A page of any exporter. Raises ScrapeError where it is no exposition."""
     parsed = SeriesReader(lambda name: True).read(body)
     pairs = [(series.name, dict(series.labels)) for series in parsed.series]
-    engine = recognise_engine((mapped(name), labels) for name, labels in pairs)
+    engine = recognise_engine((normalize_name(name), labels) for name, labels in pairs)
     exporter = recognise_gpus(pairs)
     versions = allowed_versions(engine, parsed.families) if engine else Versions()
     title = f"{engine.title} {versions}".strip() if engine else exporter.title if exporter else "the page"
@@ -97,7 +97,7 @@ class Catalogue:
     @cached_property
     def printed(self) -> Mapping[str, Printed]:
         """Every sample name of any page."""
-        found: dict[str, list[tuple[int, Series]]] = {}
+        found: dict[str, list[tuple[int, ExpositionSeries]]] = {}
         for number, page in enumerate(self.pages):
             for series in page.series:
                 found.setdefault(series.name, []).append((number, series))
@@ -117,7 +117,7 @@ class Catalogue:
         return frozenset(namespace_of(name) for name in self.printed) - {""}
 
     @property
-    def engines(self) -> tuple[Engine, ...]:
+    def engines(self) -> tuple[EngineTable, ...]:
         """The engines whose pages these are, each once."""
         return tuple({id(page.engine): page.engine for page in self.pages if page.engine}.values())
 
@@ -144,7 +144,7 @@ def catalogue(pages: Iterable[Page]) -> Catalogue:
     return Catalogue(pages=tuple(pages))
 
 
-def _printed(name: str, entries: list[tuple[int, Series]]) -> Printed:
+def _printed(name: str, entries: list[tuple[int, ExpositionSeries]]) -> Printed:
     values: dict[str, set[str]] = {}
     counts: dict[int, int] = {}
     for number, series in entries:

@@ -13,8 +13,8 @@ from enum import Enum
 from agent.lint.catalogue import Catalogue, Page, namespace_of, stem_of
 from rules.engines.registry import ENGINES
 from rules.engines.support import number
-from rules.engines.table import Engine, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, SourceRow
+from rules.families import FamilyKind
 
 NOT_YET = "only from "
 
@@ -42,27 +42,27 @@ def same_family(key: str, pages: Catalogue) -> Sibling:
         return Sibling()
     for row, part in mine:
         for other in _printed_rows(row, pages):
-            sample = other.source + part if other.kind is Kind.HISTOGRAM else other.sample
+            sample = other.source + part if other.kind is FamilyKind.HISTOGRAM else other.sample
             if other.source != row.source and pages.is_printed(sample):
                 since = other.since if number(other.since) > number(row.since) else ""
                 return Sibling(source=row.source, printed=pages.by_key[sample], since=since)
     return Sibling(source=mine[0][0].source)
 
 
-def _rows(key: str) -> Iterator[tuple[Row, str]]:
+def _rows(key: str) -> Iterator[tuple[SourceRow, str]]:
     """Rows of the engines of this name, with the part of a histogram that was asked for."""
     stem = stem_of(key)
     for engine in ENGINES:
         for row in engine.rows:
             if row.where or row.matches or row.part:
                 continue
-            if row.kind is Kind.HISTOGRAM and row.source == stem and key != stem:
+            if row.kind is FamilyKind.HISTOGRAM and row.source == stem and key != stem:
                 yield row, key.removeprefix(stem)
-            elif row.kind is not Kind.HISTOGRAM and row.source == key:
+            elif row.kind is not FamilyKind.HISTOGRAM and row.source == key:
                 yield row, ""
 
 
-def _printed_rows(row: Row, pages: Catalogue) -> Iterator[Row]:
+def _printed_rows(row: SourceRow, pages: Catalogue) -> Iterator[SourceRow]:
     for engine in pages.engines:
         for other in engine.rows:
             plain = not (other.where or other.matches or other.part)
@@ -87,7 +87,7 @@ def life_of(key: str, pages: Catalogue) -> Life | str:
     return known[0] if known else ""
 
 
-def _told(key: str, page: Page, engine: Engine) -> str | None:
+def _told(key: str, page: Page, engine: EngineTable) -> str | None:
     """Why this page cannot print it, "" where it can, None where its engine's table does not know the name."""
     names = {key, stem_of(key)} | {key.removesuffix("_created")}
     spans = [(row.since, row.until) for row in engine.rows if {row.source, *row.plus, row.zero_with} & names]
@@ -107,6 +107,6 @@ def _told(key: str, page: Page, engine: Engine) -> str | None:
     return ""
 
 
-def _is_named(key: str, engine: Engine) -> bool:
+def _is_named(key: str, engine: EngineTable) -> bool:
     stems = {key, stem_of(key)}
     return any(row.source in stems for row in engine.rows) or any(m.source in stems for m in engine.markers)

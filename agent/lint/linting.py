@@ -23,7 +23,7 @@ from agent.lint.promql import BadExpression, parse
 from agent.lint.rule_files import PANEL, RECORD, BadRuleFile, Rule, read_rules
 from agent.lint.types_check import check_types
 from agent.lint.units_check import check_units
-from exporters.plain_text import told
+from exporters.plain_text import quote_external_text
 
 CHECKS: tuple[Check, ...] = (check_names, check_types, check_histograms, check_units, check_labels, check_meaning)
 
@@ -64,7 +64,7 @@ def lint(paths: Iterable[Path], catalogue: Catalogue, target_labels: Iterable[st
         files=files,
         findings=tuple(findings),
         broken=tuple(broken),
-        remarks=tuple(dict.fromkeys(replace(one, text=told(one.text, MOST_TEXT)) for one in remarks)),
+        remarks=tuple(dict.fromkeys(replace(one, text=quote_external_text(one.text, MOST_TEXT)) for one in remarks)),
     )
 
 
@@ -78,7 +78,9 @@ def _read(paths: Iterable[Path]) -> tuple[list[Rule], list[Finding], int]:
             rules += read_rules(path)
         except BadRuleFile as error:
             file, line, text = _located(path, str(error))
-            broken.append(Finding(file=file, line=line, rule="", kind=BAD_FILE, text=told(text, MOST_TEXT), fix=""))
+            broken.append(
+                Finding(file=file, line=line, rule="", kind=BAD_FILE, text=quote_external_text(text, MOST_TEXT), fix="")
+            )
     return rules, broken, files
 
 
@@ -94,7 +96,7 @@ def _parsed(rule: Rule) -> Node | Finding | Remark:
     try:
         return parse(rule.expression)
     except BadExpression as error:
-        text = told(f"is no PromQL: {error}", MOST_TEXT)
+        text = quote_external_text(f"is no PromQL: {error}", MOST_TEXT)
         return Finding(file=rule.file, line=rule.line, rule=rule.name, kind=BAD_EXPRESSION, text=text, fix="")
 
 
@@ -121,5 +123,5 @@ def _checked(judged: Judged) -> Iterator[Fault | Remark]:
 
 def _finding(rule: Rule, fault: Fault) -> Finding:
     line = rule.line_of(fault.token)
-    text, fix = told(fault.text, MOST_TEXT), told(fault.fix, MOST_TEXT)
+    text, fix = quote_external_text(fault.text, MOST_TEXT), quote_external_text(fault.fix, MOST_TEXT)
     return Finding(file=rule.file, line=line, rule=rule.name, kind=fault.kind, text=text, fix=fix)

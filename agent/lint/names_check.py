@@ -16,7 +16,7 @@ from agent.lint.facts_names import APPEARING, DEPRECATED, ELSEWHERE, FORMER, NEG
 from agent.lint.findings import Fault, Judged, Remark
 from agent.lint.lifetimes import NOT_YET, Life, life_of, same_family
 from exporters.names import ALL as OWN
-from rules.families import Kind
+from rules.families import FamilyKind
 from rules.gpu_names.dcgm import FIELDS
 from rules.gpu_names.dcgm_ignored import IGNORED as DCGM_IGNORED
 
@@ -199,8 +199,8 @@ def _own(node: Selector) -> Fault | None:
     return Fault(kind=DEAD, text=text, fix=_placed(node, _nearest(node.name, names)), token=node.name)
 
 
-def _own_parts(name: str, kind: Kind) -> tuple[str, ...]:
-    return tuple(name + part for part in PARTS) if kind is Kind.HISTOGRAM else (name,)
+def _own_parts(name: str, kind: FamilyKind) -> tuple[str, ...]:
+    return tuple(name + part for part in PARTS) if kind is FamilyKind.HISTOGRAM else (name,)
 
 
 def _is_fallback(node: Selector, above: tuple[Node, ...], judged: Judged) -> bool:

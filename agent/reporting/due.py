@@ -14,7 +14,7 @@ WEEK_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weekly:
+class WeeklySchedule:
     """`weekday` 0 is Monday, `at` the local time in `zone`."""
 
     weekday: int

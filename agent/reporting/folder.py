@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from agent.new_files import OWNER_AND_GROUP, created
+from agent.new_files import OWNER_AND_GROUP, open_new_file
 
 LATEST = "latest"
 FILES: Mapping[str, str] = {
@@ -50,7 +50,7 @@ def is_name(text: str) -> bool:
     return _DATE.fullmatch(text) is not None
 
 
-def read(folder: Path, name: str, file: str) -> bytes | None:
+def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
     """A file of a report; None where there is none, or something else in its place: a link, a pipe, too much. Raises OSError."""
     if file not in FILES or not is_name(name):
         return None
@@ -94,7 +94,7 @@ def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     _remove(fresh)
     fresh.mkdir(mode=0o750)
     for file, content in files.items():
-        with created(fresh / file, OWNER_AND_GROUP) as opened:
+        with open_new_file(fresh / file, OWNER_AND_GROUP) as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

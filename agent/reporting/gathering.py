@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from agent.history import days
 from agent.history.capacities import measured_views
 from agent.history.reader import Reader
-from exporters.report.past import Past, Prewarming, TierPast
+from exporters.report.past import Prewarming, ReportInputs, TierPast
 from rules.catalogue import BY_NAME as RULES
 from rules.judgements import judge
 from rules.plan import Plan
-from rules.resize import Resize, by_rule, resize
-from rules.resize_move import with_moves
-from rules.resize_seen import RECENT_SECONDS, Seen, SeenSoFar
-from rules.slices import Slice, TierView
-from rules.step13 import HOUR_SECONDS, Step13, step13
-from rules.verdicts import Answer
+from rules.resize import Resize, index_by_rule, propose_size
+from rules.resize_move import add_tier_moves
+from rules.resize_seen import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
+from rules.slices import BinnedWindow, TierContext
+from rules.step13 import HOUR_SECONDS, Step13, check_benchmark
+from rules.verdicts import RuleResult
 from rules.windows import Window
 
 JUDGED_SECONDS = RECENT_SECONDS
@@ -38,10 +38,10 @@ NOT_TOLD = "no forecast has compared its past with what happened yet: it takes t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReportQuery:
     """What is reported on: tiers with their plan's version, [since, until) in unix seconds, the clock that the users live by."""
 
-    views: Mapping[str, TierView]
+    views: Mapping[str, TierContext]
     versions: Mapping[str, str]
     plan: Plan | None
     since: float
@@ -54,19 +54,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    seen: Seen
+    seen: ProductionSummary
     step13: Step13
-    answers: tuple[Answer, ...]
+    answers: tuple[RuleResult, ...]
     before: Window | None
 
 
-def gather(store: Reader, asked: Asked) -> Past:
+def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     """Everything that the report needs. Raises HistoryTrouble."""
     asked = replace(asked, views=measured_views(store, asked.views, asked.versions, asked.until))
     names = [*(asked.plan.tiers if asked.plan else ()), *sorted(asked.views)]
     tiers = [_tier(store, asked, asked.views[name]) for name in dict.fromkeys(names) if name in asked.views]
-    moved = with_moves([_resized(one) for one in tiers])
-    return Past(
+    moved = add_tier_moves([_resized(one) for one in tiers])
+    return ReportInputs(
         made_at=asked.until,
         since=asked.since,
         until=asked.until,
@@ -75,60 +75,68 @@ def gather(store: Reader, asked: Asked) -> Past:
         tiers=tuple(_past(store, asked, one, judged) for one, judged in zip(moved, tiers, strict=True)),
         plan=asked.plan,
         remarks=_gone(store, asked),
-        simulated=store.kept(SIMULATED) is not None,
+        simulated=store.read_value(SIMULATED) is not None,
     )
 
 
 def _resized(one: _Judged) -> Resize:
-    return resize(one.seen, by_rule(one.answers))
+    return propose_size(one.seen, index_by_rule(one.answers))
 
 
-def _tier(store: Reader, asked: Asked, view: TierView) -> _Judged:
+def _tier(store: Reader, asked: ReportQuery, view: TierContext) -> _Judged:
     version = asked.versions.get(view.tier, "")
     versions = store.plan_versions(view.tier, asked.since, asked.until)
-    collected = SeenSoFar(view=view, since=asked.since, until=asked.until)
-    recent: list[Slice] = []
-    of_plan: list[Slice] = []
+    collected = ProductionSummaryBuilder(view=view, since=asked.since, until=asked.until)
+    recent: list[BinnedWindow] = []
+    of_plan: list[BinnedWindow] = []
     for since, until in days.pieces(asked.since, asked.until, days.DAY_SECONDS):
         every = store.bins(view.tier, since, until)
         present = every if set(versions) <= {version} else store.bins(view.tier, since, until, version)
-        hours = days.by_hour(every)
+        hours = days.sum_by_hour(every)
         collected.add(
             hours, _as_needed(asked, until, every, hours, present), days.demand(store, view.tier, since, until)
         )
         if since >= asked.until - JUDGED_SECONDS:
             recent += every
             of_plan += present
-    seen = collected.seen(versions)
-    checked = step13(view, of_plan, asked.until)
-    answers = (*checked.answers, *_over(view, recent, asked.until), *days.answers(store, view, version, asked.until))
+    seen = collected.build(versions)
+    checked = check_benchmark(view, of_plan, asked.until)
+    answers = (
+        *checked.answers,
+        *_over(view, recent, asked.until),
+        *days.evaluate_days(store, view, version, asked.until),
+    )
     return _Judged(seen=seen, step13=checked, answers=answers, before=_before(store, asked, view))
 
 
 def _as_needed(
-    asked: Asked, until: float, every: tuple[Slice, ...], hours: tuple[Slice, ...], present: tuple[Slice, ...]
-) -> tuple[Slice, ...]:
+    asked: ReportQuery,
+    until: float,
+    every: tuple[BinnedWindow, ...],
+    hours: tuple[BinnedWindow, ...],
+    present: tuple[BinnedWindow, ...],
+) -> tuple[BinnedWindow, ...]:
     """A day under the present plan: by load bin where `Seen` tells them apart, else by hour."""
     if until > asked.until - RECENT_SECONDS:
         return present
-    return hours if present is every else days.by_hour(present)
+    return hours if present is every else days.sum_by_hour(present)
 
 
-def _over(view: TierView, slices: list[Slice], now: float) -> Iterator[Answer]:
+def _over(view: TierContext, slices: list[BinnedWindow], now: float) -> Iterator[RuleResult]:
     for name in OVER_THE_TIME:
         yield judge(RULES[name], view, slices, now, HOUR_SECONDS)
 
 
-def _before(store: Reader, asked: Asked, view: TierView) -> Window | None:
+def _before(store: Reader, asked: ReportQuery, view: TierContext) -> Window | None:
     """The sum of as long a time before, for trends."""
     begin = 2 * asked.since - asked.until
-    collected = SeenSoFar(view=view, since=begin, until=asked.since)
+    collected = ProductionSummaryBuilder(view=view, since=begin, until=asked.since)
     for since, until in days.pieces(begin, asked.since, days.DAY_SECONDS):
-        collected.add(days.by_hour(store.bins(view.tier, since, until)), (), ())
-    return collected.seen(()).total
+        collected.add(days.sum_by_hour(store.bins(view.tier, since, until)), (), ())
+    return collected.build(()).total
 
 
-def _past(store: Reader, asked: Asked, found: Resize, judged: _Judged) -> TierPast:
+def _past(store: Reader, asked: ReportQuery, found: Resize, judged: _Judged) -> TierPast:
     tier, since = found.seen.view.tier, asked.since
     return TierPast(
         resize=found,
@@ -144,7 +152,7 @@ def _past(store: Reader, asked: Asked, found: Resize, judged: _Judged) -> TierPa
     )
 
 
-def _gone(store: Reader, asked: Asked) -> tuple[str, ...]:
+def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
     """Tiers that something was found of and that nobody watches any more."""
     found = {one.subject.tier for one in store.episodes(asked.since) if one.started_at < asked.until}
     found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}

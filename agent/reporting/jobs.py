@@ -18,7 +18,7 @@ from agent.config_report import Destination
 
 if TYPE_CHECKING:
     # A process that sends needs one destination of the configuration and not all that reads one.
-    from agent.config import Loaded
+    from agent.config import LoadedConfig
 
 OUT_OF_MEMORY = 12
 """The exit code of a process that needed more memory than it may take (ENOMEM)."""
@@ -28,10 +28,10 @@ MOST_LETTERS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Make:
+class GenerateJob:
     """Write the report of the time before `due` (unix seconds) into `folder`/`name`."""
 
-    loaded: Loaded
+    loaded: LoadedConfig
     due: float
     folder: Path
     name: str
@@ -39,7 +39,7 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class DeliveryJob:
     """Send the report `name` in `folder` to a destination, and leave a `receipt` once it was taken. `link` is where people read
     the whole, "" where nobody said."""
 
@@ -52,17 +52,17 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class AddressCheckJob:
     """Whether these addresses can be read and understood; nothing is sent."""
 
     destinations: tuple[Destination, ...]
 
 
-Job = Make | Send | Check
+Job = GenerateJob | DeliveryJob | AddressCheckJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class AddressCheckResult:
     """Of a destination: the service that its address is of and whether that takes files, or why it cannot be used."""
 
     service: str = ""
@@ -72,16 +72,16 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class JobResult:
     """What became of a job: `trouble` is "" where it succeeded. `text` is the headline of a report that was written."""
 
     trouble: str = ""
     text: str = ""
     memory_bytes: int = 0
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[AddressCheckResult, ...] = ()
 
 
-_DONE = TypeAdapter(Done)
+_DONE = TypeAdapter(JobResult)
 
 
 def job_bytes(job: Job) -> bytes:
@@ -91,15 +91,15 @@ def job_bytes(job: Job) -> bytes:
 def job_of(data: bytes) -> Job:
     """The job in what came by stdin from the process that began this one; nobody else can write there."""
     found = pickle.loads(data)
-    assert isinstance(found, Make | Send | Check)
+    assert isinstance(found, GenerateJob | DeliveryJob | AddressCheckJob)
     return found
 
 
-def done_bytes(done: Done) -> bytes:
+def done_bytes(done: JobResult) -> bytes:
     return json.dumps(asdict(done)).encode()
 
 
-def done_of(data: bytes) -> Done:
+def parse_result(data: bytes) -> JobResult:
     """Raises ValueError for what is no answer."""
     if len(data) > MOST_BYTES:
         raise ValueError("it answered without end")

@@ -6,39 +6,39 @@ Owns the way from a configuration to files. What is asked of the history is `age
 
 from __future__ import annotations
 
-from agent.config import Loaded
-from agent.errors import BadConfig, SizewatchError
-from agent.history.store import Store
+from agent.config import LoadedConfig
+from agent.errors import ConfigError, SizewatchError
+from agent.history.store import HistoryStore
 from agent.reporting import folder
-from agent.reporting.gathering import Asked, gather
-from agent.reporting.jobs import Make
+from agent.reporting.gathering import ReportQuery, query_report_inputs
+from agent.reporting.jobs import GenerateJob
 from agent.reporting.prewarming import prewarming
 from agent.reporting.writing import files_of, picture_of
 from agent.version import VERSION
-from agent.views import versions_of, views_of
-from exporters.report.past import Past
+from agent.views import build_tier_contexts, plan_versions
+from exporters.report.past import ReportInputs
 
 HOUR_SECONDS, LONGEST_SECONDS = 3600.0, 91 * 86_400.0
 """No older hour is kept (`agent.history.schema`); a report of a longer time is one of this."""
 
 
-class ReportProblem(SizewatchError):
+class ReportError(SizewatchError):
     """The report cannot be written where it should stand."""
 
 
-def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
+def load_report_inputs(loaded: LoadedConfig, seconds: float, now: float) -> ReportInputs:
     """What a report of the last `seconds` before `now` is made from. Raises BadConfig, HistoryTrouble."""
     if loaded.config.history_path is None:
-        raise BadConfig(
+        raise ConfigError(
             (f"{loaded.path}: data_dir: there is no history to report on; role node keeps none unless it is given",)
         )
     # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
     until = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
-    with Store.open_reader(loaded.config.history_path) as store:
-        asked = Asked(
-            views=views_of(loaded),
-            versions=versions_of(loaded),
+    with HistoryStore.open_reader(loaded.config.history_path) as store:
+        asked = ReportQuery(
+            views=build_tier_contexts(loaded),
+            versions=plan_versions(loaded),
             plan=loaded.plan,
             since=until - span,
             until=until,
@@ -47,13 +47,13 @@ def past_of(loaded: Loaded, seconds: float, now: float) -> Past:
             forecasting=loaded.config.forecast.enabled,
             prewarming=prewarming(loaded, now),
         )
-        return gather(store, asked)
+        return query_report_inputs(store, asked)
 
 
-def make(job: Make) -> str:
+def generate_report(job: GenerateJob) -> str:
     """Writes the report, throws away old ones, and gives the headline. Raises SizewatchError."""
     keys = job.loaded.config.report
-    texts, found = files_of(past_of(job.loaded, keys.since_seconds, job.due))
+    texts, found = files_of(load_report_inputs(job.loaded, keys.since_seconds, job.due))
     files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     files[folder.PICTURE] = picture_of(found)
     try:
@@ -61,5 +61,5 @@ def make(job: Make) -> str:
         folder.prune(job.folder, keys.keep)
     except OSError as error:
         where = f"{job.folder} cannot be written: {error.strerror or error}"
-        raise ReportProblem(f"{where}; make room, or name another report.directory") from error
+        raise ReportError(f"{where}; make room, or name another report.directory") from error
     return found.headline

@@ -6,24 +6,24 @@ not where forecasting is switched off.
 
 from __future__ import annotations
 
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from agent.errors import SizewatchError
-from agent.forecasting.exchange import Answer
-from agent.views import views_of
+from agent.forecasting.exchange import ForecastResponse
+from agent.views import build_tier_contexts
 from exporters.report.past import Prewarming
 
 
-def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
+def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
     """By tier, as of `now` (unix seconds); a tier of which nothing could be found is left out, and the report says why."""
     if not loaded.config.forecast.enabled:
         return {}
-    from agent.forecasting.prewarm_now import Said, by_history
+    from agent.forecasting.prewarm_now import PlanOverrides, prewarm_from_history
 
-    nothing_said = Said(usable_rps=None, start_seconds=None)
+    nothing_said = PlanOverrides(usable_rps=None, start_seconds=None)
     found: dict[str, Prewarming] = {}
-    for tier in views_of(loaded):
+    for tier in build_tier_contexts(loaded):
         try:
-            told = of_answer(by_history(loaded, tier, nothing_said, now))
+            told = prewarming_from_response(prewarm_from_history(loaded, tier, nothing_said, now))
         except SizewatchError:
             # What is wrong with the history is the report's own first question; it says so there.
             continue
@@ -32,7 +32,7 @@ def prewarming(loaded: Loaded, now: float) -> dict[str, Prewarming]:
     return found
 
 
-def of_answer(answer: Answer) -> Prewarming | None:
+def prewarming_from_response(answer: ForecastResponse) -> Prewarming | None:
     """None where neither a forecast nor a comparison could be made."""
     worth, told = answer.prewarm.worth, answer.forecast
     if worth is None and told is None:

@@ -16,9 +16,18 @@ from collections.abc import Mapping
 
 from agent.config_report import Destination
 from agent.forecasting.child import MIB, environment
-from agent.reporting.jobs import OUT_OF_MEMORY, Check, Done, Job, Make, Send, done_of, job_bytes
+from agent.reporting.jobs import (
+    OUT_OF_MEMORY,
+    AddressCheckJob,
+    DeliveryJob,
+    GenerateJob,
+    Job,
+    JobResult,
+    job_bytes,
+    parse_result,
+)
 
-MEMORY_BYTES = 768 * MIB
+REPORT_MEMORY_BYTES = 768 * MIB
 """What it may allocate (RLIMIT_DATA): its libraries take some 150 MiB, a quarter of a year of 200 replicas as much again."""
 
 MAKE_SECONDS, SEND_SECONDS, CHECK_SECONDS = 600.0, 90.0, 30.0
@@ -37,10 +46,10 @@ _log = logging.getLogger("agent.reporting")
 
 def limit_seconds(job: Job) -> float:
     """How long this job may take."""
-    return {Make: MAKE_SECONDS, Send: SEND_SECONDS, Check: CHECK_SECONDS}[type(job)]
+    return {GenerateJob: MAKE_SECONDS, DeliveryJob: SEND_SECONDS, AddressCheckJob: CHECK_SECONDS}[type(job)]
 
 
-class Runner:
+class JobRunner:
     """Runs jobs, one at a time; `kill` may be called from any thread, and no job begins after it."""
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -50,20 +59,20 @@ class Runner:
         self._ended = False
 
     @property
-    def ended(self) -> bool:
+    def was_killed(self) -> bool:
         """Whether it was killed."""
         return self._ended
 
-    def run(self, job: Job) -> Done:
+    def run(self, job: Job) -> JobResult:
         """What became of it; whatever goes wrong is a `trouble`, never an exception."""
         seconds = self._seconds or limit_seconds(job)
-        words = (sys.executable, "-P", "-m", "agent.reporting.worker", str(MEMORY_BYTES), f"{seconds:g}")
+        words = (sys.executable, "-P", "-m", "agent.reporting.worker", str(REPORT_MEMORY_BYTES), f"{seconds:g}")
         # What a library says of a delivery may hold its address: nobody reads it.
-        errors = subprocess.DEVNULL if isinstance(job, Send | Check) else subprocess.PIPE
+        errors = subprocess.DEVNULL if isinstance(job, DeliveryJob | AddressCheckJob) else subprocess.PIPE
         try:
             with self._guard:
                 if self._ended:
-                    return Done(trouble="sizewatch is ending")
+                    return JobResult(trouble="sizewatch is ending")
                 self._process = subprocess.Popen(
                     words,
                     stdin=subprocess.PIPE,
@@ -75,29 +84,29 @@ class Runner:
                 )
             return self._wait(self._process, job_bytes(job), seconds)
         except OSError as error:
-            return Done(trouble=f"its process cannot be begun: {error.strerror or error}")
+            return JobResult(trouble=f"its process cannot be begun: {error.strerror or error}")
         finally:
             with self._guard:
                 self._process = None
 
-    def _wait(self, process: subprocess.Popen[bytes], job: bytes, seconds: float) -> Done:
+    def _wait(self, process: subprocess.Popen[bytes], job: bytes, seconds: float) -> JobResult:
         try:
             answer, errors = process.communicate(job, timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return Done(trouble=f"it took longer than {seconds:g} s and was ended")
+            return JobResult(trouble=f"it took longer than {seconds:g} s and was ended")
         _log_lines(errors or b"")
         if process.returncode == OUT_OF_MEMORY:
-            return Done(trouble=f"it needed more than the {MEMORY_BYTES // MIB} MiB that it may take")
+            return JobResult(trouble=f"it needed more than the {REPORT_MEMORY_BYTES // MIB} MiB that it may take")
         if process.returncode == -signal.SIGALRM:
-            return Done(trouble=f"it took longer than {seconds:g} s and was ended")
+            return JobResult(trouble=f"it took longer than {seconds:g} s and was ended")
         if process.returncode < 0:
-            return Done(trouble=f"its process was killed by {signal.Signals(-process.returncode).name}")
+            return JobResult(trouble=f"its process was killed by {signal.Signals(-process.returncode).name}")
         try:
-            return done_of(answer)
+            return parse_result(answer)
         except ValueError as error:
-            return Done(trouble=f"{error} (exit code {process.returncode}, see the log)")
+            return JobResult(trouble=f"{error} (exit code {process.returncode}, see the log)")
 
     def kill(self) -> None:
         """Ends the job that runs, and every later one at once."""
@@ -109,9 +118,9 @@ class Runner:
 
 def _more(job: Job) -> Mapping[str, str]:
     several: tuple[Destination, ...] = ()
-    if isinstance(job, Send):
+    if isinstance(job, DeliveryJob):
         several = (job.destination,)
-    elif isinstance(job, Check):
+    elif isinstance(job, AddressCheckJob):
         several = job.destinations
     wanted = (*NETWORK, *(one.url_env for one in several if one.url_env)) if several else ()
     return {name: os.environ[name] for name in wanted if name in os.environ}

@@ -14,14 +14,14 @@ from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
-from agent.config import Loaded
+from agent.config import LoadedConfig
 from agent.config_report import WEEKDAYS, Destination
 from agent.errors import SizewatchError
 from agent.reporting import state as kept
-from agent.reporting.due import Weekly
-from agent.reporting.jobs import Done, Job, Make, Send
-from agent.reporting.process import Runner
-from agent.reporting.state import STATE_FILE, State, Waiting
+from agent.reporting.due import WeeklySchedule
+from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult
+from agent.reporting.process import JobRunner
+from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
 from exporters.status import DeliveryHealth, ReportHealth
 
 LOCK_FILE = "reports.lock"
@@ -34,23 +34,23 @@ SENT, FAILED, GIVEN_UP = "sent", "failed", "given_up"
 _log = logging.getLogger(__name__)
 
 
-class ReportsTrouble(SizewatchError):
+class ReportStateError(SizewatchError):
     """What is kept of the reports cannot be read or written; nothing is made or sent, for nobody could say what was."""
 
 
-class Reports:
+class ReportService:
     """The reports of one history in `data_dir`. `runner` runs jobs; `stop` ends the one that runs, for good."""
 
-    def __init__(self, data_dir: Path, runner: Runner | None = None) -> None:
+    def __init__(self, data_dir: Path, runner: JobRunner | None = None) -> None:
         self.data_dir = data_dir
-        self._runner = runner or Runner()
-        self._state: State | None = None
+        self._runner = runner or JobRunner()
+        self._state: ReportState | None = None
         self._trouble = ""
         self._memory_bytes = 0
         self._failures = 0
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def run(self, loaded: Loaded, clock: Callable[[], float]) -> None:
+    def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
         """Does whatever is due, and waits for it."""
         try:
             now = clock()
@@ -58,7 +58,7 @@ class Reports:
             self._make(loaded, now)
             self._deliver(loaded, clock)
             self._trouble = ""
-        except ReportsTrouble as error:
+        except ReportStateError as error:
             if str(error) != self._trouble:
                 _log.error("no report is made or sent: %s", error)
             self._trouble = str(error)
@@ -67,7 +67,7 @@ class Reports:
         """A job that runs is ended; what it was to do is done after the next start."""
         self._runner.kill()
 
-    def _set_right(self, weekly: Weekly, loaded: Loaded, now: float) -> None:
+    def _set_right(self, weekly: WeeklySchedule, loaded: LoadedConfig, now: float) -> None:
         """Reads what was kept, once; and takes back what a clock that went wrong has left."""
         state = self._state if self._state is not None else self._read(now)
         longest = now + LAST_RETRY_SECONDS
@@ -83,44 +83,44 @@ class Reports:
             state = replace(state, made_for=0.0, begun_at=now, made_at=None)
         self._keep(state)
 
-    def _read(self, now: float) -> State:
+    def _read(self, now: float) -> ReportState:
         path = self.data_dir / STATE_FILE
         try:
-            found = kept.read(path)
+            found = kept.read_state(path)
         except OSError as error:
-            raise ReportsTrouble(f"{path} cannot be read: {error.strerror or error}") from error
+            raise ReportStateError(f"{path} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
             # What was sent is not known any more: a report less is better than one twice.
             _log.error("%s; it is put aside, and the next report is the first again", error)
             try:
                 path.replace(path.with_name(f"{path.name}.damaged"))
             except OSError as trouble:
-                raise ReportsTrouble(f"{path} cannot be put aside: {trouble.strerror or trouble}") from trouble
+                raise ReportStateError(f"{path} cannot be put aside: {trouble.strerror or trouble}") from trouble
             found = None
-        return found or State(begun_at=now)
+        return found or ReportState(begun_at=now)
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: ReportState) -> None:
         if state == self._state:
             return
         path = self.data_dir / STATE_FILE
         try:
-            kept.write(path, state)
+            kept.write_state(path, state)
         except OSError as error:
-            raise ReportsTrouble(f"{path} cannot be written: {error.strerror or error}") from error
+            raise ReportStateError(f"{path} cannot be written: {error.strerror or error}") from error
         self._state = state
 
     @property
-    def _known(self) -> State:
+    def _known(self) -> ReportState:
         assert self._state is not None
         return self._state
 
-    def _make(self, loaded: Loaded, now: float) -> None:
+    def _make(self, loaded: LoadedConfig, now: float) -> None:
         weekly, state, folder = _weekly(loaded), self._known, loaded.config.report_folder
         due = weekly.latest(now)
         if folder is None or due <= max(state.made_for, state.begun_at) or now < state.next_at:
             return
         name = weekly.name(due)
-        job = Make(loaded=loaded, due=due, folder=folder.absolute(), name=name, lock=self.data_dir / LOCK_FILE)
+        job = GenerateJob(loaded=loaded, due=due, folder=folder.absolute(), name=name, lock=self.data_dir / LOCK_FILE)
         done = self._run(job)
         if done is None:
             return
@@ -136,12 +136,13 @@ class Reports:
         for one in state.waiting:
             self._give_up(one, "a newer report takes its place")
         waiting = tuple(
-            Waiting(destination=one.name, report=name, next_at=now, until=until) for one in loaded.config.report.deliver
+            PendingDelivery(destination=one.name, report=name, next_at=now, until=until)
+            for one in loaded.config.report.deliver
         )
-        made = State(begun_at=state.begun_at, made_for=due, made_at=now, headline=done.text, waiting=waiting)
+        made = ReportState(begun_at=state.begun_at, made_for=due, made_at=now, headline=done.text, waiting=waiting)
         self._keep(replace(made, sent=self._known.sent, unsent=self._known.unsent))
 
-    def _deliver(self, loaded: Loaded, clock: Callable[[], float]) -> None:
+    def _deliver(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
         known = {one.name: one for one in loaded.config.report.deliver}
         for one in self._known.waiting:
             now = clock()
@@ -151,13 +152,13 @@ class Reports:
                 self._send(loaded, known[one.destination], one, now)
         self._forget(known)
 
-    def _send(self, loaded: Loaded, destination: Destination, one: Waiting, now: float) -> None:
+    def _send(self, loaded: LoadedConfig, destination: Destination, one: PendingDelivery, now: float) -> None:
         folder = loaded.config.report_folder
         if folder is None:
             return
         taken = kept.receipt(self.data_dir, one.report, one.destination)
         link = loaded.config.alerting.external_url
-        job = Send(
+        job = DeliveryJob(
             folder=folder.absolute(),
             name=one.report,
             destination=destination,
@@ -185,13 +186,13 @@ class Reports:
             _log.warning(words, one.report, one.destination, done.trouble, wait)
             self._replace(tried, replace(tried, trouble=done.trouble), trouble=done.trouble)
 
-    def _give_up(self, one: Waiting, why: str) -> None:
+    def _give_up(self, one: PendingDelivery, why: str) -> None:
         self._counts[one.destination, GIVEN_UP] += 1
         _log.error("the report of %s does not reach %s and is given up: %s", one.report, one.destination, why)
         self._replace(one, None, trouble=f"the report of {one.report} was given up: {why}")
 
     def _replace(
-        self, before: Waiting, after: Waiting | None, *, sent_at: float | None = None, trouble: str = ""
+        self, before: PendingDelivery, after: PendingDelivery | None, *, sent_at: float | None = None, trouble: str = ""
     ) -> None:
         """One that waits in the place of another; at the same time what became of it."""
         state, name = self._known, before.destination
@@ -210,15 +211,15 @@ class Reports:
         unsent = {name: why for name, why in state.unsent.items() if name in known}
         self._keep(replace(state, sent=sent, unsent=unsent))
 
-    def _run(self, job: Job) -> Done | None:
+    def _run(self, job: Job) -> JobResult | None:
         """None where it was ended because the daemon ends."""
         done = self._runner.run(job)
-        if self._runner.ended:
+        if self._runner.was_killed:
             return None
         self._memory_bytes = max(self._memory_bytes, done.memory_bytes)
         return done
 
-    def health(self, loaded: Loaded, now: float) -> ReportHealth:
+    def health(self, loaded: LoadedConfig, now: float) -> ReportHealth:
         """What pages and metrics tell of it."""
         state, weekly = self._state, _weekly(loaded)
         made = state is not None and state.made_for > 0
@@ -234,7 +235,7 @@ class Reports:
         )
 
     def _delivery(self, name: str) -> DeliveryHealth:
-        state = self._state or State(begun_at=0.0)
+        state = self._state or ReportState(begun_at=0.0)
         waiting = [one for one in state.waiting if one.destination == name]
         return DeliveryHealth(
             destination=name,
@@ -248,10 +249,10 @@ class Reports:
         )
 
 
-def _weekly(loaded: Loaded) -> Weekly:
+def _weekly(loaded: LoadedConfig) -> WeeklySchedule:
     keys = loaded.config.report
     at = time.fromisoformat(keys.at)
-    return Weekly(weekday=WEEKDAYS.index(keys.weekday), at=at, zone=keys.zone or loaded.config.forecast.zone)
+    return WeeklySchedule(weekday=WEEKDAYS.index(keys.weekday), at=at, zone=keys.zone or loaded.config.forecast.zone)
 
 
 def _backoff(attempts: int) -> float:

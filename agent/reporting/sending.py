@@ -20,8 +20,8 @@ from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
 from agent.config_report import Destination
 from agent.reporting import folder
-from agent.reporting.jobs import Checked, Send
-from agent.reporting.state import replaced
+from agent.reporting.jobs import AddressCheckResult, DeliveryJob
+from agent.reporting.state import write_atomically
 from exporters.report.message import message
 
 MOST_BYTES = 8192
@@ -53,7 +53,7 @@ REASONS: tuple[tuple[str, str], ...] = (
 NOT_TAKEN = "it did not take the report"
 
 
-class BadAddress(Exception):
+class AddressError(Exception):
     """The address cannot be read; the text holds nothing of it."""
 
 
@@ -68,38 +68,42 @@ def address(destination: Destination) -> str:
             with Path(where).open("rb") as opened:
                 text = opened.read(MOST_BYTES + 1).decode()
         except UnicodeDecodeError:
-            raise BadAddress(f"{where} is no text") from None
+            raise AddressError(f"{where} is no text") from None
         except OSError as error:
-            raise BadAddress(f"{where} cannot be read ({error.strerror})") from None
+            raise AddressError(f"{where} cannot be read ({error.strerror})") from None
     if not text.strip():
-        raise BadAddress(f"{where} is empty or not set")
+        raise AddressError(f"{where} is empty or not set")
     if len(text.split()) > 1 or len(text) > MOST_BYTES:
-        raise BadAddress(f"{where} must hold one address and nothing else")
+        raise AddressError(f"{where} must hold one address and nothing else")
     return text.strip()
 
 
-def check(destination: Destination) -> Checked:
+def check(destination: Destination) -> AddressCheckResult:
     """Whether the address is one of a service that is known; nothing is sent."""
     try:
         url = address(destination)
-    except BadAddress as error:
-        return Checked(trouble=str(error))
+    except AddressError as error:
+        return AddressCheckResult(trouble=str(error))
     with _listening():
         found = Apprise.instantiate(url, asset=_asset())
     if found is None:
-        return Checked(trouble="is no address that Apprise understands (such as mailtos://, slack://, json://)")
+        return AddressCheckResult(
+            trouble="is no address that Apprise understands (such as mailtos://, slack://, json://)"
+        )
     loose = destination.url_file is not None and bool(Path(destination.url_file).stat().st_mode & stat.S_IROTH)
-    return Checked(service=str(found.service_name), takes_files=bool(found.attachment_support), readable_by_all=loose)
+    return AddressCheckResult(
+        service=str(found.service_name), takes_files=bool(found.attachment_support), readable_by_all=loose
+    )
 
 
-def send(job: Send) -> str:
+def send(job: DeliveryJob) -> str:
     """Sends, unless a receipt says that it was; "" where it was taken, else why not."""
     if job.receipt.exists():
         return ""
     trouble = deliver(job.folder / job.name, job.destination, job.link)
     if not trouble:
         job.receipt.parent.mkdir(mode=0o700, exist_ok=True)
-        replaced(job.receipt, b"")
+        write_atomically(job.receipt, b"")
     return trouble
 
 
@@ -108,7 +112,7 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
     try:
         url = address(destination)
         said = message(json.loads((place / "report.json").read_bytes()), link)
-    except BadAddress as error:
+    except AddressError as error:
         return str(error)
     except FileNotFoundError:
         return "the report is gone"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.new_files import OWNER_ONLY, created
+from agent.new_files import OWNER_ONLY, open_new_file
 
 STATE_FILE = "reports.json"
 """In `data_dir`."""
@@ -24,7 +24,7 @@ RECEIPTS = "deliveries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingDelivery:
     """A report that a destination has not taken yet. Times are unix seconds; after `until` it is given up."""
 
     destination: str
@@ -36,7 +36,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ReportState:
     """`begun_at` is when reports were first looked after: what was due before is nobody's. `made_for` is the time that the last
     report was due, `made_at` when it was written. While one fails, `attempts`, `next_at` and `trouble` tell of it. `sent` is
     when each destination took its last one, `unsent` why it has not taken the newest.
@@ -49,15 +49,15 @@ class State:
     next_at: float = 0.0
     trouble: str = ""
     headline: str = ""
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[PendingDelivery, ...] = ()
     sent: Mapping[str, float] = field(default_factory=dict)
     unsent: Mapping[str, str] = field(default_factory=dict)
 
 
-_STATE = TypeAdapter(State)
+_STATE = TypeAdapter(ReportState)
 
 
-def read(path: Path) -> State | None:
+def read_state(path: Path) -> ReportState | None:
     """What was kept; None where nothing was. Raises OSError, and ValueError for what is no such file."""
     try:
         text = path.read_bytes()
@@ -69,9 +69,9 @@ def read(path: Path) -> State | None:
         raise ValueError(f"{path} is damaged") from None
 
 
-def write(path: Path, state: State) -> None:
+def write_state(path: Path, state: ReportState) -> None:
     """Whole or not at all. Raises OSError."""
-    replaced(path, json.dumps(asdict(state), indent=1).encode())
+    write_atomically(path, json.dumps(asdict(state), indent=1).encode())
 
 
 def receipt(data_dir: Path, report: str, destination: str) -> Path:
@@ -79,10 +79,10 @@ def receipt(data_dir: Path, report: str, destination: str) -> Path:
     return data_dir / RECEIPTS / f"{report}.{destination}"
 
 
-def replaced(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Puts it on the disk under its name, whole. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.new")
-    with created(unfinished, OWNER_ONLY) as opened:
+    with open_new_file(unfinished, OWNER_ONLY) as opened:
         opened.write(content)
         opened.flush()
         os.fsync(opened.fileno())

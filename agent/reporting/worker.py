@@ -19,7 +19,16 @@ from pathlib import Path
 
 from agent.errors import SizewatchError
 from agent.new_files import NO_LINK, OWNER_ONLY
-from agent.reporting.jobs import OUT_OF_MEMORY, Check, Done, Job, Make, Send, done_bytes, job_of
+from agent.reporting.jobs import (
+    OUT_OF_MEMORY,
+    AddressCheckJob,
+    DeliveryJob,
+    GenerateJob,
+    Job,
+    JobResult,
+    done_bytes,
+    job_of,
+)
 
 NICE = 5
 """Behind the collector, and behind the engine that may share the machine."""
@@ -51,46 +60,46 @@ def main() -> int:
     return 0
 
 
-def _done(job: Job) -> Done:
+def _done(job: Job) -> JobResult:
     try:
         return WORK[type(job)](job)
     except (MemoryError, KeyboardInterrupt):
         raise
     except _Busy:
-        return Done(trouble=BUSY)
+        return JobResult(trouble=BUSY)
     except SizewatchError as error:
-        return Done(trouble="; ".join(str(error).splitlines()))
+        return JobResult(trouble="; ".join(str(error).splitlines()))
     except Exception as error:
-        if isinstance(job, Make):
+        if isinstance(job, GenerateJob):
             logging.getLogger("reporting").exception("the report failed")
         # Of a delivery only the kind of it: a library's words may hold the address.
-        return Done(trouble=f"defect: {type(error).__name__}")
+        return JobResult(trouble=f"defect: {type(error).__name__}")
 
 
-def _make(job: Job) -> Done:
-    from agent.reporting.making import make
+def _make(job: Job) -> JobResult:
+    from agent.reporting.making import generate_report
 
-    assert isinstance(job, Make)
+    assert isinstance(job, GenerateJob)
     with _alone(job.lock):
-        return Done(text=make(job))
+        return JobResult(text=generate_report(job))
 
 
-def _send(job: Job) -> Done:
+def _send(job: Job) -> JobResult:
     from agent.reporting.sending import send
 
-    assert isinstance(job, Send)
+    assert isinstance(job, DeliveryJob)
     with _alone(job.lock):
-        return Done(trouble=send(job))
+        return JobResult(trouble=send(job))
 
 
-def _check(job: Job) -> Done:
+def _check(job: Job) -> JobResult:
     from agent.reporting.sending import check
 
-    assert isinstance(job, Check)
-    return Done(checked=tuple(check(one) for one in job.destinations))
+    assert isinstance(job, AddressCheckJob)
+    return JobResult(checked=tuple(check(one) for one in job.destinations))
 
 
-WORK: dict[type[Job], Callable[[Job], Done]] = {Make: _make, Send: _send, Check: _check}
+WORK: dict[type[Job], Callable[[Job], JobResult]] = {GenerateJob: _make, DeliveryJob: _send, AddressCheckJob: _check}
 
 
 @contextmanager

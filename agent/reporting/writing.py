@@ -8,13 +8,13 @@ from __future__ import annotations
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.past import Past
+from exporters.report.past import ReportInputs
 from exporters.report.picture import png
 from exporters.report.record import Report
 from exporters.report.whole import report, report_json
 
 
-def files_of(past: Past) -> tuple[dict[str, str], Report]:
+def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     """Every file's text, and the report itself. Without a plan there is no plan.next.yaml."""
     found, proposed = report(past)
     texts = {

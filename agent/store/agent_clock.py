@@ -28,7 +28,7 @@ class AgentClock:
     _told: float = math.nan
     _between: float = math.nan
 
-    def scraped(self, t: float, told: float) -> float | None:
+    def scrape_times(self, t: float, told: float) -> float | None:
         """The time of the scrape that an agent told of as `told`, in a sample of `t`; None where it told of it before."""
         if not math.isfinite(told):
             return t

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.trouble import StoreError, StoreErrorKind
 from exporters import plain_text
 
 _NUMBERS = frozenset({int, float})
@@ -30,7 +30,7 @@ _MOST_QUOTED = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class InstantSample:
     """One series of an instant vector; `labels` with __name__, if it has one."""
 
     labels: Mapping[str, str]
@@ -38,7 +38,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class RawSeries:
+class MatrixSeries:
     """One series of a matrix: its samples in order of time, which is unix seconds; never without a sample."""
 
     labels: Mapping[str, str]
@@ -47,7 +47,7 @@ class RawSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """A whole answer, of a store that says "success" or "error"; `partial` says why it is too little, empty where it is not."""
 
     place: str
@@ -72,7 +72,7 @@ def collector_resting() -> Iterator[None]:
 
 
 @collector_resting()
-def answer(place: str, body: bytes) -> Answer:
+def answer(place: str, body: bytes) -> ApiResponse:
     """Raises StoreTrouble where the body is no answer of the API."""
     try:
         found = json.loads(body, parse_constant=_no_number)
@@ -82,15 +82,17 @@ def answer(place: str, body: bytes) -> Answer:
         _wrong(place, "answered JSON that is not Prometheus'")
     if found["status"] == "error":
         said = one_line(found.get("error", ""))
-        return Answer(place, None, error_type=str(found.get("errorType", ""))[:40], error=said)
+        return ApiResponse(place, None, error_type=str(found.get("errorType", ""))[:40], error=said)
     if b"\\ud" in body or b"\\uD" in body:
         _checked_text(place, found)
     # Without an escape, DEL and letters beyond ASCII no label can hold a control character.
-    return Answer(place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii())
+    return ApiResponse(
+        place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii()
+    )
 
 
 @collector_resting()
-def vector(given: Answer, most_samples: int) -> tuple[Sampled, ...]:
+def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
     """An instant vector; a scalar is one without labels. Raises StoreTrouble."""
     kind, result = _result(given)
     if kind == "scalar":
@@ -99,7 +101,7 @@ def vector(given: Answer, most_samples: int) -> tuple[Sampled, ...]:
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
         raise too_many(given.place, most_samples)
-    read = [Sampled(_labels(given, entry), _value(given.place, entry)) for entry in result]
+    read = [InstantSample(_labels(given, entry), _value(given.place, entry)) for entry in result]
     _distinct(given.place, [one.labels for one in read])
     return tuple(one for one in read if one.value == one.value)
 
@@ -108,7 +110,7 @@ ALWAYS = (-math.inf, math.inf)
 
 
 @collector_resting()
-def matrix(given: Answer, most_samples: int, span: tuple[float, float] = ALWAYS) -> tuple[RawSeries, ...]:
+def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = ALWAYS) -> tuple[MatrixSeries, ...]:
     """A matrix; of its samples those in the span: after its start, not after its end. Raises StoreTrouble."""
     kind, result = _result(given)
     if kind != "matrix" or not isinstance(result, list):
@@ -121,7 +123,7 @@ def matrix(given: Answer, most_samples: int, span: tuple[float, float] = ALWAYS)
             raise too_many(given.place, most_samples)
         several.append((labels, *_useful(given.place, times, values, span)))
     _distinct(given.place, [labels for labels, _, _ in several])
-    return tuple(RawSeries(*one) for one in several if one[1])
+    return tuple(MatrixSeries(*one) for one in several if one[1])
 
 
 def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
@@ -129,9 +131,9 @@ def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(labels.items())
 
 
-def too_many(place: str, most_samples: int) -> StoreTrouble:
+def too_many(place: str, most_samples: int) -> StoreError:
     """More than the budget of one query."""
-    return StoreTrouble(TroubleKind.TOO_MUCH, place, f"answers with more than {most_samples} samples")
+    return StoreError(StoreErrorKind.TOO_MUCH, place, f"answers with more than {most_samples} samples")
 
 
 def one_line(said: object) -> str:
@@ -146,7 +148,7 @@ def _no_number(constant: str) -> NoReturn:
 
 def _wrong(place: str, text: str) -> NoReturn:
     # Without its cause, which may hold a part of the answer.
-    raise StoreTrouble(TroubleKind.WRONG_ANSWER, place, text) from None
+    raise StoreError(StoreErrorKind.WRONG_ANSWER, place, text) from None
 
 
 def _partial(found: Mapping[str, Any]) -> str:
@@ -160,12 +162,12 @@ def _partial(found: Mapping[str, Any]) -> str:
     return ""
 
 
-def _result(given: Answer) -> tuple[object, Any]:
+def _result(given: ApiResponse) -> tuple[object, Any]:
     data = given.data
     return (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
 
 
-def _labels(given: Answer, entry: Any) -> Mapping[str, str]:
+def _labels(given: ApiResponse, entry: Any) -> Mapping[str, str]:
     metric = entry.get("metric") if isinstance(entry, dict) else None
     if not isinstance(metric, dict) or not _TEXTS.issuperset(map(type, metric.values())):
         _wrong(given.place, "sent a series that is not written as Prometheus does")

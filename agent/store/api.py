@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from agent.collect.pages import Backoff
 from agent.store import refusals
-from agent.store.answers import Answer, RawSeries, Sampled, key, matrix, vector
-from agent.store.asking import Asker
+from agent.store.answers import ApiResponse, InstantSample, MatrixSeries, key, matrix, vector
+from agent.store.asking import QueryRunner
 from agent.store.options import StoreOptions
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.trouble import StoreError, StoreErrorKind
 
-__all__ = ["Counts", "RawSeries", "Sampled", "StoreApi", "StoreOptions", "StoreTrouble", "TroubleKind"]
+__all__ = ["InstantSample", "MatrixSeries", "QueryCounters", "StoreApi", "StoreError", "StoreErrorKind", "StoreOptions"]
 
 T = TypeVar("T")
 
@@ -35,12 +35,12 @@ MOST_POINTS = 11_000
 SLOW_IN_A_ROW = 2
 """One slow query may be at fault itself; after so many the store is."""
 
-_WHOLE_STORE = frozenset({TroubleKind.AWAY, TroubleKind.CREDENTIALS})
+_WHOLE_STORE = frozenset({StoreErrorKind.AWAY, StoreErrorKind.CREDENTIALS})
 """What the next question would meet as well."""
 
 
 @dataclass(slots=True)
-class Counts:
+class QueryCounters:
     """What asking has cost since the start: queries that went out, bytes and samples that came, seconds waited, and troubles by
     kind. `spared` were not asked, for the store was left alone; `partial` are answers without a part of the store that were
     taken, since the options allow it."""
@@ -51,7 +51,7 @@ class Counts:
     seconds: float = 0.0
     spared: int = 0
     partial: int = 0
-    troubles: dict[TroubleKind, int] = field(default_factory=lambda: dict.fromkeys(TroubleKind, 0))
+    troubles: dict[StoreErrorKind, int] = field(default_factory=lambda: dict.fromkeys(StoreErrorKind, 0))
 
 
 class StoreApi:
@@ -67,21 +67,21 @@ class StoreApi:
     ) -> None:
         self.options = options
         self._clock = clock
-        self._asker = Asker(options, login)
+        self._asker = QueryRunner(options, login)
         self._backoff = Backoff()
         self._slow = 0
-        self._last: StoreTrouble | None = None
+        self._last: StoreError | None = None
         self.place = self._asker.place
-        self.counts = Counts()
+        self.counts = QueryCounters()
 
-    def instant(self, expr: str, t: float) -> tuple[Sampled, ...]:
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         """The expression's value at `t` (unix seconds), by series. Raises StoreTrouble."""
         most = self.options.most_samples
         found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
         self.counts.samples += len(found)
         return found
 
-    def raw(self, selector: str, start: float, end: float) -> tuple[RawSeries, ...]:
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """All samples in (start, end] (unix seconds, to the millisecond) with their true times. Raises StoreTrouble.
 
         A range selector in an instant query: a range query would repeat old samples at its steps. Prometheus before 3.0
@@ -94,7 +94,9 @@ class StoreApi:
         form = {"query": f"{selector}[{window}ms]", "time": _stamp(end)}
         return self._counted(self._asked(QUERY, form, lambda given: matrix(given, most, span)))
 
-    def over(self, expr: str, start: float, end: float, step: float, series: int = 1) -> tuple[RawSeries, ...]:
+    def query_range(
+        self, expr: str, start: float, end: float, step: float, series: int = 1
+    ) -> tuple[MatrixSeries, ...]:
         """The expression's value at start, start + step, ... up to `end` (unix seconds, to the millisecond).
 
         Asked in parts, of at most MOST_POINTS a series and of no more samples than a query may have, where `series` are
@@ -106,15 +108,15 @@ class StoreApi:
         last = (_milliseconds(end) - first) // width if width > 0 else -1
         if last < 0:
             raise ValueError("step must be 0.001 or more, and end not before start")
-        found: dict[frozenset[tuple[str, str]], list[RawSeries]] = {}
+        found: dict[frozenset[tuple[str, str]], list[MatrixSeries]] = {}
         most = self.options.most_samples
         at, points = 0, min(MOST_POINTS, max(1, most // max(1, series)))
         while at <= last:
             until = min(at + points - 1, last)
             try:
                 part = self._part(expr, first + at * width, first + until * width, width)
-            except StoreTrouble as trouble:
-                if trouble.kind is not TroubleKind.TOO_MUCH or until == at:
+            except StoreError as trouble:
+                if trouble.kind is not StoreErrorKind.TOO_MUCH or until == at:
                     raise
                 points = (until - at + 1) // 2
                 continue
@@ -126,13 +128,13 @@ class StoreApi:
 
     def load(self) -> None:
         """Reads the files that the options name, as every question does. Raises StoreTrouble where one cannot be used."""
-        self._asker.renewed()
+        self._asker.reload_credentials()
 
     def close(self) -> None:
         """Ends the kept connection; a later question opens a new one."""
         self._asker.close()
 
-    def _part(self, expr: str, start: int, end: int, step: int) -> tuple[RawSeries, ...]:
+    def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
         form = {
             "query": expr,
             "start": _stamp(start / 1000),
@@ -141,11 +143,11 @@ class StoreApi:
         }
         return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
 
-    def _counted(self, found: tuple[RawSeries, ...]) -> tuple[RawSeries, ...]:
+    def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
         self.counts.samples += sum(len(one.times) for one in found)
         return found
 
-    def _asked(self, path: str, form: dict[str, str], read: Callable[[Answer], T]) -> T:
+    def _asked(self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T]) -> T:
         began = self._clock()
         try:
             self._leave_alone(began)
@@ -157,7 +159,7 @@ class StoreApi:
             finally:
                 self.counts.seconds += self._clock() - began
                 self.counts.bytes = self._asker.bytes
-        except StoreTrouble as trouble:
+        except StoreError as trouble:
             self.counts.troubles[trouble.kind] += 1
             self._failed(trouble, self._clock())
             raise
@@ -166,31 +168,31 @@ class StoreApi:
 
     def _leave_alone(self, now: float) -> None:
         """Raises what the last question raised, while the store is left alone."""
-        if self._asker.renewed() or self._last is None or self._backoff.due(now):
+        if self._asker.reload_credentials() or self._last is None or self._backoff.is_due(now):
             return
         self.counts.spared += 1
         seconds = math.ceil(self._backoff.skip_until - now)
         text = f"{self._last.text} (not asked again for {seconds} s)"
         raise _SparedError(self._last.kind, self.place, text)
 
-    def _failed(self, trouble: StoreTrouble, now: float) -> None:
+    def _failed(self, trouble: StoreError, now: float) -> None:
         if isinstance(trouble, _SparedError):
             return
-        self._slow = self._slow + 1 if trouble.kind is TroubleKind.SLOW else 0
+        self._slow = self._slow + 1 if trouble.kind is StoreErrorKind.SLOW else 0
         if trouble.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
-            self._backoff = self._backoff.failed(now, self.options.turn_seconds)
+            self._backoff = self._backoff.record_failure(now, self.options.turn_seconds)
             self._last = trouble
 
 
-class _SparedError(StoreTrouble):
+class _SparedError(StoreError):
     """Not asked; the same trouble still."""
 
 
-def _joined(parts: list[RawSeries]) -> RawSeries:
+def _joined(parts: list[MatrixSeries]) -> MatrixSeries:
     if len(parts) == 1:
         return parts[0]
     times = tuple(chain.from_iterable(part.times for part in parts))
-    return RawSeries(parts[0].labels, times, tuple(chain.from_iterable(part.values for part in parts)))
+    return MatrixSeries(parts[0].labels, times, tuple(chain.from_iterable(part.values for part in parts)))
 
 
 def _milliseconds(seconds: float) -> int:

@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 import requests
 
 from agent.collect.connection import KeptConnection
-from agent.collect.hidden import hidden
-from agent.collect.scrape_failures import place_of, refused
+from agent.collect.hidden import redact
+from agent.collect.scrape_failures import http_status_error, place_of
 from agent.errors import ScrapeError
 from agent.store import refusals
-from agent.store.answers import Answer, answer
+from agent.store.answers import ApiResponse, answer
 from agent.store.options import StoreOptions
-from agent.store.trouble import StoreTrouble, TroubleKind
+from agent.store.trouble import StoreError, StoreErrorKind
 
 # Not packed unless the store does so anyway: that saves its CPU, which is everybody's, and network where it stands near by.
 _HEADERS = {
@@ -37,7 +37,7 @@ COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
 """Thanos and VictoriaMetrics' cluster: an error, not a part, where a part of the store is away. Others ignore both."""
 
 
-class Asker:
+class QueryRunner:
     """For one thread at a time. `login` is how its user gives credentials, for messages."""
 
     def __init__(self, options: StoreOptions, login: str = refusals.LOGIN) -> None:
@@ -55,28 +55,28 @@ class Asker:
         self.bytes = 0
         """Of all answers."""
 
-    def ask(self, path: str, form: Mapping[str, str]) -> Answer:
+    def ask(self, path: str, form: Mapping[str, str]) -> ApiResponse:
         """The answer to a query, with its data. Raises StoreTrouble."""
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
-            raise self._clean(refusals.not_received(self.place, error)) from error
+            raise self._clean(refusals.transport_error(self.place, error)) from error
         self.bytes += len(body)
         given = answer(self.place, body)
         if given.error is not None:
-            raise self._clean(refusals.in_words(given, status))
+            raise self._clean(refusals.error_from_body(given, status))
         if status != 200:
-            raise refusals.without_words(self.place, status)
+            raise refusals.error_without_body(self.place, status)
         if given.partial and not self._options.partial_response_ok:
-            raise self._clean(StoreTrouble(TroubleKind.PARTIAL, self.place, given.partial))
+            raise self._clean(StoreError(StoreErrorKind.PARTIAL, self.place, given.partial))
         return given
 
-    def renewed(self) -> bool:
+    def reload_credentials(self) -> bool:
         """Reads the files where one has changed since they were read; whether it did. Raises StoreTrouble."""
         try:
             return self._connection.load_if_changed()
         except ScrapeError as error:
-            raise refusals.not_received(self.place, error) from error
+            raise refusals.transport_error(self.place, error) from error
 
     def close(self) -> None:
         """Ends the kept connection; a later query opens a new one."""
@@ -101,13 +101,15 @@ class Asker:
         """Raises for what is not worth reading."""
         status = response.status_code
         if 300 <= status < 400:
-            error = refused(self.place, status, self._connection.plain(response.headers.get("Location", "")))
-            raise refusals.not_received(self.place, error)
-        if (trouble := refusals.at_sight(self.place, status, self._login)) is not None:
+            error = http_status_error(
+                self.place, status, self._connection.redact_reply(response.headers.get("Location", ""))
+            )
+            raise refusals.transport_error(self.place, error)
+        if (trouble := refusals.error_from_status(self.place, status, self._login)) is not None:
             raise trouble
         if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
-            raise refusals.without_words(self.place, status)
+            raise refusals.error_without_body(self.place, status)
 
-    def _clean(self, trouble: StoreTrouble) -> StoreTrouble:
+    def _clean(self, trouble: StoreError) -> StoreError:
         """Without the secrets that a store, or a proxy before it, may repeat."""
-        return StoreTrouble(trouble.kind, trouble.place, hidden(trouble.text, self._connection.headers.values()))
+        return StoreError(trouble.kind, trouble.place, redact(trouble.text, self._connection.headers.values()))

@@ -13,7 +13,7 @@ from rules.histograms import Cumulative
 from rules.snapshots import Snapshot
 
 
-class ContinuedSums:
+class CounterContinuity:
     """The sums of one replica over the lives of its agents."""
 
     def __init__(self) -> None:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from agent.store.found import StoredPage, StoredSeries
-from rules.engines.registry import ENGINES, PROCESS_START, mapped, recognise
-from rules.engines.table import Engine
-from rules.families import Kind
-from rules.layouts import SUFFIXES, Layout, compile_layout
-from rules.normalise import snapshot, wanted
+from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
+from rules.engines.table import EngineTable
+from rules.families import FamilyKind
+from rules.layouts import SUFFIXES, SeriesLayout, compile_layout
+from rules.normalise import is_mapped_name, snapshot
 
 UP = "up"
 
@@ -26,7 +26,7 @@ Name = tuple[str, tuple[tuple[str, str], ...]]
 """A series' name and its labels in order."""
 
 
-def selector(engine: str | None, matchers: str) -> str:
+def engine_selector(engine: str | None, matchers: str) -> str:
     """The PromQL selector of everything that pages of a tier's replicas are made from, and of `up`.
 
     Metric names may be spelt with ':' or '_', and stand behind the prefix of Ray or KServe.
@@ -34,28 +34,28 @@ def selector(engine: str | None, matchers: str) -> str:
     engines = engines_of(engine)
     more = f",{matchers}" if matchers else ""
     stems = {stem for one in engines for stem in _stems(one)}
-    return f'{{__name__=~"{spelt(stems | {PROCESS_START, UP}, engines)}"{more}}}'
+    return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
 
 
-def engines_of(engine: str | None) -> tuple[Engine, ...]:
+def engines_of(engine: str | None) -> tuple[EngineTable, ...]:
     """All generations of an engine; without a name those of all."""
     return tuple(one for one in ENGINES if engine in (None, one.name))
 
 
-def spelt(stems: Iterable[str], engines: Iterable[Engine]) -> str:
+def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> str:
     """A regular expression, as it stands between quotes, of these names as pages of these engines spell them."""
     wrappers = sorted({wrapper for one in engines for wrapper in one.wrappers})
     before = f"({'|'.join(wrappers)})?" if wrappers else ""
     return f"{before}({'|'.join(_grouped(sorted(stems)))})"
 
 
-def _stems(engine: Engine) -> Iterator[str]:
+def _stems(engine: EngineTable) -> Iterator[str]:
     yield from engine.signatures
     yield from engine.info
     yield from (sample for _, sample in engine.fact_gauges)
     yield from (name for name in (engine.born,) if name)
     for row in engine.rows:
-        if row.kind is Kind.HISTOGRAM:
+        if row.kind is FamilyKind.HISTOGRAM:
             yield from (row.source + suffix for suffix in SUFFIXES)
         else:
             yield from (row.sample, *row.plus)
@@ -82,7 +82,7 @@ class EnginePages:
     def __init__(self, replica_label: str, pool_label: str = "", engine: str | None = None) -> None:
         self._replica, self._pool = replica_label, pool_label
         self._engines = engines_of(engine)
-        self._layouts: dict[tuple[Name, ...], Layout | None] = {}
+        self._layouts: dict[tuple[Name, ...], SeriesLayout | None] = {}
         self._last: dict[str, float] = {}
         self._series: dict[str, tuple[Name, ...]] = {}
         self._known: dict[str, bool] = {}
@@ -128,7 +128,7 @@ class EnginePages:
         name = one.labels.get("__name__", "")
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = name != UP and wanted(name, self._engines)
+            known = self._known[name] = name != UP and is_mapped_name(name, self._engines)
         return known
 
     def _page(self, replica: str, pool: str, t: float, row: Sequence[tuple[Name, float]]) -> StoredPage:
@@ -143,12 +143,12 @@ class EnginePages:
             return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, trouble=text)
         return StoredPage(t=t, replica=replica, pool=pool, snapshot=snapshot(layout, [value for _, value in row], t))
 
-    def _layout(self, names: tuple[Name, ...]) -> Layout | None:
+    def _layout(self, names: tuple[Name, ...]) -> SeriesLayout | None:
         if names not in self._layouts:
             if len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
             series = [(name, dict(labels)) for name, labels in names]
-            engine = recognise(((mapped(name), labels) for name, labels in series), self._engines)
+            engine = detect_engine(((normalize_name(name), labels) for name, labels in series), self._engines)
             self._layouts[names] = compile_layout(series, engine) if engine is not None else None
         return self._layouts[names]
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from agent.store.engine_sums import EXPORTED, NAME, SUMS, Part, looked_at, read_of_each
+from agent.store.engine_sums import EXPORTED, NAME, SUMS, ReleaseGroup, read_of_each, used_labels
 from agent.store.found import StoredSeries
 from agent.store.promql import GROUP, WHAT
 from rules import windows
-from rules.engines.registry import mapped, unwrapped
-from rules.engines.table import Engine, Row
-from rules.families import Kind, stem
+from rules.engines.registry import normalize_name, strip_wrapper_prefix
+from rules.engines.table import EngineTable, SourceRow
+from rules.families import FamilyKind, stem
 from rules.layouts import compile_layout
 from rules.normalise import snapshot
 from rules.snapshots import Snapshot
@@ -66,12 +66,12 @@ class _Told:
 
 
 def part_sums(
-    several: Iterable[StoredSeries], parts: Iterable[Part], times: tuple[float, float]
+    several: Iterable[StoredSeries], parts: Iterable[ReleaseGroup], times: tuple[float, float]
 ) -> dict[str, PartSums | None]:
     """By part what the answers say of the time between two ends (unix seconds); None of one that they say nothing of."""
     by_key = {part.key: part for part in parts}
     told = {key: _Told() for key in by_key}
-    looked = {part.engine.label: looked_at(part.engine) for part in by_key.values()}
+    looked = {part.engine.label: used_labels(part.engine) for part in by_key.values()}
     for one in several:
         part = by_key.get(one.labels.get(GROUP, ""))
         if part is None:
@@ -85,13 +85,13 @@ def part_sums(
 
 def replica_windows(
     several: Iterable[StoredSeries],
-    part: Part,
+    part: ReleaseGroup,
     families: frozenset[str],
     replica_label: str,
     times: tuple[float, float],
 ) -> dict[str, Window]:
     """By replica of a part these families alone, of the time between two ends (unix seconds)."""
-    looked = looked_at(part.engine)
+    looked = used_labels(part.engine)
     grouped: dict[str, _Ends] = {member: _Ends() for member in part.members}
     for one in several:
         of_replica = grouped.get(one.labels.get(replica_label, ""))
@@ -104,17 +104,17 @@ def replica_windows(
     }
 
 
-def _key(labels: Mapping[str, str], engine: Engine, looked: Iterable[str]) -> Key:
+def _key(labels: Mapping[str, str], engine: EngineTable, looked: Iterable[str]) -> Key:
     kept = ((name, labels.get(EXPORTED + name, labels.get(name, ""))) for name in looked)
     return name_of(labels, engine), tuple((name, value) for name, value in kept if value)
 
 
-def name_of(labels: Mapping[str, str], engine: Engine) -> str:
+def name_of(labels: Mapping[str, str], engine: EngineTable) -> str:
     """The name that the series of an answer were added up under, as the engine's table has it."""
-    return unwrapped(mapped(labels.get(NAME) or labels.get("__name__", "")), engine)
+    return strip_wrapper_prefix(normalize_name(labels.get(NAME) or labels.get("__name__", "")), engine)
 
 
-def _part(part: Part, told: _Told, times: tuple[float, float]) -> PartSums | None:
+def _part(part: ReleaseGroup, told: _Told, times: tuple[float, float]) -> PartSums | None:
     if not all(told.counted.at):
         return None
     whole = _between(part.engine, told.sums, times)
@@ -123,12 +123,12 @@ def _part(part: Part, told: _Told, times: tuple[float, float]) -> PartSums | Non
     return PartSums(window=_only(whole, told_by_sum), open=unsure | (steady - told_by_sum))
 
 
-def _between(engine: Engine, ends: _Ends, times: tuple[float, float]) -> Window:
+def _between(engine: EngineTable, ends: _Ends, times: tuple[float, float]) -> Window:
     before, after = (_page(engine, values, t) for values, t in zip(ends.at, times, strict=True))
-    return windows.between(before, after)
+    return windows.diff_snapshots(before, after)
 
 
-def _page(engine: Engine, values: Mapping[Key, float], t: float) -> Snapshot:
+def _page(engine: EngineTable, values: Mapping[Key, float], t: float) -> Snapshot:
     keys = sorted(values, key=_order)
     layout = compile_layout([(name, dict(labels)) for name, labels in keys], engine)
     return snapshot(layout, [values[key] for key in keys], t)
@@ -149,16 +149,16 @@ def _only(window: Window, families: Iterable[str]) -> Window:
     """Of a window some counters and histograms, and nothing of the rest."""
     kept = frozenset(families)
     return replace(
-        windows.only(window, kept),
+        windows.select_families(window, kept),
         gauges={},
         gaps={f: gap for f, gap in window.gaps.items() if f in kept or stem(f) in kept},
         sampled=frozenset(),
     )
 
 
-def _steady(part: Part, counted: _Ends) -> tuple[frozenset[str], frozenset[str]]:
+def _steady(part: ReleaseGroup, counted: _Ends) -> tuple[frozenset[str], frozenset[str]]:
     """The families that all replicas had alike at both ends, and those that only some had, or in different ways."""
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[SourceRow]] = {}
     for row in part.engine.rows:
         if not read_of_each(row):
             rows.setdefault(row.family, []).append(row)
@@ -169,13 +169,13 @@ def _steady(part: Part, counted: _Ends) -> tuple[frozenset[str], frozenset[str]]
         first, last = (_winner(several, end, len(part.members)) for end in ends)
         if first != last or _Of.SOME in (first, last):
             unsure.add(family)
-        elif isinstance(first, Row):
-            alike = first.kind is not Kind.HISTOGRAM or all(end.alike(first) for end in ends)
+        elif isinstance(first, SourceRow):
+            alike = first.kind is not FamilyKind.HISTOGRAM or all(end.alike(first) for end in ends)
             (steady if alike else unsure).add(family)
     return frozenset(steady), frozenset(unsure)
 
 
-def _winner(rows: Iterable[Row], end: _Counts, members: int) -> Row | _Of:
+def _winner(rows: Iterable[SourceRow], end: _Counts, members: int) -> SourceRow | _Of:
     """The row that gives a family on every replica's page, as `rules.layouts` chooses it; or NONE, or SOME."""
     for row in rows:
         having = end.having(row, members)
@@ -195,7 +195,7 @@ class _Counts:
             without = tuple(one for one in labels if one[0] != "le")
             self._by_name.setdefault(name, {}).setdefault(without, []).append(count)
 
-    def having(self, row: Row, members: int) -> _Of:
+    def having(self, row: SourceRow, members: int) -> _Of:
         """How many of the replicas had the row's family on their page."""
         found = self._by_name.get(row.sample, {})
         beside = (
@@ -209,9 +209,9 @@ class _Counts:
             return _Of.ALL
         return _Of.SOME if most or (beside and not found) else _Of.NONE
 
-    def alike(self, row: Row) -> bool:
+    def alike(self, row: SourceRow) -> bool:
         """Whether as many replicas stand behind every bucket of a histogram."""
         return all(len(set(counts)) == 1 for _, counts in self._matching(row))
 
-    def _matching(self, row: Row) -> Iterator[tuple[Labels, list[float]]]:
+    def _matching(self, row: SourceRow) -> Iterator[tuple[Labels, list[float]]]:
         yield from ((labels, c) for labels, c in self._by_name.get(row.sample, {}).items() if row.reads(dict(labels)))

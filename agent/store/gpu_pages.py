@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from agent.store.engine_pages import EnginePages
 from agent.store.found import StoredPage, StoredSeries
-from rules.gpu_names.changes import Changes, same_refresh
-from rules.gpu_names.exporter import GpuExporter, Page, Sample
+from rules.gpu_names.changes import PageChanges, same_refresh
+from rules.gpu_names.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.gpu_readout import GpuReadout
 
 
-def selector(exporter: GpuExporter, matchers: str) -> str:
+def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
     """The PromQL selector of what readouts are made from; `matchers` say whose. Names may stand behind a prefix that an
     operator chose, where the exporter lets him."""
     names = sorted({name for row in exporter.fields for name in row.names} | exporter.also_read.keys())
@@ -31,8 +31,8 @@ def selector(exporter: GpuExporter, matchers: str) -> str:
 class _Replica:
     """What is remembered of a replica's GPUs: readouts that no page of the replica has taken yet, newest of each GPU."""
 
-    changes: Changes = field(default_factory=Changes)
-    last: dict[tuple[str, ...], Page] = field(default_factory=dict)
+    changes: PageChanges = field(default_factory=PageChanges)
+    last: dict[tuple[str, ...], GpuExporterPage] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
     ahead: list[GpuReadout] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class GpuPages:
         self._label = replica_label
         self._replicas: dict[str, _Replica] = {}
 
-    def wanted(self, one: StoredSeries) -> bool:
+    def is_exporter_series(self, one: StoredSeries) -> bool:
         """Whether a series is one of the exporter's."""
         return self._exporter.wanted(one.labels.get("__name__", ""))
 
@@ -64,7 +64,7 @@ class GpuPages:
                 known.until[scraped] = t
                 self._read(known, samples, t)
 
-    def until(self, replica: str, t: float) -> tuple[GpuReadout, ...]:
+    def pop_readouts_until(self, replica: str, t: float) -> tuple[GpuReadout, ...]:
         """The newest readout of each GPU of a replica that no page has taken yet and that is not after `t` (unix seconds)."""
         known = self._replicas.get(replica)
         if known is None:
@@ -88,7 +88,7 @@ class GpuPages:
         if self._exporter.keeps_values and last is not None and same_refresh(last, page):
             return
         known.last = {gpus: page, **{other: one for other, one in known.last.items() if set(other).isdisjoint(gpus)}}
-        known.ahead += known.changes.after(page)
+        known.ahead += known.changes.apply_page(page)
 
 
 class PagesWithGpus:
@@ -102,10 +102,10 @@ class PagesWithGpus:
         of_engines: list[StoredSeries] = []
         of_gpus: list[StoredSeries] = []
         for one in several:
-            (of_gpus if self._gpus.wanted(one) else of_engines).append(one)
+            (of_gpus if self._gpus.is_exporter_series(one) else of_engines).append(one)
         self._gpus.take(of_gpus)
         for page in self._pages.pages(of_engines):
-            yield replace(page, gpus=self._gpus.until(page.replica, page.t))
+            yield replace(page, gpus=self._gpus.pop_readouts_until(page.replica, page.t))
 
     def forget(self, replicas: set[str]) -> None:
         """What is remembered of replicas that are gone."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agent.collect.target_options import TargetOptions
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 64 * 1024 * 1024
@@ -71,10 +71,10 @@ class StoreOptions:
         problems = [text for wrong, text in self._findings() if wrong]
         try:
             self.target()
-        except BadConfig as error:
+        except ConfigError as error:
             problems = [*error.problems, *problems]
         if problems:
-            raise BadConfig(tuple(problems))
+            raise ConfigError(tuple(problems))
 
     def target(self) -> TargetOptions:
         """The connection's part. Raises BadConfig."""

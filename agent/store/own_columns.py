@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from agent.store.found import StoredSeries
 from exporters import names
-from rules.families import FAMILIES, Kind
+from rules.families import FAMILIES, FamilyKind
 from rules.gpu_readout import GPU_NAMES, GpuReadout
 from rules.histograms import Cumulative
 from rules.snapshots import Snapshot
@@ -27,7 +27,7 @@ _KINDS = {family.name: family.kind for family in FAMILIES}
 def _samples() -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for family, metric in names.FAMILY.items():
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is FamilyKind.HISTOGRAM:
             found |= {f"{metric.name}_bucket": (family, "bucket"), f"{metric.name}_sum": (family, "sum")}
         else:
             found[metric.name] = (family, "")
@@ -39,7 +39,7 @@ SAMPLES: Mapping[str, tuple[str, str]] = _samples()
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _HistogramColumns:
     """One part of a histogram: edges in order, a column each, and the column of the sum."""
 
     edges: tuple[float, ...]
@@ -47,7 +47,7 @@ class _Part:
     total: Sequence[float] | None
 
 
-class Columns:
+class SeriesColumns:
     """Series by sample name as columns over some times."""
 
     def __init__(self, by_name: Mapping[str, Sequence[StoredSeries]], times: tuple[float, ...]) -> None:
@@ -64,7 +64,7 @@ class Columns:
                 continue
             for one in several:
                 column = self._aligned(one)
-                if _KINDS[family] is not Kind.GAUGE:
+                if _KINDS[family] is not FamilyKind.GAUGE:
                     column = _from_nothing(column)
                 if part == "bucket":
                     buckets.setdefault(family, {})[_edge(one.labels.get("le", ""))] = column
@@ -73,7 +73,9 @@ class Columns:
                 else:
                     self._take(family, one.labels, column)
         self._histograms = {
-            family: _Part(edges := _grid(tuple(sorted(found))), tuple(found[e] for e in edges), totals.get(family))
+            family: _HistogramColumns(
+                edges := _grid(tuple(sorted(found))), tuple(found[e] for e in edges), totals.get(family)
+            )
             for family, found in buckets.items()
             if not any(math.isnan(edge) for edge in found)
         }
@@ -82,7 +84,7 @@ class Columns:
     def _take(self, family: str, labels: Mapping[str, str], column: Sequence[float]) -> None:
         label = names.PARTS.get(family)
         full = f"{family}/{labels.get(label, '')}" if label else family
-        gauge = _KINDS[family] is Kind.GAUGE
+        gauge = _KINDS[family] is FamilyKind.GAUGE
         if family in GPU_NAMES:
             self._of_gpus.setdefault(labels.get(names.GPU, ""), []).append((full, gauge, column))
         else:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent.store.agent_clock import AgentClock
-from agent.store.answers import RawSeries
-from agent.store.continued import ContinuedSums
+from agent.store.answers import MatrixSeries
+from agent.store.continued import CounterContinuity
 from agent.store.found import StoredPage, StoredSeries
-from agent.store.own_columns import GPU_INFO, SAMPLES, Columns
+from agent.store.own_columns import GPU_INFO, SAMPLES, SeriesColumns
 from exporters import names
 
 AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
@@ -39,7 +39,7 @@ def selector(tier: str, matchers: str = "", families: Iterable[str] = names.FAMI
     return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{_quoted(tier)}"{more}}}'
 
 
-def counted(tier: str, matchers: str = "") -> str:
+def replica_count_query(tier: str, matchers: str = "") -> str:
     """The PromQL of how many replicas of a tier are told of."""
     more = f",{matchers}" if matchers else ""
     return f'count(max by ({names.REPLICA}) ({_UP}{{{names.TIER}="{_quoted(tier)}"{more}}}))'
@@ -65,7 +65,7 @@ class _Seen:
         return max((s.times[-1] for several in self.by_name.values() for s in several), default=-math.inf)
 
 
-class OwnPages:
+class AgentPages:
     """The pages of one tier from answer to answer. It remembers what is needed to continue sums and to tell a page from
     the one before; for one thread."""
 
@@ -73,7 +73,7 @@ class OwnPages:
         self._last: dict[str, float] = {}
         self._read_until: dict[str, float] = {}
         self._clocks: dict[str, AgentClock] = {}
-        self._sums: dict[str, ContinuedSums] = {}
+        self._sums: dict[str, CounterContinuity] = {}
 
     def pages(self, several: Iterable[StoredSeries]) -> Iterator[StoredPage]:
         """The pages in an answer, replica by replica, each replica's in order of time; none twice."""
@@ -90,8 +90,8 @@ class OwnPages:
 
     def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
         facts = _facts(seen)
-        read = Columns(seen.by_name, seen.scraped)
-        sums = self._sums.setdefault(replica, ContinuedSums())
+        read = SeriesColumns(seen.by_name, seen.scraped)
+        sums = self._sums.setdefault(replica, CounterContinuity())
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(read.times):
             if not up[place]:
@@ -102,7 +102,7 @@ class OwnPages:
             if t <= self._read_until.get(replica, -math.inf):
                 continue
             self._read_until[replica] = t
-            scraped = self._clocks.setdefault(replica, AgentClock()).scraped(t, at[place])
+            scraped = self._clocks.setdefault(replica, AgentClock()).scrape_times(t, at[place])
             if scraped is None or scraped <= self._last.get(replica, -math.inf):
                 continue
             self._last[replica] = scraped
@@ -143,14 +143,14 @@ def _joined(agents: list[_Seen]) -> _Seen:
     return first
 
 
-def _carried(one: StoredSeries, times: tuple[float, ...]) -> RawSeries:
+def _carried(one: StoredSeries, times: tuple[float, ...]) -> MatrixSeries:
     """Another agent's series at the times of this one's scrapes: its last sample before each, if that is not old."""
     found = []
     for t in times:
         place = bisect_right(one.times, t) - 1
         if place >= 0 and t - one.times[place] <= CARRIED_SECONDS:
             found.append((t, one.values[place]))
-    return RawSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
+    return MatrixSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
 
 
 def _facts(seen: _Seen) -> dict[str, str]:

@@ -8,39 +8,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-MOST_CHARACTERS = 12_000
+MAX_MATCHER_CHARACTERS = 12_000
 """Of one query: VictoriaMetrics takes 16 KiB (-search.maxQueryLen), Prometheus more."""
 
 GROUP, WHAT = "sizewatch_group", "sizewatch_what"
 """Labels that a query puts on its parts."""
 
 
-def quoted(value: str) -> str:
+def quote_value(value: str) -> str:
     """A value as it stands between double quotes."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def any_of(members: Sequence[str]) -> str:
+def regex_any(members: Sequence[str]) -> str:
     """A quoted regular expression of exactly these names, with what all begin with written once: names of pods are long."""
     if len(members) == 1:
-        return quoted(re.escape(members[0]))
+        return quote_value(re.escape(members[0]))
     first, last = min(members), max(members)
     same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = first[:same]
     rest = "|".join(re.escape(name.removeprefix(prefix)) for name in sorted(members))
-    return quoted(f"{re.escape(prefix)}({rest})")
+    return quote_value(f"{re.escape(prefix)}({rest})")
 
 
-def labelled(expr: str, group: str, what: str) -> str:
+def set_label(expr: str, group: str, what: str) -> str:
     """The expression's series with the labels that tell whose they are and what."""
     return f'label_replace(label_replace({expr}, "{GROUP}", "{group}", "", ""), "{WHAT}", "{what}", "", "")'
 
 
-def lots(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
+def split_members(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
     """The members in lots whose names together are at most so long."""
     lot: list[str] = []
     for member in sorted(members):
-        if lot and len(any_of([*lot, member])) > most_characters:
+        if lot and len(regex_any([*lot, member])) > most_characters:
             yield tuple(lot)
             lot = []
         lot.append(member)
@@ -48,7 +48,7 @@ def lots(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, 
         yield tuple(lot)
 
 
-def together(texts: Iterable[str], most_characters: int = MOST_CHARACTERS) -> Iterator[str]:
+def join_expressions(texts: Iterable[str], most_characters: int = MAX_MATCHER_CHARACTERS) -> Iterator[str]:
     """Expressions joined to queries, as many as fit into each."""
     lot: list[str] = []
     for text in texts:

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.store.promql import any_of, lots, quoted, together
+from agent.store.promql import join_expressions, quote_value, regex_any, split_members
 from exporters import names
-from rules.families import Kind
+from rules.families import FamilyKind
 from rules.gpu_readout import GPU_NAMES
 
-MOST_CHARACTERS = 15_000
+MAX_QUERY_CHARACTERS = 15_000
 """Of one query: VictoriaMetrics takes 16 KiB (-search.maxQueryLen), Prometheus more."""
 
 PART = "sizewatch_part"
@@ -27,7 +27,7 @@ SUMS, COUNTED = "sums", "counted"
 COPIES = 4
 """So often the names of a group's replicas stand in its part of a query."""
 
-MOST_NAMES = MOST_CHARACTERS / COPIES - 400
+MOST_NAMES = MAX_QUERY_CHARACTERS / COPIES - 400
 """Characters of the names of one lot of replicas."""
 
 LEVELS: Mapping[str, str] = {"least": "min", "most": "max"}
@@ -46,14 +46,18 @@ EACH_HISTOGRAMS = ("ttft_seconds", "e2e_seconds", "prompt_tokens_per_request")
 _EACH = (
     *(names.FAMILY[name].name for name in EACH_COUNTERS),
     *(f"{names.FAMILY[name].name}_{part}" for name in EACH_HISTOGRAMS for part in ("bucket", "sum")),
-    *(metric.name for name, metric in names.FAMILY.items() if metric.kind is Kind.GAUGE and name not in GPU_NAMES),
+    *(
+        metric.name
+        for name, metric in names.FAMILY.items()
+        if metric.kind is FamilyKind.GAUGE and name not in GPU_NAMES
+    ),
     *(metric.name for metric in (names.TARGET_UP, names.TARGET_SEEN, names.REPLICA_INFO)),
 )
 
 LEVEL_NAMES = frozenset(
     names.FAMILY[name].name
     for name, known in GPU_NAMES.items()
-    if name in names.FAMILY and known.kind == Kind.GAUGE.value
+    if name in names.FAMILY and known.kind == FamilyKind.GAUGE.value
 )
 """Sample names of gauges of GPUs."""
 
@@ -67,7 +71,7 @@ _KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSums:
+class AgentSums:
     """Queries over what node agents export of one tier; `matchers` narrow it further."""
 
     tier: str
@@ -79,14 +83,16 @@ class OwnSums:
         parts = [
             (f"{place}.{part}", members)
             for place, group in enumerate(groups)
-            for part, members in enumerate(lots(group, MOST_NAMES))
+            for part, members in enumerate(split_members(group, MOST_NAMES))
         ]
-        yield from together((" or ".join(self._parts(name, members)) for name, members in parts), MOST_CHARACTERS)
+        yield from join_expressions(
+            (" or ".join(self._parts(name, members)) for name, members in parts), MAX_QUERY_CHARACTERS
+        )
 
-    def by_replica(self, family: str, members: Iterable[str]) -> Iterator[str]:
+    def histogram_by_replica_query(self, family: str, members: Iterable[str]) -> Iterator[str]:
         """The buckets and sums of one histogram replica by replica, where their grids differ."""
         name = names.metric(family).name
-        for some in lots(members, MOST_NAMES):
+        for some in split_members(members, MOST_NAMES):
             selector = self._selector(f"{name}_(bucket|sum)", some)
             yield f"max by (__name__, le, {names.REPLICA}) ({selector})"
 
@@ -101,17 +107,17 @@ class OwnSums:
         for what, aggregation in LEVELS.items():
             yield _labelled(f"{aggregation} by (__name__) ({gpus})", name, what)
 
-    def each(self, edges: Iterable[str]) -> str:
+    def replica_selector(self, edges: Iterable[str]) -> str:
         """The selector of what is asked of every replica; of histograms the buckets at these edges, as they are printed."""
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
         some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
         more = f",{self.matchers}" if self.matchers else ""
-        tier = f'{names.TIER}="{quoted(self.tier)}"'
-        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quoted(some)}"{more}}}'
+        tier = f'{names.TIER}="{quote_value(self.tier)}"'
+        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quote_value(some)}"{more}}}'
 
     def _selector(self, name: str, members: Sequence[str]) -> str:
         more = f",{self.matchers}" if self.matchers else ""
-        return f'{{__name__=~"{name}",{names.TIER}="{quoted(self.tier)}",{names.REPLICA}=~"{any_of(members)}"{more}}}'
+        return f'{{__name__=~"{name}",{names.TIER}="{quote_value(self.tier)}",{names.REPLICA}=~"{regex_any(members)}"{more}}}'
 
 
 def _labelled(expr: str, name: str, what: str) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.store.found import StoredSeries
-from agent.store.own_columns import SAMPLES, Columns
+from agent.store.own_columns import SAMPLES, SeriesColumns
 from agent.store.sums import COUNTED, LEVEL_NAMES, LEVELS, PART, SUMS
 from exporters import names
 from rules import windows
-from rules.families import BY_NAME, Kind
+from rules.families import BY_NAME, FamilyKind
 from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.windows import Window
@@ -38,7 +38,7 @@ class GroupSums:
 
 
 @dataclass(slots=True)
-class _Part:
+class _GroupPart:
     sums: dict[str, list[StoredSeries]] = field(default_factory=dict)
     counted: dict[str, list[StoredSeries]] = field(default_factory=dict)
     levels: dict[str, dict[str, StoredSeries]] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class _Part:
 
 def group_sums(several: Iterable[StoredSeries], start: float, end: float) -> dict[int, tuple[GroupSums, ...]]:
     """By group, in the order of the query: its parts, each from `start` to `end` (unix seconds), covering nothing itself."""
-    parts: dict[str, _Part] = {}
+    parts: dict[str, _GroupPart] = {}
     for one in several:
         labels = one.labels
         lot, _, what = labels.get(PART, "").rpartition(".")
         if not _ASKED_FOR.fullmatch(lot):
             # A series that no part of the query gives: whose it is nobody knows.
             continue
-        part = parts.setdefault(lot, _Part())
+        part = parts.setdefault(lot, _GroupPart())
         name = labels.get("__name__", "")
         if what in LEVELS or name in LEVEL_NAMES:
             part.levels.setdefault(name, {})[what] = one
@@ -65,12 +65,12 @@ def group_sums(several: Iterable[StoredSeries], start: float, end: float) -> dic
     return {group: tuple(of_group) for group, of_group in found.items()}
 
 
-def _sums(part: _Part, start: float, end: float) -> GroupSums:
+def _sums(part: _GroupPart, start: float, end: float) -> GroupSums:
     mixed = frozenset(_family(name) for name, several in part.counted.items() if not _alike(several))
     kept = {name: several for name, several in part.sums.items() if _family(name) not in mixed}
-    columns = Columns(kept, (start, end))
+    columns = SeriesColumns(kept, (start, end))
     before, after = (columns.snapshot(place, t, {}) for place, t in enumerate((start, end)))
-    told = windows.between(*(replace(page, counters=_lasting(page.counters)) for page in (before, after)))
+    told = windows.diff_snapshots(*(replace(page, counters=_lasting(page.counters)) for page in (before, after)))
     gauges = {f: g for name, several in part.levels.items() for f, g in _gauge(name, several, end - start)}
     return GroupSums(
         window=replace(told, expected_seconds=0.0, covered_seconds=0.0, gauges=gauges, short_seconds={}), mixed=mixed
@@ -95,7 +95,7 @@ def _alike(several: Iterable[StoredSeries]) -> bool:
 
 def _gauge(name: str, several: Mapping[str, StoredSeries], seconds: float) -> list[tuple[str, GaugeSum]]:
     family = _FAMILY_OF.get(name, "")
-    if not family or BY_NAME[family].kind is not Kind.GAUGE or not {SUMS, COUNTED, *LEVELS} <= several.keys():
+    if not family or BY_NAME[family].kind is not FamilyKind.GAUGE or not {SUMS, COUNTED, *LEVELS} <= several.keys():
         return []
     sums, gpus = (several[what].values for what in (SUMS, COUNTED))
     if several[SUMS].times != several[COUNTED].times or min(gpus) <= 0:
@@ -127,6 +127,8 @@ def replica_parts(
         by_name.setdefault(one.labels.get("__name__", ""), []).append(one)
     found = {}
     for replica, by_name in grouped.items():
-        columns = Columns(by_name, (start, end))
-        found[replica] = dict(windows.between(columns.snapshot(0, start, {}), columns.snapshot(1, end, {})).histograms)
+        columns = SeriesColumns(by_name, (start, end))
+        found[replica] = dict(
+            windows.diff_snapshots(columns.snapshot(0, start, {}), columns.snapshot(1, end, {})).histograms
+        )
     return found

@@ -11,7 +11,7 @@ from enum import StrEnum
 from agent.errors import SizewatchError
 
 
-class TroubleKind(StrEnum):
+class StoreErrorKind(StrEnum):
     """One word, counted and exported."""
 
     AWAY = "away"
@@ -30,10 +30,10 @@ class TroubleKind(StrEnum):
     """What came is not what Prometheus' API gives, or is not whole."""
 
 
-class StoreTrouble(SizewatchError):
+class StoreError(SizewatchError):
     """No answer that may be used; nothing of it was used. `text` holds no secret."""
 
-    def __init__(self, kind: TroubleKind, place: str, text: str) -> None:
+    def __init__(self, kind: StoreErrorKind, place: str, text: str) -> None:
         super().__init__(f"{place}: {text}")
         self.kind = kind
         self.place = place

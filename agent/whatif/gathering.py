@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from agent.history import days
 from agent.history.reader import Reader
-from rules.resize_seen import RECENT_SECONDS, Seen, SeenSoFar
-from rules.slices import Slice, TierView
-from rules.whatif_prompts import Varied, varied
+from rules.resize_seen import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
+from rules.slices import BinnedWindow, TierContext
+from rules.whatif_prompts import PromptVariation, find_prompt_variation
 from rules.windows import Window
 
 HOUR_SECONDS, QUARTERS_AN_HOUR = 3600.0, 4
@@ -29,23 +29,23 @@ BUSIEST_HOURS = 24
 class Material:
     """What was seen of one tier, the slices of the last days whose load is told, and the hours that tell of prompts."""
 
-    seen: Seen
-    slices: tuple[Slice, ...]
-    hours: tuple[Varied, ...]
+    seen: ProductionSummary
+    slices: tuple[BinnedWindow, ...]
+    hours: tuple[PromptVariation, ...]
 
 
-def material(store: Reader, view: TierView, version: str, since: float, until: float) -> Material:
+def material(store: Reader, view: TierContext, version: str, since: float, until: float) -> Material:
     """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryTrouble."""
     versions = store.plan_versions(view.tier, since, until)
-    collected = SeenSoFar(view=view, since=since, until=until)
-    recent: list[Slice] = []
-    hours: list[Varied] = []
+    collected = ProductionSummaryBuilder(view=view, since=since, until=until)
+    recent: list[BinnedWindow] = []
+    hours: list[PromptVariation] = []
     for begin, end in days.pieces(since, until, days.DAY_SECONDS):
         every = store.bins(view.tier, begin, end)
         present = every if set(versions) <= {version} else store.bins(view.tier, begin, end, version)
-        needed = present if end > until - RECENT_SECONDS else days.by_hour(present)
-        collected.add(days.by_hour(every), needed, days.demand(store, view.tier, begin, end))
-        hours += (one for one in map(varied, present) if one is not None)
+        needed = present if end > until - RECENT_SECONDS else days.sum_by_hour(present)
+        collected.add(days.sum_by_hour(every), needed, days.demand(store, view.tier, begin, end))
+        hours += (one for one in map(find_prompt_variation, present) if one is not None)
         recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
     busiest = _busiest(recent)
     fine = [
@@ -54,10 +54,10 @@ def material(store: Reader, view: TierView, version: str, since: float, until: f
         for quarter in store.replica_bins(view.tier, hour, hour + HOUR_SECONDS, version or None)
     ]
     coarse = [one for one in recent if _hour(one.window) not in busiest]
-    return Material(seen=collected.seen(versions), slices=(*coarse, *fine), hours=tuple(hours))
+    return Material(seen=collected.build(versions), slices=(*coarse, *fine), hours=tuple(hours))
 
 
-def _busiest(recent: Sequence[Slice]) -> frozenset[float]:
+def _busiest(recent: Sequence[BinnedWindow]) -> frozenset[float]:
     """The hours (by their begin) with most requests a replica-second, as many as are read in quarters."""
     sums: dict[float, tuple[float, float]] = {}
     for one in recent:

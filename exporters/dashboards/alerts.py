@@ -16,7 +16,7 @@ from exporters.dashboards.itself import ITSELF
 from exporters.dashboards.panels import Dashboard
 from exporters.dashboards.tier import TIER
 from exporters.prometheus_rules import CAUSES, alert_groups
-from exporters.rule_files import Alert, Group, commented, dumped, duration
+from exporters.rule_files import Alert, Group, comment_lines, dump_yaml, duration
 from exporters.rule_words import first_step
 from rules.catalogue import BY_NAME as RULES
 
@@ -44,7 +44,7 @@ _OF_TIERS, _OF_AGENTS = _panel(TIER, "Findings now"), _panel(ITSELF, "Agents")
 def alerts_text(datasource: str, folder: str) -> str:
     """The file for Grafana's provisioning/alerting; `datasource` is the uid of the Prometheus that is asked."""
     groups = [_group(group, datasource, folder) for group in alert_groups()]
-    return f"{commented(HEAD)}\n{dumped({'apiVersion': 1, 'groups': groups})}"
+    return f"{comment_lines(HEAD)}\n{dump_yaml({'apiVersion': 1, 'groups': groups})}"
 
 
 def _group(group: Group, datasource: str, folder: str) -> Json:

@@ -8,8 +8,17 @@ from __future__ import annotations
 from exporters import names
 from exporters.dashboards import gpu_panels, plan_panels
 from exporters.dashboards import queries as q
-from exporters.dashboards.looks import AMBER, COUNT, MONEY, RATIO, RED, falling, rising, signal_unit
-from exporters.dashboards.panels import Dashboard, Kind, Panel, Query, Section
+from exporters.dashboards.looks import (
+    AMBER,
+    COUNT,
+    MONEY,
+    RATIO,
+    RED,
+    falling_thresholds,
+    rising_thresholds,
+    signal_unit,
+)
+from exporters.dashboards.panels import Dashboard, Panel, PanelType, Query, Section
 from exporters.dashboards.queries import TIERS as W
 from exporters.dashboards.surroundings import ABOUT_TIERS, COST_UID, marks
 
@@ -20,12 +29,12 @@ GIBIBYTE = 2**30
 
 def _by_gpus(amount: str) -> str:
     """An amount of a tier by its running GPUs."""
-    return q.over(amount, q.gpus_up(W), f"on ({', '.join(q.BY_TIER)})")
+    return q.divide(amount, q.gpus_up(W), f"on ({', '.join(q.BY_TIER)})")
 
 
 def _lines(title: str, text: str, unit: str, *queries: tuple[str, str], width: int = 12) -> Panel:
     rows = tuple(Query(expr=expr, legend=legend) for expr, legend in queries)
-    return Panel(title=title, description=text, kind=Kind.LINES, unit=unit, queries=rows, width=width)
+    return Panel(title=title, description=text, kind=PanelType.LINES, unit=unit, queries=rows, width=width)
 
 
 def _tokens_per_gpu() -> Panel:
@@ -39,13 +48,13 @@ def _tokens_per_gpu() -> Panel:
 
 
 def _rps_per_gpu() -> Panel:
-    finished = q.of_tier(q.total(W, "requests_finished"))
+    finished = q.aggregate_tier(q.total(W, "requests_finished"))
     return _lines("Requests per second and GPU", "Holds for the lengths below.", "reqps", (_by_gpus(finished), TIER))
 
 
 def _tokens_per_memory() -> Panel:
-    installed = q.by("sum", q.BY_TIER, q.level(W, "gpu_memory_total_bytes"))
-    ratio = q.over(q.total(W, "generation_tokens", q.BY_TIER), f"{installed} / {GIBIBYTE}")
+    installed = q.aggregate("sum", q.BY_TIER, q.level(W, "gpu_memory_total_bytes"))
+    ratio = q.divide(q.total(W, "generation_tokens", q.BY_TIER), f"{installed} / {GIBIBYTE}")
     return _lines(
         "Generated tokens per second and GiB of GPU memory",
         "How much work the memory does that is paid for.",
@@ -60,12 +69,12 @@ def _energy() -> Panel:
         "Energy per generated token",
         "From the GPUs' energy counters.",
         "joule",
-        (q.over(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
+        (q.divide(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
     )
 
 
 def _bought() -> Panel:
-    finished = q.of_tier(q.total(W, "requests_finished"))
+    finished = q.aggregate_tier(q.total(W, "requests_finished"))
     each = f"3600 * {finished}\n/ on ({', '.join(q.BY_TIER)}) group_right ()\n({q.money_per_hour(W)} > 0)"
     return _lines(
         "Requests for one unit of money",
@@ -77,8 +86,8 @@ def _bought() -> Panel:
 
 
 def _latency_for_money() -> Panel:
-    worst = q.of_tier(q.quantile(W, 0.99, "ttft_seconds"))
-    replica = q.price_of(W, q.told_by_tier(W, names.PLAN_GPUS))
+    worst = q.aggregate_tier(q.quantile(W, 0.99, "ttft_seconds"))
+    replica = q.price_of(W, q.metric_by_tier(W, names.PLAN_GPUS))
     return _lines(
         "TTFT P99, times the price of a replica-hour",
         "TTFT per money the other way up: less is better in both. For tiers of one model at like load and lengths.",
@@ -89,7 +98,7 @@ def _latency_for_money() -> Panel:
 
 
 def _idle_money() -> Panel:
-    unused = f"clamp_min(1 - {q.of_tier(q.load(W))}, 0)"
+    unused = f"clamp_min(1 - {q.aggregate_tier(q.load(W))}, 0)"
     money = f"{q.money_per_hour(W)}\n* on ({', '.join(q.BY_TIER)}) group_left ()\n{unused}"
     return _lines(
         "Money per hour for unused capacity",
@@ -106,10 +115,10 @@ def _load() -> Panel:
         title="Load of the usable capacity",
         description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, twice the "
         "cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.load(W), legend=POOL),),
-        steps=(*falling("UtilizationTrap", "below"), *rising(("NoHeadroom", "above", RED))[1:]),
+        steps=(*falling_thresholds("UtilizationTrap", "below"), *rising_thresholds(("NoHeadroom", "above", RED))[1:]),
         lines_at_steps=True,
         width=12,
     )
@@ -119,10 +128,10 @@ def _kv() -> Panel:
     return Panel(
         title="KV cache in use",
         description="Mean over the replicas. Below the limit in its fullest hours, memory is paid for and not used.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
-        queries=(Query(expr=q.by("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
-        steps=falling("KvCacheUnderused", "below"),
+        queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
+        steps=falling_thresholds("KvCacheUnderused", "below"),
         top=1.0,
         lines_at_steps=True,
         width=12,
@@ -132,13 +141,13 @@ def _kv() -> Panel:
 def _bound() -> Panel:
     labels = q.BY_POOL
     prefill, decode = (
-        q.by("sum", labels, q.histogram_rate(W, f"{phase}_seconds", "sum")) for phase in ("prefill", "decode")
+        q.aggregate("sum", labels, q.histogram_rate(W, f"{phase}_seconds", "sum")) for phase in ("prefill", "decode")
     )
     return _lines(
         "Share of a request's time in prefill",
         "Prefill by prefill and decode, over all requests. High: prompts decide what a replica can take; low: outputs do.",
         RATIO,
-        (q.over(prefill, f"({prefill} + {decode})"), POOL),
+        (q.divide(prefill, f"({prefill} + {decode})"), POOL),
     )
 
 
@@ -154,7 +163,7 @@ def _useful() -> tuple[Panel, ...]:
             title,
             f"{text} As a share of finished requests.",
             RATIO,
-            (q.over(q.total(W, family), finished), POOL),
+            (q.divide(q.total(W, family), finished), POOL),
             width=8,
         )
         for title, family, text in rows
@@ -162,21 +171,21 @@ def _useful() -> tuple[Panel, ...]:
 
 
 def _evictions() -> Panel:
-    ratio = q.over(q.total(W, "preemptions"), q.total(W, "requests_finished"))
+    ratio = q.divide(q.total(W, "preemptions"), q.total(W, "requests_finished"))
     return Panel(
         title="Evictions per request",
         description="Preemptions per finished request: each is computed a second time.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=ratio, legend=POOL),),
-        steps=rising(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
+        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
         lines_at_steps=True,
         width=12,
     )
 
 
 def _computed() -> Panel:
-    ratio = q.over(q.total(W, "prompt_tokens_computed"), q.total(W, "prompt_tokens"))
+    ratio = q.divide(q.total(W, "prompt_tokens_computed"), q.total(W, "prompt_tokens"))
     return _lines(
         "Prompt tokens computed",
         "By all prompt tokens: the rest came from a cache; above 1 work is repeated.",
@@ -226,7 +235,7 @@ COST = Dashboard(
             title="Money",
             panels=(plan_panels.money(W), plan_panels.cost(W), _bought(), _latency_for_money(), _idle_money()),
         ),
-        Section(title="How much of it is used", panels=(_load(), _kv(), *gpu_panels.all_of(W)[:3])),
+        Section(title="How much of it is used", panels=(_load(), _kv(), *gpu_panels.all_gpu_panels(W)[:3])),
         Section(
             title="What the hardware gives",
             panels=(_tokens_per_gpu(), _per_gpu_hour(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),

@@ -13,10 +13,10 @@ from typing import Any
 
 from exporters.dashboards.alerts import alerts_text
 from exporters.dashboards.grafana import DATASOURCE, Json, dashboard_json
-from exporters.dashboards.panels import Dashboard, Kind
+from exporters.dashboards.panels import Dashboard, PanelType
 from exporters.dashboards.registry import DASHBOARDS
 from exporters.dashboards.surroundings import SAME_SOURCE
-from exporters.rule_files import Block, commented, dumped
+from exporters.rule_files import Block, comment_lines, dump_yaml
 
 DATASOURCE_UID = "sizewatch-prometheus"
 FOLDER = "sizewatch"
@@ -77,15 +77,19 @@ def _requires(dashboard: Dashboard) -> list[Json]:
     return [
         {"type": "grafana", "id": "grafana", "name": "Grafana", "version": OLDEST_GRAFANA},
         {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
-        *({"type": "panel", "id": kind.value, "name": _PLUGINS[kind], "version": ""} for kind in Kind if kind in kinds),
+        *(
+            {"type": "panel", "id": kind.value, "name": _PLUGINS[kind], "version": ""}
+            for kind in PanelType
+            if kind in kinds
+        ),
     ]
 
 
-_PLUGINS: Mapping[Kind, str] = {
-    Kind.LINES: "Time series",
-    Kind.STAT: "Stat",
-    Kind.TABLE: "Table",
-    Kind.STATES: "State timeline",
+_PLUGINS: Mapping[PanelType, str] = {
+    PanelType.LINES: "Time series",
+    PanelType.STAT: "Stat",
+    PanelType.TABLE: "Table",
+    PanelType.STATES: "State timeline",
 }
 
 
@@ -122,8 +126,8 @@ def provider_text() -> str:
 
 def config_maps_text() -> str:
     """A ConfigMap for each dashboard."""
-    maps = (dumped(_config_map(dashboard)) for dashboard in DASHBOARDS)
-    return "\n".join((commented(_MAPS_HEAD), "---\n".join(maps)))
+    maps = (dump_yaml(_config_map(dashboard)) for dashboard in DASHBOARDS)
+    return "\n".join((comment_lines(_MAPS_HEAD), "---\n".join(maps)))
 
 
 def kustomization_text() -> str:
@@ -146,7 +150,7 @@ def _config_map(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def _yaml(head: str, data: Mapping[str, Any]) -> str:
-    return f"{commented(head)}\n{dumped(data)}"
+    return f"{comment_lines(head)}\n{dump_yaml(data)}"
 
 
 FILES: Mapping[str, Callable[[], str]] = {

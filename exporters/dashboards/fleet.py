@@ -17,47 +17,65 @@ from exporters.dashboards.looks import (
     RED,
     STATE,
     VERDICTS,
-    falling,
-    rising,
+    falling_thresholds,
+    rising_thresholds,
     signal_unit,
 )
-from exporters.dashboards.panels import Dashboard, Kind, Panel, Query, Section
+from exporters.dashboards.panels import Dashboard, Panel, PanelType, Query, Section
 from exporters.dashboards.surroundings import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
 
 W = q.TIERS
 
 
 def _columns() -> tuple[Query, ...]:
-    kv = q.of_tier(q.level(W, "kv_utilization"))
+    kv = q.aggregate_tier(q.level(W, "kv_utilization"))
     return (
         Query(
-            expr=plan_panels.worst(W), legend="Verdict", unit=STATE, states=VERDICTS, steps=plan_panels.VERDICT_STEPS
+            expr=plan_panels.worst_verdict(W),
+            legend="Verdict",
+            unit=STATE,
+            states=VERDICTS,
+            steps=plan_panels.VERDICT_STEPS,
         ),
         Query(expr=plan_panels.findings(W), legend="Findings", decimals=0),
         Query(expr=q.replicas_up(W), legend="Running", decimals=0),
-        Query(expr=q.told_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
+        Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
         Query(expr=forecast_panels.recommended(W), legend="Recommended", decimals=0),
-        Query(expr=q.of_tier(q.load(W)), legend="Load", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
+        Query(expr=q.aggregate_tier(q.load(W)), legend="Load", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
         Query(
-            expr=q.of_tier(q.total(W, "requests_finished")),
+            expr=q.aggregate_tier(q.total(W, "requests_finished")),
             legend="Requests",
             unit=signal_unit("completed_rps"),
             decimals=2,
         ),
-        Query(expr=plan_panels.of_promise(W, "ttft"), legend="TTFT of promise", unit=RATIO, steps=PROMISED, decimals=0),
-        Query(expr=plan_panels.of_promise(W, "tpot"), legend="TPOT of promise", unit=RATIO, steps=PROMISED, decimals=0),
+        Query(
+            expr=plan_panels.latency_share_of_slo(W, "ttft"),
+            legend="TTFT of promise",
+            unit=RATIO,
+            steps=PROMISED,
+            decimals=0,
+        ),
+        Query(
+            expr=plan_panels.latency_share_of_slo(W, "tpot"),
+            legend="TPOT of promise",
+            unit=RATIO,
+            steps=PROMISED,
+            decimals=0,
+        ),
         Query(
             expr=kv,
             legend="KV cache",
             unit=RATIO,
-            steps=rising(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
+            steps=rising_thresholds(
+                ("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)
+            ),
             decimals=0,
         ),
         Query(
-            expr=q.of_tier(gpu_panels.busy_share(W)),
+            expr=q.aggregate_tier(gpu_panels.busy_share(W)),
             legend="GPU busy",
             unit=RATIO,
-            steps=falling("GpuComputeLow", "below"),
+            steps=falling_thresholds("GpuComputeLow", "below"),
             decimals=0,
         ),
         Query(expr=q.money_per_hour(W), legend="Money per hour", unit=MONEY, decimals=2),
@@ -71,7 +89,7 @@ def _table() -> Panel:
         description="A line a tier, newest values. Verdict: its worst certain finding; findings: how many rules find something, "
         "likely ones included. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the plan's "
         "currency. A tier's name leads to its own dashboard.",
-        kind=Kind.TABLE,
+        kind=PanelType.TABLE,
         unit=COUNT,
         queries=_columns(),
         rows=(("tier", "Tier"), ("cluster", "Cluster"), ("currency", "Currency")),
@@ -85,9 +103,9 @@ def _foreign() -> Panel:
     return Panel(
         title="Alerts of others",
         description="Alerts of other systems that fire on the tier, by the rule whose finding explains them.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
-        queries=(Query(expr=q.told(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
+        queries=(Query(expr=q.metric(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
         steps=NONE_WANTED,
         width=12,
     )
@@ -97,9 +115,11 @@ def _waiting() -> Panel:
     return Panel(
         title="Requests waiting",
         description="Queued in the engines of a tier, all replicas together.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
-        queries=(Query(expr=q.by("sum", q.BY_TIER, q.level(W, "requests_waiting")), legend="{{cluster}} {{tier}}"),),
+        queries=(
+            Query(expr=q.aggregate("sum", q.BY_TIER, q.level(W, "requests_waiting")), legend="{{cluster}} {{tier}}"),
+        ),
         width=12,
     )
 
@@ -108,9 +128,9 @@ def _rates() -> Panel:
     return Panel(
         title="Requests per second",
         description="Finished requests of each tier; where requests pass through several pools, those of the busiest.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
-        queries=(Query(expr=q.of_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),),
+        queries=(Query(expr=q.aggregate_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),),
         width=12,
     )
 

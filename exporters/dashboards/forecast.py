@@ -22,7 +22,7 @@ FORECAST = Dashboard(
         Section(title="Ahead", panels=(panels.demand(W, 24), panels.replicas(W), plan_panels.load(W))),
         Section(
             title="Was it right",
-            panels=(panels.against_now(W), panels.coverage(W), panels.error(W), panels.weights(W), panels.age(W)),
+            panels=(panels.demand_comparison(W), panels.coverage(W), panels.error(W), panels.weights(W), panels.age(W)),
         ),
         Section(title="How long a replica takes", panels=(panels.lead(W), panels.starts(W))),
         Section(title="What it was worth", panels=(panels.worth(W), panels.short_of_capacity(W))),

@@ -11,7 +11,7 @@ from typing import Any
 
 from exporters.dashboards.grafana_fields import CUSTOM, column_overrides, line_overrides, mappings, thresholds
 from exporters.dashboards.looks import AT_LEAST, colour_text
-from exporters.dashboards.panels import Dashboard, Kind, Mark, Panel, Query, Section, Variable
+from exporters.dashboards.panels import Annotation, Dashboard, Panel, PanelType, Query, Section, Variable
 
 Json = dict[str, Any]
 
@@ -99,7 +99,7 @@ def _variable(variable: Variable) -> Json:
     }
 
 
-def _mark(mark: Mark) -> Json:
+def _mark(mark: Annotation) -> Json:
     return {
         "name": mark.title,
         "datasource": DATASOURCE,
@@ -137,7 +137,7 @@ def _row(number: int, title: str, y: int) -> Json:
 
 
 def _panel(panel: Panel, number: int, place: Json) -> Json:
-    moved: Json = {"transformations": _transformations(panel)} if panel.kind is Kind.TABLE else {}
+    moved: Json = {"transformations": _transformations(panel)} if panel.kind is PanelType.TABLE else {}
     return {
         "id": number,
         "type": panel.kind.value,
@@ -158,8 +158,8 @@ def refs(panel: Panel) -> tuple[str, ...]:
     return tuple(chr(ord("A") + place) for place in range(len(panel.queries)))
 
 
-def _target(kind: Kind, query: Query, ref: str) -> Json:
-    once = kind is Kind.TABLE
+def _target(kind: PanelType, query: Query, ref: str) -> Json:
+    once = kind is PanelType.TABLE
     return {
         "refId": ref,
         "datasource": DATASOURCE,
@@ -174,14 +174,14 @@ def _target(kind: Kind, query: Query, ref: str) -> Json:
 
 def _defaults(panel: Panel) -> Json:
     custom = dict(CUSTOM[panel.kind])
-    if panel.kind is Kind.LINES and panel.top is None and panel.unit in AT_LEAST:
+    if panel.kind is PanelType.LINES and panel.top is None and panel.unit in AT_LEAST:
         custom["axisSoftMax"] = AT_LEAST[panel.unit]
     if panel.lines_at_steps:
         custom["thresholdsStyle"] = {"mode": "dashed"}
     if panel.stacked:
         custom["stacking"] = {"mode": "normal", "group": "A"}
         custom["fillOpacity"] = 40
-    axis: Json = {"min": 0} if panel.kind is Kind.LINES else {}
+    axis: Json = {"min": 0} if panel.kind is PanelType.LINES else {}
     if panel.top is not None:
         axis["max"] = panel.top
     if panel.decimals is not None:
@@ -189,7 +189,7 @@ def _defaults(panel: Panel) -> Json:
     return {
         "unit": panel.unit,
         **axis,
-        "color": {"mode": "palette-classic" if panel.kind is Kind.LINES else "thresholds"},
+        "color": {"mode": "palette-classic" if panel.kind is PanelType.LINES else "thresholds"},
         "thresholds": thresholds(panel.steps),
         "mappings": mappings(panel.states),
         "custom": custom,
@@ -197,9 +197,9 @@ def _defaults(panel: Panel) -> Json:
 
 
 def _overrides(panel: Panel) -> list[Json]:
-    if panel.kind is Kind.TABLE:
+    if panel.kind is PanelType.TABLE:
         return column_overrides(panel)
-    return line_overrides(panel, refs(panel)) if panel.kind is Kind.LINES else []
+    return line_overrides(panel, refs(panel)) if panel.kind is PanelType.LINES else []
 
 
 def _transformations(panel: Panel) -> list[Json]:
@@ -217,9 +217,9 @@ def _transformations(panel: Panel) -> list[Json]:
 _LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 
-OPTIONS: Mapping[Kind, Json] = {
-    Kind.LINES: {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
-    Kind.STAT: {
+OPTIONS: Mapping[PanelType, Json] = {
+    PanelType.LINES: {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
+    PanelType.STAT: {
         "reduceOptions": _LAST,
         "colorMode": "value",
         "graphMode": "area",
@@ -228,8 +228,8 @@ OPTIONS: Mapping[Kind, Json] = {
         "textMode": "auto",
         "wideLayout": True,
     },
-    Kind.TABLE: {"showHeader": True, "cellHeight": "sm"},
-    Kind.STATES: {
+    PanelType.TABLE: {"showHeader": True, "cellHeight": "sm"},
+    PanelType.STATES: {
         "mergeValues": True,
         "showValue": "auto",
         "rowHeight": 0.85,

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporters.dashboards.looks import BLUE, GREY, RED, States, Steps
-from exporters.dashboards.panels import Kind, Line, Panel, Query
+from exporters.dashboards.panels import LineStyle, Panel, PanelType, Query
 
 Json = dict[str, Any]
 
-CUSTOM: Mapping[Kind, Json] = {
-    Kind.LINES: {
+CUSTOM: Mapping[PanelType, Json] = {
+    PanelType.LINES: {
         "drawStyle": "line",
         "lineInterpolation": "linear",
         "lineWidth": 1,
@@ -26,9 +26,9 @@ CUSTOM: Mapping[Kind, Json] = {
         "axisPlacement": "auto",
         "thresholdsStyle": {"mode": "off"},
     },
-    Kind.STAT: {},
-    Kind.TABLE: {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
-    Kind.STATES: {"fillOpacity": 80, "lineWidth": 0},
+    PanelType.STAT: {},
+    PanelType.TABLE: {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
+    PanelType.STATES: {"fillOpacity": 80, "lineWidth": 0},
 }
 """By type of panel."""
 
@@ -40,12 +40,12 @@ def _fixed(colour: str) -> Json:
     return {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}
 
 
-LINES: Mapping[Line, tuple[Json, ...]] = {
-    Line.SEEN: (),
-    Line.PLAN: (_DASHED, _EMPTY, _fixed(BLUE), {"id": "custom.lineWidth", "value": 2}),
-    Line.LIMIT: (_DASHED, _EMPTY, _fixed(RED)),
-    Line.BAND: (_fixed(BLUE), {"id": "custom.lineWidth", "value": 0}, {"id": "custom.fillOpacity", "value": 18}),
-    Line.FAINT: (_EMPTY, _fixed(GREY)),
+LINES: Mapping[LineStyle, tuple[Json, ...]] = {
+    LineStyle.SEEN: (),
+    LineStyle.PLAN: (_DASHED, _EMPTY, _fixed(BLUE), {"id": "custom.lineWidth", "value": 2}),
+    LineStyle.LIMIT: (_DASHED, _EMPTY, _fixed(RED)),
+    LineStyle.BAND: (_fixed(BLUE), {"id": "custom.lineWidth", "value": 0}, {"id": "custom.fillOpacity", "value": 18}),
+    LineStyle.FAINT: (_EMPTY, _fixed(GREY)),
 }
 """What sets a line apart from what is measured."""
 
@@ -68,7 +68,7 @@ def line_overrides(panel: Panel, refs: tuple[str, ...]) -> list[Json]:
     return [
         {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": [*LINES[query.line], *_down_to(query)]}
         for ref, query in zip(refs, panel.queries, strict=True)
-        if query.line is not Line.SEEN
+        if query.line is not LineStyle.SEEN
     ]
 
 

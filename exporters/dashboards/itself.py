@@ -20,37 +20,37 @@ from exporters.dashboards.looks import (
     UPS,
     WORKS,
     States,
-    Step,
     Steps,
+    ThresholdStep,
 )
-from exporters.dashboards.panels import Dashboard, Kind, Panel, Query, Section
+from exporters.dashboards.panels import Dashboard, Panel, PanelType, Query, Section
 from exporters.dashboards.queries import AGENTS as W
 from exporters.dashboards.surroundings import INSTANCE, ITSELF_UID
 from exporters.itself_rules import TURN_AGE_SECONDS
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 
 AGENT = "{{instance}}"
-EVERY_TIER = q.Where(matchers=())
-OLD: Steps = (*PLAIN, Step(value=float(TURN_AGE_SECONDS), colour=AMBER))
+EVERY_TIER = q.SeriesScope(matchers=())
+OLD: Steps = (*PLAIN, ThresholdStep(value=float(TURN_AGE_SECONDS), colour=AMBER))
 
 
-def _own(metric: Metric) -> str:
-    return q.by("max", ("instance", *metric.labels), W.of(metric.name))
+def _own(metric: ExportedMetric) -> str:
+    return q.aggregate("max", ("instance", *metric.labels), W.selector(metric.name))
 
 
-def _own_rate(metric: Metric) -> str:
-    return q.by("max", ("instance", *metric.labels), f"rate({W.of(metric.name)}[{q.WINDOW}])")
+def _own_rate(metric: ExportedMetric) -> str:
+    return q.aggregate("max", ("instance", *metric.labels), f"rate({W.selector(metric.name)}[{q.WINDOW}])")
 
 
-def _legend(metric: Metric) -> str:
+def _legend(metric: ExportedMetric) -> str:
     return " ".join((AGENT, *(f"{{{{{label}}}}}" for label in metric.labels)))
 
 
-def _gauge(title: str, metric: Metric, unit: str, steps: Steps = PLAIN, width: int = 8) -> Panel:
+def _gauge(title: str, metric: ExportedMetric, unit: str, steps: Steps = PLAIN, width: int = 8) -> Panel:
     return Panel(
         title=title,
         description=f"{metric.text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=unit,
         queries=(Query(expr=_own(metric), legend=_legend(metric)),),
         steps=steps,
@@ -58,11 +58,11 @@ def _gauge(title: str, metric: Metric, unit: str, steps: Steps = PLAIN, width: i
     )
 
 
-def _rate(title: str, *metrics: tuple[str, Metric]) -> Panel:
+def _rate(title: str, *metrics: tuple[str, ExportedMetric]) -> Panel:
     return Panel(
         title=title,
         description="Per second. " + " ".join(f"{metric.text}." for _, metric in metrics),
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit="cps",
         queries=tuple(
             Query(expr=_own_rate(metric), legend=f"{word} {_legend(metric)}".strip()) for word, metric in metrics
@@ -70,11 +70,11 @@ def _rate(title: str, *metrics: tuple[str, Metric]) -> Panel:
     )
 
 
-def _states(title: str, metric: Metric, states: States = ANSWERS, width: int = 8) -> Panel:
+def _states(title: str, metric: ExportedMetric, states: States = ANSWERS, width: int = 8) -> Panel:
     return Panel(
         title=title,
         description=f"{metric.text}.",
-        kind=Kind.STATES,
+        kind=PanelType.STATES,
         unit=STATE,
         queries=(Query(expr=_own(metric), legend=_legend(metric)),),
         states=states,
@@ -83,11 +83,11 @@ def _states(title: str, metric: Metric, states: States = ANSWERS, width: int = 8
     )
 
 
-def _age(title: str, metric: Metric, text: str, steps: Steps = PLAIN) -> Panel:
+def _age(title: str, metric: ExportedMetric, text: str, steps: Steps = PLAIN) -> Panel:
     return Panel(
         title=title,
         description=text,
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=f"time() - {_own(metric)}", legend=_legend(metric)),),
         steps=steps,
@@ -96,12 +96,12 @@ def _age(title: str, metric: Metric, text: str, steps: Steps = PLAIN) -> Panel:
 
 
 def _agents() -> Panel:
-    info = q.by("max", ("instance", *names.BUILD_INFO.labels), W.of(names.BUILD_INFO.name))
+    info = q.aggregate("max", ("instance", *names.BUILD_INFO.labels), W.selector(names.BUILD_INFO.name))
     started = f"time() - {_own(names.START_TIME)}"
     return Panel(
         title="Agents",
         description="Every agent that Prometheus scrapes, and how long it has been running.",
-        kind=Kind.TABLE,
+        kind=PanelType.TABLE,
         unit=COUNT,
         queries=(
             Query(expr=info, legend="Scraped", unit=STATE, states=UPS),
@@ -117,12 +117,13 @@ def _targets() -> Panel:
     return Panel(
         title="Targets that give a page",
         description="By tier: replicas whose last scrape was good, and all that are known.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
             Query(expr=q.replicas_up(EVERY_TIER), legend="up {{cluster}} {{tier}}"),
             Query(
-                expr=q.by("count", q.BY_TIER, q.told(EVERY_TIER, names.TARGET_UP)), legend="known {{cluster}} {{tier}}"
+                expr=q.aggregate("count", q.BY_TIER, q.metric(EVERY_TIER, names.TARGET_UP)),
+                legend="known {{cluster}} {{tier}}",
             ),
         ),
         decimals=0,
@@ -131,22 +132,22 @@ def _targets() -> Panel:
 
 
 def _scrapes() -> Panel:
-    slowest = q.by("max", q.BY_TIER, EVERY_TIER.of(names.SCRAPE_SECONDS.name))
+    slowest = q.aggregate("max", q.BY_TIER, EVERY_TIER.selector(names.SCRAPE_SECONDS.name))
     return Panel(
         title="Slowest scrape of a tier",
         description=f"{names.SCRAPE_SECONDS.text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=SECONDS,
         queries=(Query(expr=slowest, legend="{{cluster}} {{tier}}"),),
     )
 
 
 def _failures() -> Panel:
-    failures = q.by("sum", (*q.BY_TIER, names.KIND), q.rated(EVERY_TIER, names.SCRAPE_FAILURES))
+    failures = q.aggregate("sum", (*q.BY_TIER, names.KIND), q.metric_rate(EVERY_TIER, names.SCRAPE_FAILURES))
     return Panel(
         title="Failed scrapes per second",
         description=f"{names.SCRAPE_FAILURES.text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit="cps",
         queries=(Query(expr=failures, legend="{{cluster}} {{tier}} {{kind}}"),),
     )

@@ -40,7 +40,7 @@ GREEN, AMBER, RED, BLUE, GREY, TEXT = "green", "orange", "red", "blue", "#8e8e8e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ThresholdStep:
     """From `value` on this colour (None: from the bottom). `rule` and `key` say where in the catalogue it stands."""
 
     value: float | None
@@ -49,10 +49,10 @@ class Step:
     key: str = ""
 
 
-Steps = tuple[Step, ...]
+Steps = tuple[ThresholdStep, ...]
 
-PLAIN: Steps = (Step(value=None, colour=GREEN),)
-NEUTRAL: Steps = (Step(value=None, colour=TEXT),)
+PLAIN: Steps = (ThresholdStep(value=None, colour=GREEN),)
+NEUTRAL: Steps = (ThresholdStep(value=None, colour=TEXT),)
 """Of a number that is neither good nor bad."""
 
 
@@ -61,43 +61,43 @@ def limit(rule: str, key: str) -> float:
     return RULES[rule].thresholds[key].value
 
 
-def _step(rule: str, key: str, colour: str) -> Step:
-    return Step(value=limit(rule, key), colour=colour, rule=rule, key=key)
+def _step(rule: str, key: str, colour: str) -> ThresholdStep:
+    return ThresholdStep(value=limit(rule, key), colour=colour, rule=rule, key=key)
 
 
-def rising(*limits: tuple[str, str, str]) -> Steps:
+def rising_thresholds(*limits: tuple[str, str, str]) -> Steps:
     """Green, and from each limit (rule, threshold, colour) on worse."""
     steps = (_step(*one) for one in limits)
     return (*PLAIN, *sorted(steps, key=lambda step: step.value or 0.0))
 
 
-def falling(rule: str, key: str, below: str = AMBER) -> Steps:
+def falling_thresholds(rule: str, key: str, below: str = AMBER) -> Steps:
     """`below` under the limit, green from it on."""
-    return Step(value=None, colour=below), _step(rule, key, GREEN)
+    return ThresholdStep(value=None, colour=below), _step(rule, key, GREEN)
 
 
 def falling_twice(critical: tuple[str, str], warning: tuple[str, str]) -> Steps:
     """Red under the first limit, amber up to the second, green from it on."""
-    return Step(value=None, colour=RED), _step(*critical, AMBER), _step(*warning, GREEN)
+    return ThresholdStep(value=None, colour=RED), _step(*critical, AMBER), _step(*warning, GREEN)
 
 
-def between(low: tuple[str, str], high: tuple[str, str]) -> Steps:
+def range_thresholds(low: tuple[str, str], high: tuple[str, str]) -> Steps:
     """Green between two limits, amber below and above."""
-    return Step(value=None, colour=AMBER), _step(*low, GREEN), _step(*high, AMBER)
+    return ThresholdStep(value=None, colour=AMBER), _step(*low, GREEN), _step(*high, AMBER)
 
 
-PROMISED: Steps = (*PLAIN, Step(value=1.0, colour=RED))
+PROMISED: Steps = (*PLAIN, ThresholdStep(value=1.0, colour=RED))
 """Of a share of what was promised: at 1 it is broken."""
 
-WORKS: Steps = (Step(value=None, colour=RED), Step(value=1.0, colour=GREEN))
+WORKS: Steps = (ThresholdStep(value=None, colour=RED), ThresholdStep(value=1.0, colour=GREEN))
 """Of what is 1 while all is well."""
 
-NONE_WANTED: Steps = (*PLAIN, Step(value=1.0, colour=AMBER))
+NONE_WANTED: Steps = (*PLAIN, ThresholdStep(value=1.0, colour=AMBER))
 """Of a count that should be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ValueMapping:
     """A number that stands for a word."""
 
     value: int
@@ -105,11 +105,11 @@ class State:
     colour: str
 
 
-States = tuple[State, ...]
+States = tuple[ValueMapping, ...]
 
 
 def _states(*rows: tuple[str, str]) -> States:
-    return tuple(State(value=value, text=text, colour=colour) for value, (text, colour) in enumerate(rows))
+    return tuple(ValueMapping(value=value, text=text, colour=colour) for value, (text, colour) in enumerate(rows))
 
 
 VERDICTS = _states(("ok", GREEN), ("warning", AMBER), ("critical", RED))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from exporters.dashboards.looks import PLAIN, States, Steps
 
 
-class Kind(StrEnum):
+class PanelType(StrEnum):
     """Grafana's panel types that are used, by its own names."""
 
     LINES = "timeseries"
@@ -21,7 +21,7 @@ class Kind(StrEnum):
     STATES = "state-timeline"
 
 
-class Line(StrEnum):
+class LineStyle(StrEnum):
     """How a query's series are drawn in LINES."""
 
     SEEN = "seen"  # what is measured
@@ -40,7 +40,7 @@ class Query:
 
     expr: str
     legend: str
-    line: Line = Line.SEEN
+    line: LineStyle = LineStyle.SEEN
     down_to: str = ""
     unit: str = "short"
     steps: Steps = PLAIN
@@ -59,7 +59,7 @@ class Panel:
 
     title: str
     description: str
-    kind: Kind
+    kind: PanelType
     unit: str
     queries: tuple[Query, ...]
     width: int = 8
@@ -100,7 +100,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Annotation:
     """An annotation: times at which an expression is above 0, drawn through all panels."""
 
     title: str
@@ -119,5 +119,5 @@ class Dashboard:
     description: str
     since: str
     variables: tuple[Variable, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[Annotation, ...]
     sections: tuple[Section, ...] = field(default=())

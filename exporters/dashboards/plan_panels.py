@@ -23,52 +23,52 @@ from exporters.dashboards.looks import (
     RED,
     STATE,
     VERDICTS,
-    Step,
     Steps,
-    rising,
+    ThresholdStep,
+    rising_thresholds,
     signal_text,
     signal_unit,
 )
-from exporters.dashboards.panels import Kind, Panel, Query
-from exporters.dashboards.queries import Where
+from exporters.dashboards.panels import Panel, PanelType, Query
+from exporters.dashboards.queries import SeriesScope
 from exporters.dashboards.requests_panels import LATENCIES
 from exporters.itself_rules import NOT_SEEING
 
 FAULTS = "|".join(gap.value for gap in NOT_SEEING)
 
-VERDICT_STEPS: Steps = tuple(Step(value=state.value or None, colour=state.colour) for state in VERDICTS)
-LOAD_STEPS = rising(("NoHeadroom", "above", AMBER), ("DemandExceedsCapacity", "share", RED))
+VERDICT_STEPS: Steps = tuple(ThresholdStep(value=state.value or None, colour=state.colour) for state in VERDICTS)
+LOAD_STEPS = rising_thresholds(("NoHeadroom", "above", AMBER), ("DemandExceedsCapacity", "share", RED))
 
 
-def certain(where: Where) -> str:
+def certain_verdicts(where: SeriesScope) -> str:
     """Verdicts that are certain, once each; what is only likely counts as 0."""
-    return q.times(q.told(where, names.VERDICT), q.told(where, names.VERDICT_CERTAIN))
+    return q.multiply(q.metric(where, names.VERDICT), q.metric(where, names.VERDICT_CERTAIN))
 
 
-def worst(where: Where) -> str:
+def worst_verdict(where: SeriesScope) -> str:
     """The worst certain verdict of a tier: 0 ok, 1 warning, 2 critical."""
-    return q.of_tier(certain(where))
+    return q.aggregate_tier(certain_verdicts(where))
 
 
-def findings(where: Where) -> str:
+def findings(where: SeriesScope) -> str:
     """How many rules find something in a tier, likely ones included."""
-    return q.by("sum", q.BY_TIER, f"{q.told(where, names.VERDICT)} > bool 0")
+    return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT)} > bool 0")
 
 
-def of_promise(where: Where, which: str) -> str:
+def latency_share_of_slo(where: SeriesScope, which: str) -> str:
     """The P99 of a latency as a share of what is promised; the worst pool and release."""
     _, family, promised, _ = LATENCIES[which]
-    return q.over(q.of_tier(q.quantile(where, 0.99, family)), q.told_by_tier(where, promised))
+    return q.divide(q.aggregate_tier(q.quantile(where, 0.99, family)), q.metric_by_tier(where, promised))
 
 
-def verdicts_over_time(where: Where, width: int = 24, height: int = 6) -> Panel:
+def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> Panel:
     """A line a tier."""
     return Panel(
         title="Worst certain finding",
         description="Each tier's worst rule at each moment. What is only likely is not shown here; no line: nothing told.",
-        kind=Kind.STATES,
+        kind=PanelType.STATES,
         unit=STATE,
-        queries=(Query(expr=worst(where), legend="{{cluster}} {{tier}}"),),
+        queries=(Query(expr=worst_verdict(where), legend="{{cluster}} {{tier}}"),),
         states=VERDICTS,
         steps=VERDICT_STEPS,
         width=width,
@@ -76,19 +76,19 @@ def verdicts_over_time(where: Where, width: int = 24, height: int = 6) -> Panel:
     )
 
 
-def findings_table(where: Where) -> Panel:
+def findings_table(where: SeriesScope) -> Panel:
     """What is found now: rule by rule, with what was seen and what was expected."""
     labels = (*q.BY_TIER, names.REPLICA, names.RULE)
-    found = f"{q.told(where, names.VERDICT)} > 0"
+    found = f"{q.metric(where, names.VERDICT)} > 0"
 
-    def beside(metric: names.Metric) -> str:
-        return f"{q.by('max', labels, where.of(metric.name))}\nand\n({found})"
+    def beside(metric: names.ExportedMetric) -> str:
+        return f"{q.aggregate('max', labels, where.selector(metric.name))}\nand\n({found})"
 
     return Panel(
         title="Findings now",
         description="Rules that find something at this moment, likely ones included. Seen and expected are in the rule's base "
         "unit; where only a bound is known it stands there. The runbook says what to do; the status page has the causes.",
-        kind=Kind.TABLE,
+        kind=PanelType.TABLE,
         unit=COUNT,
         queries=(
             Query(expr=found, legend="Finding", unit=STATE, states=VERDICTS, steps=VERDICT_STEPS),
@@ -104,58 +104,63 @@ def findings_table(where: Where) -> Panel:
     )
 
 
-def unknowns(where: Where) -> Panel:
+def unknowns(where: SeriesScope) -> Panel:
     """How many judgements cannot be made in a tier, by reason."""
     return Panel(
         title="Judgements that cannot be made",
         description="By reason. Unknown is not healthy: "
         f"{', '.join(gap.value for gap in NOT_SEEING)} are faults when they last; the others say that there is nothing to judge.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
-            Query(expr=q.by("count", (*q.BY_TIER, names.REASON), q.told(where, names.UNKNOWN)), legend="{{reason}}"),
+            Query(
+                expr=q.aggregate("count", (*q.BY_TIER, names.REASON), q.metric(where, names.UNKNOWN)),
+                legend="{{reason}}",
+            ),
         ),
         width=8,
         height=9,
     )
 
 
-def blindness(where: Where) -> Panel:
+def blindness(where: SeriesScope) -> Panel:
     """How many judgements cannot be made for a fault, by tier."""
-    unseen = q.told(where, names.UNKNOWN, f'reason=~"{FAULTS}"')
+    unseen = q.metric(where, names.UNKNOWN, f'reason=~"{FAULTS}"')
     return Panel(
         title="Judgements that a fault prevents",
         description="By tier and reason. Empty: none. One that lasts is a fault: the target, its page or its restarts.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
         queries=(
-            Query(expr=q.by("count", (*q.BY_TIER, names.REASON), unseen), legend="{{cluster}} {{tier}} {{reason}}"),
+            Query(
+                expr=q.aggregate("count", (*q.BY_TIER, names.REASON), unseen), legend="{{cluster}} {{tier}} {{reason}}"
+            ),
         ),
         decimals=0,
         width=12,
     )
 
 
-def running_share(where: Where) -> Panel:
+def running_share(where: SeriesScope) -> Panel:
     """Running replicas by planned ones."""
-    share = q.over(q.replicas_up(where), q.told_by_tier(where, names.PLAN_REPLICAS))
+    share = q.divide(q.replicas_up(where), q.metric_by_tier(where, names.PLAN_REPLICAS))
     return Panel(
         title="Replicas running, of those planned",
         description="Replicas whose last scrape gave a page, by what the plan deploys.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=share, legend="{{cluster}} {{tier}}"),),
         width=12,
     )
 
 
-def load(where: Where, width: int = 12) -> Panel:
+def load(where: SeriesScope, width: int = 12) -> Panel:
     """How much of the usable capacity is used."""
     return Panel(
         title="Load of the usable capacity",
         description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
         "cannot exceed what is possible: look at the queue, too.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=signal_unit("fleet_utilization"),
         queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}} {{pool}}"),),
         steps=LOAD_STEPS,
@@ -164,27 +169,27 @@ def load(where: Where, width: int = 12) -> Panel:
     )
 
 
-def promise(where: Where, which: str) -> Panel:
+def promise(where: SeriesScope, which: str) -> Panel:
     """A latency's P99 as a share of its promise, so that tiers with unlike promises can be compared."""
     title, _, _, rule = LATENCIES[which]
     return Panel(
         title=f"{title} P99 by what is promised",
         description=f"At 1 the promise is broken. {rule} compares with the benchmark at equal load instead.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
-        queries=(Query(expr=of_promise(where, which), legend="{{cluster}} {{tier}}"),),
+        queries=(Query(expr=latency_share_of_slo(where, which), legend="{{cluster}} {{tier}}"),),
         steps=PROMISED,
         lines_at_steps=True,
         width=12,
     )
 
 
-def money(where: Where) -> Panel:
+def money(where: SeriesScope) -> Panel:
     """What running GPUs cost an hour."""
     return Panel(
         title="Money per hour",
         description="Replicas that are up, times GPUs each, times the plan's price of a GPU-hour; idle ones cost the same.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=MONEY,
         queries=(Query(expr=q.money_per_hour(where), legend="{{cluster}} {{tier}} {{currency}}"),),
         decimals=2,
@@ -192,12 +197,12 @@ def money(where: Where) -> Panel:
     )
 
 
-def cost(where: Where) -> Panel:
+def cost(where: SeriesScope) -> Panel:
     """Cost of a million generated tokens."""
     return Panel(
         title="Cost per million generated tokens",
         description=f"{signal_text('cost_per_million_tokens')} Rises as the fleet idles.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=MONEY,
         queries=(Query(expr=q.cost_per_million_tokens(where), legend="{{cluster}} {{tier}} {{currency}}"),),
         decimals=2,
@@ -205,14 +210,26 @@ def cost(where: Where) -> Panel:
     )
 
 
-def numbers(where: Where) -> tuple[Panel, ...]:
+def numbers(where: SeriesScope) -> tuple[Panel, ...]:
     """The newest values, a tile each."""
     tiles = (
-        ("Verdict", worst(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
+        ("Verdict", worst_verdict(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
         ("Replicas running", q.replicas_up(where), COUNT, (), "Whose last scrape gave a page."),
-        ("Load", q.of_tier(q.load(where)), RATIO, LOAD_STEPS, "Of the usable capacity of the running replicas."),
-        ("TTFT P99 of the promise", of_promise(where, "ttft"), RATIO, PROMISED, "At 100 % the promise is broken."),
-        ("TPOT P99 of the promise", of_promise(where, "tpot"), RATIO, PROMISED, "At 100 % the promise is broken."),
+        ("Load", q.aggregate_tier(q.load(where)), RATIO, LOAD_STEPS, "Of the usable capacity of the running replicas."),
+        (
+            "TTFT P99 of the promise",
+            latency_share_of_slo(where, "ttft"),
+            RATIO,
+            PROMISED,
+            "At 100 % the promise is broken.",
+        ),
+        (
+            "TPOT P99 of the promise",
+            latency_share_of_slo(where, "tpot"),
+            RATIO,
+            PROMISED,
+            "At 100 % the promise is broken.",
+        ),
         ("Cost per million tokens", q.cost_per_million_tokens(where), MONEY, (), "In the plan's currency."),
     )
     return tuple(_tile(*tile) for tile in tiles)
@@ -222,7 +239,7 @@ def _tile(title: str, expr: str, unit: str, steps: Steps, text: str) -> Panel:
     tile = Panel(
         title=title,
         description=text,
-        kind=Kind.STAT,
+        kind=PanelType.STAT,
         unit=unit,
         queries=(Query(expr=expr, legend=title),),
         width=4,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporters import names
-from exporters.names import Metric
+from exporters.names import ExportedMetric
 
 CLUSTER = "cluster"
 """An external label that some installations have. Grouping by it is harmless where nobody has it."""
@@ -29,83 +29,83 @@ RELEASE = ("engine", "engine_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class SeriesScope:
     """Which series a dashboard is about: matchers with Grafana's variables in them."""
 
     matchers: tuple[str, ...]
 
-    def of(self, name: str, *more: str) -> str:
+    def selector(self, name: str, *more: str) -> str:
         """The selector of a name."""
         return f"{name}{{{', '.join((*self.matchers, *more))}}}"
 
 
 _CLUSTERS = f'{CLUSTER}=~"$cluster"'
-TIERS = Where(matchers=(_CLUSTERS, 'tier=~"$tier"'))
+TIERS = SeriesScope(matchers=(_CLUSTERS, 'tier=~"$tier"'))
 """For a dashboard on which several tiers can be chosen: one line each."""
-TIER = Where(matchers=(_CLUSTERS, 'tier="$tier"'))
+TIER = SeriesScope(matchers=(_CLUSTERS, 'tier="$tier"'))
 """For a dashboard about one tier."""
-REPLICAS = Where(matchers=(*TIER.matchers, 'replica=~"$replica"'))
-AGENTS = Where(matchers=('instance=~"$instance"',))
+REPLICAS = SeriesScope(matchers=(*TIER.matchers, 'replica=~"$replica"'))
+AGENTS = SeriesScope(matchers=('instance=~"$instance"',))
 """For what an agent tells of itself. `instance` is Prometheus' own label."""
 
 
-def by(operation: str, labels: Iterable[str], inner: str) -> str:
+def aggregate(operation: str, labels: Iterable[str], inner: str) -> str:
     """An aggregation; none is without `labels`."""
     return f"{operation} by ({', '.join(labels)}) ({inner})"
 
 
-def told(where: Where, metric: Metric, *more: str) -> str:
+def metric(where: SeriesScope, metric: ExportedMetric, *more: str) -> str:
     """A metric of the agent, once for each of its label sets."""
-    return by("max", (CLUSTER, *metric.labels), where.of(metric.name, *more))
+    return aggregate("max", (CLUSTER, *metric.labels), where.selector(metric.name, *more))
 
 
-def told_by_tier(where: Where, metric: Metric) -> str:
+def metric_by_tier(where: SeriesScope, metric: ExportedMetric) -> str:
     """A metric of a tier's plan or forecast, without labels that only inform (`currency`)."""
-    return by("max", BY_TIER, where.of(metric.name))
+    return aggregate("max", BY_TIER, where.selector(metric.name))
 
 
-def level(where: Where, family: str) -> str:
+def level(where: SeriesScope, family: str) -> str:
     """A gauge family, once for each replica or GPU."""
-    return told(where, names.metric(family))
+    return metric(where, names.metric(family))
 
 
-def rate(where: Where, family: str) -> str:
+def rate(where: SeriesScope, family: str) -> str:
     """A counter family per second, once for each replica or GPU. Kept apart by code or position where it comes in parts."""
-    return rated(where, names.metric(family))
+    return metric_rate(where, names.metric(family))
 
 
-def rated(where: Where, metric: Metric) -> str:
+def metric_rate(where: SeriesScope, metric: ExportedMetric) -> str:
     """A counter of the agent per second, once for each of its label sets."""
-    return by("max", (CLUSTER, *metric.labels), f"rate({where.of(metric.name)}[{WINDOW}])")
+    return aggregate("max", (CLUSTER, *metric.labels), f"rate({where.selector(metric.name)}[{WINDOW}])")
 
 
-def histogram_rate(where: Where, family: str, part: str) -> str:
+def histogram_rate(where: SeriesScope, family: str, part: str) -> str:
     """`_sum` or `_count` of a histogram family per second, once for each replica; KeyError for what is no histogram."""
     name = {"sum": names.total, "count": names.count}[part](family)
-    return by("max", BY_ENGINE, f"rate({where.of(name)}[{WINDOW}])")
+    return aggregate("max", BY_ENGINE, f"rate({where.selector(name)}[{WINDOW}])")
 
 
-def total(where: Where, family: str, labels: Iterable[str] = BY_POOL) -> str:
+def total(where: SeriesScope, family: str, labels: Iterable[str] = BY_POOL) -> str:
     """A counter family per second, added up over what `labels` do not name."""
-    return by("sum", labels, rate(where, family))
+    return aggregate("sum", labels, rate(where, family))
 
 
-def quantile(where: Where, q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
+def quantile(where: SeriesScope, q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
     """A quantile (0-1) for each of `labels` and each release: other releases may have other bucket edges."""
-    buckets = by("max", (*BY_ENGINE, "le"), f"rate({where.of(names.bucket(family))}[{WINDOW}])")
+    buckets = aggregate("max", (*BY_ENGINE, "le"), f"rate({where.selector(names.bucket(family))}[{WINDOW}])")
     # Of several agents' words one is taken: two would be an error of the whole query.
-    release = f"topk by ({', '.join(BY_ENGINE)}) (1, {where.of(names.REPLICA_INFO.name)})"
+    release = f"topk by ({', '.join(BY_ENGINE)}) (1, {where.selector(names.REPLICA_INFO.name)})"
     joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(RELEASE)})\n{release}"
     # Without a request in the window a quantile is NaN, which is no line and spoils the axis of the others.
-    return f"(histogram_quantile({q:g}, {by('sum', (*labels, *RELEASE, 'le'), joined)}) >= 0)"
+    return f"(histogram_quantile({q:g}, {aggregate('sum', (*labels, *RELEASE, 'le'), joined)}) >= 0)"
 
 
-def over(above: str, below: str, matching: str = "") -> str:
+def divide(above: str, below: str, matching: str = "") -> str:
     """A quotient; nothing where it would be one by zero."""
     return f"{above}\n/{f' {matching}' if matching else ''}\n({below} > 0)"
 
 
-def times(left: str, right: str, matching: str = "") -> str:
+def multiply(left: str, right: str, matching: str = "") -> str:
     """A product."""
     return f"{left}\n*{f' {matching}' if matching else ''}\n{right}"
 
@@ -114,44 +114,44 @@ POOLS_TO_TIER = f"on ({', '.join(BY_TIER)}) group_left ()"
 """Matches series of pools with a number of their tier."""
 
 
-def replicas_up(where: Where, labels: Iterable[str] = BY_TIER) -> str:
+def replicas_up(where: SeriesScope, labels: Iterable[str] = BY_TIER) -> str:
     """Replicas whose last scrape gave a page."""
-    return by("sum", labels, told(where, names.TARGET_UP))
+    return aggregate("sum", labels, metric(where, names.TARGET_UP))
 
 
-def gpus_up(where: Where) -> str:
+def gpus_up(where: SeriesScope) -> str:
     """GPUs of the replicas that are up, by tier, as many as the plan gives each."""
-    return times(replicas_up(where), told_by_tier(where, names.PLAN_GPUS))
+    return multiply(replicas_up(where), metric_by_tier(where, names.PLAN_GPUS))
 
 
-def capacity_rps(where: Where) -> str:
+def capacity_rps(where: SeriesScope) -> str:
     """Requests per second that a pool's replicas that are up carry within the SLO now."""
-    usable = told_by_tier(where, names.CAPACITY_RPS)
-    return times(replicas_up(where, BY_POOL), usable, POOLS_TO_TIER)
+    usable = metric_by_tier(where, names.CAPACITY_RPS)
+    return multiply(replicas_up(where, BY_POOL), usable, POOLS_TO_TIER)
 
 
-def load(where: Where) -> str:
+def load(where: SeriesScope) -> str:
     """Finished requests as a share of the usable capacity, by pool (DESIGN 3.12, the part in requests)."""
-    return over(total(where, "requests_finished"), capacity_rps(where))
+    return divide(total(where, "requests_finished"), capacity_rps(where))
 
 
-def of_tier(expression: str, operation: str = "max") -> str:
+def aggregate_tier(expression: str, operation: str = "max") -> str:
     """One number a tier of what its pools and releases have: the largest unless said otherwise."""
-    return by(operation, BY_TIER, expression)
+    return aggregate(operation, BY_TIER, expression)
 
 
-def price_of(where: Where, gpus: str) -> str:
+def price_of(where: SeriesScope, gpus: str) -> str:
     """What so many GPUs of a tier cost an hour, in the plan's currency, which stays a label."""
-    price = by("max", (CLUSTER, *names.PLAN_PRICE.labels), where.of(names.PLAN_PRICE.name))
+    price = aggregate("max", (CLUSTER, *names.PLAN_PRICE.labels), where.selector(names.PLAN_PRICE.name))
     return f"{price}\n* on ({', '.join(BY_TIER)}) group_left ()\n(\n{gpus}\n)"
 
 
-def money_per_hour(where: Where) -> str:
+def money_per_hour(where: SeriesScope) -> str:
     """What the tier's running GPUs cost an hour."""
     return price_of(where, gpus_up(where))
 
 
-def cost_per_million_tokens(where: Where) -> str:
+def cost_per_million_tokens(where: SeriesScope) -> str:
     """Money by generated tokens, divided once (DESIGN 3.14)."""
     tokens = total(where, "generation_tokens", BY_TIER)
     return f"1e6 / 3600 * ({money_per_hour(where)} > 0)\n/ on ({', '.join(BY_TIER)}) group_left ()\n({tokens} > 0)"

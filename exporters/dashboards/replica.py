@@ -18,10 +18,10 @@ from exporters.dashboards.looks import (
     UPS,
     VERDICTS,
     WORKS,
-    rising,
+    rising_thresholds,
     signal_unit,
 )
-from exporters.dashboards.panels import Dashboard, Kind, Line, Panel, Query, Section
+from exporters.dashboards.panels import Dashboard, LineStyle, Panel, PanelType, Query, Section
 from exporters.dashboards.queries import REPLICAS as W
 from exporters.dashboards.surroundings import ABOUT_A_TIER, REPLICA, REPLICA_UID, marks
 
@@ -33,9 +33,9 @@ def _up() -> Panel:
     return Panel(
         title="Scrapes",
         description=f"{names.TARGET_UP.text}.",
-        kind=Kind.STATES,
+        kind=PanelType.STATES,
         unit=STATE,
-        queries=(Query(expr=q.told(W, names.TARGET_UP), legend=NAME),),
+        queries=(Query(expr=q.metric(W, names.TARGET_UP), legend=NAME),),
         states=UPS,
         steps=WORKS,
         width=12,
@@ -44,15 +44,20 @@ def _up() -> Panel:
 
 def _engines() -> Panel:
     labels = (*EACH, "model", "engine", "engine_version")
-    seen = f"time() - {q.by('max', EACH, W.of(names.TARGET_SEEN.name))}"
+    seen = f"time() - {q.aggregate('max', EACH, W.selector(names.TARGET_SEEN.name))}"
     return Panel(
         title="Engines",
         description="What each replica runs, how long the last scrape took, how long ago the last good page came.",
-        kind=Kind.TABLE,
+        kind=PanelType.TABLE,
         unit=COUNT,
         queries=(
-            Query(expr=q.by("max", labels, W.of(names.REPLICA_INFO.name)), legend="Running", unit=STATE, states=UPS),
-            Query(expr=q.told(W, names.SCRAPE_SECONDS), legend="Scrape", unit=SECONDS, decimals=3),
+            Query(
+                expr=q.aggregate("max", labels, W.selector(names.REPLICA_INFO.name)),
+                legend="Running",
+                unit=STATE,
+                states=UPS,
+            ),
+            Query(expr=q.metric(W, names.SCRAPE_SECONDS), legend="Scrape", unit=SECONDS, decimals=3),
             Query(expr=seen, legend="Last page", unit=SECONDS, decimals=0),
         ),
         rows=(
@@ -72,31 +77,31 @@ def _failures() -> Panel:
     return Panel(
         title="Failed scrapes per second",
         description=f"{names.SCRAPE_FAILURES.text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit="cps",
-        queries=(Query(expr=q.rated(W, names.SCRAPE_FAILURES), legend="{{replica}} {{kind}}"),),
+        queries=(Query(expr=q.metric_rate(W, names.SCRAPE_FAILURES), legend="{{replica}} {{kind}}"),),
     )
 
 
 def _restarts() -> Panel:
-    restarts = W.of(names.exported("restarts"))
+    restarts = W.selector(names.exported("restarts"))
     return Panel(
         title="Restarts",
         description=f"{names.metric('restarts').text}, in each step of the chart.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
-        queries=(Query(expr=q.by("max", EACH, f"round(increase({restarts}[{q.WINDOW}]))"), legend=NAME),),
+        queries=(Query(expr=q.aggregate("max", EACH, f"round(increase({restarts}[{q.WINDOW}]))"), legend=NAME),),
         decimals=0,
     )
 
 
 def _verdicts() -> Panel:
-    about_one = q.Where(matchers=(*W.matchers, 'replica!=""'))
-    worst = q.by("max", (*q.BY_TIER, names.REPLICA), plan_panels.certain(about_one))
+    about_one = q.SeriesScope(matchers=(*W.matchers, 'replica!=""'))
+    worst = q.aggregate("max", (*q.BY_TIER, names.REPLICA), plan_panels.certain_verdicts(about_one))
     return Panel(
         title="Worst certain finding about a replica",
         description="Of the rules that judge single replicas; the others are on the tier's dashboard.",
-        kind=Kind.STATES,
+        kind=PanelType.STATES,
         unit=STATE,
         queries=(Query(expr=worst, legend=NAME),),
         states=VERDICTS,
@@ -105,16 +110,18 @@ def _verdicts() -> Panel:
 
 
 def _rate() -> Panel:
-    usable = q.told_by_tier(q.TIER, names.CAPACITY_RPS)
+    usable = q.metric_by_tier(q.TIER, names.CAPACITY_RPS)
     return Panel(
         title="Requests per second",
         description="Finished requests of each replica; red: what one carries within the SLO now.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=signal_unit("completed_rps"),
         queries=(
             Query(expr=q.total(W, "requests_finished", EACH), legend=NAME),
-            Query(expr=usable, legend="usable", line=Line.LIMIT),
-            Query(expr=q.told_by_tier(q.TIER, names.PLAN_USABLE_RPS), legend="usable by the plan", line=Line.PLAN),
+            Query(expr=usable, legend="usable", line=LineStyle.LIMIT),
+            Query(
+                expr=q.metric_by_tier(q.TIER, names.PLAN_USABLE_RPS), legend="usable by the plan", line=LineStyle.PLAN
+            ),
         ),
         width=12,
     )
@@ -124,7 +131,7 @@ def _queue(word: str) -> Panel:
     return Panel(
         title=f"Requests {word}",
         description=f"{names.metric(f'requests_{word}').text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=COUNT,
         queries=(Query(expr=q.level(W, f"requests_{word}"), legend=NAME),),
     )
@@ -134,34 +141,34 @@ def _kv() -> Panel:
     return Panel(
         title="KV cache in use",
         description=f"{names.metric('kv_utilization').text}.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=q.level(W, "kv_utilization"), legend=NAME),),
-        steps=rising(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
+        steps=rising_thresholds(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
         top=1.0,
         lines_at_steps=True,
     )
 
 
 def _evictions() -> Panel:
-    ratio = q.over(q.total(W, "preemptions", EACH), q.total(W, "requests_finished", EACH))
+    ratio = q.divide(q.total(W, "preemptions", EACH), q.total(W, "requests_finished", EACH))
     return Panel(
         title="Evictions per request",
         description="Preemptions per finished request.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=ratio, legend=NAME),),
-        steps=rising(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
+        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
         lines_at_steps=True,
     )
 
 
 def _hits() -> Panel:
-    ratio = q.over(q.total(W, "prefix_hit_tokens", EACH), q.total(W, "prefix_queried_tokens", EACH))
+    ratio = q.divide(q.total(W, "prefix_hit_tokens", EACH), q.total(W, "prefix_queried_tokens", EACH))
     return Panel(
         title="Prefix cache hits",
         description="Of the tokens looked up. One replica far below the others: routing does not keep prefixes together.",
-        kind=Kind.LINES,
+        kind=PanelType.LINES,
         unit=RATIO,
         queries=(Query(expr=ratio, legend=NAME),),
         top=1.0,
@@ -192,6 +199,6 @@ REPLICA_DASHBOARD = Dashboard(
             title="Saturation",
             panels=(_queue("running"), _queue("waiting"), _kv(), _evictions(), _hits(), _restarts()),
         ),
-        Section(title="GPUs", panels=gpu_panels.all_of(W, q.BY_GPU)),
+        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W, q.BY_GPU)),
     ),
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from exporters import names
 from exporters.dashboards.looks import AMBER, BLUE, RED, limit
-from exporters.dashboards.panels import Mark, Variable
-from exporters.dashboards.queries import CLUSTER, WINDOW, Where, by
+from exporters.dashboards.panels import Annotation, Variable
+from exporters.dashboards.queries import CLUSTER, WINDOW, SeriesScope, aggregate
 from rules.verdicts import SEVERITY, Status
 
 FLEET_UID, TIER_UID, REPLICA_UID = "sizewatch-fleet", "sizewatch-tier", "sizewatch-replica"
@@ -58,15 +58,15 @@ def tier_link(uid: str) -> str:
     return f"/d/{uid}?{SAME_SOURCE}${{cluster:queryparam}}&var-tier=${{__data.fields.Tier}}&${{__url_time_range}}"
 
 
-def marks(where: Where) -> tuple[Mark, ...]:
+def marks(where: SeriesScope) -> tuple[Annotation, ...]:
     """Episodes of certain findings, and restarts of engines."""
-    restarts = where.of(names.exported("restarts"))
+    restarts = where.selector(names.exported("restarts"))
     return (
         _episodes(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
         _episodes(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
-        Mark(
+        Annotation(
             title="Restarts",
-            expr=by("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
+            expr=aggregate("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
             colour=BLUE,
             heading="Engine restarted",
             text="{{tier}} {{replica}}",
@@ -74,11 +74,11 @@ def marks(where: Where) -> tuple[Mark, ...]:
     )
 
 
-def _episodes(where: Where, title: str, colour: str, condition: str) -> Mark:
+def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
     labels = (CLUSTER, *names.VERDICT.labels)
-    verdict = by("max", labels, where.of(names.VERDICT.name))
-    certain = by("max", labels, where.of(names.VERDICT_CERTAIN.name))
-    return Mark(
+    verdict = aggregate("max", labels, where.selector(names.VERDICT.name))
+    certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
+    return Annotation(
         title=title,
         expr=f"{verdict} {condition}\nand\n{certain} == 1",
         colour=colour,

@@ -59,7 +59,7 @@ TIER = Dashboard(
                 requests_panels.tokens(W, width=16),
             ),
         ),
-        Section(title="GPUs", panels=gpu_panels.all_of(W)),
+        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W)),
         Section(title="Forecast", panels=(forecast_panels.demand(W), forecast_panels.replicas(W))),
     ),
 )

@@ -14,7 +14,7 @@ from exporters.manifests import fleet, monitoring, network, node, settings, shar
 from exporters.manifests.slots import Slot, Tree, printed
 from exporters.manifests.template_text import escaped, guarded, template, value_of
 from exporters.prometheus_rules import objects_text
-from exporters.rule_files import commented
+from exporters.rule_files import comment_lines
 
 CHART = "deploy/chart/sizewatch"
 
@@ -63,7 +63,7 @@ def _commented(text: str) -> str:
 
 def chart_yaml() -> str:
     """The chart's own description."""
-    return commented(HEAD) + printed(
+    return comment_lines(HEAD) + printed(
         {
             "apiVersion": "v2",
             "name": "sizewatch",

@@ -14,7 +14,7 @@ from typing import Any
 from exporters.manifests import fleet, monitoring, network, node, shared, sidecar, standalone
 from exporters.manifests.configurations import DCGM_PORT, FLEET_ENGINES, NODE_ALONE, NODE_DCGM
 from exporters.manifests.slots import NAMESPACE, Tree, plain, printed
-from exporters.rule_files import Block, commented
+from exporters.rule_files import Block, comment_lines
 
 ROOT = "deploy/kubernetes"
 UP = "../../../.."
@@ -205,11 +205,11 @@ FOLDERS: Mapping[str, Folder] = {**BASES, **COMPONENTS, **OVERLAYS}
 
 
 def _documents(trees: Iterable[Tree], _: Folder) -> str:
-    return f"{commented(HEAD)}\n" + "---\n".join(printed(plain(tree)) for tree in trees)
+    return f"{comment_lines(HEAD)}\n" + "---\n".join(printed(plain(tree)) for tree in trees)
 
 
 def _kustomization(folder: Folder) -> str:
-    return f"{commented(HEAD)}{commented(folder.text)}\n{printed(folder.kustomization())}"
+    return f"{comment_lines(HEAD)}{comment_lines(folder.text)}\n{printed(folder.kustomization())}"
 
 
 def _texts(folder: Folder) -> dict[str, Callable[[Folder], str]]:
@@ -241,7 +241,7 @@ def dcgm_service_text() -> str:
         f"{HEAD}\n\nThe dcgm-exporter of the caller's own node (internalTrafficPolicy: Local), as the GPU operator labels it.\n"
         "Without the operator change namespace and selector, and the address in the configuration with them."
     )
-    return f"{commented(words)}\n{printed(service)}"
+    return f"{comment_lines(words)}\n{printed(service)}"
 
 
 def rules_kustomization_text() -> str:

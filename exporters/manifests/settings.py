@@ -11,7 +11,7 @@ from typing import Any
 
 from exporters.manifests.configurations import DCGM_PORT, FLEET, NODE, PLAN, STANDALONE
 from exporters.manifests.slots import Slot, printed
-from exporters.rule_files import Block, commented
+from exporters.rule_files import Block, comment_lines
 
 Json = dict[str, Any]
 
@@ -183,7 +183,7 @@ def values() -> Json:
 
 def values_text() -> str:
     """values.yaml, with what each value means above it."""
-    return f"{commented(HEAD)}\n" + "\n".join(_section(values(), "", 0))
+    return f"{comment_lines(HEAD)}\n" + "\n".join(_section(values(), "", 0))
 
 
 def _section(tree: Json, prefix: str, column: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
-from exporters.report.record import CurvePart, CurvePoint, Number, TrapPart, WorkloadPart
+from exporters.report.record import CurvePart, CurvePoint, ReportNumber, TrapPart, WorkloadPart
 from exporters.report.wording import DAYS
 from rules.wording import number
 
@@ -181,7 +181,7 @@ def _step(utilization: float) -> int:
     return min(4, int(utilization * 5))
 
 
-def _value(found: Number) -> float | None:
+def _value(found: ReportNumber) -> float | None:
     value = found.low if found.value is None else found.value
     return value if value else None
 

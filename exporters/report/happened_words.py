@@ -11,38 +11,38 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from exporters.report.record import TierReport
-from exporters.report.record_time import ForeignRow, Incident, RestartRow
+from exporters.report.record_time import ExternalAlertRow, ReportFinding, RestartRow
 from exporters.report.wording import instant
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.cascade import STAGES
 
 MOST_RESTARTED = 10
 """So many replicas are named with their restarts; the others are one line, and report.json has them all."""
 
 
-def where(one: Incident) -> str:
+def affected_replicas(one: ReportFinding) -> str:
     """Of which replicas it is; "" of the tier as a whole."""
     if one.replica is None:
         return ""
     return f"on {one.replica}" if one.replicas < 2 else f"on {one.replicas} replicas, worst on {one.replica}"
 
 
-def when(one: Incident, zone: str) -> str:
+def period_text(one: ReportFinding, zone: str) -> str:
     """When it began and how long it lasted; of several how often, how long in all, the first and the last."""
     if one.times == 1:
-        lasted = "not over" if one.ended_at is None else f"for {span(one.ended_at - one.started_at)}"
+        lasted = "not over" if one.ended_at is None else f"for {format_duration(one.ended_at - one.started_at)}"
         return f"{instant(one.started_at, zone)}, {lasted}"
-    text = f"{one.times:,} times, {span(one.seconds)} in all; first {instant(one.started_at, zone)}"
+    text = f"{one.times:,} times, {format_duration(one.seconds)} in all; first {instant(one.started_at, zone)}"
     text += f", last {instant(one.last_started_at, zone)}"
     return f"{text}, not over" if one.ended_at is None else text
 
 
-def what(one: Incident, zone: str) -> str:
+def finding_text(one: ReportFinding, zone: str) -> str:
     """Its sentence; of several that of the worst, with its time."""
     return one.sentence if one.times == 1 else f"At its worst, {instant(one.worst_at, zone)}: {one.sentence}"
 
 
-def stage_lines(one: Incident, zone: str) -> list[str]:
+def stage_lines(one: ReportFinding, zone: str) -> list[str]:
     """When a cascade reached each stage, to the second: its stages follow each other within a minute."""
     lines: list[str] = []
     worst = 0
@@ -56,7 +56,7 @@ def stage_lines(one: Incident, zone: str) -> list[str]:
     return lines
 
 
-def foreign_line(one: ForeignRow, zone: str) -> str:
+def foreign_line(one: ExternalAlertRow, zone: str) -> str:
     """An alert of others that the incident explains."""
     often = "" if one.times == 1 else f", {one.times:,} times"
     return f"{instant(one.started_at, zone)}: alert {one.name}{often}{f': {one.text}' if one.text else ''}"
@@ -99,6 +99,6 @@ def _unseen(rows: Sequence[RestartRow]) -> str:
         return (
             "how long nothing was seen of it is not known" if times == 1 else "how long nothing was seen is not known"
         )
-    text = f"nothing was seen of it for {span(math.fsum(row.unseen_seconds for row in rows))}"
+    text = f"nothing was seen of it for {format_duration(math.fsum(row.unseen_seconds for row in rows))}"
     text += " in all" if times > 1 else ""
     return f"{text}, {untimed} of them not counted in that" if untimed else text

@@ -11,12 +11,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.plain_text import plain
+from exporters.plain_text import strip_control_characters
 from exporters.report import charts, happened_words, numbers, wording
-from exporters.report.record import Number, Report
+from exporters.report.record import Report, ReportNumber
 from exporters.status_signs import SIGNS, icon
 from exporters.svg_charts import draw_scale
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.verdicts import Status
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ def report_html(found: Report) -> str:
         instant=lambda t: wording.instant(t, found.zone),
         sign=lambda status: SIGNS.get(Status(status), "?"),
     )
-    return plain(page)
+    return strip_control_characters(page)
 
 
 def _environment() -> Environment:
@@ -44,13 +44,13 @@ def _environment() -> Environment:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters["words"] = numbers.words
-    made.filters["best"] = numbers.best
+    made.filters["best"] = numbers.best_estimate
     made.filters["bounds"] = numbers.bounds
-    made.filters["plain"] = numbers.plain
+    made.filters["plain"] = numbers.number_text
     made.filters["money"] = numbers.money
     made.globals["trend"] = numbers.trend
     made.globals["times"] = numbers.times
-    made.filters["span"] = span
+    made.filters["span"] = format_duration
     made.filters["coded"] = _coded
     made.globals["w"] = wording
     made.globals["h"] = happened_words
@@ -69,7 +69,7 @@ def _worst(found: Report) -> Status:
     return next((one for one in order if one.value in states), Status.UNKNOWN)
 
 
-def _scale(found: Number, unit: str) -> Markup:
+def _scale(found: ReportNumber, unit: str) -> Markup:
     """A small bar for a share; nothing for other units, which have no end."""
     if unit != "ratio" or found.gap or found.value is None:
         return Markup("")

@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator
 
 from exporters import plain_text
 from exporters.markdown import table
-from exporters.report.happened_words import foreign_line, restart_lines, restarts_in_all, stage_lines, what, when, where
-from exporters.report.numbers import DASH, money, plain, times, trend, words
+from exporters.report.happened_words import (
+    affected_replicas,
+    finding_text,
+    foreign_line,
+    period_text,
+    restart_lines,
+    restarts_in_all,
+    stage_lines,
+)
+from exporters.report.numbers import DASH, money, number_text, times, trend, words
 from exporters.report.record import Report, TierReport
 from exporters.report.wording import (
     BOUNDS,
@@ -20,15 +28,15 @@ from exporters.report.wording import (
     SIMULATED,
     blind_line,
     busiest_idle,
+    coverage_sentence,
     curve_sentence,
     days_words,
     fit_words,
     fleet_lines,
     next_step,
-    of_requests,
     period,
     prewarm_sentences,
-    seen_sentence,
+    request_lengths_text,
     sum_line,
     trap_sentence,
     trend_note,
@@ -58,7 +66,7 @@ def report_markdown(found: Report) -> str:
 
 def _harmless(text: str) -> str:
     """Without HTML and links, which Markdown would take from a name and we write none of."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain_text.plain(text)).replace("](", "]\\(")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain_text.strip_control_characters(text)).replace("](", "]\\(")
 
 
 def _monitoring(tier: TierReport) -> Iterator[str]:
@@ -76,7 +84,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
     ]
     yield table(("", "target", "observed", "trend", "verdict", ""), rows)
     yield ""
-    yield f"{of_requests(tier.lengths)} {trend_note(tier)}".strip()
+    yield f"{request_lengths_text(tier.lengths)} {trend_note(tier)}".strip()
 
 
 def _workload(tier: TierReport) -> Iterator[str]:
@@ -84,16 +92,21 @@ def _workload(tier: TierReport) -> Iterator[str]:
     rows = [
         (
             f"{one.what} {one.quantile.upper()}",
-            plain(one.planned, "tokens"),
+            number_text(one.planned, "tokens"),
             words(one.observed, "tokens"),
             times(one.factors),
         )
         for one in part.lengths
     ]
     rows += [
-        ("average rate", plain(part.planned_average_rps, "per_second"), plain(part.average_rps, "per_second"), DASH),
-        ("peak rate", plain(part.planned_peak_rps, "per_second"), plain(part.peak_rps, "per_second"), DASH),
-        ("peak to average", DASH, plain(part.peak_to_average), DASH),
+        (
+            "average rate",
+            number_text(part.planned_average_rps, "per_second"),
+            number_text(part.average_rps, "per_second"),
+            DASH,
+        ),
+        ("peak rate", number_text(part.planned_peak_rps, "per_second"), number_text(part.peak_rps, "per_second"), DASH),
+        ("peak to average", DASH, number_text(part.peak_to_average), DASH),
     ]
     yield table(("", "planned", "observed", "factor"), rows)
     yield ""
@@ -106,8 +119,8 @@ def _curve(tier: TierReport) -> Iterator[str]:
     part = tier.curve
     rows = [
         (
-            plain(one.rps, "per_second"),
-            plain(one.in_system),
+            number_text(one.rps, "per_second"),
+            number_text(one.in_system),
             f"{one.requests or 0:,.0f}",
             words(one.ttft_p50_seconds, "seconds"),
             words(one.ttft_p99_seconds, "seconds"),
@@ -130,8 +143,8 @@ def _curve(tier: TierReport) -> Iterator[str]:
             ("load", "in system", "TTFT P99", "TPOT P99"),
             [
                 (
-                    plain(one.rps, "per_second"),
-                    plain(one.in_system),
+                    number_text(one.rps, "per_second"),
+                    number_text(one.in_system),
                     words(one.ttft_p99_seconds, "seconds"),
                     words(one.tpot_p99_seconds, "seconds"),
                 )
@@ -139,13 +152,13 @@ def _curve(tier: TierReport) -> Iterator[str]:
             ],
         )
         yield ""
-    yield of_requests(part.lengths, "Production was measured")
+    yield request_lengths_text(part.lengths, "Production was measured")
 
 
 def _fleet(tier: TierReport) -> Iterator[str]:
     yield from (f"- {line}" for line in fleet_lines(tier))
     yield ""
-    yield of_requests(tier.curve.lengths, "What a replica takes was measured")
+    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
 
 
 def _cost(tier: TierReport) -> Iterator[str]:
@@ -159,7 +172,7 @@ def _cost(tier: TierReport) -> Iterator[str]:
             f"{one.gpu_hours_a_day:,.0f}",
             money(one.money_a_day, tier.currency),
             money(one.per_million_tokens, tier.currency),
-            plain(one.utilization, "ratio"),
+            number_text(one.utilization, "ratio"),
         )
         for one in tier.costs
     ]
@@ -169,7 +182,7 @@ def _cost(tier: TierReport) -> Iterator[str]:
             yield ""
             yield f"- {one.name}: {sum_line(one.arithmetic)}"
     yield ""
-    yield of_requests(tier.lengths, "What was measured was")
+    yield request_lengths_text(tier.lengths, "What was measured was")
 
 
 def _trap(tier: TierReport) -> Iterator[str]:
@@ -182,10 +195,10 @@ def _trap(tier: TierReport) -> Iterator[str]:
         rows = [
             (
                 one.name,
-                plain(one.replicas),
+                number_text(one.replicas),
                 money(one.money_a_day, tier.currency)
                 if one.money_a_day is not None
-                else f"{plain(one.gpu_hours_a_day)} GPU-hours",
+                else f"{number_text(one.gpu_hours_a_day)} GPU-hours",
                 one.certainty,
                 one.basis or one.missing,
             )
@@ -195,7 +208,7 @@ def _trap(tier: TierReport) -> Iterator[str]:
         yield ""
         yield "The levers overlap; their sum means nothing."
     yield ""
-    yield of_requests(tier.lengths)
+    yield request_lengths_text(tier.lengths)
 
 
 def _prewarming(tier: TierReport) -> Iterator[str]:
@@ -216,7 +229,7 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
             ],
         )
         yield ""
-        yield of_requests(tier.lengths)
+        yield request_lengths_text(tier.lengths)
 
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
@@ -233,8 +246,8 @@ def _incidents(tier: TierReport) -> Iterator[str]:
     if not tier.incidents:
         yield "None."
     for one in tier.incidents:
-        place, said = where(one), verdict_words(one.status, one.certainty)
-        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {when(one, zone)}. {what(one, zone)}"
+        place, said = affected_replicas(one), verdict_words(one.status, one.certainty)
+        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {period_text(one, zone)}. {finding_text(one, zone)}"
         yield from (f"  - {line}" for line in stage_lines(one, zone))
         yield from (f"  - {foreign_line(alert, zone)}" for alert in one.foreign)
     if tier.restarts:
@@ -244,12 +257,12 @@ def _incidents(tier: TierReport) -> Iterator[str]:
         yield from (f"- {line}" for line in restart_lines(tier, zone))
     if tier.incidents:
         yield ""
-        yield of_requests(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
+        yield request_lengths_text(tier.lengths, "Each number is of its own minutes; requests of the whole time were")
 
 
 def _quality(tier: TierReport) -> Iterator[str]:
     part = tier.quality
-    yield seen_sentence(part)
+    yield coverage_sentence(part)
     yield ""
     for text in (*part.remarks, restarts_in_all(tier)):
         yield from (f"- {text}",) if text else ()
@@ -263,7 +276,7 @@ def _questions(tier: TierReport) -> Iterator[str]:
     for one in tier.questions:
         yield f"- **{one.question}** {one.answer}."
     yield ""
-    yield of_requests(tier.lengths, "All of it")
+    yield request_lengths_text(tier.lengths, "All of it")
 
 
 def _proposal(tier: TierReport) -> Iterator[str]:
@@ -272,7 +285,7 @@ def _proposal(tier: TierReport) -> Iterator[str]:
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
     yield ""
-    yield of_requests(tier.curve.lengths, "What a replica takes was measured")
+    yield request_lengths_text(tier.curve.lengths, "What a replica takes was measured")
     if one.changes:
         yield ""
         yield "Changes of the plan:"

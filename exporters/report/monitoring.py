@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from exporters.plan_against_now import worst
-from exporters.report.happened import lasted
+from exporters.plan_against_now import worst_result
+from exporters.report.happened import total_duration
 from exporters.report.numbers import as_number
 from exporters.report.past import TierPast
-from exporters.report.record import Judged, Number, Watched
-from exporters.time_words import span
+from exporters.report.record import MonitoredValue, ReportNumber, RuleOutcome
+from exporters.time_words import format_duration
 from rules.catalogue import BY_NAME as RULES
-from rules.episodes import Episode
+from rules.episodes import Finding
 from rules.judging_errors import allowed_to_fail
 from rules.readings import gpu_utilization, read
 from rules.resize_curve import pooled
-from rules.signals import BY_NAME, Gap, How, Missing, SignalValue
-from rules.slices import TierView
+from rules.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
+from rules.slices import TierContext
 from rules.verdicts import FIRING, SEVERITY, Certainty, Unknown, Verdict
 from rules.windows import Window
 from rules.wording import number
@@ -29,38 +29,38 @@ from rules.wording import number
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 
 
-UNJUDGED = Judged(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
+UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MonitoringRow:
     """One number of the table: its signal, the words for what it should be, and the rules that judge it."""
 
     key: str
     title: str
     unit: str
-    target: Callable[[TierView], str]
+    target: Callable[[TierContext], str]
     rules: tuple[str, ...]
 
 
-def watched(past: TierPast) -> tuple[Watched, ...]:
+def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
     """Every row of ROWS."""
     return tuple(_watched(row, past) for row in ROWS)
 
 
-def _watched(row: Row, past: TierPast) -> Watched:
+def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     seen = past.resize.seen
     observed, before = (_read(row.key, window, seen.view) for window in (seen.total, past.before))
     if row.key == "fleet_utilization" and seen.total is not None:
         # Of the hours under the present plan, as everywhere else in the report.
         observed = past.resize.utilization
-    elif seen.total is not None and BY_NAME[row.key].how is How.QUANTILE:
+    elif seen.total is not None and BY_NAME[row.key].how is SignalKind.QUANTILE:
         observed = pooled(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
         # What nobody measures never fires, and is not healthy for that.
         judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
-    return Watched(
+    return MonitoredValue(
         key=row.key,
         title=row.title,
         target=row.target(seen.view),
@@ -75,7 +75,7 @@ def _watched(row: Row, past: TierPast) -> Watched:
     )
 
 
-def _read(key: str, window: Window | None, view: TierView) -> SignalValue:
+def _read(key: str, window: Window | None, view: TierContext) -> SignalValue:
     if window is None:
         return NOT_SEEN
     kind = view.curve.gpu_utilization_kind if view.curve else None
@@ -84,24 +84,24 @@ def _read(key: str, window: Window | None, view: TierView) -> SignalValue:
     return read(BY_NAME[key], window, view.basis)
 
 
-def _change(key: str, observed: Number, before: Number) -> float | None:
+def _change(key: str, observed: ReportNumber, before: ReportNumber) -> float | None:
     """As a share of what was before; None where it is not known: of two quantiles whose bounds overlap."""
     if observed.value is None or not before.value:
         return None
-    if BY_NAME[key].how is How.QUANTILE and _overlap(observed, before):
+    if BY_NAME[key].how is SignalKind.QUANTILE and _overlap(observed, before):
         return None
     return observed.value / before.value - 1
 
 
-def _overlap(one: Number, other: Number) -> bool:
+def _overlap(one: ReportNumber, other: ReportNumber) -> bool:
     ends = [(a.low or 0.0, b.high) for a, b in ((one, other), (other, one))]
     return all(high is None or low < high for low, high in ends)
 
 
-def judge_row(rules: Iterable[str], past: TierPast) -> Judged:
+def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     """The worst that these rules say: over the time as a whole, else in the episodes of it."""
     names = tuple(rules)
-    answered = worst(tuple(a for a in past.answers if a.rule in names and a.subject.replica is None))
+    answered = worst_result(tuple(a for a in past.answers if a.rule in names and a.subject.replica is None))
     fired = [one for one in past.episodes if one.rule in names]
     loudest = max(fired, key=lambda one: SEVERITY[one.worst.status], default=None)
     if isinstance(answered, Verdict) and (
@@ -121,43 +121,43 @@ def judge_row(rules: Iterable[str], past: TierPast) -> Judged:
     return _judged("", "ok", "", "nothing was found in this time") if names else UNJUDGED
 
 
-def _fired(loudest: Episode, fired: list[Episode], past: TierPast) -> Judged:
+def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcome:
     seen = past.resize.seen
-    seconds = lasted(fired, seen.since, seen.until)
+    seconds = total_duration(fired, seen.since, seen.until)
     times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
     lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
-    text = f"fired {times}, {span(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence}"
+    text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence}"
     sure = loudest.worst.certainty
     return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)
 
 
-def _judged(rule: str, status: str, certainty: str, sentence: str) -> Judged:
+def _judged(rule: str, status: str, certainty: str, sentence: str) -> RuleOutcome:
     title = RULES[rule].title if rule in RULES else rule
-    return Judged(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
+    return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
 
 
-def _words(text: str) -> Callable[[TierView], str]:
+def _words(text: str) -> Callable[[TierContext], str]:
     return lambda _: text
 
 
-def _slo(name: str, unit: str = "seconds") -> Callable[[TierView], str]:
-    def target(view: TierView) -> str:
+def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], str]:
+    def target(view: TierContext) -> str:
         limit = getattr(view.plan.slo, name) if view.plan else None
         return f"SLO {number(limit, unit)}" if limit is not None else "no SLO in the plan"
 
     return target
 
 
-def _above(rule: str, threshold: str, text: str) -> Callable[[TierView], str]:
+def _above(rule: str, threshold: str, text: str) -> Callable[[TierContext], str]:
     return lambda view: text.format(f"{RULES[rule].limit(threshold, view.limits) * 100:.3g}")
 
 
-def _failures(view: TierView) -> str:
+def _failures(view: TierContext) -> str:
     allowed, of_plan = allowed_to_fail(view)
     return f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}"
 
 
-def _usable(view: TierView) -> str:
+def _usable(view: TierContext) -> str:
     fleet, capacity = view.plan.fleet if view.plan else None, view.capacity
     if capacity is None or fleet is None:
         return "not in the plan"
@@ -165,16 +165,16 @@ def _usable(view: TierView) -> str:
     return f"{text}{number(capacity.rps, 'per_second')})"
 
 
-def _hits(view: TierView) -> str:
+def _hits(view: TierContext) -> str:
     ratio = view.plan.workload.prefix_hit_ratio if view.plan and view.plan.workload else None
     return f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload"
 
 
-def _row(key: str, title: str, unit: str, target: Callable[[TierView], str], *rules: str) -> Row:
-    return Row(key=key, title=title, unit=unit, target=target, rules=rules)
+def _row(key: str, title: str, unit: str, target: Callable[[TierContext], str], *rules: str) -> MonitoringRow:
+    return MonitoringRow(key=key, title=title, unit=unit, target=target, rules=rules)
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[MonitoringRow, ...] = (
     _row("gpu_memory_utilization", "GPU memory", "ratio", _words("80-90 %"), "GpuMemoryLow", "GpuMemoryHigh"),
     _row(
         "gpu_utilization",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rules.resize import Kind, Resize
+from rules.resize import ProposalKind, Resize
 from rules.resize_workload import Length
 from rules.signals import Reading
 from rules.wording import number
@@ -69,9 +69,9 @@ def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
     )
 
 
-def left_as_planned(resize: Resize) -> tuple[str, ...]:
+def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
     """A sentence for each length that a proposal does not take over; none without a proposal."""
-    if resize.proposal.kind is Kind.NONE:
+    if resize.proposal.kind is ProposalKind.NONE:
         return ()
     return tuple(one.left for one in next_lengths(resize) if one.left)
 

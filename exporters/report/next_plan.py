@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from exporters.plan_yaml import Layout, curve_lines, number, scalar
-from exporters.report.next_lengths import KEYS, left_as_planned, next_lengths
-from exporters.report.past import Past, TierPast
+from exporters.plan_yaml import YamlIndentation, curve_lines, number, scalar
+from exporters.report.next_lengths import KEYS, next_lengths, unchanged_lengths
+from exporters.report.past import ReportInputs, TierPast
 from rules.capacity import Capacity, CapacitySource
 from rules.plan import Plan, TierPlan, parse_plan
 from rules.plan_problems import impossible_means
-from rules.resize import Kind, Proposal, Resize
-from rules.resize_guardrails import fits
+from rules.resize import Proposal, ProposalKind, Resize
+from rules.resize_guardrails import list_guardrail_ranges
 from rules.verdicts import FIRING, Verdict
 from rules.work import SAME
 
@@ -28,7 +28,7 @@ def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
     known = {one.resize.seen.view.tier: one for one in tiers}
     whole = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, tier in whole["tiers"].items():
-        if name in known and known[name].resize.proposal.kind is not Kind.NONE:
+        if name in known and known[name].resize.proposal.kind is not ProposalKind.NONE:
             _follow(tier, known[name])
     return parse_plan(whole)
 
@@ -87,7 +87,7 @@ def _guard(tier: dict[str, Any], past: TierPast) -> None:
     seen = past.resize.seen
     wrong = {a.rule for a in past.answers if isinstance(a, Verdict) and a.status in FIRING}
     present = tier.setdefault("guardrails", {})
-    for one in fits(seen, past.resize.workload):
+    for one in list_guardrail_ranges(seen, past.resize.workload):
         rule = "QueueBreakerOff" if one.key == "queue_breaker" else "GuardrailMissing"
         if one.planned is None or (rule in wrong and not one.low <= one.planned <= one.high):
             present[one.key] = one.proposed
@@ -101,7 +101,7 @@ def is_benchmark_refuted(resize: Resize) -> bool:
     return usable.planned_rps is not None and usable.rps < usable.planned_rps
 
 
-def next_plan_text(past: Past, proposed: Plan) -> str:
+def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
     """The plan as YAML with comments: what was proposed and why, and each changed value's old one."""
     made = datetime.fromtimestamp(past.made_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
@@ -122,20 +122,20 @@ def next_plan_text(past: Past, proposed: Plan) -> str:
 
 def _reasons(resize: Resize) -> Iterator[str]:
     proposal: Proposal = resize.proposal
-    sure = f" ({proposal.certainty.value})" if proposal.kind is not Kind.NONE else ""
+    sure = f" ({proposal.certainty.value})" if proposal.kind is not ProposalKind.NONE else ""
     if is_benchmark_refuted(resize):
         yield _clean(f"First benchmark again: {resize.usable.reason if resize.usable else ''}.")
         yield "Until then operating_point has what production measured; the curve stays, to compare at equal load."
     yield _clean(f"{proposal.sentence}{sure}.")
     for text in proposal.evidence:
         yield _clean(f"- {text}")
-    for text in left_as_planned(resize):
+    for text in unchanged_lengths(resize):
         yield _clean(f"{text}.")
 
 
 def _notes(resize: Resize | None) -> Mapping[str, str]:
     """What stands beside a value, by its path in the tier; nothing in a tier that stays as it is."""
-    if resize is None or resize.proposal.kind is Kind.NONE:
+    if resize is None or resize.proposal.kind is ProposalKind.NONE:
         return {}
     return {one.path: one.note for one in next_lengths(resize) if one.note}
 
@@ -152,7 +152,7 @@ def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> 
     for key, value in new.items():
         lines += _value((key,), value, old.get(key) if old is not None else None, old is not None, notes)
     if tier.curve is not None:
-        first, *rest = curve_lines(tier.curve, Layout(margin=4))
+        first, *rest = curve_lines(tier.curve, YamlIndentation(margin=4))
         lines += [f"    {first}", *rest]
     return lines
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from exporters.report.record import Number
+from exporters.report.record import ReportNumber
 from rules.money import amount as amount_of
 from rules.signals import Missing, SignalValue
 from rules.wording import number
@@ -15,41 +15,41 @@ from rules.wording import number
 DASH = "–"
 
 
-def as_number(value: SignalValue) -> Number:
+def as_number(value: SignalValue) -> ReportNumber:
     """A reading, or the name of its gap."""
     if isinstance(value, Missing):
-        return Number(gap=value.gap.value, text=value.text)
-    return Number(value=_finite(value.value), low=_finite(value.low), high=_finite(value.high), n=value.n)
+        return ReportNumber(gap=value.gap.value, text=value.text)
+    return ReportNumber(value=_finite(value.value), low=_finite(value.low), high=_finite(value.high), n=value.n)
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def exactly(value: float | None, n: float = 1.0) -> Number:
+def exact_number(value: float | None, n: float = 1.0) -> ReportNumber:
     """A number that nothing leaves open; not measured where there is none."""
-    return Number(gap="not_in_plan") if value is None else Number(value=value, low=value, high=value, n=n)
+    return ReportNumber(gap="not_in_plan") if value is None else ReportNumber(value=value, low=value, high=value, n=n)
 
 
-def words(found: Number, unit: str) -> str:
+def words(found: ReportNumber, unit: str) -> str:
     """The best estimate with its bounds, or the gap."""
     if found.gap:
         return found.gap.replace("_", " ")
     if found.value is None:
         if found.low is not None and found.high is not None:
-            return between(found.low, found.high, unit)
+            return range_text(found.low, found.high, unit)
         return f"≥ {number(found.low, unit)}" if found.low is not None else f"≤ {number(found.high or 0.0, unit)}"
     best = number(found.value, unit)
     apart = bounds(found, unit)
     return f"{best} ({apart})" if apart else best
 
 
-def best(found: Number, unit: str) -> str:
+def best_estimate(found: ReportNumber, unit: str) -> str:
     """The best estimate alone; what is known instead, where there is none."""
     return words(found, unit) if found.gap or found.value is None else number(found.value, unit)
 
 
-def bounds(found: Number, unit: str) -> str:
+def bounds(found: ReportNumber, unit: str) -> str:
     """ "a to b" where the two are apart; "" where they are not, or not known."""
     if found.gap or found.low is None or found.value is None:
         return ""
@@ -57,10 +57,10 @@ def bounds(found: Number, unit: str) -> str:
         return f"≥ {number(found.low, unit)}" if found.low < found.value * 0.995 else ""
     if found.high <= found.low * 1.005:
         return ""
-    return between(found.low, found.high, unit)
+    return range_text(found.low, found.high, unit)
 
 
-def between(low: float, high: float, unit: str) -> str:
+def range_text(low: float, high: float, unit: str) -> str:
     """Both ends, with their unit once where it is the same."""
     first, last = number(low, unit), number(high, unit)
     bare, _, suffix = first.partition(" ")
@@ -80,7 +80,7 @@ def times(factors: tuple[float, float | None] | None) -> str:
     return f"not known, {between}" if low < 1 < high else between
 
 
-def plain(value: float | None, unit: str = "") -> str:
+def number_text(value: float | None, unit: str = "") -> str:
     """A number with its unit, a dash where there is none."""
     return DASH if value is None else number(value, unit)
 
@@ -92,7 +92,7 @@ def change(ratio: float | None) -> str:
     return "unchanged" if abs(ratio) < 0.005 else f"{ratio:+.0%}"
 
 
-def trend(ratio: float | None, observed: Number, before: Number) -> str:
+def trend(ratio: float | None, observed: ReportNumber, before: ReportNumber) -> str:
     """A change against the time before; a dash where one of the two is missing, "not known" where their bounds overlap."""
     apart = ratio is not None or observed.gap or before.gap or not before.value
     return change(ratio) if apart else "not known"

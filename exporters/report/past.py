@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.prewarm_worth import Worth
-from rules.episodes import Episode, UnknownSpan
-from rules.foreign_alerts import ForeignAlert
+from exporters.prewarm_worth import PrewarmValue
+from rules.episodes import Finding, UnknownSpan
+from rules.foreign_alerts import ExternalAlert
 from rules.plan import Plan
 from rules.resize import Resize
 from rules.step13 import Step13
-from rules.timeline import Event
-from rules.verdicts import Answer
+from rules.timeline import TimelineEvent
+from rules.verdicts import RuleResult
 from rules.windows import Window
 
 
@@ -23,7 +23,7 @@ class Prewarming:
     """What pre-warming did for a tier. `worth` compares strategies over its history; the rest is how the forecast did:
     `covered_ratio` of targets at or below the 95 % quantile, error by that of the method `naive`. None where it is not known."""
 
-    worth: Worth | None = None
+    worth: PrewarmValue | None = None
     method: str = ""
     naive: str = ""
     covered_ratio: float | None = None
@@ -38,18 +38,18 @@ class TierPast:
 
     resize: Resize
     step13: Step13
-    answers: tuple[Answer, ...]
+    answers: tuple[RuleResult, ...]
     before: Window | None = None
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[Finding, ...] = ()
     unknowns: tuple[UnknownSpan, ...] = ()
-    foreign: tuple[ForeignAlert, ...] = ()
-    events: tuple[Event, ...] = ()
+    foreign: tuple[ExternalAlert, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
     prewarming: Prewarming | None = None
     no_prewarming: str = "forecasting is not configured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ReportInputs:
     """Everything of the report: the tiers in the plan's order. `remarks` are about the installation as a whole."""
 
     made_at: float

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from exporters.report.past import TierPast
-from exporters.report.record_time import Blind, QualityPart
+from exporters.report.record_time import QualityPart, UnknownPeriod
 from exporters.report.wording import instant
-from exporters.time_words import span
+from exporters.time_words import format_duration
 from rules.plan import plan_version
-from rules.resize_seen import RECENT_SECONDS, Seen
-from rules.timeline import Kind
+from rules.resize_seen import RECENT_SECONDS, ProductionSummary
+from rules.timeline import TimelineKind
 
 HOUR, HALF_HOUR = 3600.0, 1800.0
 NEARLY = 0.98
@@ -28,7 +28,7 @@ def quality(past: TierPast, zone: str) -> QualityPart:
     seen = past.resize.seen
     return QualityPart(
         hours=(seen.until - seen.since) / HOUR,
-        hours_seen=seen.seen_seconds / HOUR,
+        hours_seen=seen.observed_seconds / HOUR,
         coverage=seen.total.coverage if seen.total else None,
         plan_versions=seen.versions,
         remarks=tuple(_remarks(past, zone)),
@@ -36,7 +36,7 @@ def quality(past: TierPast, zone: str) -> QualityPart:
     )
 
 
-def _blind(past: TierPast) -> tuple[Blind, ...]:
+def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
     """Unknown spans by rule and reason, the longest first; what overlaps the time counts as far as it does."""
     seen = past.resize.seen
     sums: dict[tuple[str, str], tuple[float, str]] = {}
@@ -45,13 +45,13 @@ def _blind(past: TierPast) -> tuple[Blind, ...]:
         if seconds > 0:
             key = (one.rule, one.reason.value)
             sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, one.text)
-    rows = [Blind(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
+    rows = [UnknownPeriod(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
 
 
 def _remarks(past: TierPast, zone: str) -> Iterator[str]:
     seen = past.resize.seen
-    hours, known = (seen.until - seen.since) / HOUR, seen.seen_seconds / HOUR
+    hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
     if not seen.hours:
         yield _vanished(past, zone)
         return
@@ -79,11 +79,11 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
         yield "Arrivals are not in the history: peak and average are not known."
 
 
-def shortly(past: TierPast, zone: str) -> str:
+def quality_summary(past: TierPast, zone: str) -> str:
     """What makes this time no whole week, in a few words for the verdict; "" where nothing does."""
     seen = past.resize.seen
     began, last = _new_since(past), _gone_since(seen)
-    hours, known = (seen.until - seen.since) / HOUR, seen.seen_seconds / HOUR
+    hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
     said = []
     if last is not None:
         said.append(f"not seen since {instant(last, zone)}")
@@ -104,7 +104,7 @@ def _new_since(past: TierPast) -> float | None:
     return first if first is not None and first - seen.since > 2 * HOUR and not known_before else None
 
 
-def _gone_since(seen: Seen) -> float | None:
+def _gone_since(seen: ProductionSummary) -> float | None:
     """When the tier was last seen, where that is well before the end."""
     last = max((one.end for one in seen.hours), default=None)
     return last if last is not None and seen.until - last > 2 * HOUR else None
@@ -120,7 +120,7 @@ def _vanished(past: TierPast, zone: str) -> str:
     return f"{text}, nor in as long a time before. Was sizewatch running, and does the tier have targets?"
 
 
-def _longest_hole(seen: Seen, zone: str) -> str:
+def _longest_hole(seen: ProductionSummary, zone: str) -> str:
     """The longest time without an hour, in words, where it is longer than one."""
     ends = [seen.since, *(hour.end for hour in seen.hours)]
     starts = [*(hour.start for hour in seen.hours), seen.until]
@@ -128,7 +128,7 @@ def _longest_hole(seen: Seen, zone: str) -> str:
     length, begin, end = max(holes)
     if length < 2 * HOUR:
         return ""
-    return f"; the longest hole is {span(length)}, {instant(begin, zone)} to {instant(end, zone)}"
+    return f"; the longest hole is {format_duration(length)}, {instant(begin, zone)} to {instant(end, zone)}"
 
 
 def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _plan_changed(past: TierPast) -> float | None:
         return None
     if not seen.plan_hours:
         return seen.until
-    told = [one for one in past.events if one.kind == Kind.PLAN and seen.since <= one.t < seen.until]
+    told = [one for one in past.events if one.kind == TimelineKind.PLAN and seen.since <= one.t < seen.until]
     return told[-1].t if told else seen.plan_hours[0].start
 
 
@@ -170,7 +170,7 @@ def clock_change(since: float, until: float, zone: str) -> str:
         if moved:
             which, twice = ("forward", "is missing") if moved > 0 else ("back", "comes twice")
             told.append(
-                f"The clock in {zone} was set {which} by {span(abs(moved))} on "
+                f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on "
                 f"{datetime.fromtimestamp(t, place).strftime('%a %d %b')}: an hour of that night {twice} in the hours of the "
                 "week, which are by that clock; rates are not affected."
             )

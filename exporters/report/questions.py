@@ -14,9 +14,9 @@ from exporters.check_text import HEADS
 from exporters.report.monitoring import judge_row
 from exporters.report.numbers import as_number, money, words
 from exporters.report.past import TierPast
-from exporters.report.record import Answered, Number, TermRow
+from exporters.report.record import QuestionAnswer, ReportNumber, TermRow
 from rules import histograms
-from rules.readings import Basis, read, replica_rate
+from rules.readings import PlanFacts, read, replica_rate
 from rules.resize import Resize
 from rules.resize_curve import pooled
 from rules.signals import BY_NAME, Reading, SignalValue
@@ -43,7 +43,7 @@ class _Asked:
     def signal(self, name: str) -> SignalValue:
         return pooled(self.resize.seen, name, self.window)
 
-    def number(self, name: str) -> Number:
+    def number(self, name: str) -> ReportNumber:
         return as_number(self.signal(name))
 
     @property
@@ -59,7 +59,7 @@ class _Asked:
 _Answer = tuple[str, tuple[TermRow, ...]]
 
 
-def lengths_words(window: Window | None, basis: Basis) -> str:
+def lengths_words(window: Window | None, basis: PlanFacts) -> str:
     """The lengths that the numbers of a window were measured at: medians and P95 of prompts and outputs."""
     said = []
     if window is None:
@@ -75,7 +75,7 @@ def lengths_words(window: Window | None, basis: Basis) -> str:
     return "at " + "; ".join(said) if said else "lengths are not known: compare these numbers with nothing"
 
 
-def questions(past: TierPast) -> tuple[Answered, ...]:
+def questions(past: TierPast) -> tuple[QuestionAnswer, ...]:
     """Every question of QUESTIONS; where nothing was seen, none has an answer."""
     window = past.resize.seen.total
     lengths = lengths_words(window, past.resize.seen.view.basis)
@@ -84,7 +84,7 @@ def questions(past: TierPast) -> tuple[Answered, ...]:
         text, terms = (
             ("nothing was seen in this time", ()) if window is None else answer(_Asked(past=past, window=window))
         )
-        found.append(Answered(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
+        found.append(QuestionAnswer(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
     return tuple(found)
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.report.record_time import Incident, QualityPart, RestartRow
+from exporters.report.record_time import QualityPart, ReportFinding, RestartRow
 
 SCHEMA = 1
 SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class ReportNumber:
     """A reading: the best estimate within [low, high] (null: open or not known) from `n` observations; or `gap` says why not."""
 
     value: float | None = None
@@ -30,15 +30,15 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class MonitoredValue:
     """A row of the monitoring table (guide 9.3). `change` is observed by the time before, less 1; null where not comparable."""
 
     key: str
     title: str
     target: str
     unit: str
-    observed: Number
-    before: Number
+    observed: ReportNumber
+    before: ReportNumber
     change: float | None
     status: str
     certainty: str
@@ -50,7 +50,7 @@ class Watched:
 class LengthRow:
     what: str
     quantile: str
-    observed: Number
+    observed: ReportNumber
     planned: float | None
     factor: float | None
     factors: tuple[float, float | None] | None
@@ -90,9 +90,9 @@ class CurvePoint:
     rps: float
     in_system: float | None
     requests: float | None
-    ttft_p50_seconds: Number
-    ttft_p99_seconds: Number
-    tpot_p99_seconds: Number
+    ttft_p50_seconds: ReportNumber
+    ttft_p99_seconds: ReportNumber
+    tpot_p99_seconds: ReportNumber
     output_tokens_per_second: float | None
     slo: str
     note: str
@@ -130,7 +130,7 @@ class TermRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class Formula:
     """A formula, its terms and its result."""
 
     formula: str
@@ -150,7 +150,7 @@ class FleetPart:
     fewest: int | None
     most: int | None
     gpus_per_replica: int | None
-    arithmetic: Sum | None
+    arithmetic: Formula | None
     missing: str
 
 
@@ -164,7 +164,7 @@ class CostRow:
     money_a_day: float | None
     per_million_tokens: float | None
     utilization: float | None
-    arithmetic: Sum | None
+    arithmetic: Formula | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class WeekHour:
 class TrapPart:
     """The utilization trap (guide 9.2): what idles, when, and what each lever is worth."""
 
-    utilization: Number
+    utilization: ReportNumber
     status: str
     certainty: str
     sentence: str
@@ -236,7 +236,7 @@ class PrewarmPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class RuleOutcome:
     """What a rule says over the time: of guardrails, and of anything that has no number of its own."""
 
     rule: str
@@ -260,12 +260,12 @@ class GuardrailRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailPart:
-    judged: tuple[Judged, ...]
+    judged: tuple[RuleOutcome, ...]
     fits: tuple[GuardrailRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class QuestionAnswer:
     """A question of the guide's 8.4 with its answer, and the lengths without which no number of it means anything."""
 
     key: str
@@ -306,7 +306,7 @@ class TierReport:
     status: str
     verdict: str
     lengths: str
-    monitoring: tuple[Watched, ...]
+    monitoring: tuple[MonitoredValue, ...]
     workload: WorkloadPart
     curve: CurvePart
     fleet: FleetPart
@@ -314,10 +314,10 @@ class TierReport:
     trap: TrapPart
     prewarming: PrewarmPart
     guardrails: GuardrailPart
-    incidents: tuple[Incident, ...]
+    incidents: tuple[ReportFinding, ...]
     restarts: tuple[RestartRow, ...]
     quality: QualityPart
-    questions: tuple[Answered, ...]
+    questions: tuple[QuestionAnswer, ...]
     proposal: ProposalPart
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageRow:
     t: float
     status: str
     stage: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRow:
+class ExternalAlertRow:
     """An alert of others; `times` more than once it is all of that name, from the first begin to the last end."""
 
     name: str
@@ -27,7 +27,7 @@ class ForeignRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
+class ReportFinding:
     """An episode of a rule that sends alerts, or several of them: `times`, with `seconds` in which any lasted, on so many
     `replicas` (0: it is about the tier). `started_at` is the first begin, `last_started_at` the last, `ended_at` the last end
     (null: not over). Status, replica, sentence and stages are those of the worst, which began at `worst_at`. `foreign` are the
@@ -46,8 +46,8 @@ class Incident:
     last_started_at: float
     worst_at: float
     sentence: str
-    stages: tuple[Stage, ...]
-    foreign: tuple[ForeignRow, ...]
+    stages: tuple[StageRow, ...]
+    foreign: tuple[ExternalAlertRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class RestartRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blind:
+class UnknownPeriod:
     """What was not known, for which reason and for how long in all."""
 
     rule: str
@@ -82,4 +82,4 @@ class QualityPart:
     coverage: float | None
     plan_versions: tuple[str, ...]
     remarks: tuple[str, ...]
-    blind: tuple[Blind, ...]
+    blind: tuple[UnknownPeriod, ...]

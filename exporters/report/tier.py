@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporters.check_text import HEADS
 from exporters.plan_diff import tier_diff
-from exporters.report.happened import incidents, restarts, worst_titles
-from exporters.report.monitoring import judge_row, watched
-from exporters.report.next_lengths import left_as_planned
+from exporters.report.happened import list_findings, restarts, worst_titles
+from exporters.report.monitoring import judge_row, monitoring_rows
+from exporters.report.next_lengths import unchanged_lengths
 from exporters.report.next_plan import is_benchmark_refuted
-from exporters.report.numbers import as_number, exactly, money
+from exporters.report.numbers import as_number, exact_number, money
 from exporters.report.past import Prewarming, TierPast
-from exporters.report.quality import quality, shortly
+from exporters.report.quality import quality, quality_summary
 from exporters.report.questions import lengths_words, questions
 from exporters.report.record import (
     CostRow,
     CurvePart,
     CurvePoint,
     FleetPart,
+    Formula,
     GuardrailPart,
     GuardrailRow,
     LengthRow,
@@ -33,7 +34,6 @@ from exporters.report.record import (
     ProposalPart,
     RatePoint,
     StrategyRow,
-    Sum,
     TermRow,
     TierReport,
     TrapPart,
@@ -43,11 +43,11 @@ from exporters.report.record import (
 from rules.catalogue import BY_NAME as RULES
 from rules.money import HOURS_A_DAY
 from rules.plan import Plan, Point, TierPlan
-from rules.resize import Kind, Resize
+from rules.resize import ProposalKind, Resize
 from rules.resize_curve import ProductionPoint
-from rules.resize_fleet import Arithmetic, Costed
-from rules.resize_guardrails import fits
-from rules.resize_levers import by_hour_of_week
+from rules.resize_fleet import Arithmetic, FleetCost
+from rules.resize_guardrails import list_guardrail_ranges
+from rules.resize_levers import group_by_hour_of_week
 from rules.resize_seen import RECENT_SECONDS, Rate
 from rules.verdicts import FIRING, SEVERITY, Status, Verdict
 from rules.watch_long import HOUR_SECONDS
@@ -73,7 +73,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
     """Everything the report says of one tier. `proposed` is the whole next plan, None where there is no plan."""
     resize, name = past.resize, past.resize.seen.view.tier
     tier = resize.seen.view.plan
-    monitoring = watched(past)
+    monitoring = monitoring_rows(past)
     before, after = (one.tiers.get(name) if one else None for one in (plan, proposed))
     return TierReport(
         tier=name,
@@ -91,7 +91,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
         trap=_trap(past, zone),
         prewarming=_prewarming(past, resize.seen.view.limits),
         guardrails=_guardrails(past),
-        incidents=incidents(past),
+        incidents=list_findings(past),
         restarts=restarts(past),
         quality=quality(past, zone),
         questions=questions(past),
@@ -113,9 +113,9 @@ def verdict(past: TierPast, zone: str) -> str:
         head += f" up to {share:.0%} of the usable load"
     proposal = resize.proposal
     said = f"{proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
-    sure = "" if proposal.kind is Kind.NONE else f" ({proposal.certainty.value})"
+    sure = "" if proposal.kind is ProposalKind.NONE else f" ({proposal.certainty.value})"
     paid = _paid(resize)
-    odd = shortly(past, zone)
+    odd = quality_summary(past, zone)
     critical = worst_titles(past)
     happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
     return f"{name}{f' ({odd})' if odd else ''}: {head}; {said}{sure}{f'; {paid}' if paid else ''}{happened}."
@@ -224,19 +224,19 @@ def _benchmark(one: Point) -> CurvePoint:
         rps=one.completed_rps,
         in_system=one.concurrency,
         requests=one.requests,
-        ttft_p50_seconds=exactly(one.ttft_p50_seconds, one.requests or 0),
-        ttft_p99_seconds=exactly(one.ttft_p99_seconds, one.requests or 0),
-        tpot_p99_seconds=exactly(one.tpot_p99_seconds, one.requests or 0),
+        ttft_p50_seconds=exact_number(one.ttft_p50_seconds, one.requests or 0),
+        ttft_p99_seconds=exact_number(one.ttft_p99_seconds, one.requests or 0),
+        tpot_p99_seconds=exact_number(one.tpot_p99_seconds, one.requests or 0),
         output_tokens_per_second=one.output_tokens_per_second,
         slo="",
         note="",
     )
 
 
-def _sum(one: Arithmetic | None) -> Sum | None:
+def _sum(one: Arithmetic | None) -> Formula | None:
     if one is None:
         return None
-    return Sum(
+    return Formula(
         formula=one.formula, terms=tuple(_row(TermRow, term) for term in one.terms), result=_row(TermRow, one.result)
     )
 
@@ -245,7 +245,7 @@ def _fleet(resize: Resize) -> FleetPart:
     plan, size = resize.seen.view.plan, resize.sized
     return FleetPart(
         planned=plan.fleet.instances if plan and plan.fleet else None,
-        ready=resize.seen.ready,
+        ready=resize.seen.mean_ready_replicas,
         needed=size.replicas if size else None,
         for_peak=size.count.replicas if size else None,
         fewest=size.fewest if size else None,
@@ -256,13 +256,13 @@ def _fleet(resize: Resize) -> FleetPart:
     )
 
 
-def _cost(one: Costed) -> CostRow:
+def _cost(one: FleetCost) -> CostRow:
     return _row(CostRow, one, arithmetic=_sum(one.arithmetic))
 
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
     resize, judged = past.resize, judge_row(("UtilizationTrap",), past)
-    week = by_hour_of_week(resize.seen, zone) if resize.seen.view.capacity else ()
+    week = group_by_hour_of_week(resize.seen, zone) if resize.seen.view.capacity else ()
     return TrapPart(
         utilization=as_number(resize.utilization),
         status=judged.status,
@@ -324,7 +324,7 @@ def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str
 def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
         judged=tuple(judge_row((rule,), past) for rule in GUARDRAILS),
-        fits=tuple(_row(GuardrailRow, one) for one in fits(past.resize.seen, past.resize.workload)),
+        fits=tuple(_row(GuardrailRow, one) for one in list_guardrail_ranges(past.resize.seen, past.resize.workload)),
     )
 
 
@@ -334,8 +334,8 @@ def _proposal(resize: Resize, tier: TierPlan | None, changes: tuple[str, ...]) -
         ProposalPart,
         one,
         kind=one.kind.value,
-        certainty=one.certainty.value if one.kind is not Kind.NONE else "",
+        certainty=one.certainty.value if one.kind is not ProposalKind.NONE else "",
         saves_a_day=_saves(resize),
         changes=changes,
-        left=left_as_planned(resize),
+        left=unchanged_lengths(resize),
     )

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from exporters.plan_diff import plan_diff
 from exporters.report.next_plan import next_plan
 from exporters.report.numbers import money
-from exporters.report.past import Past
+from exporters.report.past import ReportInputs
 from exporters.report.record import SCHEMA, Report, TierReport
 from exporters.report.tier import tier_report
 from rules.plan import Plan
-from rules.resize import Kind
+from rules.resize import ProposalKind
 
 
-def report(past: Past) -> tuple[Report, Plan | None]:
+def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     """The report, and the proposed plan (None where there is no plan)."""
     proposed = next_plan(past.plan, past.tiers) if past.plan else None
     tiers = tuple(tier_report(one, past.zone, past.plan, proposed) for one in past.tiers)
@@ -44,11 +44,11 @@ def report_json(found: Report) -> str:
 
 
 _DONE = {
-    Kind.GROW.value: "grow",
-    Kind.SHRINK.value: "shrink",
-    Kind.MOVE.value: "move",
-    Kind.KEEP.value: "keep",
-    Kind.NONE.value: "no recommendation for",
+    ProposalKind.GROW.value: "grow",
+    ProposalKind.SHRINK.value: "shrink",
+    ProposalKind.MOVE.value: "move",
+    ProposalKind.KEEP.value: "keep",
+    ProposalKind.NONE.value: "no recommendation for",
 }
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from exporters.report.numbers import DASH, money, plain, words
-from exporters.report.record import CurvePart, GuardrailRow, PrewarmPart, Report, Sum, TierReport, TrapPart
-from exporters.report.record_time import Blind, QualityPart
-from exporters.time_words import span
-from rules.resize import Kind
+from exporters.report.numbers import DASH, money, number_text, words
+from exporters.report.record import CurvePart, Formula, GuardrailRow, PrewarmPart, Report, TierReport, TrapPart
+from exporters.report.record_time import QualityPart, UnknownPeriod
+from exporters.time_words import format_duration
+from rules.resize import ProposalKind
 from rules.wording import number
 
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
@@ -26,11 +26,11 @@ FLEET_USE = "fleet utilisation, on average"
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 PROPOSED = {
-    Kind.KEEP.value: "Keep",
-    Kind.GROW.value: "Grow",
-    Kind.SHRINK.value: "Shrink",
-    Kind.MOVE.value: "Move to another tier",
-    Kind.NONE.value: "No recommendation",
+    ProposalKind.KEEP.value: "Keep",
+    ProposalKind.GROW.value: "Grow",
+    ProposalKind.SHRINK.value: "Shrink",
+    ProposalKind.MOVE.value: "Move to another tier",
+    ProposalKind.NONE.value: "No recommendation",
 }
 
 NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
@@ -70,7 +70,7 @@ def verdict_words(status: str, certainty: str) -> str:
 
 def next_step(found: Report) -> str:
     """The next thing to do with the report as a whole."""
-    lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == Kind.NONE)
+    lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == ProposalKind.NONE)
     refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
     if refuted:
         return (
@@ -85,7 +85,7 @@ def next_step(found: Report) -> str:
     return NOTHING_TO_DO
 
 
-def of_requests(lengths: str, what: str = "All numbers") -> str:
+def request_lengths_text(lengths: str, what: str = "All numbers") -> str:
     """The lengths without which a number of performance means nothing."""
     return f"{what}: {lengths}." if lengths.startswith("lengths") else f"{what} {lengths}."
 
@@ -97,7 +97,7 @@ def curve_sentence(part: CurvePart) -> str:
     high = "open" if part.usable_high is None else number(part.usable_high, "per_second")
     text = f"A replica keeps the SLO up to {number(part.usable_rps, 'per_second')} now ({part.certainty}; between "
     text += f"{number(part.usable_low or 0.0, 'per_second')} and {high}), the plan says "
-    text += f"{plain(part.planned_usable_rps, 'per_second')}: {part.reason}. "
+    text += f"{number_text(part.planned_usable_rps, 'per_second')}: {part.reason}. "
     text += "The knee was reached." if part.knee_seen else "The knee was not reached."
     if part.headroom is not None:
         left = f"{part.headroom:.0%} headroom is left" if part.headroom >= 0 else f"{-part.headroom:.0%} is missing"
@@ -105,7 +105,7 @@ def curve_sentence(part: CurvePart) -> str:
     return text
 
 
-def sum_line(one: Sum) -> str:
+def sum_line(one: Formula) -> str:
     """The formula, its terms with their values, and the result."""
     terms = "; ".join(f"{term.name} = {_value(term.value, term.unit)}" for term in one.terms)
     return f"{one.formula}; {terms}: {one.result.name} = {_value(one.result.value, one.result.unit)}"
@@ -193,12 +193,12 @@ def fit_words(one: GuardrailRow) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def blind_line(one: Blind) -> str:
+def blind_line(one: UnknownPeriod) -> str:
     """What was not judged, for how long and why; the text where there is one, for it says more than the gap's name."""
-    return f"{one.rule}: not judged for {span(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
+    return f"{one.rule}: not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
 
 
-def seen_sentence(part: QualityPart) -> str:
+def coverage_sentence(part: QualityPart) -> str:
     """How much of the time was seen at all, and of the replicas in it."""
     text = f"{part.hours_seen:.0f} of {part.hours:.0f} hours were seen"
     return (
@@ -208,7 +208,7 @@ def seen_sentence(part: QualityPart) -> str:
 
 def days_words(days: float) -> str:
     """ "7 days", "1 day", and shorter times to the hour."""
-    return f"{days:.3g} day{'' if days == 1 else 's'}" if days >= 1 else span(days * 86_400.0)
+    return f"{days:.3g} day{'' if days == 1 else 's'}" if days >= 1 else format_duration(days * 86_400.0)
 
 
 def trend_note(tier: TierReport) -> str:

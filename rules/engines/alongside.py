@@ -6,7 +6,7 @@ engine that knows better says so in its own table: its reason goes first.
 
 from __future__ import annotations
 
-from rules.engines.table import Ignored
+from rules.engines.table import IgnoredFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("dynamo_component_", "Dynamo's count around the engine; the engine's own is used"),
@@ -31,4 +31,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("nv_energy_consumption", "Triton's view of the GPU, which is read from the GPU itself"),
 )
 
-ALONGSIDE: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+ALONGSIDE: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

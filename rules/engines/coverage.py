@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.engines.alongside import ALONGSIDE
-from rules.engines.registry import PROCESS_START, mapped, unwrapped, winners
-from rules.engines.table import Engine, Row
-from rules.families import Kind
+from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
+from rules.engines.table import EngineTable, SourceRow
+from rules.families import FamilyKind
 from rules.layouts import SUFFIXES
 
 CREATED = "_created"
@@ -43,7 +43,7 @@ class FamilyUse:
     text: str
 
 
-def explain_families(engine: Engine, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
+def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
     """What becomes of each family of a page (printed name and type of its TYPE line), in the page's order.
 
     Both spellings of a counter are understood: with `_total` (text format) and without (OpenMetrics). So are the parts of
@@ -51,18 +51,20 @@ def explain_families(engine: Engine, families: Mapping[str, str]) -> tuple[Famil
     """
     spelt = {printed: _spellings(engine, printed, type_) for printed, type_ in families.items()}
     on_page = frozenset(name for names in spelt.values() for name in names)
-    won = winners(engine.rows, lambda row: row.source in on_page)
+    won = select_rows(engine.rows, lambda row: row.source in on_page)
     return tuple(_use(engine, won, printed, type_, spelt[printed]) for printed, type_ in families.items())
 
 
-def _spellings(engine: Engine, printed: str, type_: str) -> tuple[str, ...]:
-    name = unwrapped(mapped(printed), engine)
+def _spellings(engine: EngineTable, printed: str, type_: str) -> tuple[str, ...]:
+    name = strip_wrapper_prefix(normalize_name(printed), engine)
     if type_ == "counter":
         return name, f"{name}_total"
     return name, *(name.removesuffix(end) for end in SUFFIXES if type_ in _UNTYPED and name.endswith(end))
 
 
-def _use(engine: Engine, won: tuple[Row, ...], printed: str, type_: str, names: tuple[str, ...]) -> FamilyUse:
+def _use(
+    engine: EngineTable, won: tuple[SourceRow, ...], printed: str, type_: str, names: tuple[str, ...]
+) -> FamilyUse:
     rows = [row for row in engine.rows if row.source in names]
     typed = [row for row in rows if type_ in _UNTYPED or type_ == _type(row) or (row.part and type_ == SUMMARY)]
     typed += [row for row in engine.rows if any(_family_of(sample) in names or sample in names for sample in row.plus)]
@@ -85,16 +87,16 @@ def _family_of(sample: str) -> str:
     return sample.removesuffix("_sum").removesuffix("_count")
 
 
-def _twin(engine: Engine, name: str) -> bool:
+def _twin(engine: EngineTable, name: str) -> bool:
     """Whether a name that is read is known with another type too, and why that one is not read (METRICS trap 20)."""
     return any(row.prefix == name for row in engine.ignored)
 
 
-def _type(row: Row) -> str:
-    return Kind.HISTOGRAM.value if row.part else row.kind.value
+def _type(row: SourceRow) -> str:
+    return FamilyKind.HISTOGRAM.value if row.part else row.kind.value
 
 
-def _special(engine: Engine, name: str) -> str:
+def _special(engine: EngineTable, name: str) -> str:
     """What is read from a family that feeds no family of ours; empty for all others."""
     if name == PROCESS_START:
         return "tells when the process started"
@@ -104,7 +106,7 @@ def _special(engine: Engine, name: str) -> str:
     return "facts about the engine" if name in facts else ""
 
 
-def _reason(engine: Engine, name: str) -> str:
+def _reason(engine: EngineTable, name: str) -> str:
     """Why a family is left alone: the engine knows better than what is common to all, the longest prefix knows best."""
     if name.endswith(CREATED):
         return "tells when its family began to count"
@@ -127,12 +129,12 @@ class Versions:
         return " and ".join(f"{word} {release}" for word, release in ends if release)
 
 
-def version_range(engine: Engine, families: Mapping[str, str]) -> str:
+def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
     """Return `allowed_versions` in words: "after 0.15.1 and before 0.20.2", "after 0.29.0", "" if the names tell none."""
     return str(allowed_versions(engine, families))
 
 
-def allowed_versions(engine: Engine, families: Mapping[str, str]) -> Versions:
+def allowed_versions(engine: EngineTable, families: Mapping[str, str]) -> Versions:
     """Return the releases that can print a page with these families (printed name and type).
 
     A name appeared at some release after the scan before its `since`, and went at some release before the scan after its
@@ -155,21 +157,21 @@ def allowed_versions(engine: Engine, families: Mapping[str, str]) -> Versions:
     return Versions(ends[after + 1], ends[before + 1])
 
 
-def _types(engine: Engine, families: Mapping[str, str]) -> dict[str, str]:
+def _types(engine: EngineTable, families: Mapping[str, str]) -> dict[str, str]:
     """Return the type of each spelling of the families. Parts without a type are those of a histogram."""
     found: dict[str, str] = {}
     for printed, type_ in families.items():
         bare, *others = _spellings(engine, printed, type_)
-        found |= {bare: type_} | dict.fromkeys(others, Kind.HISTOGRAM.value if type_ in _UNTYPED else type_)
+        found |= {bare: type_} | dict.fromkeys(others, FamilyKind.HISTOGRAM.value if type_ in _UNTYPED else type_)
     return found
 
 
-def _first_scans(engine: Engine, types: Mapping[str, str]) -> Iterator[str]:
+def _first_scans(engine: EngineTable, types: Mapping[str, str]) -> Iterator[str]:
     """Yield the first scanned release of each known name on the page."""
     yield from (marker.since for marker in engine.markers if marker.source in types)
     known: dict[str, list[str]] = {}
     for row in engine.rows if engine.scanned else ():
-        is_bare = types.get(row.source) in _UNTYPED and _type(row) != Kind.HISTOGRAM
+        is_bare = types.get(row.source) in _UNTYPED and _type(row) != FamilyKind.HISTOGRAM
         if is_bare or types.get(row.source) == _type(row):
             known.setdefault(row.source, []).append(row.since)
     yield from (min(releases, key=engine.scanned.index) for releases in known.values())

@@ -11,10 +11,10 @@ from a name (Dynamo's own source means to remove the variable). Before requests_
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Match, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE, BEFORE = "1.6.1", "0.8.0"
 
 ALWAYS = "dynamo_frontend_disconnected_clients"
@@ -29,7 +29,7 @@ CANCELLED = "model_cancellation_total"
 
 
 def _frontend(
-    kind: Kind,
+    kind: FamilyKind,
     family: str,
     source: str,
     note: str = "",
@@ -40,8 +40,8 @@ def _frontend(
     plus: str = "",
     lazy: bool = False,
     zero_with: str = "",
-) -> Row:
-    return Row(
+) -> SourceRow:
+    return SourceRow(
         family=family,
         source=f"dynamo_frontend_{source}",
         kind=kind,
@@ -56,7 +56,7 @@ def _frontend(
     )
 
 
-FRONTEND_ROWS: tuple[Row, ...] = (
+FRONTEND_ROWS: tuple[SourceRow, ...] = (
     _frontend(C, "requests_arrived", "requests_started_total", "refused ones included"),
     _frontend(
         C,
@@ -125,7 +125,7 @@ _FROM_WORKERS = "Dynamo's frontend does not print it; the workers' pages may (se
 
 _NO_QUEUE = "Dynamo's frontend counts what has no first token yet, which is no queue; the workers print theirs"
 
-DYNAMO_FRONTEND = Engine(
+DYNAMO_FRONTEND = EngineTable(
     name="dynamo",
     generation="frontend",
     title="Dynamo",
@@ -139,7 +139,7 @@ DYNAMO_FRONTEND = Engine(
         ("max_num_batched_tokens", "dynamo_frontend_model_max_num_batched_tokens"),
     ),
     model_label="model",
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _FRONTEND_REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _FRONTEND_REASONS),
     not_exposed=(
         (
             "tpot_seconds",
@@ -172,18 +172,18 @@ GENERATE = ("dynamo_endpoint", "generate")
 
 
 def _worker(
-    kind: Kind,
+    kind: FamilyKind,
     family: str,
     source: str,
     note: str = "",
     *,
-    across: Across = Across.SUM,
+    across: LabelAggregation = LabelAggregation.SUM,
     generate: bool = True,
     part: str = "",
     zero_with: str = "",
     until: str = "",
-) -> Row:
-    return Row(
+) -> SourceRow:
+    return SourceRow(
         family=family,
         source=f"dynamo_component_{source}",
         kind=kind,
@@ -197,11 +197,11 @@ def _worker(
     )
 
 
-def _rank(family: str, source: str, across: Across, until: str = "", note: str = "") -> Row:
+def _rank(family: str, source: str, across: LabelAggregation, until: str = "", note: str = "") -> SourceRow:
     return _worker(G, family, source, note, across=across, generate=False, until=until)
 
 
-WORKER_ROWS: tuple[Row, ...] = (
+WORKER_ROWS: tuple[SourceRow, ...] = (
     _worker(C, "requests_arrived", "requests_total", "counted when the worker takes a request in"),
     _worker(
         C,
@@ -214,13 +214,18 @@ WORKER_ROWS: tuple[Row, ...] = (
     _worker(C, "requests_aborted", "cancellation_total"),
     _worker(H, "e2e_seconds", "request_duration_seconds", "from the worker's side; the last edge was 10 s at first"),
     _worker(G, "requests_running", "inflight_requests", "in the worker: those that its engine queues too"),
-    _rank("kv_utilization", "gpu_cache_usage_percent", Across.MEAN, note="a ratio despite its name"),
-    _rank("kv_utilization", "kvstats_gpu_cache_usage_percent", Across.MEAN, until=BEFORE),
-    _rank("kv_utilization_max", "gpu_cache_usage_percent", Across.MAX),
-    _rank("kv_utilization_max", "kvstats_gpu_cache_usage_percent", Across.MAX, until=BEFORE),
-    _rank("prefix_hit_gauge", "kv_cache_hit_rate", Across.MEAN, note="as the engine averages it"),
-    _rank("prefix_hit_gauge", "kvstats_gpu_prefix_cache_hit_rate", Across.MEAN, until=BEFORE),
-    _rank("engine_startup_seconds", "model_load_time_seconds", Across.MAX, note="loading: a part of a cold start"),
+    _rank("kv_utilization", "gpu_cache_usage_percent", LabelAggregation.MEAN, note="a ratio despite its name"),
+    _rank("kv_utilization", "kvstats_gpu_cache_usage_percent", LabelAggregation.MEAN, until=BEFORE),
+    _rank("kv_utilization_max", "gpu_cache_usage_percent", LabelAggregation.MAX),
+    _rank("kv_utilization_max", "kvstats_gpu_cache_usage_percent", LabelAggregation.MAX, until=BEFORE),
+    _rank("prefix_hit_gauge", "kv_cache_hit_rate", LabelAggregation.MEAN, note="as the engine averages it"),
+    _rank("prefix_hit_gauge", "kvstats_gpu_prefix_cache_hit_rate", LabelAggregation.MEAN, until=BEFORE),
+    _rank(
+        "engine_startup_seconds",
+        "model_load_time_seconds",
+        LabelAggregation.MAX,
+        note="loading: a part of a cold start",
+    ),
 )
 
 _WORKER_REASONS: tuple[tuple[str, str], ...] = (
@@ -238,7 +243,7 @@ _WORKER_REASONS: tuple[tuple[str, str], ...] = (
 
 _FROM_ENGINE = "a Dynamo worker prints it only where it passes its engine's own metrics through"
 
-DYNAMO_WORKER = Engine(
+DYNAMO_WORKER = EngineTable(
     name="dynamo",
     generation="worker",
     title="Dynamo",
@@ -249,7 +254,7 @@ DYNAMO_WORKER = Engine(
         ("num_gpu_blocks", "dynamo_component_kvstats_total_blocks"),
     ),
     model_label="model",
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _WORKER_REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _WORKER_REASONS),
     not_exposed=tuple(
         (family, _FROM_ENGINE)
         for family in (

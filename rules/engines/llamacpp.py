@@ -11,42 +11,44 @@ next, and are left alone. In router mode the page itself loads a model and keeps
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Marker, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, SourceRow
+from rules.families import FamilyKind
 
-C, G = Kind.COUNTER, Kind.GAUGE
+C, G = FamilyKind.COUNTER, FamilyKind.GAUGE
 COMPUTED, CACHED = "llamacpp_prompt_tokens_total", "llamacpp_prompt_tokens_cached_total"
 BOTH = "cached and computed ones: prompt_tokens_total does not count those that it found in a slot's cache"
 
-ROWS: tuple[Row, ...] = (
-    Row(family="prompt_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
-    Row(family="prompt_tokens_computed", source=COMPUTED, kind=C, since="2024.3"),
-    Row(family="prefix_hit_tokens", source=CACHED, kind=C, since="2026.8"),
-    Row(family="prefix_queried_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
-    Row(
+ROWS: tuple[SourceRow, ...] = (
+    SourceRow(family="prompt_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
+    SourceRow(family="prompt_tokens_computed", source=COMPUTED, kind=C, since="2024.3"),
+    SourceRow(family="prefix_hit_tokens", source=CACHED, kind=C, since="2026.8"),
+    SourceRow(family="prefix_queried_tokens", source=CACHED, kind=C, plus=(COMPUTED,), since="2026.8", note=BOTH),
+    SourceRow(
         family="generation_tokens",
         source="llamacpp_tokens_predicted_total",
         kind=C,
         since="2024.3",
         note="all of a request's at once, when it finishes",
     ),
-    Row(
+    SourceRow(
         family="generation_seconds",
         source="llamacpp_tokens_predicted_seconds_total",
         kind=C,
         since="2024.3",
         note="first to last token, when the request finishes (PR 5937)",
     ),
-    Row(
+    SourceRow(
         family="spec_drafts",
         source="llamacpp_spec_decode_num_drafts_total",
         kind=C,
         since="2026.8",
         note="PR 26389; zero without speculation",
     ),
-    Row(family="spec_draft_tokens", source="llamacpp_spec_decode_num_draft_tokens_total", kind=C, since="2026.8"),
-    Row(family="spec_accepted_tokens", source="llamacpp_spec_decode_num_accepted_tokens_total", kind=C, since="2026.8"),
-    Row(
+    SourceRow(family="spec_draft_tokens", source="llamacpp_spec_decode_num_draft_tokens_total", kind=C, since="2026.8"),
+    SourceRow(
+        family="spec_accepted_tokens", source="llamacpp_spec_decode_num_accepted_tokens_total", kind=C, since="2026.8"
+    ),
+    SourceRow(
         family="spec_accepted_at_position",
         source="llamacpp_spec_decode_num_accepted_tokens_per_pos_total",
         kind=C,
@@ -54,28 +56,30 @@ ROWS: tuple[Row, ...] = (
         since="2026.8",
         note="tools/server/server-context.cpp (PR 26389): absent before the first request that speculated",
     ),
-    Row(family="requests_running", source="llamacpp_requests_processing", kind=G, since="2024.3", note="busy slots"),
-    Row(
+    SourceRow(
+        family="requests_running", source="llamacpp_requests_processing", kind=G, since="2024.3", note="busy slots"
+    ),
+    SourceRow(
         family="requests_waiting",
         source="llamacpp_requests_deferred",
         kind=G,
         since="2024.3",
         note="put off until a slot is free",
     ),
-    Row(
+    SourceRow(
         family="kv_utilization",
         source="llamacpp_kv_cache_usage_ratio",
         kind=G,
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         since="2024.3",
         until="2024.9",
         note="examples/server/server.cpp, until PR 13660 of May 2025",
     ),
-    Row(
+    SourceRow(
         family="kv_utilization_max",
         source="llamacpp_kv_cache_usage_ratio",
         kind=G,
-        across=Across.MAX,
+        across=LabelAggregation.MAX,
         since="2024.3",
         until="2024.9",
         note="the same",
@@ -125,7 +129,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("kv_residency_seconds", "llama.cpp has no KV blocks with a life of their own"),
 )
 
-LLAMACPP = Engine(
+LLAMACPP = EngineTable(
     name="llamacpp",
     generation="server",
     title="llama.cpp",
@@ -137,6 +141,6 @@ LLAMACPP = Engine(
         Marker(source="llamacpp_n_decode_total", since="2024.9"),
         Marker(source="llamacpp_spec_decode_num_drafts_total", since="2026.8"),
     ),
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
     not_exposed=NOT_EXPOSED,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
 from rules.engines.llamacpp import LLAMACPP
 from rules.engines.sglang import SGLANG
-from rules.engines.table import Engine, Row
+from rules.engines.table import EngineTable, SourceRow
 from rules.engines.tgi import TGI
 from rules.engines.triton import TRITON
 from rules.engines.trtllm import TRTLLM
@@ -15,7 +15,7 @@ from rules.engines.trtllm_plain import TRTLLM_PLAIN
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
 
-ENGINES: tuple[Engine, ...] = (
+ENGINES: tuple[EngineTable, ...] = (
     *(VLLM_V1, VLLM_V0, SGLANG, LLAMACPP, TGI),
     *(TRTLLM, TRTLLM_PLAIN, TRITON, DYNAMO_FRONTEND, DYNAMO_WORKER),
 )
@@ -24,12 +24,12 @@ PROCESS_START = "process_start_time_seconds"
 """What every Prometheus client prints about its process, whatever the engine (not in multiprocess mode)."""
 
 
-def mapped(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A printed name as the tables spell it: ':' is '_' (METRICS trap 1: negotiation, Prometheus 2 and OTel rewrite it)."""
     return name.replace(":", "_")
 
 
-def unwrapped(name: str, engine: Engine) -> str:
+def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
     """Without the prefix that Ray or KServe puts before it."""
     for wrapper in engine.wrappers:
         if name.startswith(wrapper):
@@ -37,7 +37,9 @@ def unwrapped(name: str, engine: Engine) -> str:
     return name
 
 
-def recognise(series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[Engine, ...] = ENGINES) -> Engine | None:
+def detect_engine(
+    series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[EngineTable, ...] = ENGINES
+) -> EngineTable | None:
     """The engine generation whose signature is among the (mapped name, labels) of a page; None for a stranger.
 
     A page that carries the signatures of several (a Dynamo worker passes its engine's metrics through) is the first's.
@@ -46,23 +48,23 @@ def recognise(series: Iterable[tuple[str, Mapping[str, str]]], engines: tuple[En
     return next((engine for engine in engines if any(_signed(engine, *one) for one in page)), None)
 
 
-def _signed(engine: Engine, name: str, labels: Mapping[str, str]) -> bool:
+def _signed(engine: EngineTable, name: str, labels: Mapping[str, str]) -> bool:
     return (
-        unwrapped(name, engine) in engine.signatures
+        strip_wrapper_prefix(name, engine) in engine.signatures
         and all(label in labels for label in engine.signature_labels)
         and not any(label in labels for label in engine.signature_without)
     )
 
 
-def winners(rows: Iterable[Row], on_page: Callable[[Row], bool]) -> tuple[Row, ...]:
+def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool]) -> tuple[SourceRow, ...]:
     """Of each family's alternatives the first whose source is on the page."""
-    won: dict[str, Row] = {}
+    won: dict[str, SourceRow] = {}
     for row in rows:
         if row.family not in won and on_page(row):
             won[row.family] = row
     return tuple(won.values())
 
 
-def itl_comparable(engine: str | None, engines: tuple[Engine, ...] = ENGINES) -> bool:
+def itl_comparable(engine: str | None, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
     """Whether the engine's ITL is per output event, which is what benchmarks measure (METRICS 1.1, 1.2; PEERS 3.2)."""
     return not any(e.name == engine and e.itl_is_per_token for e in engines)

@@ -11,10 +11,10 @@ A release more is a row where it renames something, a marker where its page can 
 from __future__ import annotations
 
 from rules.engines.sglang_ignored import IGNORED, NOT_EXPOSED
-from rules.engines.table import Across, Engine, Marker, Match, Row, answered
-from rules.families import Kind
+from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, answered
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
 STREAMED = Match(label="is_streaming", values=("true",), optional=True)
 """The first token of a request that is not streamed comes with its last: its TTFT is its whole time."""
@@ -42,13 +42,13 @@ GENERATING = Match(
 
 
 def _row(
-    kind: Kind,
+    kind: FamilyKind,
     family: str,
     source: str,
     since: str,
     until: str = "",
     *,
-    across: Across = Across.SUM,
+    across: LabelAggregation = LabelAggregation.SUM,
     where: tuple[str, str] | None = None,
     matches: tuple[Match, ...] = (),
     part: str = "",
@@ -56,8 +56,8 @@ def _row(
     zero_with: str = "",
     factor: float = 1.0,
     note: str = "",
-) -> Row:
-    return Row(
+) -> SourceRow:
+    return SourceRow(
         family=family,
         source=f"sglang_{source}",
         kind=kind,
@@ -74,13 +74,13 @@ def _row(
     )
 
 
-def _http(family: str, status: str) -> Row:
+def _http(family: str, status: str) -> SourceRow:
     code = answered("status_code", status)
     note = "generating endpoints only; in 0.5.23 counted up to 2 s after the end of the answer"
     return _row(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, *code), lazy=True, note=note)
 
 
-COUNTERS: tuple[Row, ...] = (
+COUNTERS: tuple[SourceRow, ...] = (
     _row(
         C,
         "requests_finished",
@@ -202,7 +202,7 @@ COUNTERS: tuple[Row, ...] = (
     _row(C, "expert_balance_passes", "eplb_balancedness", "0.5.7", part="count", note="appears with the first pass"),
 )
 
-HISTOGRAMS: tuple[Row, ...] = (
+HISTOGRAMS: tuple[SourceRow, ...] = (
     _row(
         H,
         "ttft_seconds",
@@ -259,7 +259,7 @@ HISTOGRAMS: tuple[Row, ...] = (
     ),
 )
 
-GAUGES: tuple[Row, ...] = (
+GAUGES: tuple[SourceRow, ...] = (
     _row(G, "requests_running", "num_running_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
     _row(G, "requests_waiting", "num_queue_reqs", "0.4.1", matches=(ALL_PRIORITIES,)),
     _row(
@@ -267,33 +267,33 @@ GAUGES: tuple[Row, ...] = (
         "kv_utilization",
         "token_usage",
         "0.4.1",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         note="the fullest pool (full attention, sliding window, Mamba); cached tokens that may be evicted do not count",
     ),
-    _row(G, "kv_utilization_max", "token_usage", "0.4.1", across=Across.MAX),
+    _row(G, "kv_utilization_max", "token_usage", "0.4.1", across=LabelAggregation.MAX),
     _row(
         G,
         "spec_accept_length",
         "spec_accept_length",
         "0.4.6",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         note="of the last log interval, bonus token included; 0 without speculation",
     ),
-    _row(G, "spec_accept_rate", "spec_accept_rate", "0.5.4", across=Across.MEAN, note="accepted / drafted"),
-    _row(G, "spec_steps", "spec_num_steps", "0.5.23", across=Across.MAX),
+    _row(G, "spec_accept_rate", "spec_accept_rate", "0.5.4", across=LabelAggregation.MEAN, note="accepted / drafted"),
+    _row(G, "spec_steps", "spec_num_steps", "0.5.23", across=LabelAggregation.MAX),
     _row(
         G,
         "engine_startup_seconds",
         "startup_time_seconds",
         "0.5.23",
-        across=Across.MAX,
+        across=LabelAggregation.MAX,
         matches=(Match(label="phase", values=("scheduler_e2e", "tokenizer_e2e")),),
         note="the longer of its two processes, which start side by side",
     ),
-    _row(G, "engine_startup_seconds", "engine_startup_time", "0.5.3", "0.5.10", across=Across.MAX),
+    _row(G, "engine_startup_seconds", "engine_startup_time", "0.5.3", "0.5.10", across=LabelAggregation.MAX),
 )
 
-SGLANG = Engine(
+SGLANG = EngineTable(
     name="sglang",
     generation="srt",
     title="SGLang",

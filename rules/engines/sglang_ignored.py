@@ -6,7 +6,7 @@ page to it.
 
 from __future__ import annotations
 
-from rules.engines.table import Ignored
+from rules.engines.table import IgnoredFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
@@ -92,7 +92,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("sglang_diffusion_", "diffusion models are not judged"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)
 
 NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("adapter_evictions", "SGLang counts no adapter loads or evictions"),

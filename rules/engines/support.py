@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.capacity import Capacity, CapacitySource
-from rules.engines.table import Engine
-from rules.families import BY_NAME, Kind
+from rules.engines.table import EngineTable
+from rules.families import BY_NAME, FamilyKind
 from rules.gauges import IN_SYSTEM, GaugeSum
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
-from rules.readings import Basis, read
+from rules.readings import PlanFacts, read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
 from rules.verdicts import Certainty
 from rules.windows import NET_CHANGE, Window
@@ -27,7 +27,7 @@ from rules.work import CapacityLengths, MeanTokens
 SECONDS = 60.0
 REQUESTS = 120.0
 
-FULL_PLAN = Basis(
+FULL_PLAN = PlanFacts(
     gpus_per_replica=1.0,
     gpu_hour_price=1.0,
     ttft_slo_seconds=1.0,
@@ -67,7 +67,7 @@ class Exposure:
     why: str
 
     @property
-    def newest(self) -> Support:
+    def newest_support(self) -> Support:
         """Support by the newest release."""
         return self.spans[-1][0]
 
@@ -77,14 +77,14 @@ def engine_signals() -> tuple[Signal, ...]:
     return tuple(s for s in SIGNALS if not all(family in GPU_NAMES for family in s.families))
 
 
-def exposures(engine: Engine) -> tuple[Exposure, ...]:
+def exposures(engine: EngineTable) -> tuple[Exposure, ...]:
     """What each signal of the engine is worth, release by release."""
     releases = engine.scanned or ("",)
     windows = {release: _everything(engine, release) for release in releases}
     return tuple(_exposure(engine, signal, windows) for signal in engine_signals())
 
 
-def _exposure(engine: Engine, signal: Signal, windows: Mapping[str, Window]) -> Exposure:
+def _exposure(engine: EngineTable, signal: Signal, windows: Mapping[str, Window]) -> Exposure:
     found = [(release, read(signal, window, FULL_PLAN)) for release, window in windows.items()]
     spans: list[tuple[Support, str, str]] = []
     for release, value in found:
@@ -105,7 +105,7 @@ def _support(value: SignalValue) -> Support:
     return Support.BOUNDED if value.value is None else Support.KNOWN
 
 
-def _why(engine: Engine, signal: Signal, missing: list[Missing]) -> str:
+def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
     if not missing:
         return ""
     told = dict(engine.not_exposed)
@@ -116,10 +116,10 @@ def _why(engine: Engine, signal: Signal, missing: list[Missing]) -> str:
     return next((told[family] for family in needed if family in told), missing[-1].text)
 
 
-def _everything(engine: Engine, release: str) -> Window:
+def _everything(engine: EngineTable, release: str) -> Window:
     """A minute in which everything that the release prints was seen."""
     families = {row.family for row in engine.rows if not release or _printed(release, row.since, row.until)}
-    counters = {name: _AMOUNTS.get(name, REQUESTS) for name in _of(families, Kind.COUNTER)}
+    counters = {name: _AMOUNTS.get(name, REQUESTS) for name in _of(families, FamilyKind.COUNTER)}
     if all(name in families for name in IN_SYSTEM):
         counters[NET_CHANGE] = 0.0
     if engine.born:
@@ -131,8 +131,8 @@ def _everything(engine: Engine, release: str) -> Window:
         expected_seconds=SECONDS,
         covered_seconds=SECONDS,
         counters={"restarts": 1.0, **counters},
-        histograms=dict.fromkeys(_of(families, Kind.HISTOGRAM), part),
-        gauges={name: _level(1.0 if name in _RATIOS else 2.0) for name in _of(families, Kind.GAUGE)},
+        histograms=dict.fromkeys(_of(families, FamilyKind.HISTOGRAM), part),
+        gauges={name: _level(1.0 if name in _RATIOS else 2.0) for name in _of(families, FamilyKind.GAUGE)},
     )
 
 
@@ -147,7 +147,7 @@ def _level(value: float) -> GaugeSum:
 _AMOUNTS = {"spec_draft_tokens": 4 * REQUESTS, "spec_accepted_tokens": 2 * REQUESTS}
 
 
-def _of(families: Iterable[str], kind: Kind) -> list[str]:
+def _of(families: Iterable[str], kind: FamilyKind) -> list[str]:
     return sorted(name for name in families if name in BY_NAME and BY_NAME[name].kind is kind)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.families import Kind
+from rules.families import FamilyKind
 
 
-class Across(StrEnum):
+class LabelAggregation(StrEnum):
     """How the series of one page become one number."""
 
     SUM = "sum"  # extensive: add over data-parallel engines and label values
@@ -50,7 +50,7 @@ def answered(label: str, status: str) -> tuple[Match, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SourceRow:
     """One source of one family. Several rows of a family are alternatives: the first whose source is on the page wins.
 
     `source` is the sample name with ':' written as '_' and without wrapper prefixes; for a histogram without its
@@ -66,8 +66,8 @@ class Row:
 
     family: str
     source: str
-    kind: Kind
-    across: Across = Across.SUM
+    kind: FamilyKind
+    across: LabelAggregation = LabelAggregation.SUM
     where: tuple[tuple[str, str], ...] = ()
     matches: tuple[Match, ...] = ()
     by: str = ""
@@ -85,7 +85,7 @@ class Row:
     @property
     def sample(self) -> str:
         """Name of the samples that this row reads; of a histogram its buckets."""
-        if self.kind is Kind.HISTOGRAM:
+        if self.kind is FamilyKind.HISTOGRAM:
             return f"{self.source}_bucket"
         return f"{self.source}_{self.part}" if self.part else self.source
 
@@ -94,14 +94,14 @@ class Row:
         return all(labels.get(key) == value for key, value in self.where) and all(m.fits(labels) for m in self.matches)
 
 
-def row(
-    kind: Kind,
+def source_row(
+    kind: FamilyKind,
     family: str,
     source: str,
     since: str,
     until: str = "",
     *,
-    across: Across = Across.SUM,
+    across: LabelAggregation = LabelAggregation.SUM,
     where: tuple[str, str] | None = None,
     matches: tuple[Match, ...] = (),
     by: str = "",
@@ -111,9 +111,9 @@ def row(
     none: float | None = None,
     factor_fact: str = "",
     note: str = "",
-) -> Row:
+) -> SourceRow:
     """A row as tables write it: what every row has by place, the rest by name."""
-    return Row(
+    return SourceRow(
         family=family,
         source=source,
         kind=kind,
@@ -133,7 +133,7 @@ def row(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
+class IgnoredFamily:
     """Families of the page that sizewatch leaves alone, and why: `prefix` matches the start of the mapped name."""
 
     prefix: str
@@ -154,7 +154,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Engine:
+class EngineTable:
     """One generation of one engine, which is equal to itself alone: it is looked up for every name of a page.
 
     A page belongs to it when one of `signatures` is on it and that series carries all of `signature_labels` and none of
@@ -173,7 +173,7 @@ class Engine:
     signature_labels: tuple[str, ...] = ()
     signature_without: tuple[str, ...] = ()
     wrappers: tuple[str, ...] = ()
-    rows: tuple[Row, ...]
+    rows: tuple[SourceRow, ...]
     repeats: tuple[str, ...] = ("pid",)
     info: tuple[str, ...] = ()
     fact_gauges: tuple[tuple[str, str], ...] = ()
@@ -182,7 +182,7 @@ class Engine:
     scanned: tuple[str, ...] = ()
     markers: tuple[Marker, ...] = ()
     always: tuple[str, ...] = ()
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[IgnoredFamily, ...] = ()
     not_exposed: tuple[tuple[str, str], ...] = ()
     itl_is_per_token: bool = False
 

@@ -8,10 +8,10 @@ in seconds though no name says so; they and the lengths of outputs are of reques
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Match, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 ARRIVED, SUCCESS, FAILURE = "tgi_request_count", "tgi_request_success", "tgi_request_failure"
 SKIPPED = "tgi_request_skipped_tokens"
 
@@ -21,9 +21,9 @@ REFUSED = ("validation", "template")
 OVERLOADED = ("overloaded",)
 
 
-def _failed(family: str, errors: tuple[str, ...], note: str) -> Row:
+def _failed(family: str, errors: tuple[str, ...], note: str) -> SourceRow:
     matches = (Match(label="err", values=errors),)
-    return Row(
+    return SourceRow(
         family=family,
         source=FAILURE,
         kind=C,
@@ -35,15 +35,15 @@ def _failed(family: str, errors: tuple[str, ...], note: str) -> Row:
     )
 
 
-ROWS: tuple[Row, ...] = (
-    Row(
+ROWS: tuple[SourceRow, ...] = (
+    SourceRow(
         family="requests_arrived",
         source=ARRIVED,
         kind=C,
         since="2.0",
         note="at the start of each, those that are refused afterwards included",
     ),
-    Row(
+    SourceRow(
         family="requests_finished",
         source=FAILURE,
         kind=C,
@@ -58,7 +58,7 @@ ROWS: tuple[Row, ...] = (
     _failed("requests_aborted", LEFT, "the client left; noticed when the request is batched or has its next token"),
     _failed("http_requests_refused", REFUSED, "a request that cannot be served; not those refused as too many"),
     _failed("admission_rejections", OVERLOADED, "more than --max-concurrent-requests at once"),
-    Row(
+    SourceRow(
         family="prompt_tokens",
         source="tgi_request_input_length",
         kind=C,
@@ -66,7 +66,7 @@ ROWS: tuple[Row, ...] = (
         since="2.0",
         note="of requests that were taken on, before they are queued; not without a tokenizer in the router",
     ),
-    Row(
+    SourceRow(
         family="generation_tokens",
         source="tgi_request_generated_tokens",
         kind=C,
@@ -74,7 +74,7 @@ ROWS: tuple[Row, ...] = (
         since="2.0",
         note="all of a request's at once, when it succeeds",
     ),
-    Row(
+    SourceRow(
         family="spec_drafts",
         source=SKIPPED,
         kind=C,
@@ -82,7 +82,7 @@ ROWS: tuple[Row, ...] = (
         since="2.0",
         note="steps of requests, the prefill among them: a round each where it speculates",
     ),
-    Row(
+    SourceRow(
         family="spec_accepted_tokens",
         source=SKIPPED,
         kind=C,
@@ -90,38 +90,38 @@ ROWS: tuple[Row, ...] = (
         since="2.0",
         note="tokens of a step but its first; zero where it does not speculate",
     ),
-    Row(
+    SourceRow(
         family="whole_per_token_seconds",
         source="tgi_request_mean_time_per_token_duration",
         kind=H,
         since="2.0",
         note="inference time / tokens: the prefill is in it, so it is above the time per output token after the first",
     ),
-    Row(family="e2e_seconds", source="tgi_request_duration", kind=H, since="2.0", note="to the last token sent"),
-    Row(family="queue_seconds", source="tgi_request_queue_duration", kind=H, since="2.0"),
-    Row(
+    SourceRow(family="e2e_seconds", source="tgi_request_duration", kind=H, since="2.0", note="to the last token sent"),
+    SourceRow(family="queue_seconds", source="tgi_request_queue_duration", kind=H, since="2.0"),
+    SourceRow(
         family="inference_seconds",
         source="tgi_request_inference_duration",
         kind=H,
         since="2.0",
         note="from its first batch to its last token",
     ),
-    Row(
+    SourceRow(
         family="prompt_tokens_per_request",
         source="tgi_request_input_length",
         kind=H,
         since="2.0",
         note="of requests as they come, not as they finish; 100 edges up to the longest prompt allowed",
     ),
-    Row(family="generation_tokens_per_request", source="tgi_request_generated_tokens", kind=H, since="2.0"),
-    Row(
+    SourceRow(family="generation_tokens_per_request", source="tgi_request_generated_tokens", kind=H, since="2.0"),
+    SourceRow(
         family="requests_running",
         source="tgi_batch_current_size",
         kind=G,
         since="2.0",
         note="set before each decode; a request in its prefill is in no gauge",
     ),
-    Row(family="requests_waiting", source="tgi_queue_size", kind=G, across=Across.SUM, since="2.0"),
+    SourceRow(family="requests_waiting", source="tgi_queue_size", kind=G, across=LabelAggregation.SUM, since="2.0"),
 )
 
 _REASONS: tuple[tuple[str, str], ...] = (
@@ -157,13 +157,13 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("kv_residency_seconds", "TGI does not follow the life of KV blocks"),
 )
 
-TGI = Engine(
+TGI = EngineTable(
     name="tgi",
     generation="router",
     title="TGI",
     signatures=(ARRIVED, SUCCESS, "tgi_queue_size", "tgi_batch_max_total_tokens"),
     rows=ROWS,
     fact_gauges=(("max_batch_total_tokens", "tgi_batch_max_total_tokens"),),
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
     not_exposed=NOT_EXPOSED,
 )

@@ -11,10 +11,10 @@ gives a mean and no quantile, so no signal is read from them. nv_trt_llm_* are a
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Match, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 REQUESTS, BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 
 AROUND = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls", "multimodal_encoders")
@@ -23,10 +23,10 @@ GENERATES = Match(label="model", values=AROUND, without=True)
 
 
 def _of_triton(
-    kind: Kind, family: str, source: str, note: str, reasons: tuple[str, ...] = (), factor: float = 1.0
-) -> Row:
+    kind: FamilyKind, family: str, source: str, note: str, reasons: tuple[str, ...] = (), factor: float = 1.0
+) -> SourceRow:
     reason = (Match(label="reason", values=reasons, optional="OTHER" in reasons),) if reasons else ()
-    return Row(
+    return SourceRow(
         family=family,
         source=f"nv_inference_{source}",
         kind=kind,
@@ -37,19 +37,21 @@ def _of_triton(
     )
 
 
-def _lengths(family: str, source: str, part: str = "") -> Row:
+def _lengths(family: str, source: str, part: str = "") -> SourceRow:
     note = "of each request that ended; not in older builds"
     kind = C if part else H
-    return Row(family=family, source=source, kind=kind, matches=(GENERATES,), part=part, since="24.11", note=note)
+    return SourceRow(family=family, source=source, kind=kind, matches=(GENERATES,), part=part, since="24.11", note=note)
 
 
-def _gauge(family: str, source: str, where: tuple[str, str], note: str, across: Across = Across.SUM) -> Row:
-    return Row(family=family, source=source, kind=G, across=across, where=(where,), since="23.10", note=note)
+def _gauge(
+    family: str, source: str, where: tuple[str, str], note: str, across: LabelAggregation = LabelAggregation.SUM
+) -> SourceRow:
+    return SourceRow(family=family, source=source, kind=G, across=across, where=(where,), since="23.10", note=note)
 
 
 FRACTION = ("kv_cache_block_type", "fraction")
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[SourceRow, ...] = (
     _of_triton(C, "requests_finished", "request_success", "of the model that generates; failures are not in it"),
     _of_triton(C, "http_requests_failed", "request_failure", "of the same model", ("BACKEND", "OTHER", "REJECTED")),
     _of_triton(C, "admission_rejections", "request_failure", "beyond max_queue_size", ("REJECTED",)),
@@ -64,19 +66,19 @@ ROWS: tuple[Row, ...] = (
         "first chunk of a decoupled model; needs --metrics-config histogram_latencies=true; edges 0.1 0.5 2 5 s",
         factor=0.001,
     ),
-    Row(
+    SourceRow(
         family="engine_startup_seconds",
         source="nv_model_load_duration_secs",
         kind=G,
-        across=Across.MAX,
+        across=LabelAggregation.MAX,
         matches=(GENERATES,),
         since="24.11",
         note="loading the model: a part of a cold start",
     ),
     _gauge("requests_running", REQUESTS, ("request_type", "scheduled"), "active = scheduled + waiting"),
     _gauge("requests_waiting", REQUESTS, ("request_type", "waiting"), "active, but not in this step"),
-    _gauge("kv_utilization", BLOCKS, FRACTION, "used / all blocks; not in older builds", Across.MEAN),
-    _gauge("kv_utilization_max", BLOCKS, FRACTION, "the same, the fullest", Across.MAX),
+    _gauge("kv_utilization", BLOCKS, FRACTION, "used / all blocks; not in older builds", LabelAggregation.MEAN),
+    _gauge("kv_utilization_max", BLOCKS, FRACTION, "the same, the fullest", LabelAggregation.MAX),
 )
 
 _SUMS = "a sum of microseconds: a mean, no quantile; "
@@ -123,13 +125,13 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("kv_residency_seconds", "Triton's TensorRT-LLM backend does not time how long a KV block lives"),
 )
 
-TRITON = Engine(
+TRITON = EngineTable(
     name="triton",
     generation="trtllm",
     title="Triton",
     signatures=(REQUESTS,),
     signature_labels=("model", "request_type"),
     rows=ROWS,
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
     not_exposed=NOT_EXPOSED,
 )

@@ -12,10 +12,10 @@ differ. A series appears with its first event. trtllm-serve counts in multiproce
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Ignored, Match, Row, answered
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow, answered
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE = "1.3.0"
 CONFIG = "model_config_info"
 """Printed from the start of trtllm-serve on: what is missing beside it has not happened yet."""
@@ -30,12 +30,12 @@ STEPS = "needs enable_iter_perf_stats"
 
 
 def _row(
-    kind: Kind,
+    kind: FamilyKind,
     family: str,
     source: str,
     note: str = "",
     *,
-    across: Across = Across.SUM,
+    across: LabelAggregation = LabelAggregation.SUM,
     where: tuple[str, str] | None = None,
     matches: tuple[Match, ...] = (),
     by: str = "",
@@ -43,8 +43,8 @@ def _row(
     lazy: bool = False,
     zero_with: str = "",
     factor_fact: str = "",
-) -> Row:
-    return Row(
+) -> SourceRow:
+    return SourceRow(
         family=family,
         source=f"trtllm_{source}",
         kind=kind,
@@ -61,20 +61,20 @@ def _row(
     )
 
 
-def _ended(family: str, reason: str, note: str = "") -> Row:
+def _ended(family: str, reason: str, note: str = "") -> SourceRow:
     where = ("finished_reason", reason)
     return _row(C, family, "request_success_total", note, where=where, lazy=True, zero_with=CONFIG)
 
 
-def _answered(family: str, digit: str) -> Row:
+def _answered(family: str, digit: str) -> SourceRow:
     return _row(C, family, "request_error_total", NEWER, matches=answered("http_code", digit), lazy=True)
 
 
-def _ratio(family: str, across: Across) -> Row:
+def _ratio(family: str, across: LabelAggregation) -> SourceRow:
     return _row(G, family, "kv_cache_utilization", f"used / all blocks; {STEPS}", across=across)
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[SourceRow, ...] = (
     _row(
         C,
         "requests_finished",
@@ -123,15 +123,17 @@ ROWS: tuple[Row, ...] = (
     _row(H, "kv_transfer_seconds", "kv_transfer_latency_seconds", "Dynamo's, with prefill and decode apart"),
     _row(G, "requests_running", "num_requests_running", f"active, scheduled in this step or not; {STEPS}"),
     _row(G, "requests_waiting", "num_requests_waiting", STEPS),
-    _ratio("kv_utilization", Across.MEAN),
-    _ratio("kv_utilization_max", Across.MAX),
-    _row(G, "prefix_hit_gauge", "kv_cache_hit_rate", f"of blocks, since the start; {STEPS}", across=Across.MEAN),
+    _ratio("kv_utilization", LabelAggregation.MEAN),
+    _ratio("kv_utilization_max", LabelAggregation.MAX),
+    _row(
+        G, "prefix_hit_gauge", "kv_cache_hit_rate", f"of blocks, since the start; {STEPS}", across=LabelAggregation.MEAN
+    ),
     _row(
         G,
         "spec_accept_length",
         "spec_decode_acceptance_length",
         f"of the last step only, bonus token included; {STEPS}",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
     ),
 )
 
@@ -190,7 +192,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("kv_residency_seconds", "TensorRT-LLM does not time how long a KV block lives"),
 )
 
-TRTLLM = Engine(
+TRTLLM = EngineTable(
     name="trtllm",
     generation="v1.3",
     title="TensorRT-LLM",
@@ -215,6 +217,6 @@ TRTLLM = Engine(
     ),
     model_label="model_name",
     scanned=(SINCE,),
-    ignored=tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS),
+    ignored=tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS),
     not_exposed=NOT_EXPOSED,
 )

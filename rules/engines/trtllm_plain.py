@@ -8,28 +8,28 @@ Dynamo the same families have the prefix `trtllm_`: `rules.engines.trtllm`.
 
 from __future__ import annotations
 
-from rules.engines.table import Engine, Ignored, Match, Row
-from rules.families import Kind
+from rules.engines.table import EngineTable, IgnoredFamily, Match, SourceRow
+from rules.families import FamilyKind
 
-C, H = Kind.COUNTER, Kind.HISTOGRAM
+PLAIN_C, PLAIN_H = FamilyKind.COUNTER, FamilyKind.HISTOGRAM
 ENDED = "request_success_total"
 
 
-def _ended(family: str, reason: str, other: bool = False) -> Row:
+def _plain_finished(family: str, reason: str, other: bool = False) -> SourceRow:
     """Requests that ended for a reason, or for any `other`."""
     match = Match(label="finished_reason", values=(reason,), without=other)
-    return Row(family=family, source=ENDED, kind=C, matches=(match,), lazy=True, since="1.0.0")
+    return SourceRow(family=family, source=ENDED, kind=PLAIN_C, matches=(match,), lazy=True, since="1.0.0")
 
 
-def _seconds(family: str, source: str, note: str = "") -> Row:
-    return Row(family=family, source=source, kind=H, since="1.0.0", note=note)
+def _seconds(family: str, source: str, note: str = "") -> SourceRow:
+    return SourceRow(family=family, source=source, kind=PLAIN_H, since="1.0.0", note=note)
 
 
-ROWS: tuple[Row, ...] = (
-    _ended("requests_finished", "timeout", other=True),
-    _ended("requests_aborted", "cancelled"),
-    _ended("requests_failed", "timeout"),
-    _ended("requests_ended_by_length", "length"),
+PLAIN_ROWS: tuple[SourceRow, ...] = (
+    _plain_finished("requests_finished", "timeout", other=True),
+    _plain_finished("requests_aborted", "cancelled"),
+    _plain_finished("requests_failed", "timeout"),
+    _plain_finished("requests_ended_by_length", "length"),
     _seconds("ttft_seconds", "time_to_first_token_seconds", "written when the request ends"),
     _seconds("tpot_seconds", "time_per_output_token_seconds", "none for one token"),
     _seconds("e2e_seconds", "e2e_request_latency_seconds"),
@@ -40,17 +40,17 @@ ROWS: tuple[Row, ...] = (
 
 _FIVE = "TensorRT-LLM prints five families before 1.3, and this is in none"
 
-TRTLLM_PLAIN = Engine(
+TRTLLM_PLAIN = EngineTable(
     name="trtllm",
     generation="v1.0",
     title="TensorRT-LLM",
     signatures=(ENDED,),
     signature_labels=("model_name", "engine_type", "finished_reason"),
-    rows=ROWS,
+    rows=PLAIN_ROWS,
     ignored=(
-        Ignored(prefix="python_", why="the interpreter's own"),
-        Ignored(prefix="process_", why="the process's own"),
-        Ignored(prefix="http_", why="the HTTP layer's own; trtllm-serve leaves it empty"),
+        IgnoredFamily(prefix="python_", why="the interpreter's own"),
+        IgnoredFamily(prefix="process_", why="the process's own"),
+        IgnoredFamily(prefix="http_", why="the HTTP layer's own; trtllm-serve leaves it empty"),
     ),
     not_exposed=tuple(
         (family, _FIVE)

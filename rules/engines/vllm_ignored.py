@@ -5,7 +5,7 @@ Owns reasons only. A family that vLLM adds is either a row of an engine table or
 
 from __future__ import annotations
 
-from rules.engines.table import Ignored
+from rules.engines.table import IgnoredFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
@@ -45,4 +45,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("vllm_websocket_", "the realtime API's connections"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

@@ -12,33 +12,33 @@ table reads it as 0.6.6 and those two times wrongly.
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Marker, Row, row
+from rules.engines.table import EngineTable, LabelAggregation, Marker, SourceRow, source_row
 from rules.engines.vllm_v0_ignored import IGNORED
 from rules.engines.vllm_v1 import GENERATING
-from rules.families import Kind
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 RUNNING = "vllm_num_requests_running"
 EVERY_FINISH = "vllm_request_success_total"
 
 
-def _finished(family: str, reason: str) -> Row:
+def _finished(family: str, reason: str) -> SourceRow:
     note = "a reason appears with its first request, the counter with its first"
     where = ("finished_reason", reason)
-    return row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
+    return source_row(C, family, EVERY_FINISH, "0.5.0", where=where, lazy=True, zero_with=RUNNING, note=note)
 
 
-def _http(family: str, status: str) -> Row:
+def _http(family: str, status: str) -> SourceRow:
     note = (
         "prometheus-fastapi-instrumentator, in vllm/entrypoints/openai/api_server.py: a status before its first answer"
     )
-    return row(
+    return source_row(
         C, family, "http_requests_total", "0.6.6", where=("status", status), matches=(GENERATING,), lazy=True, note=note
     )
 
 
-ROWS: tuple[Row, ...] = (
-    row(
+ROWS: tuple[SourceRow, ...] = (
+    source_row(
         C,
         "requests_finished",
         EVERY_FINISH,
@@ -52,16 +52,16 @@ ROWS: tuple[Row, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    row(
+    source_row(
         C,
         "prompt_tokens",
         "vllm_prompt_tokens_total",
         "0.5.0",
         note="cached tokens included, and tokens prefilled again after a preemption",
     ),
-    row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
-    row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
-    row(
+    source_row(C, "generation_tokens", "vllm_generation_tokens_total", "0.5.0"),
+    source_row(C, "preemptions", "vllm_num_preemptions_total", "0.5.0", note="by recomputing and by swapping out"),
+    source_row(
         C,
         "engine_steps",
         "vllm_iteration_tokens_total",
@@ -69,69 +69,80 @@ ROWS: tuple[Row, ...] = (
         part="count",
         note="a histogram despite its name; the log of an idle server, every 10 s, counts and refreshes gauges too",
     ),
-    row(
+    source_row(
         H,
         "ttft_seconds",
         "vllm_time_to_first_token_seconds",
         "0.5.0",
         note="edges end at 10 s; a request that was preempted and recomputed is observed again",
     ),
-    row(
+    source_row(
         H,
         "itl_seconds",
         "vllm_time_per_output_token_seconds",
         "0.5.0",
         note="is ITL, one a decode step of a request; edges end at 2.5 s",
     ),
-    row(
+    source_row(
         H,
         "e2e_seconds",
         "vllm_e2e_request_latency_seconds",
         "0.5.0",
         note="edges ended at 60 s, in 0.5 they began at 1 s",
     ),
-    row(H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"),
-    row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
-    row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
-    row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
-    row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
-    row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
-    row(G, "requests_running", RUNNING, "0.5.0"),
-    row(G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"),
-    row(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MEAN, note="a ratio despite its name"),
-    row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=Across.MAX),
-    row(
+    source_row(
+        H, "queue_seconds", "vllm_request_queue_time_seconds", "0.6.6", note="first scheduling; nothing below 0.3 s"
+    ),
+    source_row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.6.6"),
+    source_row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.6.6"),
+    source_row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.6.6"),
+    source_row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.5.0"),
+    source_row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.5.0", note="one a sequence"),
+    source_row(G, "requests_running", RUNNING, "0.5.0"),
+    source_row(
+        G, "requests_waiting", "vllm_num_requests_waiting", "0.5.0", note="those swapped out are not among them"
+    ),
+    source_row(
+        G,
+        "kv_utilization",
+        "vllm_gpu_cache_usage_perc",
+        "0.5.0",
+        across=LabelAggregation.MEAN,
+        note="a ratio despite its name",
+    ),
+    source_row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.5.0", across=LabelAggregation.MAX),
+    source_row(
         G,
         "prefix_hit_gauge",
         "vllm_gpu_prefix_cache_hit_rate",
         "0.6.6",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         none=-1.0,
         note="of blocks, averaged since the start, of the first pipeline stage's scheduler; -1 without prefix caching",
     ),
-    row(
+    source_row(
         G,
         "spec_accept_rate",
         "vllm_spec_decode_draft_acceptance_rate",
         "0.6.6",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         note="accepted / drafted since the start; only with speculation configured",
     ),
-    row(
+    source_row(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
         "0.6.6",
-        across=Across.NEWEST_NAMES,
+        across=LabelAggregation.NEWEST_NAMES,
         by="running_lora_adapters",
         note="value is the time of the last update; old label sets never go away: only the newest series counts",
     ),
-    row(
+    source_row(
         G,
         "adapters_waiting",
         "vllm_lora_requests_info",
         "0.6.6",
-        across=Across.NEWEST_NAMES,
+        across=LabelAggregation.NEWEST_NAMES,
         by="waiting_lora_adapters",
     ),
 )
@@ -165,7 +176,7 @@ NOT_EXPOSED: tuple[tuple[str, str], ...] = (
     ("kv_residency_seconds", "vLLM V0 does not follow the life of KV blocks"),
 )
 
-VLLM_V0 = Engine(
+VLLM_V0 = EngineTable(
     name="vllm",
     generation="v0",
     title="vLLM",

@@ -5,7 +5,7 @@ Owns reasons only. A family of V0 is either a row of `rules.engines.vllm_v0` or 
 
 from __future__ import annotations
 
-from rules.engines.table import Ignored
+from rules.engines.table import IgnoredFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("python_", "the interpreter's own"),
@@ -30,4 +30,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("vllm_spec_decode_num_", "sums of running totals (vLLM PR 15415); the acceptance rate is used"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredFamily, ...] = tuple(IgnoredFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

@@ -9,11 +9,11 @@ more is a row where it renames something, a marker where its page can be told, a
 
 from __future__ import annotations
 
-from rules.engines.table import Across, Engine, Marker, Match, Row, row
+from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, source_row
 from rules.engines.vllm_ignored import IGNORED
-from rules.families import Kind
+from rules.families import FamilyKind
 
-C, H, G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
+C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
 
 NO_ERROR = Match(label="finished_reason", values=("error",), without=True, optional=True)
@@ -28,12 +28,12 @@ GENERATING = Match(
 """What a stranger asks of other paths (404 of a scanner, a list of models) is no request to generate."""
 
 
-def _finished(family: str, reason: str, since: str) -> Row:
-    return row(C, family, "vllm_request_success_total", since, where=("finished_reason", reason))
+def _finished(family: str, reason: str, since: str) -> SourceRow:
+    return source_row(C, family, "vllm_request_success_total", since, where=("finished_reason", reason))
 
 
-def _http(family: str, status: str) -> Row:
-    return row(
+def _http(family: str, status: str) -> SourceRow:
+    return source_row(
         C,
         family,
         "http_requests_total",
@@ -46,8 +46,8 @@ def _http(family: str, status: str) -> Row:
     )
 
 
-ROWS: tuple[Row, ...] = (
-    row(
+ROWS: tuple[SourceRow, ...] = (
+    source_row(
         C,
         "requests_finished",
         "vllm_request_success_total",
@@ -61,19 +61,21 @@ ROWS: tuple[Row, ...] = (
     _http("http_requests_ok", "2xx"),
     _http("http_requests_refused", "4xx"),
     _http("http_requests_failed", "5xx"),
-    row(C, "admission_rejections", "vllm_admission_rejections_total", "0.32.0", note="no engine label; answered 503"),
-    row(C, "prompt_tokens", "vllm_prompt_tokens_total", "0.8.5", note="cached tokens included"),
-    row(
+    source_row(
+        C, "admission_rejections", "vllm_admission_rejections_total", "0.32.0", note="no engine label; answered 503"
+    ),
+    source_row(C, "prompt_tokens", "vllm_prompt_tokens_total", "0.8.5", note="cached tokens included"),
+    source_row(
         C,
         "prompt_tokens_computed",
         "vllm_prompt_tokens_by_source_total",
         "0.18.1",
         where=("source", "local_compute"),
     ),
-    row(C, "generation_tokens", "vllm_generation_tokens_total", "0.8.5"),
-    row(C, "preemptions", "vllm_num_preemptions_total", "0.8.5"),
-    row(C, "prefix_queried_tokens", "vllm_prefix_cache_queries_total", "0.9.2"),
-    row(
+    source_row(C, "generation_tokens", "vllm_generation_tokens_total", "0.8.5"),
+    source_row(C, "preemptions", "vllm_num_preemptions_total", "0.8.5"),
+    source_row(C, "prefix_queried_tokens", "vllm_prefix_cache_queries_total", "0.9.2"),
+    source_row(
         C,
         "prefix_queried_tokens",
         "vllm_gpu_prefix_cache_queries_total",
@@ -82,8 +84,8 @@ ROWS: tuple[Row, ...] = (
         factor_fact="block_size",
         note="counted in blocks in 0.8.5; deprecated in 0.9, hidden in 0.11, gone in 0.12",
     ),
-    row(C, "prefix_hit_tokens", "vllm_prefix_cache_hits_total", "0.9.2"),
-    row(
+    source_row(C, "prefix_hit_tokens", "vllm_prefix_cache_hits_total", "0.9.2"),
+    source_row(
         C,
         "prefix_hit_tokens",
         "vllm_gpu_prefix_cache_hits_total",
@@ -92,43 +94,45 @@ ROWS: tuple[Row, ...] = (
         factor_fact="block_size",
         note="blocks, as the queries",
     ),
-    row(C, "external_prefix_queried_tokens", "vllm_external_prefix_cache_queries_total", "0.12.0"),
-    row(C, "external_prefix_hit_tokens", "vllm_external_prefix_cache_hits_total", "0.12.0"),
-    row(C, "spec_drafts", "vllm_spec_decode_num_drafts_total", "0.8.5", note="only with speculation configured"),
-    row(C, "spec_draft_tokens", "vllm_spec_decode_num_draft_tokens_total", "0.8.5"),
-    row(C, "spec_accepted_tokens", "vllm_spec_decode_num_accepted_tokens_total", "0.8.5"),
-    row(
+    source_row(C, "external_prefix_queried_tokens", "vllm_external_prefix_cache_queries_total", "0.12.0"),
+    source_row(C, "external_prefix_hit_tokens", "vllm_external_prefix_cache_hits_total", "0.12.0"),
+    source_row(C, "spec_drafts", "vllm_spec_decode_num_drafts_total", "0.8.5", note="only with speculation configured"),
+    source_row(C, "spec_draft_tokens", "vllm_spec_decode_num_draft_tokens_total", "0.8.5"),
+    source_row(C, "spec_accepted_tokens", "vllm_spec_decode_num_accepted_tokens_total", "0.8.5"),
+    source_row(
         C,
         "spec_accepted_at_position",
         "vllm_spec_decode_num_accepted_tokens_per_pos_total",
         "0.8.5",
         by="position",
     ),
-    row(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0"),
-    row(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
-    row(C, "engine_steps", "vllm_iteration_tokens_total", "0.8.5", part="count", note="a histogram despite its name"),
-    row(
+    source_row(C, "kv_transfer_failures", "vllm_nixl_num_failed_transfers_total", "0.12.0"),
+    source_row(C, "kv_transfer_failures", "vllm_mooncake_num_failed_transfers_total", "0.33.0"),
+    source_row(
+        C, "engine_steps", "vllm_iteration_tokens_total", "0.8.5", part="count", note="a histogram despite its name"
+    ),
+    source_row(
         H,
         "ttft_seconds",
         "vllm_time_to_first_token_seconds",
         "0.8.5",
         note="one a request at its first output, aborted ones included; bucket edges grew in spring 2025",
     ),
-    row(
+    source_row(
         H,
         "tpot_seconds",
         "vllm_request_time_per_output_token_seconds",
         "0.11.0",
         note="per finished request; 0 for one-token outputs",
     ),
-    row(
+    source_row(
         H,
         "itl_seconds",
         "vllm_inter_token_latency_seconds",
         "0.10.2",
         note="one a decode output event: several tokens under speculation",
     ),
-    row(
+    source_row(
         H,
         "itl_seconds",
         "vllm_time_per_output_token_seconds",
@@ -136,82 +140,89 @@ ROWS: tuple[Row, ...] = (
         "0.10.2",
         note="was ITL under another name; deprecated 0.11, hidden 0.12, gone 0.15.1",
     ),
-    row(H, "e2e_seconds", "vllm_e2e_request_latency_seconds", "0.8.5"),
-    row(
+    source_row(H, "e2e_seconds", "vllm_e2e_request_latency_seconds", "0.8.5"),
+    source_row(
         H,
         "queue_seconds",
         "vllm_request_queue_time_seconds",
         "0.8.5",
         note="first queueing only; nothing below 0.3 s; the sum can be corrupt (vLLM issue 49135)",
     ),
-    row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.8.5"),
-    row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.8.5"),
-    row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.8.5"),
-    row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.8.5"),
-    row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.8.5"),
-    row(H, "kv_transfer_seconds", "vllm_nixl_xfer_time_seconds", "0.12.0"),
-    row(H, "kv_transfer_seconds", "vllm_mooncake_xfer_time_seconds", "0.33.0"),
-    row(
+    source_row(H, "prefill_seconds", "vllm_request_prefill_time_seconds", "0.8.5"),
+    source_row(H, "decode_seconds", "vllm_request_decode_time_seconds", "0.8.5"),
+    source_row(H, "inference_seconds", "vllm_request_inference_time_seconds", "0.8.5"),
+    source_row(H, "prompt_tokens_per_request", "vllm_request_prompt_tokens", "0.8.5"),
+    source_row(H, "generation_tokens_per_request", "vllm_request_generation_tokens", "0.8.5"),
+    source_row(H, "kv_transfer_seconds", "vllm_nixl_xfer_time_seconds", "0.12.0"),
+    source_row(H, "kv_transfer_seconds", "vllm_mooncake_xfer_time_seconds", "0.33.0"),
+    source_row(
         H,
         "kv_residency_seconds",
         "vllm_kv_block_lifetime_seconds",
         "0.12.0",
         note="only with --kv-cache-metrics; 1 % of blocks",
     ),
-    row(G, "requests_running", "vllm_num_requests_running", "0.8.5"),
-    row(
+    source_row(G, "requests_running", "vllm_num_requests_running", "0.8.5"),
+    source_row(
         G,
         "requests_waiting",
         "vllm_num_requests_waiting",
         "0.8.5",
         note="from between 0.15.1 and 0.20.2 capacity + deferred, before that the waiting queue",
     ),
-    row(
+    source_row(
         G,
         "requests_waiting_capacity",
         "vllm_num_requests_waiting_by_reason",
         "0.20.2",
         where=("reason", "capacity"),
     ),
-    row(
+    source_row(
         G,
         "requests_waiting_deferred",
         "vllm_num_requests_waiting_by_reason",
         "0.20.2",
         where=("reason", "deferred"),
     ),
-    row(
+    source_row(
         G,
         "kv_utilization",
         "vllm_kv_cache_usage_perc",
         "0.9.2",
-        across=Across.MEAN,
+        across=LabelAggregation.MEAN,
         note="a ratio despite its name; one series a process (`pid`) in 0.9 to 0.11: the maximum counts",
     ),
-    row(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=Across.MEAN),
-    row(G, "kv_utilization_max", "vllm_kv_cache_usage_perc", "0.9.2", across=Across.MAX),
-    row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=Across.MAX),
-    row(
+    source_row(G, "kv_utilization", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MEAN),
+    source_row(G, "kv_utilization_max", "vllm_kv_cache_usage_perc", "0.9.2", across=LabelAggregation.MAX),
+    source_row(G, "kv_utilization_max", "vllm_gpu_cache_usage_perc", "0.8.5", "0.8.5", across=LabelAggregation.MAX),
+    source_row(
         G,
         "adapters_running",
         "vllm_lora_requests_info",
         "0.8.5",
-        across=Across.NEWEST_NAMES,
+        across=LabelAggregation.NEWEST_NAMES,
         by="running_lora_adapters",
         note="value is the time of the last update; old label sets never go away: only the newest series counts",
     ),
-    row(
+    source_row(
         G,
         "adapters_waiting",
         "vllm_lora_requests_info",
         "0.8.5",
-        across=Across.NEWEST_NAMES,
+        across=LabelAggregation.NEWEST_NAMES,
         by="waiting_lora_adapters",
     ),
-    row(G, "engine_awake", "vllm_engine_sleep_state", "0.12.0", across=Across.MEAN, where=("sleep_state", "awake")),
+    source_row(
+        G,
+        "engine_awake",
+        "vllm_engine_sleep_state",
+        "0.12.0",
+        across=LabelAggregation.MEAN,
+        where=("sleep_state", "awake"),
+    ),
 )
 
-VLLM_V1 = Engine(
+VLLM_V1 = EngineTable(
     name="vllm",
     generation="v1",
     title="vLLM",

@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterable, Mapping
 
 from rules.gpu_names.amd_ignored import IGNORED
-from rules.gpu_names.amd_ticks import RESIDENCIES, TICKS, ticks_of, why_no_ticks
+from rules.gpu_names.amd_ticks import RESIDENCIES, TICKS, explain_missing_ticks, ticks_of
 from rules.gpu_names.changes import BY_CODE, FAULTS
-from rules.gpu_names.devices import Device, code, in_order, label, pod_of, readout, whole_number
-from rules.gpu_names.exporter import MEAN, MIB, Field, GpuExporter, Page, Sample, Ticks
+from rules.gpu_names.devices import Device, code, label, pod_of, readout, sort_by_index, whole_number
+from rules.gpu_names.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
 
 LIST = "device-metrics-exporter docs/configuration/metricslist.md"
 _MB = 1e6
@@ -100,14 +100,14 @@ MOST_NAME = 80
 """Letters of a GPU's name in a message."""
 
 
-def plain(name: str) -> str:
+def strip_prefix(name: str) -> str:
     """A printed name without the prefix that an operator chose; one that ends before "gpu_" or "pcie_" is such."""
     return name if name.startswith(("gpu_", "pcie_")) else _PREFIX.sub("", name)
 
 
 def signature(name: str, labels: Mapping[str, str]) -> bool:
     """Whether a series is one that only this exporter prints."""
-    return plain(name) in _SIGNS and bool(label(labels, (*INDEX_LABELS, *UUID_LABELS)))
+    return strip_prefix(name) in _SIGNS and bool(label(labels, (*INDEX_LABELS, *UUID_LABELS)))
 
 
 def _blank(row: Field | None, value: float) -> str | None:
@@ -122,14 +122,14 @@ def _blank(row: Field | None, value: float) -> str | None:
     return None
 
 
-def read(samples: Iterable[Sample], t: float) -> Page:
+def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
     """From a page's samples to what it says at ``t`` (unix seconds). Series that name no GPU are left out and told."""
     devices: dict[tuple[str, str, str], Device] = {}
     afids: dict[tuple[str, str, str], set[str]] = {}
     split: set[tuple[str, str, str]] = set()
     nameless = 0
     for printed, labels, value in samples:
-        name = plain(printed)
+        name = strip_prefix(printed)
         index = label(labels, INDEX_LABELS)
         key = (label(labels, UUID_LABELS) or label(labels, SERIAL_LABELS), index, label(labels, PARTITION_LABELS))
         if not key[0] and not index:
@@ -156,9 +156,9 @@ def read(samples: Iterable[Sample], t: float) -> Page:
         )
     ticks = {device.gpu: ticks_of(device) for device in devices.values()}
     of_a_part = {devices[key].gpu for key in split}
-    found = in_order(devices.values())
+    found = sort_by_index(devices.values())
     codes = {devices[key].gpu: frozenset(of) or None for key, of in afids.items()}
-    return Page(
+    return GpuExporterPage(
         readouts=tuple(readout(d, t, FIELDS, _more(d, ticks[d.gpu], codes, of_a_part)) for d in found),
         problems=tuple(problems),
         faults=codes,
@@ -200,7 +200,7 @@ def _told_apart(devices: Mapping[tuple[str, str, str], Device]) -> Iterable[str]
 def _more(
     device: Device, ticks: Ticks | str, codes: Mapping[str, object], of_a_part: set[str]
 ) -> dict[str, float | str]:
-    found: dict[str, float | str] = dict(why_no_ticks(device, ticks))
+    found: dict[str, float | str] = dict(explain_missing_ticks(device, ticks))
     if device.gpu not in codes:
         why = f"{AFID} is not on the page (from 1.4.2 on, and from the first event on)"
         found |= {FAULTS: why, BY_CODE: why}
@@ -213,8 +213,8 @@ AMD = GpuExporter(
     name="amd",
     title="AMD device-metrics-exporter",
     signature=signature,
-    wanted=lambda name: plain(name) in _READ or plain(name) in _SIGNS,
-    plain=plain,
+    wanted=lambda name: strip_prefix(name) in _READ or strip_prefix(name) in _SIGNS,
+    plain=strip_prefix,
     read=read,
     fields=FIELDS,
     also_read={

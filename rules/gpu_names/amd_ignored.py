@@ -6,7 +6,7 @@ Owns reasons only; names without an operator's prefix. A family that the exporte
 
 from __future__ import annotations
 
-from rules.gpu_names.exporter import Ignored
+from rules.gpu_names.exporter import IgnoredGpuFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("gpu_nodes_total", "the GPUs are counted by their series"),
@@ -50,4 +50,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("promhttp_", "the exporter's own"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

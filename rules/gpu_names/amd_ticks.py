@@ -42,7 +42,7 @@ def ticks_of(device: Device) -> Ticks | str:
     return Ticks(total=total, of=of)
 
 
-def why_no_ticks(device: Device, ticks: Ticks | str) -> Mapping[str, str]:
+def explain_missing_ticks(device: Device, ticks: Ticks | str) -> Mapping[str, str]:
     """By our name the reason why a GPU does not count it."""
     if isinstance(ticks, str):
         return dict.fromkeys(RESIDENCIES, ticks)

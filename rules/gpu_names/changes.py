@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rules.gpu_names.exporter import Page, Ticks
+from rules.gpu_names.exporter import GpuExporterPage, Ticks
 from rules.gpu_readout import GpuReadout
 
 FAULTS, BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 COVERED = "gpu_throttled_covered_seconds"
 
 
-def same_refresh(a: Page, b: Page) -> bool:
+def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
     """Whether two pages show one and the same refresh of the exporter: nothing differs but ``t``.
 
     On a GPU that is powered the energy counter moves with every refresh, so equal pages mean an equal refresh. Where it
@@ -39,17 +39,17 @@ class _Gpu:
     covered: float = 0.0
 
 
-class Changes:
+class PageChanges:
     """The memory of one exporter's pages."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}
 
-    def after(self, page: Page) -> tuple[GpuReadout, ...]:
+    def apply_page(self, page: GpuExporterPage) -> tuple[GpuReadout, ...]:
         """The page's readouts with the counters that its changes gave. Pages come in the order of time."""
         return tuple(self._readout(readout, page) for readout in page.readouts)
 
-    def _readout(self, readout: GpuReadout, page: Page) -> GpuReadout:
+    def _readout(self, readout: GpuReadout, page: GpuExporterPage) -> GpuReadout:
         gpu = self._gpus.setdefault(readout.gpu, _Gpu())
         more: dict[str, float] = {}
         if readout.gpu in page.faults:

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 
 from rules.gpu_names.changes import BY_CODE, FAULTS
 from rules.gpu_names.dcgm_ignored import IGNORED
-from rules.gpu_names.devices import Device, code, in_order, label, pod_of, readout, whole_number
-from rules.gpu_names.exporter import MIB, Field, GpuExporter, Page, Sample
+from rules.gpu_names.devices import Device, code, label, pod_of, readout, sort_by_index, whole_number
+from rules.gpu_names.exporter import MIB, Field, GpuExporter, GpuExporterPage, Sample
 
 PREFIX = "DCGM_FI_"
 
@@ -112,7 +112,7 @@ def _blank(_: Field | None, value: float) -> str | None:
     return None
 
 
-def read(samples: Iterable[Sample], t: float) -> Page:
+def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
     """From a page's samples to what it says at ``t`` (unix seconds). Series without a UUID are left out and named."""
     devices: dict[tuple[str, str], Device] = {}
     nameless = 0
@@ -139,9 +139,9 @@ def read(samples: Iterable[Sample], t: float) -> Page:
         if instance and XID not in devices[uuid, instance].values and (uuid, "") in devices:
             whole = devices[uuid, ""].values
             devices[uuid, instance].values.update({XID: whole[XID]} if XID in whole else {})
-    found = in_order(device for (uuid, instance), device in devices.items() if instance or uuid not in parents)
+    found = sort_by_index(device for (uuid, instance), device in devices.items() if instance or uuid not in parents)
     faults = {device.gpu: _codes(device) for device in found}
-    return Page(
+    return GpuExporterPage(
         readouts=tuple(readout(d, t, FIELDS, {**_memory(d), **_no_faults(faults[d.gpu])}) for d in found),
         problems=tuple(problems),
         faults={gpu: codes for gpu, codes in faults.items() if not isinstance(codes, str)},

@@ -5,7 +5,7 @@ Owns reasons only. A family that DCGM adds is either a row of `rules.gpu_names.d
 
 from __future__ import annotations
 
-from rules.gpu_names.exporter import Ignored
+from rules.gpu_names.exporter import IgnoredGpuFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("DCGM_EXP_XID_ERRORS_COUNT", "a count over a sliding window (5 min): it goes down, so it is no counter"),
@@ -62,4 +62,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("promhttp_", "the exporter's own"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

@@ -59,7 +59,7 @@ class Device:
         reason = self.blank(row, value)
         return value if reason is None else f"{theirs} is {reason}"
 
-    def in_our_unit(self, row: Field) -> float | str:
+    def convert_row(self, row: Field) -> float | str:
         """The value of a row, or the reason why there is none."""
         if row.whole_gpu and self.part:
             return f"{row.theirs} is measured for the whole GPU, not for {self.part}"
@@ -89,7 +89,7 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
     for row in rows:
         if row.ours in counters or row.ours in gauges:
             continue
-        value = device.in_our_unit(row)
+        value = device.convert_row(row)
         if isinstance(value, str):
             # What is on the page and no value says more than what is not on it.
             on_page = row.theirs in device.values
@@ -134,7 +134,7 @@ def _impossible(value: float, counts: bool) -> str | None:
     return f"{value:g}, which no count can be" if counts and value < 0 else None
 
 
-def in_order(devices: Iterable[Device]) -> list[Device]:
+def sort_by_index(devices: Iterable[Device]) -> list[Device]:
     """By index, those without one last."""
     return sorted(devices, key=lambda device: (device.index is None, device.index, device.gpu))
 

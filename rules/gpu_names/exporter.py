@@ -51,7 +51,7 @@ MEAN = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
+class IgnoredGpuFamily:
     """Families of the page that are left alone, and why: `prefix` matches the start of the name, the longest knows best."""
 
     prefix: str
@@ -68,7 +68,7 @@ class Ticks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class GpuExporterPage:
     """What one page says. What shows only by a change between pages is left for `rules.gpu_names.changes`."""
 
     readouts: tuple[GpuReadout, ...]
@@ -95,11 +95,11 @@ class GpuExporter:
     signature: Callable[[str, Mapping[str, str]], bool]
     wanted: Callable[[str], bool]
     plain: Callable[[str], str]
-    read: Callable[[Iterable[Sample], float], Page]
+    read: Callable[[Iterable[Sample], float], GpuExporterPage]
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
     """Names beyond the fields that are read, and what they give."""
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[IgnoredGpuFamily, ...]
     not_exposed: Mapping[str, str]
     """Of our names those that no page of it can tell, and why."""
     keeps_values: bool = False

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from rules.gpu_names.devices import Device, in_order, label, readout, whole_number
-from rules.gpu_names.exporter import Field, GpuExporter, Page, Sample
+from rules.gpu_names.devices import Device, label, readout, sort_by_index, whole_number
+from rules.gpu_names.exporter import Field, GpuExporter, GpuExporterPage, Sample
 from rules.gpu_names.nvidia_smi_ignored import IGNORED
 
 PREFIX = "nvidia_smi_"
@@ -59,7 +59,7 @@ def _blank(_: Field | None, value: float) -> str | None:
     return None if math.isfinite(value) and value >= 0 else "not a number"
 
 
-def read(samples: Iterable[Sample], t: float) -> Page:
+def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
     """From a page's samples to what it says at ``t`` (unix seconds). Series without a uuid are left out."""
     devices: dict[str, Device] = {}
     partitioned: set[str] = set()
@@ -83,8 +83,8 @@ def read(samples: Iterable[Sample], t: float) -> Page:
     ]
     if not devices:
         problems = ["no GPU series on the page: is this an nvidia_gpu_exporter (port 9835), and does it see a GPU?"]
-    found = in_order(devices.values())
-    return Page(
+    found = sort_by_index(devices.values())
+    return GpuExporterPage(
         readouts=tuple(readout(d, t, FIELDS, _more(d, d.gpu in partitioned)) for d in found),
         problems=tuple(problems),
         faults={},

@@ -6,7 +6,7 @@ holds its pages to it.
 
 from __future__ import annotations
 
-from rules.gpu_names.exporter import Ignored
+from rules.gpu_names.exporter import IgnoredGpuFamily
 
 _REASONS: tuple[tuple[str, str], ...] = (
     ("nvidia_smi_accounting_", "a setting"),
@@ -72,4 +72,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("promhttp_", "the exporter's own"),
 )
 
-IGNORED: tuple[Ignored, ...] = tuple(Ignored(prefix=prefix, why=why) for prefix, why in _REASONS)
+IGNORED: tuple[IgnoredGpuFamily, ...] = tuple(IgnoredGpuFamily(prefix=prefix, why=why) for prefix, why in _REASONS)

@@ -14,7 +14,7 @@ EXPORTERS: tuple[GpuExporter, ...] = (DCGM, AMD, NVIDIA_SMI)
 BY_NAME: Mapping[str, GpuExporter] = {exporter.name: exporter for exporter in EXPORTERS}
 
 
-def recognise(series: Iterable[tuple[str, Mapping[str, str]]]) -> GpuExporter | None:
+def detect_exporter(series: Iterable[tuple[str, Mapping[str, str]]]) -> GpuExporter | None:
     """The exporter whose signature is among the (name, labels) of a page; None for a stranger."""
     page = tuple(series)
     return next((e for e in EXPORTERS if any(e.signature(name, labels) for name, labels in page)), None)

@@ -45,7 +45,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ScriptedDemand:
     """A pattern, and another one from `changes_at` (unix seconds) on."""
 
     pattern: Pattern

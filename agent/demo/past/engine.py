@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.demo.past.loads import Loaded, Loads, lengths
+from agent.demo.past.loads import Loads, SimulatedLoad, lengths
 from agent.demo.past.lognormal import (
     FIRST_TOKEN_EDGES,
     LENGTH_EDGES,
@@ -68,7 +68,7 @@ class Conditions:
     preemptions_per_second: float = 0.0
 
 
-class Engine:
+class SimulatedEngine:
     """One replica. `started_at` and `ready_at` are those of its process, `t` up to when it has been advanced (unix seconds);
     `busy` is the share of time its GPUs worked of late.
     """
@@ -106,9 +106,9 @@ class Engine:
         kept = math.exp(-dt / SETTLE_SECONDS)
         self._chance = kept * self._chance + math.sqrt(1 - kept**2) * self._rng.gauss(0.0, 1.0)
         slower = now.prompt_scale**PREFILL_EXPONENT * now.first_token_factor
-        load = self._loads.at(rps)
-        first, each = load.first.scaled(slower), load.each
-        prompts, outputs = self._prompts.scaled(now.prompt_scale), self._outputs.scaled(now.generation_scale)
+        load = self._loads.interpolate_load(rps)
+        first, each = load.first.scale(slower), load.each
+        prompts, outputs = self._prompts.scale(now.prompt_scale), self._outputs.scale(now.generation_scale)
         decode = LogNormal(outputs.median * each.median, math.hypot(outputs.sigma, each.sigma))
         seconds = first.mean + decode.mean
         running = rps * seconds + 0.3 * self._chance * math.sqrt(rps * seconds + 0.1)
@@ -130,7 +130,7 @@ class Engine:
         self.t = t
         return finished, prompted, generated
 
-    def _levels(self, load: Loaded, running: float, waiting: float, now: Conditions) -> None:
+    def _levels(self, load: SimulatedLoad, running: float, waiting: float, now: Conditions) -> None:
         prompt, output = self._prompts.mean, self._outputs.mean / 2
         longer = (prompt * now.prompt_scale + output * now.generation_scale) / (prompt + output)
         level = load.kv * longer * (1 + 0.04 * self._chance)
@@ -166,7 +166,7 @@ class Engine:
         return total
 
     def _count(
-        self, dt: float, load: Loaded, finished: int, prompted: float, generated: float, now: Conditions
+        self, dt: float, load: SimulatedLoad, finished: int, prompted: float, generated: float, now: Conditions
     ) -> None:
         hits = round(self._hits * prompted)
         grown = {

@@ -12,24 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.cycle import Closed
+from agent.cycle import ClosedMinute
 from agent.demo.past import truth
 from agent.demo.past.demand import DAY, HOUR, weekday
-from agent.demo.past.judging import Judging
-from agent.demo.past.scene import Scene
-from agent.demo.past.story import QUARTER, Story, stories
+from agent.demo.past.judging import SimulatedEvaluation
+from agent.demo.past.scene import CascadeRun
+from agent.demo.past.story import QUARTER, TierScenario, stories
 from agent.demo.past.tier_run import TierRun
-from agent.history.booking import Booking
-from agent.history.keeping import Keeping
+from agent.history.booking import MinuteRecord
+from agent.history.keeping import HistoryService
 from agent.history.schema import MINUTES
 from agent.history.spans import Span
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from agent.version import VERSION
 from rules import slices
 from rules.plan import Plan, TierPlan, plan_version
-from rules.slices import TierView
-from rules.starts import Start
-from rules.timeline import Event, Kind
+from rules.slices import TierContext
+from rules.starts import ReplicaStart
+from rules.timeline import TimelineEvent, TimelineKind
 
 OUTAGE_SHARE, OUTAGE_HOUR, OUTAGE_SECONDS = 0.4, 2.0, 1.5 * HOUR
 """After this share of the time, in the night from this hour on, and for so long, sizewatch itself does not run."""
@@ -41,38 +41,44 @@ Progress = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class _Tier:
+class _FilledTier:
     """One tier while it is filled: its engines, its judge, the plan and version of the moment, the scene if there is one."""
 
     run: TierRun
-    judging: Judging
+    judging: SimulatedEvaluation
     version: str
-    starts: tuple[Start, ...] = ()
-    scene: Scene | None = None
+    starts: tuple[ReplicaStart, ...] = ()
+    scene: CascadeRun | None = None
 
 
-class Filling:
+class HistorySimulation:
     """The weeks from `begin` to `end` (unix seconds, full quarters of an hour) into one store; of the last `fine_seconds`
     there are minutes, as the daemon keeps them."""
 
     def __init__(
-        self, store: Store, plan: Plan, begin: float, end: float, seed: int, fine_seconds: float = MINUTES.keep_seconds
+        self,
+        store: HistoryStore,
+        plan: Plan,
+        begin: float,
+        end: float,
+        seed: int,
+        fine_seconds: float = MINUTES.keep_seconds,
     ) -> None:
         self._store, self._plan, self._begin, self._end = store, plan, begin, end
         self._seed, self._fine_from = seed, end - fine_seconds
         self._stories = stories(begin, end, seed)
         self._outage = _outage(begin, end)
         self._tiers = {story.tier: self._made(story) for story in self._stories}
-        self._keeping = Keeping(lambda: store)
-        self._events: list[Event] = []
+        self._keeping = HistoryService(lambda: store)
+        self._events: list[TimelineEvent] = []
         self._spans: list[Span] = []
 
-    def _made(self, story: Story) -> _Tier:
+    def _made(self, story: TierScenario) -> _FilledTier:
         plan = self._plan.tiers[story.tier]
         before = plan if story.replanned_at is None else _plan_before(plan)
-        return _Tier(
+        return _FilledTier(
             run=TierRun(story, plan, self._begin, self._fine_from, self._seed),
-            judging=Judging(slices.view(story.tier, before)),
+            judging=SimulatedEvaluation(slices.build_tier_context(story.tier, before)),
             version=plan_version(before),
         )
 
@@ -85,7 +91,7 @@ class Filling:
         """Fills, and returns the truth. `progress` is told what share of the weeks is done."""
         replicas = sum(story.replicas for story in self._stories)
         began = f"sizewatch {VERSION} began to watch {replicas} targets"
-        self._say(Event(t=self._begin, kind=Kind.START, tier=None, replica=None, text=began))
+        self._say(TimelineEvent(t=self._begin, kind=TimelineKind.START, tier=None, replica=None, text=began))
         hour = self._begin
         while hour < self._end:
             until = min(self._end, (hour // HOUR + 1) * HOUR)
@@ -101,8 +107,8 @@ class Filling:
         watched = not self._out(hour)
         if self._outage[0] == hour:
             text = "sizewatch ended in order"
-            self._say(Event(t=hour, kind=Kind.STOP, tier=None, replica=None, text=text))
-        bookings: list[Booking] = []
+            self._say(TimelineEvent(t=hour, kind=TimelineKind.STOP, tier=None, replica=None, text=text))
+        bookings: list[MinuteRecord] = []
         for tier in self._tiers.values():
             self._replan(tier, hour)
             quarter, taken = hour, []
@@ -112,55 +118,57 @@ class Filling:
                 else:
                     taken += self._quarter(tier, quarter)
                 quarter += QUARTER
-            bookings += (Booking(tier=one.tier, plan_version=tier.version, slice=one.slice) for one in taken)
+            bookings += (MinuteRecord(tier=one.tier, plan_version=tier.version, slice=one.slice) for one in taken)
             close = tier.run.scene(hour) or tier.run.scene(until - 1)
             seen = [one.slice for one in taken]
             self._spans += tier.judging.hour(seen, until, tier.starts, close) if watched else ()
         if hour < self._outage[1] <= until:
-            self._say(Event(t=self._outage[1], kind=Kind.START, tier=None, replica=None, text=began))
+            self._say(TimelineEvent(t=self._outage[1], kind=TimelineKind.START, tier=None, replica=None, text=began))
         self._book(bookings, until)
 
     def _out(self, quarter: float) -> bool:
         return self._outage[0] <= quarter < self._outage[1]
 
-    def _quarter(self, tier: _Tier, quarter: float) -> list[Closed]:
+    def _quarter(self, tier: _FilledTier, quarter: float) -> list[ClosedMinute]:
         """A quarter of an hour of one tier, by whoever watches it now."""
-        cascade, closed = tier.run.story.cascade, list[Closed]()
+        cascade, closed = tier.run.story.cascade, list[ClosedMinute]()
         view = tier.judging.view
         if cascade is not None and tier.run.scene(quarter) and tier.scene is None:
-            tier.scene = Scene(tier.run, view, cascade)
+            tier.scene = CascadeRun(tier.run, view, cascade)
             closed += self._turned(tier, tier.scene.turn(quarter, tier.run.pages()))
         for t in tier.run.ticks(quarter):
             tier.run.advance(t)
             if tier.scene is not None:
                 closed += self._turned(tier, tier.scene.turn(t, tier.run.pages()))
             else:
-                closed += tier.run.placed(tier.run.scrape(t), view)
-                tier.starts = tier.run.told(t, tier.starts, self._say)
+                closed += tier.run.bin_minutes(tier.run.scrape(t), view)
+                tier.starts = tier.run.detect_events(t, tier.starts, self._say)
         if tier.scene is not None and not tier.run.scene(quarter + QUARTER):
             closed += self._turned(tier, tier.scene.end(quarter + QUARTER))
             tier.run.resume()
             tier.scene = None
         return closed
 
-    def _turned(self, tier: _Tier, turn: tuple[tuple[Span, ...], tuple[Closed, ...]]) -> tuple[Closed, ...]:
+    def _turned(
+        self, tier: _FilledTier, turn: tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]
+    ) -> tuple[ClosedMinute, ...]:
         self._spans += turn[0]
         return turn[1]
 
-    def _replan(self, tier: _Tier, hour: float) -> None:
+    def _replan(self, tier: _FilledTier, hour: float) -> None:
         story = tier.run.story
         if story.replanned_at is None or not hour - HOUR < story.replanned_at <= hour:
             return
         plan = self._plan.tiers[story.tier]
         before, tier.version = tier.version, plan_version(plan)
-        tier.judging.replanned(slices.view(story.tier, plan), hour)
+        tier.judging.replanned(slices.build_tier_context(story.tier, plan), hour)
         replicas = sum(one.replicas for one in self._stories)
         again = f"the configuration was read again: {replicas} targets"
-        self._say(Event(t=hour, kind=Kind.RELOAD, tier=None, replica=None, text=again))
+        self._say(TimelineEvent(t=hour, kind=TimelineKind.RELOAD, tier=None, replica=None, text=again))
         text = f"the plan of {story.tier} changed from version {before} to {tier.version}"
-        self._say(Event(t=hour, kind=Kind.PLAN, tier=story.tier, replica=None, text=text))
+        self._say(TimelineEvent(t=hour, kind=TimelineKind.PLAN, tier=story.tier, replica=None, text=text))
 
-    def _book(self, bookings: list[Booking], now: float) -> None:
+    def _book(self, bookings: list[MinuteRecord], now: float) -> None:
         self._store.book(bookings)
         if self._spans:
             self._store.save_episode(*self._spans)
@@ -170,11 +178,11 @@ class Filling:
         if now % DAY == 0 or now == self._end:
             self._keeping.upkeep(self._views, self._versions, now)
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: TimelineEvent) -> None:
         self._events.append(event)
 
     @property
-    def _views(self) -> Mapping[str, TierView]:
+    def _views(self) -> Mapping[str, TierContext]:
         return {name: tier.judging.view for name, tier in self._tiers.items()}
 
     @property

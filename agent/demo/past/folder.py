@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 
 from agent.config_files import load_plan
-from agent.demo.past.filling import Filling, Progress
+from agent.demo.past.filling import HistorySimulation, Progress
 from agent.demo.past.mark import KEPT, NOTE
 from agent.demo.past.story import QUARTER
-from agent.errors import BadConfig
+from agent.errors import ConfigError
 from agent.history.schema import MINUTES
-from agent.history.store import Store
+from agent.history.store import HistoryStore
 from rules.plan import Plan
 
 PLAN = Path(__file__).parent.parent / "plan_past.yaml"
@@ -37,11 +37,11 @@ CONFIG, HISTORY, TRUTH = "sizewatch.yaml", "history.db", "truth.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class SimulatedHistory:
     """What was filled: the plan, the engines as they stand at `end`, the truth."""
 
     plan: Plan
-    filling: Filling
+    filling: HistorySimulation
     begin: float
     end: float
     truth: Mapping[str, Any]
@@ -59,7 +59,7 @@ def fill(
     seed: int = SEED,
     progress: Progress = lambda share: None,
     fine_seconds: float = MINUTES.keep_seconds,
-) -> Past:
+) -> SimulatedHistory:
     """So many seconds up to `end` (unix; both are cut to quarters of an hour) into an empty or new folder, the last
     `fine_seconds` in minutes.
 
@@ -68,25 +68,25 @@ def fill(
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise BadConfig(
+            raise ConfigError(
                 (f"{folder} is not empty; name a new folder, so that nothing real is mixed with made-up weeks",)
             )
     except OSError as error:
-        raise BadConfig((f"{folder} cannot be made or read ({error.strerror}); name another folder",)) from error
+        raise ConfigError((f"{folder} cannot be made or read ({error.strerror}); name another folder",)) from error
     end = end // QUARTER * QUARTER
     begin = end - seconds // QUARTER * QUARTER
     plan = load_plan(PLAN)
-    with Store(folder / HISTORY) as store:
+    with HistoryStore(folder / HISTORY) as store:
         about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
         store.keep(KEPT, json.dumps(about))
-        filling = Filling(store, plan, begin, end, seed, fine_seconds)
+        filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
         truth = filling.run(progress)
     (folder / TRUTH).write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(PLAN, folder / "plan.yaml")
-    return Past(plan=plan, filling=filling, begin=begin, end=end, truth=truth)
+    return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end, truth=truth)
 
 
-def nobody(replica: str) -> str:
+def unserved_url(replica: str) -> str:
     """The address of a replica that nobody serves: a folder that is only filled is looked at, not watched."""
     return f"http://127.0.0.1:{ENGINES_PORT}/{replica}/metrics"
 
@@ -108,7 +108,7 @@ def write_configuration(folder: Path, data: Mapping[str, object]) -> Path:
     return path
 
 
-def what_next(folder: Path) -> str:
+def next_steps_text(folder: Path) -> str:
     """What to run on a folder that was filled."""
     config = folder / CONFIG
     lines = (

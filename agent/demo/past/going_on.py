@@ -8,16 +8,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from agent.config import Loaded, parse_config
-from agent.demo.past.folder import BANNER, Past, configuration, write_configuration
+from agent.config import LoadedConfig, parse_config
+from agent.demo.past.folder import BANNER, SimulatedHistory, configuration, write_configuration
 from agent.demo.past.live import LiveFleet
 from agent.demo.past.story import PARTS
-from agent.demo.show import Show
+from agent.demo.show import DemoRun
 from agent.demo.stage import Clock
 from agent.durations import duration_text
 
 
-def going_on(past: Past, folder: Path, speed: float, temporary: bool, ends: ExitStack) -> Show:
+def continue_simulation(
+    past: SimulatedHistory, folder: Path, speed: float, temporary: bool, ends: ExitStack
+) -> DemoRun:
     """The fleet of a folder that was filled, going on from its end at that speed."""
     clock = Clock(speed, past.end)
     fleet = LiveFleet(past, clock)
@@ -26,8 +28,8 @@ def going_on(past: Past, folder: Path, speed: float, temporary: bool, ends: Exit
     data = configuration(fleet.targets)
     path = write_configuration(folder, data)
     config = parse_config(data, folder=folder, plan=past.plan)
-    return Show(
-        loaded=Loaded(path=path, config=config, plan=past.plan, warnings=()),
+    return DemoRun(
+        loaded=LoadedConfig(path=path, config=config, plan=past.plan, warnings=()),
         gpus=fleet.gpus,
         clock=clock,
         speed=speed,

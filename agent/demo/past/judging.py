@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from agent.demo.past.story import QUARTER
 from rules import causes, episodes, watch_long
 from rules.catalogue import BY_NAME, RULES
-from rules.episodes import Ended, Episode, Standing
+from rules.episodes import ClosedSpan, Finding, RuleState
 from rules.judgements import BY_SLICES, judge
 from rules.rule import Way
-from rules.slices import Slice, TierView
-from rules.starts import Start
+from rules.slices import BinnedWindow, TierContext
+from rules.starts import ReplicaStart
 from rules.step13 import ASKED
-from rules.verdicts import Answer, Verdict
+from rules.verdicts import RuleResult, Verdict
 from rules.watch import LIVE_SECONDS
 from rules.watch_long import HOUR_SECONDS
 
@@ -39,46 +39,50 @@ HOURLY = tuple(
 )
 
 
-class Judging:
+class SimulatedEvaluation:
     """One tier's standings. Slices and hours are given oldest first."""
 
-    def __init__(self, view: TierView) -> None:
+    def __init__(self, view: TierContext) -> None:
         self.view = view
-        self._standings: dict[str, Standing] = {}
-        self._hours: list[Slice] = []
+        self._standings: dict[str, RuleState] = {}
+        self._hours: list[BinnedWindow] = []
         self._planned_since = 0.0
 
-    def replanned(self, view: TierView, t: float) -> None:
+    def replanned(self, view: TierContext, t: float) -> None:
         """Another plan from `t` on: rules that rest on a curve count only hours under it."""
         self.view, self._planned_since = view, t
 
     @property
-    def open(self) -> tuple[Episode, ...]:
+    def open(self) -> tuple[Finding, ...]:
         """The episodes that last."""
         return tuple(s.episode for s in self._standings.values() if s.episode is not None)
 
-    def hour(self, taken: Sequence[Slice], now: float, starts: tuple[Start, ...], close: bool) -> tuple[Ended, ...]:
+    def hour(
+        self, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...], close: bool
+    ) -> tuple[ClosedSpan, ...]:
         """The hour that is over at `now`, with what was seen in it; what ended with it. Live rules are left out of an hour
         that was watched more closely (`close`)."""
-        self._hours += watch_long.hour_sums(taken)
+        self._hours += watch_long.sum_by_hour(taken)
         horizon = now - watch_long.LOOK_BACK_SECONDS - HOUR_SECONDS
         self._hours = [one for one in self._hours if one.window.end > horizon]
-        ended: list[Ended] = []
+        ended: list[ClosedSpan] = []
         if taken and not close and now % LIVE_EVERY_SECONDS == 0:
             ended += self._stand(self._answer(rule.name, taken, now, starts) for rule in HOURLY)
         if now % LONG_EVERY_SECONDS == 0:
             of_plan = [one for one in self._hours if one.window.start >= self._planned_since]
-            told = watch_long.long_answers(self.view, self._hours, now, of_plan)
-            ended += self._stand(watch_long.alone(told))
+            told = watch_long.evaluate_long_rules(self.view, self._hours, now, of_plan)
+            ended += self._stand(watch_long.long_only_results(told))
         return tuple(ended)
 
-    def _answer(self, name: str, taken: Sequence[Slice], now: float, starts: tuple[Start, ...]) -> Answer:
+    def _answer(
+        self, name: str, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...]
+    ) -> RuleResult:
         answer = judge(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
-        return causes.explain(answer, self.view, taken) if isinstance(answer, Verdict) else answer
+        return causes.add_causes(answer, self.view, taken) if isinstance(answer, Verdict) else answer
 
-    def _stand(self, answers: Iterable[Answer]) -> tuple[Ended, ...]:
-        ended: list[Ended] = []
+    def _stand(self, answers: Iterable[RuleResult]) -> tuple[ClosedSpan, ...]:
+        ended: list[ClosedSpan] = []
         for answer in answers:
-            self._standings[answer.rule], over = episodes.advance(self._standings.get(answer.rule), answer)
+            self._standings[answer.rule], over = episodes.step_rule_state(self._standings.get(answer.rule), answer)
             ended += over
         return tuple(ended)

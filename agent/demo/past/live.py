@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from agent.demo.gpus import StandInGpus
 from agent.demo.page_server import PageServer
-from agent.demo.past.folder import Past
+from agent.demo.past.folder import SimulatedHistory
 from agent.demo.past.page import text
 from agent.demo.past.tier_run import TierRun
 from rules.plan import TierPlan
@@ -23,7 +23,7 @@ STEP_SECONDS = 60.0
 class LiveFleet:
     """The engines of all tiers, advanced whenever somebody asks; safe to ask from several threads."""
 
-    def __init__(self, past: Past, clock: Callable[[], float]) -> None:
+    def __init__(self, past: SimulatedHistory, clock: Callable[[], float]) -> None:
         self._runs, self._clock = past.filling.runs, clock
         self._lock = threading.Lock()
         self._places = {
@@ -61,7 +61,7 @@ class LiveFleet:
         return share
 
 
-def targets(past: Past, url: Callable[[str], str]) -> tuple[dict[str, object], ...]:
+def targets(past: SimulatedHistory, url: Callable[[str], str]) -> tuple[dict[str, object], ...]:
     """The fleet as a configuration names it, at the addresses that `url` gives its replicas."""
     return tuple(
         {

@@ -16,7 +16,7 @@ STEPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class SimulatedLoad:
     """A replica at one load of its benchmark: TTFT, TPOT, the gaps between tokens; shares of GPU time and KV cache."""
 
     first: LogNormal
@@ -31,9 +31,9 @@ class Loads:
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
-        self._known: dict[int, Loaded] = {}
+        self._known: dict[int, SimulatedLoad] = {}
 
-    def at(self, rps: float) -> Loaded:
+    def interpolate_load(self, rps: float) -> SimulatedLoad:
         """What the curve says of a load (completed requests per second); beyond its last point, what that says."""
         top = self._curve.points[-1].completed_rps
         step = min(STEPS, max(1, round(rps / top * STEPS)))
@@ -42,7 +42,7 @@ class Loads:
         return self._known[step]
 
 
-def _loaded(curve: Curve, rps: float) -> Loaded:
+def _loaded(curve: Curve, rps: float) -> SimulatedLoad:
     bin = curve.place(rps, None).bin
     if bin is None:
         raise ValueError(f"the curve of a simulated tier has no place for {rps} rps")
@@ -53,11 +53,11 @@ def _loaded(curve: Curve, rps: float) -> Loaded:
             raise ValueError(f"the curve of a simulated tier has no {metric}")
         return found.interpolated
 
-    each = LogNormal.of(at("tpot_p50_seconds"), at("tpot_p99_seconds"))
-    return Loaded(
-        first=LogNormal.of(at("ttft_p50_seconds"), at("ttft_p99_seconds")),
+    each = LogNormal.from_quantiles(at("tpot_p50_seconds"), at("tpot_p99_seconds"))
+    return SimulatedLoad(
+        first=LogNormal.from_quantiles(at("ttft_p50_seconds"), at("ttft_p99_seconds")),
         each=each,
-        gap=LogNormal.of(each.median, at("itl_p99_seconds")),
+        gap=LogNormal.from_quantiles(each.median, at("itl_p99_seconds")),
         gpu=at("gpu_utilization"),
         kv=at("kv_utilization"),
     )
@@ -67,4 +67,4 @@ def lengths(planned: TokenQuantiles | None) -> LogNormal:
     """Lengths as they are planned: what sends them differs only where the story says so."""
     if planned is None or planned.p50 is None or planned.p95 is None:
         raise ValueError("the plan of a simulated tier has P50 and P95 of its lengths")
-    return LogNormal.of(planned.p50, planned.p95, Z95)
+    return LogNormal.from_quantiles(planned.p50, planned.p95, Z95)

@@ -53,7 +53,7 @@ class LogNormal:
     sigma: float
 
     @staticmethod
-    def of(p50: float, high: float, z: float = Z99) -> LogNormal:
+    def from_quantiles(p50: float, high: float, z: float = Z99) -> LogNormal:
         """From the median and the quantile that lies `z` standard deviations above it."""
         return LogNormal(p50, max(1e-6, math.log(high / p50) / z))
 
@@ -61,7 +61,7 @@ class LogNormal:
     def mean(self) -> float:
         return self.median * math.exp(self.sigma**2 / 2)
 
-    def scaled(self, factor: float) -> LogNormal:
+    def scale(self, factor: float) -> LogNormal:
         return LogNormal(self.median * factor, self.sigma)
 
     def cumulative(self, edges: tuple[float, ...], n: int, chance: float) -> tuple[int, ...]:

@@ -16,14 +16,14 @@ KEPT = "simulated"
 NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
 
 
-def simulated(history: Reader) -> str:
+def simulated_notice(history: Reader) -> str:
     """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryTrouble."""
-    kept = history.kept(KEPT)
+    kept = history.read_value(KEPT)
     return "" if kept is None else str(json.loads(kept)["text"])
 
 
-def tell(history: Reader) -> None:
+def print_simulated_notice(history: Reader) -> None:
     """Says it on stderr before a command prints what it found there; nothing of a real history."""
-    text = simulated(history)
+    text = simulated_notice(history)
     if text:
         print(text, file=sys.stderr)

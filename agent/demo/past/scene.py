@@ -6,32 +6,32 @@ than the scene to know anything are told by `agent.demo.past.judging`; the scene
 
 from __future__ import annotations
 
-from agent.alerting.foreign import ForeignAlerts
-from agent.cycle import Closed, Watcher
-from agent.demo.past.story import Cascade
+from agent.alerting.foreign import ExternalAlertStore
+from agent.cycle import ClosedMinute, Evaluator
+from agent.demo.past.story import ScriptedCascade
 from agent.demo.past.tier_run import TierRun
 from agent.history.spans import Span
 from rules import episodes
-from rules.episodes import Episode
-from rules.foreign_alerts import Fleet, ForeignAlert
-from rules.slices import TierView
+from rules.episodes import Finding
+from rules.foreign_alerts import AlertTargets, ExternalAlert
+from rules.slices import TierContext
 from rules.snapshots import Snapshot
 
 ALERT = "InferenceLatencyHigh"
 SUMMARY = "P95 request duration above 10 s for 2 minutes (simulated)"
 
 
-class Scene:
+class CascadeRun:
     """One tier and its cascade, turn by turn."""
 
-    def __init__(self, run: TierRun, view: TierView, cascade: Cascade) -> None:
+    def __init__(self, run: TierRun, view: TierContext, cascade: ScriptedCascade) -> None:
         self._run, self._view, self._cascade = run, view, cascade
-        self._watcher = Watcher({view.tier: view})
-        self._foreign = ForeignAlerts()
-        self._ended: list[Episode] = []
+        self._watcher = Evaluator({view.tier: view})
+        self._foreign = ExternalAlertStore()
+        self._ended: list[Finding] = []
         model = view.plan.model if view.plan is not None else ""
         names = (follower.name for follower in run.followers)
-        self._fleet = Fleet(
+        self._fleet = AlertTargets(
             tiers=frozenset({view.tier}),
             replicas={(view.tier, name): frozenset({name}) for name in names},
             models={model: frozenset({view.tier})},
@@ -39,35 +39,35 @@ class Scene:
 
     def turn(
         self, t: float, pages: tuple[tuple[str, Snapshot | None], ...]
-    ) -> tuple[tuple[Span, ...], tuple[Closed, ...]]:
+    ) -> tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]:
         """The pages of a turn (None: none came); what ended or changed with it, and the minutes that are over."""
         for name, page in pages:
             if page is None:
-                self._watcher.no_page(self._view.tier, name, t)
+                self._watcher.apply_failed_scrape(self._view.tier, name, t)
             else:
-                self._watcher.page(self._view.tier, name, page)
-        ended, closed = self._watcher.turn(t)
-        over = [one for one in ended if isinstance(one, Episode)]
+                self._watcher.apply_snapshot(self._view.tier, name, page)
+        ended, closed = self._watcher.step(t)
+        over = [one for one in ended if isinstance(one, Finding)]
         self._ended += over
         return (*over, *self._alert(t)), closed
 
-    def end(self, t: float) -> tuple[tuple[Span, ...], tuple[Closed, ...]]:
+    def end(self, t: float) -> tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]:
         """What was still open when nobody looked so closely any more."""
-        left = [one for standing in self._watcher.standings.values() for one in episodes.end(standing, t)]
-        return tuple(one for one in left if isinstance(one, Episode)), self._watcher.flush()
+        left = [one for standing in self._watcher.standings.values() for one in episodes.close_rule_state(standing, t)]
+        return tuple(one for one in left if isinstance(one, Finding)), self._watcher.flush()
 
-    def _alert(self, t: float) -> tuple[ForeignAlert, ...]:
+    def _alert(self, t: float) -> tuple[ExternalAlert, ...]:
         lasting = [s.episode for s in self._watcher.standings.values() if s.episode is not None]
         return self._foreign.turn(self._arrived(t), (*lasting, *self._ended), t, lambda: self._fleet)
 
-    def _arrived(self, t: float) -> tuple[ForeignAlert, ...]:
+    def _arrived(self, t: float) -> tuple[ExternalAlert, ...]:
         """Posted every turn while it fires, and once more with its end."""
         begin, until = self._cascade.alert_at, self._cascade.alert_until
         if not begin <= t < until + 60.0:
             return ()
         name = self._run.followers[self._cascade.replica].name
         return (
-            ForeignAlert(
+            ExternalAlert(
                 name=ALERT,
                 labels=(("alertname", ALERT), ("instance", name), ("severity", "page")),
                 summary=SUMMARY,

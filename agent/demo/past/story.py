@@ -12,7 +12,7 @@ import random
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from agent.demo.past.demand import DAY, HOUR, Demand, Pattern, weekday
+from agent.demo.past.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
 from agent.demo.past.engine import Conditions
 
 QUARTER = 900.0
@@ -39,14 +39,14 @@ class Drift:
     end: float
     factor: float
 
-    def at(self, t: float) -> float:
+    def factor_at(self, t: float) -> float:
         """How many times as long as planned at `t`."""
         place = min(1.0, max(0.0, (t - self.begin) / (self.end - self.begin)))
         return round(1 + place * (self.factor - 1), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cascade:
+class ScriptedCascade:
     """A KV cascade of one replica. `begin` is when long answers begin to be asked for."""
 
     replica: int
@@ -56,15 +56,15 @@ class Cascade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class TierScenario:
     """One tier. `idle` says that it is in the utilization trap; `replanned_at` is when the present plan took effect."""
 
     tier: str
     replicas: int
-    demand: Demand
+    demand: ScriptedDemand
     restarts: tuple[Restart, ...] = ()
     drift: Drift | None = None
-    cascade: Cascade | None = None
+    cascade: ScriptedCascade | None = None
     idle: bool = False
     replanned_at: float | None = None
 
@@ -99,9 +99,9 @@ PARTS = (
 """What a newcomer is told of each tier."""
 
 
-def conditions(story: Story, replica: int, t: float) -> Conditions:
+def conditions(story: TierScenario, replica: int, t: float) -> Conditions:
     """What is unusual about a replica at `t`."""
-    longer = story.drift.at(t) if story.drift is not None else 1.0
+    longer = story.drift.factor_at(t) if story.drift is not None else 1.0
     cascade = story.cascade
     if cascade is None or replica != cascade.replica or not 0 <= t - cascade.begin <= CASCADE_SECONDS:
         return Conditions(prompt_scale=longer)
@@ -124,7 +124,7 @@ def _between(elapsed: float) -> tuple[float, ...]:
     return tuple(a + share * (b - a) for a, b in zip(earlier[1:], later[1:], strict=True))
 
 
-def stories(begin: float, end: float, seed: int) -> tuple[Story, ...]:
+def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
     """The tiers between `begin` and `end` (unix seconds, on full quarters of an hour).
 
     Raises ValueError where there is too little time for all that happens.
@@ -134,34 +134,34 @@ def stories(begin: float, end: float, seed: int) -> tuple[Story, ...]:
     return _chat(begin, end, seed), _rag(begin, end, seed), _code(begin, end, seed)
 
 
-def _chat(begin: float, end: float, seed: int) -> Story:
+def _chat(begin: float, end: float, seed: int) -> TierScenario:
     """Prompts double over ten days: people paste whole documents. It is deployed twice a week."""
     rng = random.Random(f"{seed}/chat")
     days = _days(begin, end)
     deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days if weekday(day) in (1, 3)]
-    return Story(
+    return TierScenario(
         tier="chat-h100",
         replicas=3,
-        demand=Demand(pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.4, weekend=0.75)),
+        demand=ScriptedDemand(pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.4, weekend=0.75)),
         restarts=_rolled(deploys, 3, 172.0, rng, end),
         drift=Drift(begin=end - min(14 * DAY, (end - begin) / 2), end=end - 4 * DAY, factor=2.0),
     )
 
 
-def _rag(begin: float, end: float, seed: int) -> Story:
+def _rag(begin: float, end: float, seed: int) -> TierScenario:
     """Sized for twice the traffic that ever came: the utilization trap."""
     rng = random.Random(f"{seed}/rag")
     deploys = [day + 8 * HOUR for day in _days(begin, end) if weekday(day) == 2]
-    return Story(
+    return TierScenario(
         tier="rag-l40s",
         replicas=3,
-        demand=Demand(pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4)),
+        demand=ScriptedDemand(pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4)),
         restarts=_rolled(deploys, 3, 88.0, rng, end),
         idle=True,
     )
 
 
-def _code(begin: float, end: float, seed: int) -> Story:
+def _code(begin: float, end: float, seed: int) -> TierScenario:
     """A KV cascade on a busy afternoon; three days before the end a nightly job moves in and half of the people leave."""
     rng = random.Random(f"{seed}/code")
     days = _days(begin, end)
@@ -171,12 +171,14 @@ def _code(begin: float, end: float, seed: int) -> Story:
     other = Pattern(busiest=2.0, peak_hour=15.0, night=0.35, weekend=0.6, batch=2.8, batch_from=1.0, batch_until=6.0)
     crashes = [day + rng.uniform(6, 8) * HOUR for day in days[2::5] if at is None or abs(day + 14 * HOUR - at) > DAY]
     wednesday = [day for day in days if weekday(day) == 2 and begin + 3 * DAY < day < end - 4 * DAY]
-    return Story(
+    return TierScenario(
         tier="code-h100",
         replicas=2,
-        demand=Demand(pattern=usual, changes_at=math.floor((end - 3 * DAY) / DAY) * DAY, then=other),
+        demand=ScriptedDemand(pattern=usual, changes_at=math.floor((end - 3 * DAY) / DAY) * DAY, then=other),
         restarts=tuple(_restart(rng.randrange(2), at, 121.0, rng) for at in crashes if at < end - HOUR),
-        cascade=None if at is None else Cascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
+        cascade=None
+        if at is None
+        else ScriptedCascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
         replanned_at=wednesday[0] + 10 * HOUR if wednesday else None,
     )
 

@@ -12,18 +12,18 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from agent.cycle import Closed
-from agent.demo.past.engine import Engine
-from agent.demo.past.story import CASCADE_SECONDS, QUARTER, Restart, Story, conditions
-from agent.demo.past.truth import Tally
+from agent.cycle import ClosedMinute
+from agent.demo.past.engine import SimulatedEngine
+from agent.demo.past.story import CASCADE_SECONDS, QUARTER, Restart, TierScenario, conditions
+from agent.demo.past.truth import TierTotals
 from rules import backlog, gauges, slices, starts, timeline, tracks, windows
 from rules.curve import Curve
 from rules.plan import TierPlan
-from rules.slices import Slice, TierView
+from rules.slices import BinnedWindow, TierContext
 from rules.snapshots import Snapshot
-from rules.starts import Start
-from rules.timeline import Event, Kind
-from rules.tracks import Track
+from rules.starts import ReplicaStart
+from rules.timeline import TimelineEvent, TimelineKind
+from rules.tracks import ScrapeTrack
 from rules.windows import MINUTE_SECONDS, Window
 
 SCRAPE_SECONDS = 15.0
@@ -36,7 +36,7 @@ SCENE_BEFORE, SCENE_AFTER = 1800.0, 1500.0
 
 def watched(earlier: Snapshot, later: Snapshot) -> Window:
     """A window of many minutes as pages close to each other make it: gauges move in a straight line."""
-    found = windows.between(earlier, later)
+    found = windows.diff_snapshots(earlier, later)
     told = {
         family: gauges.interpolate(earlier.gauges[family], value, later.t - earlier.t)
         for family, value in later.gauges.items()
@@ -46,28 +46,28 @@ def watched(earlier: Snapshot, later: Snapshot) -> Window:
 
 
 @dataclass(slots=True)
-class Follower:
+class ReplicaRun:
     """What is remembered of a replica between two pages: the way of `rules.replicas`, without the cascade."""
 
     name: str
-    engine: Engine
-    track: Track = field(default_factory=Track)
+    engine: SimulatedEngine
+    track: ScrapeTrack = field(default_factory=ScrapeTrack)
     open: tuple[Window, ...] = ()
-    before: Slice | None = None
-    start: Start | None = None
+    before: BinnedWindow | None = None
+    start: ReplicaStart | None = None
 
     def take(self, page: Snapshot | None, t: float) -> tuple[Window, ...]:
         """A page, or None for a failed scrape, at `t`; the minutes that are over with it."""
         if page is None:
-            self.track, window = tracks.failed(self.track, t)
+            self.track, window = tracks.record_failure(self.track, t)
         else:
-            self.start = starts.begun(self.track, page, self.name) or starts.followed(self.start, page)
+            self.start = starts.detect_start(self.track, page, self.name) or starts.update_start(self.start, page)
             last = self.track.last
             if last is not None and self.track.misses == 0 and page.t - last.t > gauges.GAUGE_HOLD_SECONDS:
                 # A silence for `tracks`; here every second of it was watched.
-                self.track, window = Track(last=page, seen=page.t), watched(last, page)
+                self.track, window = ScrapeTrack(last=page, seen=page.t), watched(last, page)
             else:
-                self.track, window = tracks.good(self.track, page)
+                self.track, window = tracks.record_success(self.track, page)
         if window is None:
             return ()
         over: list[Window] = []
@@ -80,18 +80,18 @@ class Follower:
 
     def _closed(self) -> Window:
         several, self.open = self.open, ()
-        return windows.add(several)
+        return windows.sum_windows(several)
 
     def resume(self, page: Snapshot | None) -> None:
         """Goes on from this page, without a window up to it: nobody watched, or somebody else did."""
-        self.track = Track() if page is None else Track(last=page, seen=page.t)
+        self.track = ScrapeTrack() if page is None else ScrapeTrack(last=page, seen=page.t)
         self.open = ()
 
 
 class TierRun:
     """One tier's replicas. `fine_from` is from when on (unix seconds) minutes are kept."""
 
-    def __init__(self, story: Story, plan: TierPlan, begin: float, fine_from: float, seed: int) -> None:
+    def __init__(self, story: TierScenario, plan: TierPlan, begin: float, fine_from: float, seed: int) -> None:
         self.story = story
         self._seed = f"{seed}/{story.tier}"
         self._rng = random.Random(f"{self._seed}/run")
@@ -99,10 +99,11 @@ class TierRun:
         curve = Curve.from_plan(plan)
         assert curve is not None, "a simulated tier has a curve"
         self.followers = tuple(
-            Follower(f"{story.tier}-{n}", Engine(plan, curve, self._rng, begin)) for n in range(story.replicas)
+            ReplicaRun(f"{story.tier}-{n}", SimulatedEngine(plan, curve, self._rng, begin))
+            for n in range(story.replicas)
         )
         self._restarts = {n: [r for r in story.restarts if r.replica == n] for n in range(story.replicas)}
-        self.tally = Tally(tier=story.tier)
+        self.tally = TierTotals(tier=story.tier)
         self.t = begin
         self.scrape(begin)
 
@@ -131,10 +132,10 @@ class TierRun:
         """Every engine up to `t`: requests go to those that are ready, evenly but for chance."""
         dt = t - self.t
         rate = self.story.demand.rate((self.t + t) / 2, self._seed)
-        ready = [n for n in range(self.story.replicas) if self.down(n, t) is None]
-        self.tally.due(t, dt, self.story.replicas)
+        ready = [n for n in range(self.story.replicas) if self.current_restart(n, t) is None]
+        self.tally.add_step(t, dt, self.story.replicas)
         for n, follower in enumerate(self.followers):
-            restart = self.down(n, t)
+            restart = self.current_restart(n, t)
             if restart is not None:
                 continue
             begun = next((r for r in self._restarts[n] if self.t < r.ready <= t), None)
@@ -144,7 +145,7 @@ class TierRun:
             arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
             now = conditions(self.story, n, t)
             done = follower.engine.advance(t, arrivals, now)
-            self.tally.done(t, arrivals, *done)
+            self.tally.add_replica_step(t, arrivals, *done)
         self.t = t
 
     def skip(self) -> None:
@@ -158,7 +159,7 @@ class TierRun:
         for n, follower in enumerate(self.followers):
             follower.resume(self.page(n))
 
-    def down(self, replica: int, t: float) -> Restart | None:
+    def current_restart(self, replica: int, t: float) -> Restart | None:
         """The restart that keeps a replica from answering at `t`."""
         return next((r for r in self._restarts[replica] if r.gone <= t < r.ready), None)
 
@@ -168,7 +169,7 @@ class TierRun:
 
     def page(self, replica: int, gpus: bool = True) -> Snapshot | None:
         """What a replica answers now, with the sums of its GPUs or without; None while it is down."""
-        return self.followers[replica].engine.snapshot(gpus) if self.down(replica, self.t) is None else None
+        return self.followers[replica].engine.snapshot(gpus) if self.current_restart(replica, self.t) is None else None
 
     def scrape(self, t: float) -> tuple[tuple[str, Window], ...]:
         """Every replica's page at `t`, to where the engines have been advanced; the minutes that are over."""
@@ -177,30 +178,36 @@ class TierRun:
             found += [(follower.name, window) for window in follower.take(self.page(n), t)]
         return tuple(found)
 
-    def placed(self, minutes: tuple[tuple[str, Window], ...], view: TierView) -> tuple[Closed, ...]:
+    def bin_minutes(self, minutes: tuple[tuple[str, Window], ...], view: TierContext) -> tuple[ClosedMinute, ...]:
         """The minutes on the curve, as a turn closes them."""
         by_name = {follower.name: follower for follower in self.followers}
         found = []
         for name, window in minutes:
-            one = backlog.settled(slices.place(window, view.curve, name), by_name[name].before)
+            one = backlog.mark_backlog(slices.bin_window(window, view.curve, name), by_name[name].before)
             by_name[name].before = one
-            found.append(Closed(tier=view.tier, replica=name, slice=one))
+            found.append(ClosedMinute(tier=view.tier, replica=name, slice=one))
         return tuple(found)
 
-    def told(self, t: float, known: tuple[Start, ...], say: Callable[[Event], None]) -> tuple[Start, ...]:
+    def detect_events(
+        self, t: float, known: tuple[ReplicaStart, ...], say: Callable[[TimelineEvent], None]
+    ) -> tuple[ReplicaStart, ...]:
         """Restarts and cold starts that the pages at `t` told, as events; the starts known after it."""
         for follower in self.followers:
             start = follower.start
-            if start is None or not start.settled or start.seen_at > t:
+            if start is None or not start.is_final or start.seen_at > t:
                 continue
-            after = starts.added(known, start)
-            if after is not known and start.watched:
+            after = starts.add_start(known, start)
+            if after is not known and start.has_observed_begin:
                 say(
-                    Event(
-                        t=start.seen_at, kind=Kind.RESTART, tier=self.story.tier, replica=follower.name, text=RESTARTED
+                    TimelineEvent(
+                        t=start.seen_at,
+                        kind=TimelineKind.RESTART,
+                        tier=self.story.tier,
+                        replica=follower.name,
+                        text=RESTARTED,
                     )
                 )
-                say(timeline.cold_start(self.story.tier, start))
+                say(timeline.start_event(self.story.tier, start))
             known = after
         return known
 

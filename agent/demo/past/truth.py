@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent.demo.past.demand import DAY
-from agent.demo.past.story import Story
+from agent.demo.past.story import TierScenario
 
 SCHEMA = 1
 
 
 @dataclass(slots=True)
-class Sums:
+class DayTotals:
     """What one tier did in a day: seconds that are simulated, replica-seconds due, requests and tokens."""
 
     seconds: float = 0.0
@@ -29,19 +29,21 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Tally:
+class TierTotals:
     """One tier, day by day (by the begin of the day)."""
 
     tier: str
-    days: dict[float, Sums] = field(default_factory=dict)
+    days: dict[float, DayTotals] = field(default_factory=dict)
 
-    def due(self, t: float, seconds: float, replicas: int) -> None:
+    def add_step(self, t: float, seconds: float, replicas: int) -> None:
         """A step that ended at `t`."""
         sums = self._day(t)
         sums.seconds += seconds
         sums.replica_seconds += seconds * replicas
 
-    def done(self, t: float, arrived: int, finished: int, prompt_tokens: float, generation_tokens: float) -> None:
+    def add_replica_step(
+        self, t: float, arrived: int, finished: int, prompt_tokens: float, generation_tokens: float
+    ) -> None:
         """What one replica did in a step that ended at `t`."""
         sums = self._day(t)
         sums.arrived += arrived
@@ -49,13 +51,16 @@ class Tally:
         sums.prompt_tokens += prompt_tokens
         sums.generation_tokens += generation_tokens
 
-    def _day(self, t: float) -> Sums:
+    def _day(self, t: float) -> DayTotals:
         # A step that ends at midnight belongs to the day before.
-        return self.days.setdefault((t - 1e-3) // DAY * DAY, Sums())
+        return self.days.setdefault((t - 1e-3) // DAY * DAY, DayTotals())
 
 
 def document(
-    stories: Iterable[Story], tallies: Mapping[str, Tally], outages: Iterable[tuple[float, float]], **about: Any
+    stories: Iterable[TierScenario],
+    tallies: Mapping[str, TierTotals],
+    outages: Iterable[tuple[float, float]],
+    **about: Any,
 ) -> dict[str, Any]:
     """The truth; `about` says what was simulated (seed, begin, end)."""
     return {
@@ -67,7 +72,7 @@ def document(
     }
 
 
-def _tier(story: Story, tally: Tally) -> dict[str, Any]:
+def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
     drift, cascade, demand = story.drift, story.cascade, story.demand
     changed = None
     if demand.then is not None:
@@ -85,7 +90,7 @@ def _tier(story: Story, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _means(sums: Sums) -> dict[str, float | None]:
+def _means(sums: DayTotals) -> dict[str, float | None]:
     if sums.finished == 0:
         return {"prompt_tokens_mean": None, "generation_tokens_mean": None}
     return {
