@@ -98,7 +98,7 @@ class Evaluator:
         return watch.last_minute_by_replica(self.minutes.get(tier, TierMinutes()), now)
 
     def add_aggregated_minute(self, tier: str, groups: Sequence[BinnedWindow], each: Sequence[BinnedWindow]) -> None:
-        """A minute of a tier that is seen as sums (`rules.watch.add_aggregated_minute`): its replicas' pages close none of theirs."""
+        """Add a minute of a tier whose samples the store adds up: the pages of its replicas close no minute."""
         before, watched = self.minutes.get(tier, TierMinutes()), self._present(tier)
         self.minutes[tier] = watch.add_aggregated_minute(before, groups, each, self.view(tier), watched)
         self._closed.extend(ClosedMinute(tier=tier, replica=SUM, slice=one) for one in groups)

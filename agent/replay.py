@@ -130,7 +130,7 @@ class ReplayRun:
             name=name,
             start=self._start,
             end=self._end,
-            windows=self._grid.shown(),
+            windows=self._grid.next_shown(),
             ended=tuple(self._ended),
             standings=tuple(self.watcher.standings.values()),
             views=self.watcher.views,
@@ -204,7 +204,7 @@ class _Grid:
         cell = math.floor(((window.start + window.end) / 2 - origin) / self._step)
         self._cells.setdefault((tier, replica, cell), []).append(window)
 
-    def shown(self) -> tuple[ShownWindow, ...]:
+    def next_shown(self) -> tuple[ShownWindow, ...]:
         replicas = {key: windows.sum_windows(group) for key, group in self._cells.items()}
         tiers: dict[tuple[str, int], list[Window]] = {}
         for (tier, _, cell), window in replicas.items():

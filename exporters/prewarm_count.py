@@ -25,7 +25,7 @@ class Counted:
     utilization_one_lost: float | None
 
 
-def counted_of(one: ReplicaCount) -> Counted:
+def build_count_text(one: ReplicaCount) -> Counted:
     """Return a count as commands and pages tell it."""
     return Counted(
         target_utilization=one.margin.target_utilization,

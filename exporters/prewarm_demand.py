@@ -55,7 +55,7 @@ def parts_sentence(parts: DemandParts) -> str:
     return f"{said} {sign} {_rps(abs(parts.margin_rps))} margin to {level(parts.certainty)}"
 
 
-def against_highest(parts: DemandParts, highest: Highest | None, zone: str, covered_ratio: float | None) -> str:
+def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, covered_ratio: float | None) -> str:
     """The demand beside the highest minute of the last week; where it is above, what lifts it there. `covered_ratio` (0-1)
     are the minutes of that week that stayed within their own quantile of this certainty, None where they were not counted.
     """

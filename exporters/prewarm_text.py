@@ -16,7 +16,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from exporters.prewarm_count import Counted, bounds_words, count_words
-from exporters.prewarm_demand import DemandParts, Highest, against_highest, level, parts_of, parts_sentence
+from exporters.prewarm_demand import DemandParts, Highest, compare_with_peak, level, parts_of, parts_sentence
 from exporters.prewarm_worth import PrewarmValue, worth_json, worth_lines
 from exporters.text_table import text_table
 from exporters.time_words import format_duration
@@ -200,7 +200,7 @@ def _demand(report: Prewarm, one: Recommendation) -> str:
     parts = one.parts
     if parts is None:
         return ""
-    beside = against_highest(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
+    beside = compare_with_peak(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
     said = (
         parts_sentence(parts) if one.for_forecast is None else f"{parts_sentence(parts)}: {_replicas(one.for_forecast)}"
     )
@@ -251,7 +251,7 @@ def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
     if parts is None or step.peak is None:
         return []
     said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
-    beside = against_highest(parts, report.highest, report.zone, None)
+    beside = compare_with_peak(parts, report.highest, report.zone, None)
     return _filled(f"{said}; {beside}" if beside else said, "  ", "    ")
 
 

@@ -107,7 +107,7 @@ def _cold_start(one: ForecastStatus) -> Tile:
     leading = found.leading
     known = found.count if leading is None else leading.count
     count = f"{known} start{'' if known == 1 else 's'} known" if known else "no start seen"
-    label = "Cold start, planned" if leading is None else f"Cold start {'P95' if leading.enough else 'slowest'}"
+    label = "Cold start, planned" if leading is None else f"Cold start {'P95' if leading.has_p95 else 'slowest'}"
     return label, number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
 
 

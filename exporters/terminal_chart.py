@@ -49,7 +49,7 @@ class _Scale:
     rows: int
 
     @classmethod
-    def of(cls, panel: TerminalChart) -> _Scale:
+    def position_of(cls, panel: TerminalChart) -> _Scale:
         values = [y for _, y in (*panel.line, *panel.measured, *panel.censored, *panel.chosen)]
         values += [panel.limit] if panel.limit else []
         return cls(top=max(values) * 1.3, bottom=min(values) / 1.3, rows=panel.rows)
@@ -74,7 +74,7 @@ def load_end(loads: Iterable[float]) -> float:
 
 def draw_panel(panel: TerminalChart, end: float, mark: float | None) -> list[str]:
     """The panel's title and rows; `end` is the right end of the load axis, `mark` a load marked from top to bottom."""
-    scale = _Scale.of(panel)
+    scale = _Scale.position_of(panel)
     limit_row = scale.row(panel.limit) if panel.limit else None
     cells = {(limit_row, column): "╌" for column in range(_COLUMNS)} if limit_row is not None else {}
     if mark is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from exporters.prewarm_count import counted_of
+from exporters.prewarm_count import build_count_text
 from exporters.whatif_words import headline
 from rules.replica_count import ReplicaCount
 from rules.signals import Missing, SignalValue
@@ -63,7 +63,7 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
 def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
     if one is None:
         return None
-    return {"replicas": one.replicas, **asdict(counted_of(one))}
+    return {"replicas": one.replicas, **asdict(build_count_text(one))}
 
 
 def _at_load(one: AtLoad | None) -> dict[str, Any] | None:

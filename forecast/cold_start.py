@@ -91,7 +91,7 @@ def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
 def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
     whole = _whole(known)
     if whole is not None:
-        which = "P95" if whole.enough else "slowest"
+        which = "P95" if whole.has_p95 else "slowest"
         said = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
         yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, said
 
@@ -100,7 +100,7 @@ def _in_part(
     known: tuple[StartQuantiles, ...], starts: tuple[ReplicaStart, ...], plan_seconds: float | None
 ) -> Iterator[_Lead]:
     whole = _whole(known)
-    enough = whole is not None and whole.enough
+    enough = whole is not None and whole.has_p95
     for one in known:
         if one.timing is Timing.POD:
             continue
@@ -125,7 +125,7 @@ def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | 
 def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
     """The plan's number, unless enough starts were timed whole."""
     whole = _whole(known)
-    if plan_seconds is None or (whole is not None and whole.enough):
+    if plan_seconds is None or (whole is not None and whole.has_p95):
         return
     planned = number(plan_seconds, "seconds")
     if whole is not None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from rules.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed
+from rules.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
 from rules.windows import MINUTE_SECONDS, NET_CHANGE, Window
 
 UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
@@ -90,7 +90,7 @@ def count_arrivals(counters: Mapping[str, float]) -> float | None:
 def unserved(counters: Mapping[str, float]) -> float:
     """Requests that failed, or were refused for want of room, and are in no other count: engines that count arrivals have them
     among those, the others neither among the finished nor among those in the system (notes of `rules.engines`)."""
-    return 0.0 if "requests_arrived" in counters else failed(counters)[0] + counters.get(NO_ROOM, 0.0)
+    return 0.0 if "requests_arrived" in counters else failed_bounds(counters)[0] + counters.get(NO_ROOM, 0.0)
 
 
 def minute_from_window(window: Window) -> MinuteSums:

@@ -138,7 +138,7 @@ def _row(
         row.extend((0.0,) * _EACH)
     else:
         surely = 0.0 if ended.doubt else ended.failed
-        row.extend((ended.taken_on, surely, ended.failed, ended.most_failed))
+        row.extend((ended.accepted_requests, surely, ended.failed, ended.most_failed))
     known = not isinstance(ended, Missing) or any(family in window.histograms for family in OBJECTIVES)
     return row if known and seen > 0 else None
 

@@ -98,10 +98,10 @@ def _failed_share(window: Window) -> SignalValue:
     found = outcomes(window)
     if isinstance(found, Missing):
         return found
-    if found.taken_on <= 0:
+    if found.accepted_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    value, most = found.failed / found.taken_on, found.most_failed / (found.served + found.most_failed)
-    return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.taken_on)
+    value, most = found.failed / found.accepted_requests, found.most_failed / (found.served + found.most_failed)
+    return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.accepted_requests)
 
 
 def _refused_share(window: Window) -> SignalValue:
@@ -111,9 +111,9 @@ def _refused_share(window: Window) -> SignalValue:
         return found
     if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
         return Missing(gap=window.explain_missing(NO_ROOM))
-    if found.asked <= 0:
+    if found.all_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    return _exactly((found.no_room + found.bad) / found.asked, found.asked)
+    return _exactly((found.no_room + found.bad) / found.all_requests, found.all_requests)
 
 
 def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:

@@ -45,7 +45,7 @@ def one_replica(scene: CauseContext) -> CauseResult:
             supported=False, text=f"it is not one replica ({worst} has the most, {wrong[worst] / total:.0%})"
         )
     told = each[worst]
-    share = wrong[worst] / (told.taken_on if scene.rule.way is Way.AVAILABILITY else told.asked)
+    share = wrong[worst] / (told.accepted_requests if scene.rule.way is Way.AVAILABILITY else told.all_requests)
     text = f"{worst} alone: {share:.0%} of its requests, {total - wrong[worst]:,.0f} at the other {others}"
     return CauseResult(supported=True, proven=True, text=text)
 
@@ -72,7 +72,7 @@ def transfers(scene: CauseContext) -> CauseResult:
     if count is None or isinstance(found, Missing):
         return CauseResult(supported=None)
     failing = scene.rule.way is Way.AVAILABILITY
-    of, word = (found.failed, "failed") if failing else (found.taken_on, "were taken on")
+    of, word = (found.failed, "failed") if failing else (found.accepted_requests, "were taken on")
     text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
     if count < 1 or count <= NOTICEABLE * of:
         return CauseResult(supported=False, text=text if count else "no KV transfer failed")
@@ -113,7 +113,7 @@ def _failed(one: BinnedWindow) -> float:
     return 0.0 if isinstance(found, Missing) else found.failed
 
 
-def of_clients(scene: CauseContext) -> CauseResult:
+def is_client_error(scene: CauseContext) -> CauseResult:
     """Whether most of the refused ask for what nobody here can serve: more replicas would refuse it too."""
     found = outcomes(scene.total)
     if isinstance(found, Missing) or found.bad + found.no_room <= 0:

@@ -146,10 +146,10 @@ def _nothing(case: RuleContext, promise: Promise) -> RuleResult:
     family = case.rule.family
     if case.slices and not any(family in one.window.histograms for one in case.slices):
         return case.unknown(worst_gap(case.slices, family), f"{family} is not there")
-    return nothing_seen(case, promise)
+    return unknown_text(case, promise)
 
 
-def nothing_seen(case: RuleContext, promise: Promise) -> RuleResult:
+def unknown_text(case: RuleContext, promise: Promise) -> RuleResult:
     """Why no rung could be judged, where what is counted is there."""
     first = _rung(case, promise, *RUNGS[0])
     if not case.slices:

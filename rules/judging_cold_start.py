@@ -96,7 +96,7 @@ def _known_word(known: StartQuantiles) -> str:
     took, how = number(known.p95_seconds, "seconds"), f"timed {FROM_TO[known.timing]}"
     if known.count == 1:
         return f"The one start that is known, {how}, took {took}"
-    if not known.enough:
+    if not known.has_p95:
         return f"The slowest of {known.count} starts {how} took {took}"
     return f"Of {known.count} starts {how} 95% took at most {took}"
 

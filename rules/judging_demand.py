@@ -65,7 +65,7 @@ class Supply:
         return self.capacity.rps * self.share
 
     @property
-    def at_most(self) -> float | None:
+    def upper_bound(self) -> float | None:
         """The same by the upper bound of the capacity; None where it is open."""
         return None if self.capacity.high is None else self.capacity.high * self.share
 
@@ -159,7 +159,7 @@ def _beyond(
     (`ends`); None where it did not. Certain only above the upper bound of what a replica takes."""
     whole, last = ends
     each = [part for group in case.periods(case.slices) if isinstance(part := _arrivals(group), Arrivals)]
-    usable, at_most = supply.usable, supply.at_most
+    usable, at_most = supply.usable, supply.upper_bound
     if whole.best <= may_take(whole, usable):
         return None
     if not is_persistent(last, each, lambda part: part.best > may_take(part, usable)):

@@ -15,7 +15,7 @@ from rules import windows
 from rules.bounds import CONFIDENCE
 from rules.catalogue import BY_NAME
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
-from rules.judging_burn import Promise, judge_promise, nothing_seen
+from rules.judging_burn import Promise, judge_promise, unknown_text
 from rules.judging_tails import is_significant_share
 from rules.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.signals import Gap, Missing, Reading
@@ -38,7 +38,7 @@ def judge_availability(case: RuleContext) -> RuleResult:
         # The budget of three days may know what the pages of today do not print.
         return lacking
     if answer is None:
-        return nothing_seen(case, promise)
+        return unknown_text(case, promise)
     if isinstance(answer, Unknown):
         return answer
     remarks = _remarks(case) if answer.status is not Status.OK else ""
@@ -149,7 +149,7 @@ def _refusals(slices: Iterable[BinnedWindow], field: str) -> Refusals | None:
         return None
     return Refusals(
         refused=sum(getattr(one, field) for one in each),
-        asked=sum(one.asked for one in each),
+        asked=sum(one.all_requests for one in each),
         doubtful=any(one.doubt for one in each),
     )
 

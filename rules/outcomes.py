@@ -42,17 +42,17 @@ class Outcomes:
     doubt: str = ""
 
     @property
-    def taken_on(self) -> float:
+    def accepted_requests(self) -> float:
         """Requests that were neither refused nor are still in the system."""
         return self.served + self.failed
 
     @property
-    def asked(self) -> float:
+    def all_requests(self) -> float:
         """All that came to an end of any kind."""
-        return self.taken_on + self.no_room + self.bad
+        return self.accepted_requests + self.no_room + self.bad
 
 
-def failed(counters: Mapping[str, float]) -> tuple[float, float]:
+def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
     """How many requests failed, at least and at most, from the increases of a time."""
     of_engine = counters.get(FAILED, 0.0)
     answered = max(0.0, counters.get(HTTP_FAILED, 0.0) - counters.get(NO_ROOM, 0.0))
@@ -68,7 +68,7 @@ def outcomes(window: Window) -> Outcomes | Missing:
         return Missing(gap=told)
     if FINISHED not in counters:
         return Missing(gap=window.explain_missing(FINISHED))
-    low, high = failed(counters)
+    low, high = failed_bounds(counters)
     return Outcomes(
         served=counters[FINISHED],
         failed=low,

@@ -31,7 +31,7 @@ from rules.resize_fleet import (
     size_fleet,
 )
 from rules.resize_levers import Lever, list_levers
-from rules.resize_limits import fewest_within_limits, first_beyond, limits_text, loads_of
+from rules.resize_limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
 from rules.resize_seen import ProductionSummary
 from rules.resize_workload import Length, WorkloadNow, measure_workload
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
@@ -287,7 +287,7 @@ def _fewer(
         return _kept(now, text, evidence, False)
     loads = loads_of(seen, usable, size.count)
     fewest = fewest_within_limits(loads, size.replicas, now, size.count.margin)
-    binding = first_beyond(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
+    binding = find_exceeded_limit(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
     if binding is not None:
         evidence = (*evidence, f"{_replicas(fewest - 1)} would be too few: {binding}")
     if fewest >= now:

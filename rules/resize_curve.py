@@ -112,7 +112,7 @@ def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
 _READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
 
 
-def pooled(seen: ProductionSummary, name: str, window: Window) -> SignalValue:
+def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValue:
     """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
     where these hold all requests of the window: no pool has another."""
     found = read(BY_NAME[name], window, seen.view.basis)

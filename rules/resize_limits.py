@@ -88,10 +88,10 @@ def serving(replicas: int, margin: Margin) -> int:
 def fewest_within_limits(loads: Iterable[TierLoad], replicas: int, most: int, margin: Margin) -> int:
     """Return the fewest replicas from `replicas` to `most` that keep every limit; `most` where none does."""
     known = tuple(loads)
-    return next((count for count in range(replicas, most) if not first_beyond(known, count, margin)), most)
+    return next((count for count in range(replicas, most) if not find_exceeded_limit(known, count, margin)), most)
 
 
-def first_beyond(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
+def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
     """Return the first limit that so many replicas exceed, in words; "" where they keep all."""
     left = max(1, serving(replicas, margin))
     for one in loads:

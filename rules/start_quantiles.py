@@ -37,14 +37,14 @@ class StartQuantiles:
     bounded: int = 0
 
     @property
-    def enough(self) -> bool:
+    def has_p95(self) -> bool:
         """Whether the P95 is another start than the slowest."""
         return self.count >= ENOUGH
 
     @property
     def quantile(self) -> str:
         """What `p95_seconds` is, in words."""
-        return "P95" if self.enough else "the slowest"
+        return "P95" if self.has_p95 else "the slowest"
 
     @property
     def sentence(self) -> str:

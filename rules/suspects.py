@@ -249,7 +249,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck(cause="one replica", ways=UNSERVED, examine=error_suspects.one_replica),
     CauseCheck(cause="hardware faults", ways=FAILING, examine=error_suspects.faults),
     CauseCheck(cause="restarts", ways=FAILING, examine=error_suspects.restarts),
-    CauseCheck(cause="client requests", ways=TURNED_AWAY, examine=error_suspects.of_clients),
+    CauseCheck(cause="client requests", ways=TURNED_AWAY, examine=error_suspects.is_client_error),
     CauseCheck(cause="evictions", ways=HITS, families=PREFIX_HITS, examine=_evictions),
     CauseCheck(
         cause="routing",

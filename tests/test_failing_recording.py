@@ -142,4 +142,4 @@ def test_the_full_queue_is_a_ticket_about_room_and_the_bad_requests_are_not_it()
 
 def test_before_the_worker_died_nothing_had_failed() -> None:
     told = ended("healthy", "healthy again")
-    assert told.failed / told.taken_on < 0.01
+    assert told.failed / told.accepted_requests < 0.01

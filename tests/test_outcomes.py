@@ -29,7 +29,7 @@ def test_an_error_that_was_answered_500_is_one_failure_at_least_and_two_at_most(
 def test_a_full_queue_answers_503_and_that_is_no_failure() -> None:
     found = ended(http_requests_failed=40.0, admission_rejections=37.0, http_requests_refused=4.0)
     assert (found.failed, found.no_room, found.bad) == (3.0, 37.0, 4.0)
-    assert (found.taken_on, found.asked) == (183.0, 224.0)
+    assert (found.accepted_requests, found.all_requests) == (183.0, 224.0)
 
 
 def test_rejections_that_were_not_answered_yet_make_no_negative_failures() -> None:

@@ -69,8 +69,8 @@ def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_th
 def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
     found = simulate_last_week(past(days(1.0, 12, 3)))
     assert found is not None
-    assert found.judged.covered is not None
-    assert 0.97 < found.judged.covered <= 1.0
+    assert found.judged.coverage_ratio is not None
+    assert 0.97 < found.judged.coverage_ratio <= 1.0
 
 
 def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> None:

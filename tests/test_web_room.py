@@ -211,7 +211,7 @@ class _Guest:
             return READ
         return NOTHING
 
-    def served(self) -> None:
+    def finish_served(self) -> None:
         self.left.append("served")
         self._close()
 

@@ -15,7 +15,7 @@ from agent.config_files import load_plan
 from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, SimulatedEngine
 from agent.demo.past.loads import Loads
 from agent.demo.past.lognormal import Z99
-from agent.demo.past.tier_run import watched
+from agent.demo.past.tier_run import build_window
 from rules import arrivals, slices, windows
 from rules.curve import Curve
 from rules.plan import TierPlan
@@ -74,7 +74,7 @@ def simulated(
             arrived = max(0, round(mean + rng.gauss(0.0, 1.0) * math.sqrt(mean)))
             engine.advance(t, arrived, Conditions(prompt_scale=longer(t - START)))
             after = engine.snapshot()
-            found.append(slices.bin_window(watched(pages[n], after), view.curve, f"r{n}"))
+            found.append(slices.bin_window(build_window(pages[n], after), view.curve, f"r{n}"))
             pages[n] = after
     return _simulated(view, plan, found, START + days * DAY)
 

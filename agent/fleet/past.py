@@ -54,7 +54,7 @@ class _Piece:
     end: float
     series: Sequence[MatrixSeries]
 
-    def cut(self, start: float, end: float) -> tuple[MatrixSeries, ...]:
+    def clip(self, start: float, end: float) -> tuple[MatrixSeries, ...]:
         found = []
         for one in self.series:
             first, last = bisect_right(one.times, start), bisect_right(one.times, end)
@@ -83,7 +83,7 @@ class PastQueryClient:
             # Let go of before the next comes, which is as large.
             self._pieces.pop(selector, None)
             piece = self._pieces[selector] = self._asked(selector, start, end)
-        return piece.cut(start, end)
+        return piece.clip(start, end)
 
     def _asked(self, selector: str, start: float, end: float) -> _Piece:
         while True:

@@ -13,7 +13,7 @@ import numpy as np
 from agent.forecasting import worth
 from agent.forecasting.exchange import ForecastRequest, ForecastResponse
 from exporters.forecast_text import ForecastResult
-from exporters.prewarm_count import Counted, counted_of
+from exporters.prewarm_count import Counted, build_count_text
 from exporters.prewarm_demand import Highest
 from exporters.prewarm_text import DecisionBasis, Prewarm, Recommendation, ScheduleStep, without_old_schedule
 from exporters.prewarm_worth import PrewarmValue
@@ -175,7 +175,7 @@ def _counted(why: ScalingDecision) -> Counted:
     """The recommended replicas at the demand that they are for, with the counts at the bounds of the capacity."""
     demand = max(why.quantile_rps or 0.0, why.now_rps)
     counted = replica_count(demand, why.capacity, why.margin, minimum=why.minimum)
-    return counted_of(replace(counted, replicas=why.replicas))
+    return build_count_text(replace(counted, replicas=why.replicas))
 
 
 def _schedule(

@@ -65,7 +65,7 @@ class Stretch:
     quantile: Array
 
     @property
-    def covered(self) -> float | None:
+    def coverage_ratio(self) -> float | None:
         """The share (0-1) of the minutes whose demand stayed at or below what was said of them; None where nothing was."""
         said, came = self.quantile[: -self.world.lead], self.world.demand[self.world.lead :]
         known = np.isfinite(said)
@@ -179,7 +179,7 @@ def _shown(past: ValueInputs, week: LastWeekResult, found: PolicyComparison) -> 
         recommended=OURS if found.choice is Choice.PREWARM else chosen,
         short_reason=found.reason,
         reason=f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {before} before.",
-        covered_ratio=week.judged.covered,
+        covered_ratio=week.judged.coverage_ratio,
         currency=past.currency,
     )
 

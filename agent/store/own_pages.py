@@ -56,12 +56,12 @@ class _Seen:
     by_name: dict[str, list[StoredSeries]] = field(default_factory=dict)
 
     @property
-    def scraped(self) -> tuple[float, ...]:
+    def scrape_times(self) -> tuple[float, ...]:
         """The times at which the agent was scraped."""
         return tuple(sorted({t for one in self.by_name.get(_UP, ()) for t in one.times}))
 
     @property
-    def newest(self) -> float:
+    def newest_time(self) -> float:
         return max((s.times[-1] for several in self.by_name.values() for s in several), default=-math.inf)
 
 
@@ -90,7 +90,7 @@ class AgentPages:
 
     def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
         facts = _facts(seen)
-        read = SeriesColumns(seen.by_name, seen.scraped)
+        read = SeriesColumns(seen.by_name, seen.scrape_times)
         sums = self._sums.setdefault(replica, CounterContinuity())
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(read.times):
@@ -133,13 +133,13 @@ def _joined(agents: list[_Seen]) -> _Seen:
     """What the agent tells that scrapes the replica, and what the others tell of GPUs that this one does not see."""
     if len(agents) == 1:
         return agents[0]
-    first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest))
+    first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest_time))
     own = {one.labels[names.GPU] for several in first.by_name.values() for one in several if names.GPU in one.labels}
     for other in agents:
         for name, several in other.by_name.items() if other is not first else ():
             for one in several:
                 if one.labels.get(names.GPU, "") not in ("", *own):
-                    first.by_name.setdefault(name, []).append(_carried(one, first.scraped))
+                    first.by_name.setdefault(name, []).append(_carried(one, first.scrape_times))
     return first
 
 

@@ -19,7 +19,7 @@ from rules.catalogue import BY_NAME as RULES
 from rules.episodes import Finding
 from rules.judging_errors import allowed_to_fail
 from rules.readings import gpu_utilization, read
-from rules.resize_curve import pooled
+from rules.resize_curve import merge_bins
 from rules.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
 from rules.slices import TierContext
 from rules.verdicts import FIRING, SEVERITY, Certainty, Unknown, Verdict
@@ -55,7 +55,7 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
         # Of the hours under the present plan, as everywhere else in the report.
         observed = past.resize.utilization
     elif seen.total is not None and BY_NAME[row.key].how is SignalKind.QUANTILE:
-        observed = pooled(seen, row.key, seen.total)
+        observed = merge_bins(seen, row.key, seen.total)
     judged = judge_row(row.rules, past)
     if not judged.rule and isinstance(observed, Missing):
         # What nobody measures never fires, and is not healthy for that.

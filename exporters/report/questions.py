@@ -18,7 +18,7 @@ from exporters.report.record import QuestionAnswer, ReportNumber, TermRow
 from rules import histograms
 from rules.readings import PlanFacts, read, replica_rate
 from rules.resize import Resize
-from rules.resize_curve import pooled
+from rules.resize_curve import merge_bins
 from rules.signals import BY_NAME, Reading, SignalValue
 from rules.sizing import littles_ceiling_rps
 from rules.windows import Window
@@ -41,7 +41,7 @@ class _Asked:
         return self.past.resize
 
     def signal(self, name: str) -> SignalValue:
-        return pooled(self.resize.seen, name, self.window)
+        return merge_bins(self.resize.seen, name, self.window)
 
     def number(self, name: str) -> ReportNumber:
         return as_number(self.signal(name))

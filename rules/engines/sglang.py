@@ -11,7 +11,7 @@ A release more is a row where it renames something, a marker where its page can 
 from __future__ import annotations
 
 from rules.engines.sglang_ignored import IGNORED, NOT_EXPOSED
-from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, answered
+from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, http_status_row
 from rules.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -75,7 +75,7 @@ def _row(
 
 
 def _http(family: str, status: str) -> SourceRow:
-    code = answered("status_code", status)
+    code = http_status_row("status_code", status)
     note = "generating endpoints only; in 0.5.23 counted up to 2 s after the end of the answer"
     return _row(C, family, "http_responses_total", "0.5.7", matches=(GENERATING, *code), lazy=True, note=note)
 

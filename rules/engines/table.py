@@ -44,7 +44,7 @@ class Match:
         return found != self.without
 
 
-def answered(label: str, status: str) -> tuple[Match, ...]:
+def http_status_row(label: str, status: str) -> tuple[Match, ...]:
     """HTTP answers by the beginning of their status; 499 is none: the client left before it."""
     return Match(label=label, values=(status,), starts=True), Match(label=label, values=("499",), without=True)
 

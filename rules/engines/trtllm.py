@@ -12,7 +12,7 @@ differ. A series appears with its first event. trtllm-serve counts in multiproce
 
 from __future__ import annotations
 
-from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow, answered
+from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow, http_status_row
 from rules.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
@@ -67,7 +67,7 @@ def _ended(family: str, reason: str, note: str = "") -> SourceRow:
 
 
 def _answered(family: str, digit: str) -> SourceRow:
-    return _row(C, family, "request_error_total", NEWER, matches=answered("http_code", digit), lazy=True)
+    return _row(C, family, "request_error_total", NEWER, matches=http_status_row("http_code", digit), lazy=True)
 
 
 def _ratio(family: str, across: LabelAggregation) -> SourceRow:

@@ -34,7 +34,7 @@ SCENE_BEFORE, SCENE_AFTER = 1800.0, 1500.0
 """How long before and after a cascade its tier is watched every 15 seconds."""
 
 
-def watched(earlier: Snapshot, later: Snapshot) -> Window:
+def build_window(earlier: Snapshot, later: Snapshot) -> Window:
     """A window of many minutes as pages close to each other make it: gauges move in a straight line."""
     found = windows.diff_snapshots(earlier, later)
     told = {
@@ -65,7 +65,7 @@ class ReplicaRun:
             last = self.track.last
             if last is not None and self.track.misses == 0 and page.t - last.t > gauges.GAUGE_HOLD_SECONDS:
                 # A silence for `tracks`; here every second of it was watched.
-                self.track, window = ScrapeTrack(last=page, seen=page.t), watched(last, page)
+                self.track, window = ScrapeTrack(last=page, seen=page.t), build_window(last, page)
             else:
                 self.track, window = tracks.record_success(self.track, page)
         if window is None:
