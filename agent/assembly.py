@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from agent.collect.gpus import ExporterPage, GpuCollector, GpuReader
 from agent.collect.pages import PageFetcher
 from agent.collect.scrapers import Scrapers
-from agent.config import Config, LoadedConfig
+from agent.config import LoadedConfig
+from agent.config_keys import Config
 from agent.data_dir import DataDir
 from agent.turns import DAY_SECONDS, EvaluationLoop
 from agent.version import VERSION
@@ -53,7 +54,6 @@ class Assembly:
     given: LoadedConfig | None = None
 
     def seal(self, now: float, stopping: Callable[[], bool]) -> None:
-        """The hourly work that neither a start nor an end waits for."""
         if self.turns.history is not None:
             self.turns.history.seal(now, stopping)
 

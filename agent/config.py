@@ -19,26 +19,11 @@ from pydantic import ValidationError
 from agent import config_fleet
 from agent.config_files import load_plan, read_document
 from agent.config_findings import mistakes, weaknesses
-from agent.config_keys import Config, Connection, GpusConfig, Logging, Role, TargetKeys, Web
+from agent.config_keys import Config, Role
 from agent.config_problems import cross_problems, problems_of
 from agent.errors import ConfigError, PlanError
 from rules.plan import Plan
 from rules.plan_findings import check_plan
-
-__all__ = [
-    "Config",
-    "Connection",
-    "GpusConfig",
-    "LoadedConfig",
-    "Logging",
-    "Role",
-    "TargetKeys",
-    "Web",
-    "config_schema",
-    "find",
-    "load",
-    "parse_config",
-]
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/config-1.json"
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")

@@ -16,13 +16,15 @@ from rules.budget import Budget
 from rules.episodes import ClosedSpan, RuleState
 from rules.judging import TierWindows
 from rules.projections import Projection
+from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import Gap
 from rules.slices import BinnedWindow, TierContext
 from rules.snapshots import Snapshot
 from rules.starts import ReplicaStart
 from rules.verdicts import RuleResult, Subject, Unknown
-from rules.watch import ReplicaState, TierMinutes, TierSize
-from rules.whole_tier import unknown_too_long
+from rules.watch import TierMinutes, TierSize
+from rules.whole_tier import evaluate_tier_availability, unknown_too_long
 from rules.windows import Window
 
 ReplicaKey = tuple[str, str]
@@ -75,7 +77,7 @@ class Evaluator:
     def apply_snapshot(self, tier: str, name: str, snapshot: Snapshot, extra: Window | None = None) -> Window | None:
         """A good page of a replica, with what its GPUs say about the same time. Returns the scrape's window."""
         before = self._replica(tier, name)
-        replica, window, minute = watch.apply_snapshot(before, snapshot, self.view(tier), extra)
+        replica, window, minute = apply_snapshot(before, snapshot, self.view(tier), extra)
         if replica.start is not None and replica.start is not before.start:
             self.restore_starts(tier, (replica.start,))
         return self._remember(replica, window, minute)
@@ -84,7 +86,7 @@ class Evaluator:
         self, tier: str, name: str, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
     ) -> Window | None:
         """A failed scrape of a replica at `t`; `trouble` says in words what went wrong. Returns the gap."""
-        replica, window, minute = watch.apply_failed_scrape(self._replica(tier, name), t, reason, trouble)
+        replica, window, minute = apply_failed_scrape(self._replica(tier, name), t, reason, trouble)
         return self._remember(replica, window, minute)
 
     def set_aggregated(self, tier: str, sums: bool) -> None:
@@ -221,7 +223,7 @@ class Evaluator:
         if replica.cascade.stage > 0:
             minutes = self.minutes.get(replica.tier, TierMinutes())
             recent = watch.recent_windows(minutes, replica, view, now)
-        return watch.evaluate_replica_rules(replica, view, now, recent)
+        return evaluate_replica_rules(replica, view, now, recent)
 
     def _unseen(self, now: float, blind: Mapping[str, str]) -> Iterator[RuleResult]:
         for rule, subject in self.standings:
@@ -242,7 +244,7 @@ class Evaluator:
             if tier in blind:
                 yield unknown_too_long(standings, self.view(tier), now)
                 continue
-            yield from watch.evaluate_tier_availability(replicas, standings, self.view(tier), now)
+            yield from evaluate_tier_availability(replicas, standings, self.view(tier), now)
 
     def _replica(self, tier: str, name: str) -> ReplicaState:
         return self.replicas.get((tier, name)) or ReplicaState(tier=tier, name=name)

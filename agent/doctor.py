@@ -28,11 +28,11 @@ from agent import (
     doctor_store,
     doctor_targets,
 )
-from agent.collect.gpus import owners
+from agent.collect.gpu_owners import owners
 from agent.config import LoadedConfig
 from agent.doctor_alerting import AlertingProbe
 from agent.doctor_certificates import CertificateProbe
-from agent.doctor_findings import CheckResult, count, exit_code, fail, format_text, ok, warn
+from agent.doctor_findings import CheckResult, count, fail, ok, warn
 from agent.doctor_forecast import ForecastProbe
 from agent.doctor_history_file import HistoryFileProbe
 from agent.doctor_pages import TargetProbe
@@ -50,8 +50,6 @@ from rules.plan_findings import check_plan
 
 if TYPE_CHECKING:
     from agent.doctor_discovery import DiscoveryProbe
-
-__all__ = ["CheckResult", "exit_code", "format_text", "run_checks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

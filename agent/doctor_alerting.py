@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from agent.collect.pages import JSON, PageFetcher
 from agent.collect.scrape_failures import place_of
 from agent.collect.target_options import TargetOptions
-from agent.config import Config, LoadedConfig
+from agent.config import LoadedConfig
+from agent.config_keys import Config
 from agent.doctor_findings import CheckResult, fail, ok
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.web_config import WEBHOOK

@@ -19,7 +19,7 @@ from cryptography import x509
 from agent.collect.deadline import DeadlineThread, NotAnsweringError
 from agent.collect.scrapers import MOST_THREADS, Target
 from agent.collect.target_options import TargetOptions, tls_of
-from agent.config import Config
+from agent.config_keys import Config
 from agent.doctor_findings import CheckResult, count, fail, warn
 from agent.errors import ScrapeError
 

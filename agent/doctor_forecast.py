@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.config import Config, LoadedConfig
+from agent.config import LoadedConfig
+from agent.config_keys import Config
 from agent.doctor_findings import CheckResult, fail, ok, warn
 from agent.forecasting.child import FORECAST_MEMORY_BYTES, MIB, environment
 

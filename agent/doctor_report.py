@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config import Config, LoadedConfig
+from agent.config import LoadedConfig
+from agent.config_keys import Config
 from agent.config_report import Destination
 from agent.doctor_findings import CheckResult, fail, ok, warn
 from agent.durations import duration_text

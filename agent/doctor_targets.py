@@ -15,7 +15,7 @@ from agent.doctor_findings import CheckResult, fail, ok, warn
 from agent.doctor_machine import NO_GPU
 from agent.doctor_pages import TargetProbe
 from agent.errors import ScrapeFailure
-from rules.catalogue import RULES, Rule
+from rules.catalogue import RULES
 from rules.engines.coverage import Use, explain_families, version_range
 from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.support import FULL_PLAN, engine_signals
@@ -26,6 +26,7 @@ from rules.gpu_readout import GpuReadout
 from rules.lifetime import window_since_start
 from rules.plan import TierPlan
 from rules.readings import read
+from rules.rule import Rule
 from rules.same_names import same_model
 from rules.signals import Gap, Missing
 from rules.snapshots import Snapshot

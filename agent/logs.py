@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from agent.config import Logging
+from agent.config_keys import Logging
 from exporters.plain_text import one_line, strip_control_characters
 
 

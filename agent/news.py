@@ -9,8 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from agent.cycle import ReplicaKey
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.episodes import ClosedSpan, Finding, RuleState
+from rules.rule import Severity
 from rules.verdicts import Subject
 
 _log = logging.getLogger("agent.news")

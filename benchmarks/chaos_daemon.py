@@ -28,7 +28,8 @@ from agent.config import load  # noqa: E402
 from agent.daemon import Daemon, DaemonOptions  # noqa: E402
 from agent.fleet import parts  # noqa: E402
 from agent.logs import set_up  # noqa: E402
-from agent.store.api import StoreApi, StoreOptions  # noqa: E402
+from agent.store.api import StoreApi  # noqa: E402
+from agent.store.options import StoreOptions  # noqa: E402
 
 SHORTEST_LOOK_SECONDS = 0.2
 

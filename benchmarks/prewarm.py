@@ -22,7 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agent.durations import duration_text, parse_duration
-from agent.forecasting.csv_series import TraceError, read_trace
+from agent.forecasting.csv_file import TraceError
+from agent.forecasting.csv_series import read_trace
 from forecast.binning import truncate_at
 from forecast.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
 from forecast.simulation_history import ShortHistoryError, TrialResult, prepare_trial, run_trial

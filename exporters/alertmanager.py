@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertState, Phase
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.foreign_alerts import OURS, ExternalAlert
+from rules.rule import Severity
 from rules.verdicts import Cause, Subject, Verdict
 from rules.wording import quantity
 

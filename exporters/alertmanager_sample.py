@@ -12,7 +12,8 @@ from typing import Any
 
 from exporters import names
 from exporters.rule_files import comment_lines, dump_yaml
-from rules.catalogue import RULES, Rule, Scope
+from rules.catalogue import RULES
+from rules.rule import Rule, Scope
 
 TIER_DOWN, CASCADE, STALE, TARGET_DOWN, WATCHDOG = (
     "TierDown",

@@ -16,8 +16,9 @@ from exporters.engine_series import UnsupportedSeriesError, engine_named
 from exporters.engine_slo import slo_burn
 from exporters.rule_files import Alert, Group, Record, rule_file
 from exporters.rule_words import alerting_url, common_labels
-from rules.catalogue import BY_NAME, RULES, Rule, Severity, Way
+from rules.catalogue import BY_NAME, RULES
 from rules.plan import Plan
+from rules.rule import Rule, Severity, Way
 
 BY_WAY: Mapping[Way, Callable[[Rule, TierScope], RenderedRule]] = {Way.BURN: slo_burn, Way.BAND: band}
 """Ways of judging that read the same for every rule; single rules are `exporters.engine_rows.ROWS`."""

@@ -19,11 +19,11 @@ from exporters.prometheus_rules import hold_seconds
 from exporters.rule_files import Alert, Pairs, Record, duration
 from exporters.rule_words import common_labels, first_step
 from rules.bounds import CONFIDENCE
-from rules.catalogue import Rule, Severity, Way
 from rules.curve import RPS_TOLERANCE, Curve
 from rules.engines.table import EngineTable
 from rules.judging import SEPARATE
 from rules.plan import TierPlan
+from rules.rule import Rule, Severity, Way
 
 Z = math.ceil(NormalDist().inv_cdf(CONFIDENCE) * 1e4) / 1e4
 """The normal quantile of the confidence that `certain` needs, rounded to the careful side."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporters.status import AgentStatus, TierStatus
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.episodes import Finding
+from rules.rule import Severity
 from rules.signals import Gap
 from rules.verdicts import FIRING, SEVERITY, Certainty, Status, Subject, Unknown, Verdict
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from exporters import names
 from exporters.rule_files import Alert, Pairs
 from exporters.rule_words import WATCHER_LABELS, alerting_url, common_labels
-from rules.catalogue import Severity
+from rules.rule import Severity
 from rules.signals import Gap
 
 NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from exporters.status import TierStatus
 from rules.capacity import CapacitySource
 from rules.catalogue import BY_NAME as RULES
-from rules.catalogue import Way
 from rules.curve import Curve, operating_point
+from rules.gpu_readings import gpu_utilization
 from rules.plan import TierPlan
-from rules.readings import gpu_utilization, read, replica_rate
+from rules.readings import read
+from rules.rule import Way
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
 from rules.verdicts import FIRING, SEVERITY, Certainty, RuleResult, Unknown, Verdict
+from rules.ways import replica_rate
 from rules.windows import Window
 
 AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})

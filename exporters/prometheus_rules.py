@@ -23,7 +23,8 @@ from exporters.rule_words import (
     subject_labels,
     summary_template,
 )
-from rules.catalogue import RULES, Rule, Scope, Severity
+from rules.catalogue import RULES
+from rules.rule import Rule, Scope, Severity
 from rules.verdicts import SEVERITY, Status
 
 SCRAPE_HOLD = 30.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rules.derived import PlanFacts
 from rules.episodes import ClosedSpan, Finding, RuleState, UnknownSpan
-from rules.readings import PlanFacts, read_all
+from rules.readings import read_all
 from rules.signals import Missing, SignalValue
 from rules.verdicts import Cause, Status, Verdict
 from rules.windows import Window

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from exporters import names
 from exporters.rule_files import Pairs
-from rules.catalogue import Rule, Severity
 from rules.foreign_alerts import OURS
+from rules.rule import Rule, Severity
 from rules.signals import Unit
 
 ALERTING = "https://sizewatch.dev/alerting"

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 
 from exporters.time_words import format_duration
-from rules.catalogue import RULES, Rule, Scope, Severity, Threshold, Way
+from rules.catalogue import RULES
+from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 

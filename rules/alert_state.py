@@ -11,8 +11,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.episodes import Finding, Transition
+from rules.rule import Severity
 from rules.signals import Gap
 from rules.verdicts import FIRING, Certainty, RuleResult, Status, Subject, Unknown, Verdict
 

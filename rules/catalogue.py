@@ -22,10 +22,8 @@ from rules import (
     catalogue_targets,
     catalogue_workload,
 )
-from rules.rule import Rule, Scope, Severity, Threshold, Way
+from rules.rule import Rule
 from rules.rule_names import NAMES
-
-__all__ = ["BY_NAME", "RULES", "Rule", "Scope", "Severity", "Threshold", "Way"]
 
 SUBJECTS = (
     catalogue_benchmark,

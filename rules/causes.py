@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rules.catalogue import BY_NAME, Way
+from rules.catalogue import BY_NAME
+from rules.rule import Way
 from rules.scene import LATENCY, CauseContext, CauseResult
 from rules.slices import BinnedWindow, TierContext
 from rules.suspects import SUSPECTS

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 
 from rules import windows
-from rules.catalogue import Way
 from rules.gauges import STEP_FAMILY
 from rules.outcomes import READ, Outcomes, outcomes
-from rules.rule import Rule
+from rules.rule import Rule, Way
 from rules.scene import CauseContext, CauseResult
 from rules.signals import Missing
 from rules.slices import BinnedWindow

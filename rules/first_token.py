@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from rules import histograms
 from rules.histograms import Share
-from rules.readings import mean_level
 from rules.scene import USERS, CauseContext, CauseResult
 from rules.signals import Missing
+from rules.ways import mean_level
 from rules.wording import number
 
 MOST = 0.5

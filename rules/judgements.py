@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rules.budget import Budget
-from rules.catalogue import Rule, Way
 from rules.judging import RuleContext, TierWindows
 from rules.judging_adapters import judge_adapters
 from rules.judging_bands import judge_band
@@ -35,6 +34,7 @@ from rules.judging_tails import judge_tail
 from rules.judging_tiers import judge_tiers
 from rules.judging_trend import judge_trend
 from rules.projections import Projection
+from rules.rule import Rule, Way
 from rules.signals import Gap
 from rules.slices import BinnedWindow, TierContext
 from rules.starts import ReplicaStart

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from rules import backlog, windows
 from rules.budget import Budget
-from rules.catalogue import Rule
 from rules.catalogue_latency import LEVERS, LatencyPattern
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
 from rules.projections import Projection
+from rules.rule import Rule
 from rules.signals import Gap, SignalValue
 from rules.slices import BinnedWindow, TierContext
 from rules.starts import ReplicaStart

@@ -21,9 +21,9 @@ from rules.bounds import CONFIDENCE
 from rules.budget import SlowRequestCount
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value, worst_gap
 from rules.judging_tails import is_significant_share
-from rules.readings import FULL_COVERAGE
 from rules.signals import Gap, Reading
 from rules.verdicts import Certainty, RuleResult, Status, Verdict
+from rules.ways import FULL_COVERAGE
 from rules.wording import guess, number
 
 PERIOD_SECONDS = 30 * 86_400.0

@@ -14,11 +14,12 @@ from rules import windows
 from rules.catalogue_configuration import SUSPICION
 from rules.judging import RuleContext, is_persistent, too_early
 from rules.plan import Speculation
-from rules.readings import families_of, mean_level, ratio, read
+from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.slices import BinnedWindow
 from rules.verdicts import Action, Certainty, RuleResult, Status
+from rules.ways import mean_level, ratio
 from rules.windows import Window
 from rules.wording import number
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from rules import windows
 from rules.bounds import poisson_lower_bound
 from rules.judging import RuleContext, is_persistent, select_comparable, supports_certain, worst_gap
-from rules.readings import ratio
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, group_by_load_bin
 from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.ways import ratio
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rules.bounds import binomial_lower_bound
 from rules.curve import Expectation
+from rules.gpu_readings import GPU_UTILIZATION_KINDS
 from rules.judging import (
     BenchmarkComparison,
     RuleContext,
@@ -22,10 +23,10 @@ from rules.judging import (
     too_early,
     worst_gap,
 )
-from rules.readings import FULL_COVERAGE, GPU_UTILIZATION_KINDS
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, LoadBin, group_by_load_bin
 from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.ways import FULL_COVERAGE
 
 ENOUGH_SEEN = 0.5
 """Below this share of GPU-seconds seen nothing is said: what is missing may be the busy half."""

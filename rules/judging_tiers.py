@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from rules import histograms, windows
 from rules.curve import operating_point
 from rules.judging import SEPARATE, RuleContext, TierWindows, worst_gap
-from rules.readings import replica_rate
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, TierContext
 from rules.slowest import slow_shares
 from rules.verdicts import Certainty, RuleResult, Status
+from rules.ways import replica_rate
 from rules.windows import Window, minute_of
 
 FINISHED = "requests_finished"

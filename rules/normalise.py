@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from rules.engines.table import LabelAggregation
 from rules.families import PART_OF
 from rules.histograms import NO_GRID, Cumulative, check_cumulative
-from rules.layouts import FamilyFault, HistogramSlots, SeriesLayout, compile_layout, is_mapped_name
+from rules.layouts import FamilyFault, HistogramSlots, SeriesLayout
 from rules.snapshots import Snapshot
-
-__all__ = ["SeriesLayout", "compile_layout", "is_mapped_name", "snapshot"]
 
 EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
 """A histogram before its first observation: its edges are not known yet."""

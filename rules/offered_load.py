@@ -15,8 +15,9 @@ from rules.arrivals import UNSERVED, unserved
 from rules.capacity import Capacity
 from rules.catalogue_latency import LatencyPattern
 from rules.judging import RuleContext
-from rules.readings import families_of, replica_rate
+from rules.readings import families_of
 from rules.signals import BY_NAME
+from rules.ways import replica_rate
 from rules.windows import NET_CHANGE, Window
 from rules.wording import number
 from rules.work import work_of

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from rules import windows
 from rules.judging import RuleContext
-from rules.readings import FULL_COVERAGE, families_of, read
+from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.verdicts import Unknown
+from rules.ways import FULL_COVERAGE
 from rules.windows import Window
 from rules.work import weighing_words, work_of
 

@@ -10,30 +10,11 @@ from collections.abc import Callable
 
 from rules import outcomes
 from rules.arrivals import UNSERVED
-from rules.derived import DERIVED, PlanFacts, tokens_per_gpu_hour
-from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
+from rules.derived import DERIVED, PlanFacts
 from rules.signals import SIGNALS, Signal, SignalKind, SignalValue
 from rules.token_times import BRACKETS, FROM_WHOLE, PER_TOKEN, bracketed
-from rules.ways import FULL_COVERAGE, mean_level, ratio, replica_rate, share, total_level, total_rate
+from rules.ways import mean_level, ratio, total_level, total_rate
 from rules.windows import Window
-
-__all__ = [
-    "ALSO_READ",
-    "FULL_COVERAGE",
-    "GPU_UTILIZATION_KINDS",
-    "NOTHING",
-    "PlanFacts",
-    "families_of",
-    "gpu_utilization",
-    "mean_level",
-    "ratio",
-    "read",
-    "read_all",
-    "replica_rate",
-    "share",
-    "tokens_per_gpu_hour",
-    "total_rate",
-]
 
 NOTHING = PlanFacts()
 

@@ -16,10 +16,11 @@ from rules import histograms
 from rules.bounds import binomial_lower_bound
 from rules.curve import CERTAIN_REQUESTS
 from rules.plan import Slo
-from rules.readings import read, replica_rate
+from rules.readings import read
 from rules.resize_seen import ProductionSummary
 from rules.signals import BY_NAME, Reading, SignalKind, SignalValue
 from rules.slices import BinnedWindow, TierContext
+from rules.ways import replica_rate
 from rules.windows import Window
 
 ALLOWED = 0.01

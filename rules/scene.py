@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules import outcomes, windows
-from rules.catalogue import Rule, Way
 from rules.plan import Workload
+from rules.rule import Rule, Way
 from rules.slices import BinnedWindow, TierContext
 from rules.windows import Window
 

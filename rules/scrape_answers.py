@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from rules import causes
 from rules.cascade import STAGES, CascadeState
-from rules.catalogue import BY_NAME, Rule
+from rules.catalogue import BY_NAME
 from rules.gauges import STEP_FAMILY
 from rules.replicas import ReplicaState
+from rules.rule import Rule
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, TierContext
 from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict

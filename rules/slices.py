@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from rules import histograms, windows
 from rules.capacity import Capacity, planned_capacity
 from rules.curve import Curve
+from rules.derived import PlanFacts
 from rules.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE
 from rules.histograms import Histogram
 from rules.plan import TierPlan
-from rules.readings import PlanFacts, replica_rate
+from rules.ways import replica_rate
 from rules.windows import Window
 
 APART = frozenset({"prefill", "decode"})

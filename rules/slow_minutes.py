@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rules import first_token, histograms
-from rules.catalogue import Way
 from rules.histograms import Share
+from rules.rule import Way
 from rules.scene import USERS, CauseContext, CauseResult
 from rules.slices import BinnedWindow
 from rules.windows import Window

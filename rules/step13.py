@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from rules import catalogue_benchmark, causes
 from rules.capacity import Capacity
-from rules.catalogue import BY_NAME, RULES, Way
+from rules.catalogue import BY_NAME, RULES
 from rules.curve import Curve
 from rules.judgements import BY_SLICES, judge
+from rules.rule import Way
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import BinnedWindow, TierContext
 from rules.verdicts import FIRING, RuleResult, Status, Verdict

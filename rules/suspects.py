@@ -12,7 +12,7 @@ from rules import error_suspects, first_token, histograms, routing, throttling, 
 from rules.catalogue import BY_NAME as CATALOGUE
 from rules.curve import CERTAIN_REQUESTS
 from rules.offered_load import offered_load
-from rules.readings import mean_level, ratio, read, replica_rate, share
+from rules.readings import read
 from rules.scene import (
     EITHER,
     FAILING,
@@ -31,6 +31,7 @@ from rules.scene import (
 )
 from rules.signals import BY_NAME, Gap, Missing
 from rules.slow_minutes import find_slow_minutes, prove_when_slow
+from rules.ways import mean_level, ratio, replica_rate, share
 from rules.windows import Window
 from rules.wording import number
 

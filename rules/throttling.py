@@ -6,9 +6,9 @@ nothing; heat and the board's own brakes do.
 
 from __future__ import annotations
 
-from rules.readings import ratio
 from rules.scene import CauseContext, CauseResult
 from rules.signals import Missing
+from rules.ways import ratio
 
 NOTICEABLE_THROTTLING = 0.05
 """The share of time below which clocks are taken as free (as for the other suspects)."""

@@ -15,39 +15,18 @@ from typing import Any
 
 from rules import backlog, budget, causes, slices, starts, windows
 from rules.budget import Budget
-from rules.catalogue import RULES, Rule, Way
+from rules.catalogue import RULES
 from rules.judgements import BY_SLICES, judge
 from rules.judging import SEPARATE, TierWindows, read_plan_value
 from rules.projections import Projection
-from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot, cascade_limits
-from rules.scrape_answers import evaluate_replica_rules
+from rules.replicas import ReplicaState
+from rules.rule import Rule, Way
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, TierContext
 from rules.starts import ReplicaStart
 from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
 from rules.watched import seldom_scraped, too_short
-from rules.whole_tier import evaluate_tier_availability
 from rules.windows import Window
-
-__all__ = [
-    "LONGEST",
-    "ReplicaState",
-    "TierMinutes",
-    "TierSize",
-    "add_aggregated_minute",
-    "add_minute",
-    "add_start",
-    "apply_failed_scrape",
-    "apply_snapshot",
-    "cached_results",
-    "cascade_limits",
-    "evaluate_replica_rules",
-    "evaluate_tier_availability",
-    "evaluate_tier_rules",
-    "last_minute_by_replica",
-    "rebin_minutes",
-    "recent_windows",
-]
 
 LIVE_SECONDS = 3600.0
 """Rules that look back no further are judged from the minutes in memory; the others from the history's hours."""

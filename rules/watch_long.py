@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rules import causes, windows
-from rules.catalogue import BY_NAME, RULES, Rule
+from rules.catalogue import BY_NAME, RULES
 from rules.judgements import BY_SLICES, judge
+from rules.rule import Rule
 from rules.signals import Gap
 from rules.slices import BinnedWindow, TierContext
 from rules.verdicts import FIRING, RuleResult, Subject, Unknown, Verdict

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rules.gauges import BURST_SECONDS, GAUGE_HOLD_SECONDS, STEP_GAUGES
-from rules.readings import FULL_COVERAGE
+from rules.ways import FULL_COVERAGE
 from rules.windows import MINUTE_SECONDS, Window
 
 if TYPE_CHECKING:

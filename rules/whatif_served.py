@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from rules import histograms, windows
 from rules.curve import CERTAIN_REQUESTS, RPS_TOLERANCE
-from rules.readings import PlanFacts, mean_level, read
+from rules.derived import PlanFacts
+from rules.readings import read
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.slices import BinnedWindow, TierContext
+from rules.ways import mean_level
 from rules.windows import Window
 
 ENOUGH = 3000

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rules.catalogue import BY_NAME, Rule
+from rules.catalogue import BY_NAME
 from rules.episodes import RuleState
 from rules.replicas import ReplicaState
+from rules.rule import Rule
 from rules.signals import Gap, Missing, Reading
 from rules.slices import TierContext
 from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict

@@ -17,8 +17,7 @@ from agent.reporting import folder, worker
 from agent.reporting import state as kept
 from agent.reporting.jobs import Job, JobResult
 from agent.reporting.process import JobRunner
-from agent.reporting.reports import STATE_FILE
-from agent.reporting.state import PendingDelivery, ReportState
+from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
 from exporters.report.whole import report_json
 
 DUE = START + WEEK + 7 * 3600.0

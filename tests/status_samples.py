@@ -24,6 +24,7 @@ from rules.gauges import GaugeSum
 from rules.histograms import Histogram
 from rules.plan import TierPlan, parse_plan
 from rules.readings import read_all
+from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import Gap
 from rules.slices import TierContext
 from rules.snapshots import Snapshot
@@ -193,7 +194,7 @@ def watched(
     one = watch.ReplicaState(
         tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state
     )
-    return watch.evaluate_replica_rules(one, view, NOW)
+    return evaluate_replica_rules(one, view, NOW)
 
 
 def trend(view: TierContext, hours: Mapping[str, list[Window]], missing: range = range(0)) -> tuple[TrendPoint, ...]:

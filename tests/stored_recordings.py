@@ -13,9 +13,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.collect.gpus import GpuCollector
-from agent.collect.pages import TargetOptions
 from agent.collect.reader import PageReader
 from agent.collect.scrapers import ScrapeResult, Scrapers, Target
+from agent.collect.target_options import TargetOptions
 from agent.cycle import ReplicaKey
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.publishing import StatusInputs, status

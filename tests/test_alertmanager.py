@@ -18,8 +18,9 @@ from exporters.alertmanager import (
     timestamp,
 )
 from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, step_alerts
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.foreign_alerts import Diagnosis, ExternalAlert
+from rules.rule import Severity
 from rules.signals import Reading
 from rules.verdicts import Action, Cause, Status
 

@@ -15,7 +15,8 @@ from waiting import CEILING_SECONDS, wait_for
 
 from exporters.alertmanager_sample import OF_THE_CASCADE, inhibitions
 from exporters.itself_rules import ROWS as ITSELF
-from rules.catalogue import RULES, Scope
+from rules.catalogue import RULES
+from rules.rule import Scope
 from rules.rule_names import NAMES
 
 SAMPLE = Path(__file__).parent.parent / "rules" / "prometheus" / "alertmanager.sample.yaml"

@@ -30,8 +30,7 @@ from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.cli import main
-from agent.config import Config
-from agent.config_keys import Alertmanager, Connection
+from agent.config_keys import Alertmanager, Config, Connection
 from agent.web_credentials import users_line
 
 MINED = re.compile(r"(_file$|^url_env$|^header_files$)")

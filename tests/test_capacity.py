@@ -24,12 +24,12 @@ from rules.capacity import (
     planned_capacity,
     stated_capacity,
 )
-from rules.measured_capacity import DAYS, capacity_now, estimate_capacity, sum_by_bin
+from rules.measured_capacity import DAYS, capacity_now, estimate_capacity
 from rules.plan import InvalidPlanError, parse_plan
 from rules.plan_findings import check_tier
 from rules.readings import read
 from rules.signals import BY_NAME, Missing
-from rules.slices import BinnedWindow, TierContext, bin_window, with_capacity
+from rules.slices import BinnedWindow, TierContext, bin_window, sum_by_bin, with_capacity
 from rules.verdicts import Certainty
 
 SLOW = {0.15: 0.8, 3.0: 0.2}

@@ -1,11 +1,12 @@
 import pytest
 
-from rules.catalogue import BY_NAME, RULES, Rule, Scope, Severity, Way
+from rules.catalogue import BY_NAME, RULES
 from rules.envelope import METRICS
 from rules.families import BY_NAME as FAMILIES
 from rules.judgements import BY_SLICES
 from rules.judging_means import MEANS
 from rules.replicas import ReplicaState
+from rules.rule import Rule, Scope, Severity, Way
 from rules.rule_names import NAMES
 from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import BY_NAME as SIGNALS

@@ -20,7 +20,8 @@ from agent.history.store import HistoryStore
 from agent.store import engine_pages
 from agent.store.agent_clock import AgentClock
 from agent.store.answers import MatrixSeries
-from agent.store.api import StoreApi, StoreOptions
+from agent.store.api import StoreApi
+from agent.store.options import StoreOptions
 from agent.store.trouble import StoreError, StoreErrorKind
 from rules import windows
 from rules.verdicts import Status

@@ -288,8 +288,8 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
         assert parts.seal(START + 49 * HOUR) > 0
         parts.book(booked(late))
         for _ in range(2):
-            for ask in ("minutes", "replica_bins", "bins", "demand", "told"):
-                given = ("t", START - HOUR) if ask == "told" else ("t", START - HOUR, START + 2 * HOUR)
+            for ask in ("minutes", "replica_bins", "bins", "demand", "list_booked_times"):
+                given = ("t", START - HOUR) if ask == "list_booked_times" else ("t", START - HOUR, START + 2 * HOUR)
                 assert getattr(parts, ask)(*given) == getattr(whole, ask)(*given), ask
             parts.seal(START + 49 * HOUR)
 
@@ -347,13 +347,13 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     fleet, api = told_by_agents(list(agent_samples("steady")))
     fleet.turns.history = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     asked: list[tuple[float, float]] = []
-    raw = api.store.raw
+    raw = api.store.query_samples
 
     def noted(selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         asked.append((start, end))
         return raw(selector, start, end)
 
-    api.store.raw = noted  # type: ignore[method-assign]
+    api.store.query_samples = noted  # type: ignore[method-assign]
     fleet.go(3)
     before = fleet.answer("TargetDown", "cpu-small-0")
     fleet.now -= HOUR

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from agent.collect import scrapers
 from agent.collect.target_options import TargetOptions
-from agent.config import Config, find, load, parse_config
+from agent.config import find, load, parse_config
 from agent.config_files import load_plan, read_document
+from agent.config_keys import Config
 from agent.errors import ConfigError, PlanError
 
 TESTS = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from agent.config import parse_config
 from agent.config_findings import weaknesses
 from agent.errors import ConfigError
-from agent.store.api import StoreOptions
+from agent.store.options import StoreOptions
 
 URL = "http://127.0.0.1:9090"
 

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from agent.forecasting.csv_series import Trace, TraceError, read_trace
+from agent.forecasting.csv_file import TraceError
+from agent.forecasting.csv_series import Trace, read_trace
 from agent.forecasting.times import TimestampForm
 from forecast.series import Array
 

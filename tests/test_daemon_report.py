@@ -16,8 +16,7 @@ from report_servers import webhook
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.reporting import state as kept
-from agent.reporting.reports import STATE_FILE
-from agent.reporting.state import ReportState
+from agent.reporting.state import STATE_FILE, ReportState
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_py", "lightgbm"}

@@ -17,7 +17,8 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent import cli, web
-from agent.config import GpusConfig, parse_config
+from agent.config import parse_config
+from agent.config_keys import GpusConfig
 from agent.doctor_machine import FREE_BYTES_WARNING
 from agent.durations import parse_duration
 from agent.history import booking, schema

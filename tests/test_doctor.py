@@ -20,8 +20,8 @@ from waiting import free_port
 from agent import doctor_limits
 from agent.config import LoadedConfig, load, parse_config
 from agent.config_files import load_plan
-from agent.doctor import CheckResult, exit_code, format_text, run_checks
-from agent.doctor_findings import CheckLevel
+from agent.doctor import run_checks
+from agent.doctor_findings import CheckLevel, CheckResult, exit_code, format_text
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 

@@ -12,9 +12,9 @@ from test_doctor import about, loaded, serving
 from waiting import free_port, wait_for
 
 from agent.config import load
-from agent.doctor import CheckResult, run_checks
+from agent.doctor import run_checks
 from agent.doctor_daemon import MOST_SHOWN, WRONG, check_daemon
-from agent.doctor_findings import CheckLevel
+from agent.doctor_findings import CheckLevel, CheckResult
 from agent.doctor_probes import PortProbe
 from agent.version import VERSION
 from exporters import names

@@ -31,8 +31,8 @@ from waiting import CEILING_SECONDS, free_port
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
 from agent.config_findings import mistakes, weaknesses
-from agent.doctor import CheckResult, exit_code, format_text, run_checks
-from agent.doctor_findings import CheckLevel
+from agent.doctor import run_checks
+from agent.doctor_findings import CheckLevel, CheckResult, exit_code, format_text
 from agent.errors import ScrapeError
 from agent.history import backup
 from agent.history.store import HistoryStore

@@ -22,6 +22,7 @@ from exporters.engine_series import EDGES
 from rules import watch
 from rules.bounds import poisson_lower_bound
 from rules.gauges import STEP_FAMILY
+from rules.scrape_answers import evaluate_replica_rules
 from rules.snapshots import Snapshot
 from rules.tracks import ScrapeTrack
 from rules.verdicts import FIRING, Certainty, RuleResult, Verdict
@@ -154,7 +155,7 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
     values = []
     for misses in (1, 2, 3, 4):
         one = watch.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
-        (answer,) = [a for a in watch.evaluate_replica_rules(one, view(), START) if a.rule == "TargetDown"]
+        (answer,) = [a for a in evaluate_replica_rules(one, view(), START) if a.rule == "TargetDown"]
         values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     assert not differences(tmp_path, rules, [Case(series=up, values=values)])
@@ -168,7 +169,7 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
             tier="t", name="a", track=ScrapeTrack(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
             stale_seconds=stood,
         )  # fmt: skip
-        (answer,) = [a for a in watch.evaluate_replica_rules(one, view(), START) if a.rule == "TelemetryStale"]
+        (answer,) = [a for a in evaluate_replica_rules(one, view(), START) if a.rule == "TelemetryStale"]
         values.append((f"{300 + stood:.0f}s", asked(rules, "TelemetryStale"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
     idle = {**moving, RUNNING: "0x60", KV: "0x60"}

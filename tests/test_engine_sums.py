@@ -22,9 +22,10 @@ from agent.fleet.summed import AggregatedTierReader
 from agent.fleet.summed_engines import EngineAggregates
 from agent.store import engine_pages
 from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.api import StoreApi, StoreOptions
+from agent.store.api import StoreApi
 from agent.store.engine_sums import EngineSums, ReleaseGroup, scrape_count_query
 from agent.store.engine_sums_found import part_sums
+from agent.store.options import StoreOptions
 from agent.store.promql import GROUP, WHAT
 from rules import readings, windows
 from rules.engines.vllm_v1 import VLLM_V1

@@ -14,7 +14,8 @@ from agent.config_files import load_plan
 from agent.fleet.booked_past import fill_history
 from agent.history.keeping import HistoryService
 from agent.history.store import HistoryStore
-from agent.store.api import StoreApi, StoreOptions
+from agent.store.api import StoreApi
+from agent.store.options import StoreOptions
 from agent.views import build_tier_contexts, plan_versions
 from rules.verdicts import Certainty, Status, Verdict
 

@@ -20,7 +20,8 @@ from agent.fleet.turns import StoreSource, TierReader
 from agent.publishing import StatusInputs, status
 from agent.store import engine_pages, own_pages
 from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.api import QueryCounters, StoreApi, StoreOptions
+from agent.store.api import QueryCounters, StoreApi
+from agent.store.options import StoreOptions
 from agent.store.sums import AgentSums
 from agent.store.sums_found import group_sums
 from agent.store.trouble import StoreError, StoreErrorKind

@@ -12,8 +12,9 @@ from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 from agent.config_fleet import GpuSource, TierSource, contradictions
 from agent.fleet.parts import build_replica_reader
 from agent.store import gpu_pages
-from agent.store.api import StoreApi, StoreOptions
+from agent.store.api import StoreApi
 from agent.store.gpu_pages import GpuPages
+from agent.store.options import StoreOptions
 from rules import readings, windows
 from rules.gpu_names.registry import BY_NAME, EXPORTERS
 from rules.windows import Window
@@ -86,12 +87,12 @@ def test_what_overlapping_answers_repeat_counts_once() -> None:
     reader = GpuPages(BY_NAME["dcgm"], "exported_pod")
     begin = 1_790_000_000.0
     store = MemoryStore.of(exporter_samples(begin, begin + 120, POD))
-    reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
+    reader.take(store.query_samples('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
     first = reader.pop_readouts_until(POD, begin + 60)
-    reader.take(store.raw('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
+    reader.take(store.query_samples('{__name__=~"DCGM.*"}', begin - 1, begin + 60))
     assert [one.t for one in first] == [begin + 60]
     assert reader.pop_readouts_until(POD, begin + 90) == ()
-    reader.take(store.raw('{__name__=~"DCGM.*"}', begin + 30, begin + 120))
+    reader.take(store.query_samples('{__name__=~"DCGM.*"}', begin + 30, begin + 120))
     assert [one.t for one in reader.pop_readouts_until(POD, begin + 100)] == [begin + 90]
     assert [one.t for one in reader.pop_readouts_until(POD, begin + 130)] == [begin + 120]
     assert reader.pop_readouts_until("someone-else", begin + 130) == ()

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from agent.history.bodies import encode_window
 from agent.history.keeping import HistoryService
-from agent.history.reader import TimelineEvent
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
 from agent.history.store import HistoryStore
 from rules import windows
 from rules.episodes import Finding, Transition, UnknownSpan
 from rules.signals import Gap, Missing, Reading
+from rules.timeline import TimelineEvent
 from rules.verdicts import Action, Cause, Certainty, Status, Subject, Verdict
 
 HOUR = 3600.0

@@ -23,8 +23,8 @@ from test_doctor import about, loaded
 from agent.assembly import assemble
 from agent.config import load
 from agent.data_dir import DataDir
-from agent.doctor import CheckResult, run_checks
-from agent.doctor_findings import CheckLevel
+from agent.doctor import run_checks
+from agent.doctor_findings import CheckLevel, CheckResult
 from agent.history.schema import DAY, VERSION
 from agent.history.store import HistoryStore
 from agent.history.troubles import HistoryOpenError

@@ -4,8 +4,9 @@ import pytest
 from judging_samples import START, answered, each, gauge, minute, seen, unknown, view
 
 from rules import watch
-from rules.catalogue import BY_NAME, RULES, Way
+from rules.catalogue import BY_NAME, RULES
 from rules.judgements import judge
+from rules.rule import Way
 from rules.signals import Gap
 from rules.slices import build_tier_context as bare
 from rules.verdicts import Status, Subject, Unknown, Verdict

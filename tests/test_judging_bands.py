@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from judging_samples import answered, each, gauge, minute, seen, unknown, verdict, view
 
-from rules.catalogue import BY_NAME, RULES, Way
+from rules.catalogue import BY_NAME, RULES
+from rules.rule import Way
 from rules.signals import Gap
 from rules.slices import TierContext
 from rules.verdicts import Certainty, Status, Unknown, Verdict

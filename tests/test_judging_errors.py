@@ -8,6 +8,7 @@ from judging_samples import START, each, minute, unknown, verdict, view
 
 from agent.collect.reader import PageReader
 from rules import watch
+from rules.replicas import apply_snapshot
 from rules.signals import Gap
 from rules.slices import build_tier_context as view_of
 from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
@@ -135,7 +136,7 @@ def judged(pages: list[tuple[float, float]]) -> RuleResult:
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
-        replica, _, closed = watch.apply_snapshot(replica, page, by)
+        replica, _, closed = apply_snapshot(replica, page, by)
         if closed is not None:
             kept = watch.add_minute(kept, closed, "a", by)
     return next(a for a in watch.evaluate_tier_rules(kept, by, t) if a.rule == BURN)

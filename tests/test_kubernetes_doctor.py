@@ -14,7 +14,8 @@ from kube_standin import Kube, pod, serving
 
 from agent import doctor_discovery
 from agent.config import load
-from agent.doctor import CheckResult, run_checks
+from agent.doctor import run_checks
+from agent.doctor_findings import CheckResult
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 

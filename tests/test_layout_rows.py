@@ -9,7 +9,8 @@ import pytest
 
 from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
 from rules.families import FamilyKind
-from rules.normalise import compile_layout, is_mapped_name, snapshot
+from rules.layouts import compile_layout, is_mapped_name
+from rules.normalise import snapshot
 from rules.snapshots import Snapshot
 from rules.windows import diff_snapshots
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from daemon_runs import configuration, running, wait_for, write
+from daemon_runs import configuration, running, write
 from engine_server import Engine, engines
+from waiting import wait_for
 
 from agent import cli
 from agent.config import load

@@ -10,8 +10,8 @@ from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules.alert_state import AlertKey, Phase
-from rules.catalogue import Severity
 from rules.episodes import Finding
+from rules.rule import Severity
 from rules.verdicts import Certainty, Status, Subject
 
 RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}

@@ -33,7 +33,8 @@ from exporters.prometheus_rules import (
 )
 from exporters.rule_files import Alert, duration, plain_groups
 from exporters.rule_words import SEVERITIES, UNITS, first_step
-from rules.catalogue import RULES, Rule, Scope, Severity
+from rules.catalogue import RULES
+from rules.rule import Rule, Scope, Severity
 from rules.verdicts import SEVERITY
 
 FOLDER = Path(__file__).parent.parent / "rules" / "prometheus"

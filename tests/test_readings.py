@@ -16,21 +16,14 @@ from agent.collect.reader import PageReader
 from agent.recording import load, scrapes
 from rules import windows
 from rules.capacity import stated_capacity
+from rules.derived import PlanFacts, tokens_per_gpu_hour
+from rules.gpu_readings import gpu_utilization
 from rules.histograms import Histogram
-from rules.readings import (
-    NOTHING,
-    PlanFacts,
-    families_of,
-    gpu_utilization,
-    read,
-    read_all,
-    replica_rate,
-    tokens_per_gpu_hour,
-    total_rate,
-)
+from rules.readings import NOTHING, families_of, read, read_all
 from rules.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
 from rules.sizing import expected_tokens_per_round
 from rules.snapshots import Snapshot
+from rules.ways import replica_rate, total_rate
 from rules.windows import EVERYTHING, Window
 from rules.work import CapacityLengths, MeanTokens
 

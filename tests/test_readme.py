@@ -11,7 +11,8 @@ from test_docs import parsers
 
 from agent import cli
 from exporters.itself_rules import ROWS as ITSELF
-from rules.catalogue import RULES, Severity
+from rules.catalogue import RULES
+from rules.rule import Severity
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

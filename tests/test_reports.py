@@ -32,8 +32,8 @@ from agent.config import load
 from agent.reporting import folder, process
 from agent.reporting import state as kept
 from agent.reporting.process import JobRunner
-from agent.reporting.reports import LOCK_FILE, STATE_FILE, ReportService
-from agent.reporting.state import ReportState
+from agent.reporting.reports import LOCK_FILE, ReportService
+from agent.reporting.state import STATE_FILE, ReportState
 
 
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:

@@ -8,7 +8,8 @@ import pytest
 
 from exporters import runbook_blocks
 from exporters.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
-from rules.catalogue import BY_NAME, RULES, Rule, Severity, Threshold, Way
+from rules.catalogue import BY_NAME, RULES
+from rules.rule import Rule, Severity, Threshold, Way
 from rules.scene import LATENCY
 from rules.suspects import SUSPECTS
 

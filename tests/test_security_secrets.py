@@ -22,7 +22,9 @@ from agent.collect.hidden import HIDDEN, redact, secrets_of, unmistakable
 from agent.collect.pages import PageFetcher
 from agent.collect.target_options import TargetOptions
 from agent.errors import ConfigError, ScrapeError
-from agent.store.api import StoreApi, StoreError, StoreOptions
+from agent.store.api import StoreApi
+from agent.store.options import StoreOptions
+from agent.store.trouble import StoreError
 
 TOKEN = 'aB3+/"<ä&=='
 """With all that is spelled otherwise somewhere."""

@@ -11,7 +11,10 @@ import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
-from agent.store.api import MOST_POINTS, InstantSample, MatrixSeries, StoreApi, StoreError, StoreErrorKind, StoreOptions
+from agent.store.answers import InstantSample, MatrixSeries
+from agent.store.api import MOST_POINTS, StoreApi
+from agent.store.options import StoreOptions
+from agent.store.trouble import StoreError, StoreErrorKind
 from exporters.plain_text import one_line
 
 pytestmark = pytest.mark.server

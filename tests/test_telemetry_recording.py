@@ -17,7 +17,8 @@ from telemetry_samples import run
 from thinned import thin
 
 from agent.benchmarks.results import BenchmarkMeasurement
-from agent.benchmarks.telemetry import Telemetry, open_telemetry
+from agent.benchmarks.telemetry import open_telemetry
+from agent.benchmarks.telemetry_found import Telemetry
 from agent.errors import BenchmarkError
 from rules.plan import Point
 

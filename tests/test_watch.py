@@ -3,16 +3,13 @@ from dataclasses import replace
 from judging_samples import START, each, gauge, minute, minutes, seen, view
 
 from rules import watch
-from rules.catalogue import BY_NAME, Way
+from rules.catalogue import BY_NAME
+from rules.rule import Way
 from rules.signals import Gap
 from rules.slices import build_tier_context as view_of
 from rules.verdicts import Status, Subject, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in watch.LIVE]
-
-
-def test_the_daemons_names_stand_together() -> None:
-    assert all(hasattr(watch, name) for name in watch.__all__)
 
 
 def test_a_closed_minute_is_placed_and_comes_last() -> None:

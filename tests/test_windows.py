@@ -13,9 +13,10 @@ from making import EDGES, START, cumulative, gauge, histogram, snapshot, window,
 
 from rules import windows
 from rules.capacity import stated_capacity
+from rules.derived import PlanFacts
 from rules.families import FAMILIES, FamilyKind
 from rules.gauges import GaugeSum
-from rules.readings import PlanFacts, read_all
+from rules.readings import read_all
 from rules.signals import SIGNALS, Gap, Missing, Reading
 from rules.windows import EVERYTHING, Window
 from rules.work import CapacityLengths, MeanTokens

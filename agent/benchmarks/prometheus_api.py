@@ -12,8 +12,10 @@ from typing import Any
 from agent.benchmarks.telemetry_found import span_text
 from agent.collect.scrape_failures import place_of
 from agent.errors import BenchmarkError, ConfigError
-from agent.store import api as store
-from agent.store.options import MOST_BYTES, TIMEOUT_SECONDS
+from agent.store.answers import MatrixSeries
+from agent.store.api import StoreApi
+from agent.store.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
+from agent.store.trouble import StoreError, StoreErrorKind
 
 _LOGIN = "give --bearer-token-file"
 _NARROWER = "narrow it with --telemetry-selector"
@@ -42,22 +44,22 @@ class PrometheusApi:
     ) -> None:
         given: dict[str, Any] = {"timeout_seconds": timeout_seconds, "most_bytes": most_bytes, **ways_in}
         try:
-            options = store.StoreOptions(url=url, **given)
+            options = StoreOptions(url=url, **given)
         except ConfigError as error:
             raise BenchmarkError("--telemetry", error.problems[0].removeprefix("url: ")) from None
         self.place = place_of(url)
-        self._api = store.StoreApi(options, login=_LOGIN)
+        self._api = StoreApi(options, login=_LOGIN)
         try:
             self._api.load()
-        except store.StoreError as trouble:
+        except StoreError as trouble:
             raise BenchmarkError(self.place, trouble.text) from trouble
 
     def raw(self, selector: str, start: float, end: float) -> tuple[BenchmarkSeries, ...]:
         """All samples of the series that match, in (start, end] (unix seconds). Raises BadBenchmark."""
         try:
             found = self._api.query_samples(selector, start, end)
-        except store.StoreError as trouble:
-            hint = f": {_NARROWER}" if trouble.kind is store.StoreErrorKind.TOO_MUCH else ""
+        except StoreError as trouble:
+            hint = f": {_NARROWER}" if trouble.kind is StoreErrorKind.TOO_MUCH else ""
             raise BenchmarkError(self.place, f"{trouble.text}{hint}") from trouble
         return tuple(self._named(one) for one in found)
 
@@ -65,7 +67,7 @@ class PrometheusApi:
         """Ends the kept connection."""
         self._api.close()
 
-    def _named(self, one: store.MatrixSeries) -> BenchmarkSeries:
+    def _named(self, one: MatrixSeries) -> BenchmarkSeries:
         labels = dict(one.labels)
         name = labels.pop("__name__", None)
         if name is None:

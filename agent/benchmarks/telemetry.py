@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.benchmarks.prometheus_api import PrometheusApi
-from agent.benchmarks.telemetry_found import Telemetry, TelemetryFields
+from agent.benchmarks.telemetry_found import Telemetry
 from agent.benchmarks.telemetry_pages import SavedPages, page_files
 from agent.benchmarks.telemetry_prometheus import PrometheusTelemetry
 from agent.benchmarks.telemetry_recording import RecordedTelemetry
 from agent.errors import BenchmarkError
-
-__all__ = ["Telemetry", "TelemetryFields", "open_telemetry"]
 
 
 def open_telemetry(

@@ -18,7 +18,8 @@ from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry_ttft import TTFT, disagreements
 from rules.engines.table import EngineTable
 from rules.gauges import STEP_GAUGES
-from rules.readings import GPU_UTILIZATION_KINDS, gpu_utilization, read
+from rules.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
+from rules.readings import read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.ways import FULL_COVERAGE
 from rules.windows import UNKNOWN_BETWEEN_SCRAPES, Window

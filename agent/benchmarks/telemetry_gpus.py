@@ -15,8 +15,8 @@ from agent.benchmarks.telemetry_series import Target, group_by_target, pages, se
 from rules import gpu_windows
 from rules.gpu_names.exporter import Sample
 from rules.gpu_names.registry import EXPORTERS, detect_exporter
+from rules.gpu_readings import GPU_UTILIZATION_KINDS
 from rules.gpu_readout import GpuReadout
-from rules.readings import GPU_UTILIZATION_KINDS
 from rules.windows import Window
 
 _FAMILIES = frozenset({*GPU_UTILIZATION_KINDS.values(), "gpu_utilization_sampled"})

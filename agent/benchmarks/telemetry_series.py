@@ -16,8 +16,8 @@ from agent.errors import BenchmarkError
 from rules import tracks
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
-from rules.layouts import SeriesLayout
-from rules.normalise import compile_layout, snapshot
+from rules.layouts import SeriesLayout, compile_layout
+from rules.normalise import snapshot
 from rules.tracks import ScrapeTrack
 from rules.windows import Window
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.collect.exposition import ParsedPage, SeriesReader
-from agent.collect.gpu_owners import GpuAssignment, owners
+from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.pages import Backoff
 from agent.collect.scrapers import Fetcher
 from agent.errors import ScrapeError
@@ -21,8 +21,6 @@ from rules.gpu_names.changes import PageChanges, same_refresh
 from rules.gpu_names.exporter import GpuExporter, GpuExporterPage, Sample
 from rules.gpu_readout import GpuReadout
 from rules.windows import Window
-
-__all__ = ["UNREAD_SECONDS", "ExporterPage", "GpuCollector", "GpuReader", "GpuReadings", "owners"]
 
 Turn = tuple[tuple[GpuReadout, ...], tuple[str, ...]]
 

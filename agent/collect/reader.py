@@ -14,7 +14,8 @@ from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.coverage import FamilyUse, explain_families, version_range
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
-from rules.normalise import SeriesLayout, compile_layout, is_mapped_name, snapshot
+from rules.layouts import SeriesLayout, compile_layout, is_mapped_name
+from rules.normalise import snapshot
 from rules.snapshots import Snapshot
 
 

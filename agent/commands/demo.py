@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agent.commands.arguments import duration
-from agent.config import LoadedConfig, Logging, parse_config
+from agent.config import LoadedConfig, parse_config
 from agent.config_files import load_plan
+from agent.config_keys import Logging
 from agent.demo.show import DemoRun, watch
 from agent.demo.stage import CAST, PLAN, Clock, DemoSetup
 from agent.durations import duration_text

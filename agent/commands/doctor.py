@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from agent.commands.arguments import add_config, add_format
 from agent.config import LoadedConfig, find, load
-from agent.doctor import exit_code, format_text, run_checks
+from agent.doctor import run_checks
+from agent.doctor_findings import exit_code, format_text
 from agent.errors import ConfigError
 
 BAD_INPUT = 2

@@ -43,7 +43,7 @@ from rules.plan import TierPlan
 from rules.plan_findings import PlanWarning, check_tier
 
 if TYPE_CHECKING:
-    from agent.benchmarks.telemetry import TelemetryFields
+    from agent.benchmarks.telemetry_found import TelemetryFields
 
 FINE, FINDING = 0, 1
 SPECULATION = "speculative_acceptance"

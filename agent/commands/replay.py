@@ -18,8 +18,9 @@ from agent.recording import load
 from agent.replay import DEFAULT_STEP_SECONDS, ReplayResult, replay
 from exporters.replay_json import replay_json
 from exporters.replay_text import not_exposed_text, replay_text
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.episodes import Finding
+from rules.rule import Severity
 
 FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from agent.commands.arguments import add_config
 from agent.commands.connecting import NAMES as WAYS_IN
 from agent.commands.connecting import add_ways_in, option, ways_in
-from agent.config import Config, LoadedConfig, find, load, parse_config
+from agent.config import LoadedConfig, find, load, parse_config
 from agent.config_files import load_plan
+from agent.config_keys import Config
 from agent.durations import parse_duration
 from agent.errors import ConfigError
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.cascade import STAGES
-from rules.catalogue import BY_NAME, Severity
+from rules.catalogue import BY_NAME
 from rules.episodes import Finding, RuleState
+from rules.rule import Severity
 from rules.verdicts import Certainty, Status, Subject, Verdict
 
 NARROWEST, WIDEST = 40, 100

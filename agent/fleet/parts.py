@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.alerting.both_ways import AlertingService
-from agent.config import Config, LoadedConfig
+from agent.config import LoadedConfig
 from agent.config_fleet import FleetConfig, Lease, TierSource
+from agent.config_keys import Config
 from agent.errors import ConfigError
 from agent.fleet.each import RawQueryClient, ReplicaReader
 from agent.fleet.leading import LeaderElection

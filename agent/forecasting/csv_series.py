@@ -19,8 +19,6 @@ from exporters.plain_text import quote_external_text
 from forecast.binning import bin_events, resample
 from forecast.series import Array, Series
 
-__all__ = ["Trace", "TraceError", "read_trace"]
-
 FEWEST_ROWS = 3
 """Two rows are one distance, and nothing says that it is a bin and no gap."""
 

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from agent.collect.gpu_owners import GpuAssignment
 from agent.collect.scrapers import Target
-from agent.config import Config, LoadedConfig, TargetKeys
+from agent.config import LoadedConfig
 from agent.config_discovery import Kubernetes
+from agent.config_keys import Config, TargetKeys
 from agent.kubernetes.discovery import DiscoveredReplica, Key, Worker
 from agent.kubernetes.node_pods import NodePods
 from agent.kubernetes.pod_gpus import GpuAssignmentSources, gpus_from_exporter

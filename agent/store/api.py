@@ -23,8 +23,6 @@ from agent.store.asking import QueryRunner
 from agent.store.options import StoreOptions
 from agent.store.trouble import StoreError, StoreErrorKind
 
-__all__ = ["InstantSample", "MatrixSeries", "QueryCounters", "StoreApi", "StoreError", "StoreErrorKind", "StoreOptions"]
-
 T = TypeVar("T")
 
 QUERY = "/api/v1/query"

@@ -14,8 +14,8 @@ from agent.store.found import StoredPage, StoredSeries
 from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.families import FamilyKind
-from rules.layouts import SUFFIXES, SeriesLayout, compile_layout
-from rules.normalise import is_mapped_name, snapshot
+from rules.layouts import SUFFIXES, SeriesLayout, compile_layout, is_mapped_name
+from rules.normalise import snapshot
 
 UP = "up"
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from exporters.report.past import TierPast
 from exporters.report.record_time import ExternalAlertRow, ReportFinding, RestartRow, StageRow
 from rules.catalogue import BY_NAME as RULES
-from rules.catalogue import Severity
 from rules.episodes import Finding
 from rules.foreign_alerts import ExternalAlert
+from rules.rule import Severity
 from rules.timeline import TimelineEvent, TimelineKind, parse_start_event
 from rules.verdicts import SEVERITY, Certainty, Status
 

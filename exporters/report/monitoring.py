@@ -17,8 +17,9 @@ from exporters.report.record import MonitoredValue, ReportNumber, RuleOutcome
 from exporters.time_words import format_duration
 from rules.catalogue import BY_NAME as RULES
 from rules.episodes import Finding
+from rules.gpu_readings import gpu_utilization
 from rules.judging_errors import allowed_to_fail
-from rules.readings import gpu_utilization, read
+from rules.readings import read
 from rules.resize_curve import merge_bins
 from rules.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
 from rules.slices import TierContext

@@ -16,11 +16,13 @@ from exporters.report.numbers import as_number, money, words
 from exporters.report.past import TierPast
 from exporters.report.record import QuestionAnswer, ReportNumber, TermRow
 from rules import histograms
-from rules.readings import PlanFacts, read, replica_rate
+from rules.derived import PlanFacts
+from rules.readings import read
 from rules.resize import Resize
 from rules.resize_curve import merge_bins
 from rules.signals import BY_NAME, Reading, SignalValue
 from rules.sizing import littles_ceiling_rps
+from rules.ways import replica_rate
 from rules.windows import Window
 from rules.wording import number, quantity, spread
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.capacity import Capacity, CapacitySource
+from rules.derived import PlanFacts
 from rules.engines.table import EngineTable
 from rules.families import BY_NAME, FamilyKind
 from rules.gauges import IN_SYSTEM, GaugeSum
 from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
-from rules.readings import PlanFacts, read
+from rules.readings import read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
 from rules.verdicts import Certainty
 from rules.windows import NET_CHANGE, Window
