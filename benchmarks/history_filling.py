@@ -28,11 +28,12 @@ from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
 from agent.recording import load, scrapes
 from rules import arrivals, slices, tracks, windows
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.plan import Plan, plan_version
 from rules.signals import Reading
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.verdicts import Status, Subject, Verdict
 from rules.windows import Window
 
 RECORDING = Path(__file__).resolve().parent.parent / "agent" / "demo" / "recordings" / "steady_quiet"

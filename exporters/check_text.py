@@ -11,11 +11,11 @@ from typing import Any
 
 from exporters.replay_json import cause_json, reading_json
 from exporters.time_words import format_duration
-from rules.capacity import CapacitySource
 from rules.step13 import Step13
 from rules.verdicts import FIRING, RuleResult, Status, Unknown
 from rules.ways import FULL_COVERAGE
 from rules.wording import number
+from rules.work import CapacitySource
 
 WIDTH = 100
 HEADS = {

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exporters.status import AgentStatus, TierStatus
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import Finding
 from rules.rule import Severity
 from rules.signals import Gap
-from rules.verdicts import FIRING, SEVERITY, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Reasons that stay until plan or engine change; the others pass, or somebody must look."""

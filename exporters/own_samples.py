@@ -26,11 +26,12 @@ from exporters.status import (
     WebhookHealth,
 )
 from exporters.store_samples import STORE_SAMPLES
-from rules.capacity import Capacity
+from rules.bounds import Certainty
 from rules.curve import operating_point
 from rules.plan import TierPlan, plan_version
 from rules.signals import Missing, SignalValue
-from rules.verdicts import SEVERITY, Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
+from rules.work import Capacity
 
 Sample = tuple[tuple[str, ...], float]
 """Label values in the order of the metric's labels, and the value."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporters.status import TierStatus
-from rules.capacity import CapacitySource
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import Curve, operating_point
 from rules.gpu_readings import gpu_utilization
@@ -19,9 +19,10 @@ from rules.readings import read
 from rules.rule import Way
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
-from rules.verdicts import FIRING, SEVERITY, Certainty, RuleResult, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, RuleResult, Unknown, Verdict
 from rules.ways import replica_rate
 from rules.windows import Window
+from rules.work import CapacitySource
 
 AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
 """The ways of judging whose verdicts expect what the benchmark measured at the same load."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporters.terminal_chart import MARGIN, WIDTH, TerminalChart, draw_load_axis, draw_panel, load_end, seconds_text
+from rules.capacity import capacity_lengths
 from rules.curve import Curve, OperatingPoint, operating_point
 from rules.envelope import metric_value
 from rules.money import amount
@@ -19,7 +20,7 @@ from rules.plan import BenchmarkCurve, Plan, Point, TierPlan, plan_version
 from rules.plan_findings import check_tier
 from rules.replica_count import count_fleet_of, fleet_terms, margin_of
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
-from rules.work import MeanTokens, capacity_lengths
+from rules.work import MeanTokens
 
 PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
 """What is drawn, with the rows it gets."""

@@ -19,9 +19,10 @@ from exporters.status_tiles import numbers
 from exporters.status_trend import Chart, charts
 from exporters.svg_charts import draw_panel
 from exporters.time_words import format_clock, format_duration, format_rfc3339
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import Finding
-from rules.verdicts import Cause, Certainty, Status, Unknown
+from rules.verdicts import Cause, Status, Unknown
 
 FINDINGS_SHOWN = 6
 """In full; twenty replicas that went down together must not hide the rest of the page."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from forecast.series import Array
 from forecast.simulation import SimulatedDemand, SimulatedFleet, apply_hold, initial_replicas, replicas, simulate_fleet
-from rules.capacity import Capacity
 from rules.replica_count import NO_MARGIN, Margin, count_replicas
+from rules.work import Capacity
 
 LATE_TO_WARM = 1200.0
 """What the requests of one replica that is missing for a minute cost, in minutes of a warm one: the one setting for every

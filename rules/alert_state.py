@@ -11,11 +11,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import Finding, Transition
 from rules.rule import Severity
 from rules.signals import Gap
-from rules.verdicts import FIRING, Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, RuleResult, Status, Subject, Unknown, Verdict
 
 RESOLVED_KEPT_SECONDS = 900.0
 """A resolved alert is told for 15 minutes, so that a receiver that was away hears of it (Prometheus rules/alerting.go)."""

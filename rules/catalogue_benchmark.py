@@ -6,6 +6,7 @@ Owns these rows only; what a row is stands in `rules.rule`. A new one is a row h
 from __future__ import annotations
 
 from rules.curve import CERTAIN_REQUESTS
+from rules.latency_pattern import SEE_THE_LOAD, all_levers
 from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 STEP_13 = "guide 9.1, step 13"
@@ -22,23 +23,6 @@ _TAIL_ACTIONS = (
     "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
     "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
 )
-
-SEE_THE_LOAD = "See in the sentence whether it is the load: only load above what replicas take needs more of them"
-ADD_REPLICAS = "Add replicas of this tier, or shed load at the gateway: each further request costs all of them"
-KEEP_REPLICAS = "Do not add replicas for it: the load is within what they can take"
-SPREAD = "Check that the load is spread evenly over the replicas"
-BEYOND_KNEE = (ADD_REPLICAS, SPREAD, "Benchmark up to the load that production reaches")
-BEYOND_HELD_UP = (
-    KEEP_REPLICAS,
-    "Look for what holds requests in the system: a slow machine (clocks, throttling, neighbours), long prompts or outputs",
-    SPREAD,
-    "If the load itself is above the benchmark's highest, benchmark up to it",
-)
-BEYOND_EITHER = (
-    "Put an operating point into the plan: only then can too much load be told from requests that are held up",
-    *BEYOND_HELD_UP[1:],
-)
-"""What to do about requests beyond the benchmark: too many for the replicas, held up in the system, or not known which."""
 
 
 def _tail(name: str, stem: str, title: str) -> Rule:
@@ -168,6 +152,6 @@ ROWS: tuple[Rule, ...] = (
         meaning="A replica completes more than the benchmark's highest uncensored point, has more requests in the system than "
         "it had there, or its queue keeps growing: what the plan says about latency does not apply there, and nothing can be "
         "compared. More requests in the system at a load within what replicas take are held up, not too many.",
-        actions=(SEE_THE_LOAD, *dict.fromkeys((*BEYOND_KNEE, *BEYOND_HELD_UP, *BEYOND_EITHER))),
+        actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
     ),
 )

@@ -6,111 +6,13 @@ here, its runbook section, and its tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
-
-from rules.catalogue_benchmark import (
-    ADD_REPLICAS,
-    ALLOWED_SLOW,
-    BEYOND_EITHER,
-    BEYOND_HELD_UP,
-    BEYOND_KNEE,
-    KEEP_REPLICAS,
-    MINIMUM_REQUESTS,
-    SEE_THE_LOAD,
-)
+from rules.catalogue_benchmark import ALLOWED_SLOW, MINIMUM_REQUESTS
+from rules.latency_pattern import SEE_THE_LOAD, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
 from rules.rule import Rule, Scope, Severity, Threshold, Way
 
 HOLD_SECONDS = 900.0
 MINIMUM_SECONDS = 180.0
 
-
-class LatencyPattern(StrEnum):
-    """What of a latency is slow."""
-
-    TAIL = "tail"
-    EVERYTHING = "everything"
-    EITHER = "either"
-    KNEE = "knee"  # the load, not the requests
-
-
-_SEE = "Look at the causes below in order; a cause with evidence comes before more hardware"
-_TTFT_TAIL = (
-    _SEE,
-    "If requests queue: add replicas, or spread the load evenly over those there are",
-    "If prefill takes the time: chunked prefill, so that a long prompt does not hold up the short ones",
-    "For a large fleet whose TTFT and ITL cannot both be met: prefill and decode on replicas of their own",
-)
-_TTFT_EVERYTHING = (
-    _SEE,
-    "Add replicas of this tier: it is smaller than its traffic",
-    "If the workload is not the benchmark's any more, go back to step 1: measure it and benchmark with it",
-)
-_TPOT_TAIL = (
-    _SEE,
-    "Chunked prefill with a smaller --max-num-batched-tokens: a prefill step then holds up decoding for less time",
-    "For a large fleet: prefill and decode on replicas of their own",
-)
-_TPOT_EVERYTHING = (
-    _SEE,
-    "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
-    "If it is slow with a small batch too, the GPUs are too weak for decoding: another tier, or a quantised model",
-)
-_KNEE = (
-    ADD_REPLICAS,
-    "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
-)
-_SINGLED_OUT = (
-    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one slow replica",
-    "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
-)
-_KNEE_TAIL = (
-    KEEP_REPLICAS,
-    *_SINGLED_OUT,
-)
-_KNEE_EITHER = (
-    "Benchmark the tier and put its curve into the plan: only then can a load past the knee be told from a tail of its own",
-    "Look whether the median and the queue grow with the load: if they do, add replicas or shed load at the gateway",
-    *_SINGLED_OUT,
-)
-
-_QUEUE = (
-    ADD_REPLICAS,
-    "Shed load at the gateway at the circuit breaker's depth until they are there",
-    "If one replica alone queues, look at the routing",
-)
-_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
-_QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
-
-
-def _once(*several: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(action for actions in several for action in actions))
-
-
-LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
-    "TtftTail": {
-        LatencyPattern.TAIL: _TTFT_TAIL,
-        LatencyPattern.EVERYTHING: _TTFT_EVERYTHING,
-        LatencyPattern.EITHER: _once(_TTFT_TAIL, _TTFT_EVERYTHING),
-    },
-    "TpotTail": {
-        LatencyPattern.TAIL: _TPOT_TAIL,
-        LatencyPattern.EVERYTHING: _TPOT_EVERYTHING,
-        LatencyPattern.EITHER: _once(_TPOT_TAIL, _TPOT_EVERYTHING),
-    },
-    "PastTheKnee": {LatencyPattern.KNEE: _KNEE, LatencyPattern.TAIL: _KNEE_TAIL, LatencyPattern.EITHER: _KNEE_EITHER},
-    "QueueGrowing": {
-        LatencyPattern.KNEE: _QUEUE,
-        LatencyPattern.TAIL: _QUEUE_HELD_UP,
-        LatencyPattern.EITHER: _QUEUE_EITHER,
-    },
-    "LoadBeyondBenchmark": {
-        LatencyPattern.KNEE: BEYOND_KNEE,
-        LatencyPattern.TAIL: BEYOND_HELD_UP,
-        LatencyPattern.EITHER: BEYOND_EITHER,
-    },
-}
-"""By rule and shape: the other shape's levers would cost money or make it worse (guide 9.3, rows TTFT and ITL)."""
 
 _LADDER = "SRE workbook ch. 5, table 5-8"
 _RUNGS = (
@@ -234,7 +136,7 @@ ROWS: tuple[Rule, ...] = (
         title="Queue growing",
         meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
         "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
-        actions=(SEE_THE_LOAD, *_once(_QUEUE, _QUEUE_HELD_UP, _QUEUE_EITHER)),
+        actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
     ),
     Rule(
         name="PastTheKnee",
@@ -260,13 +162,11 @@ ROWS: tuple[Rule, ...] = (
         "knee of its curve; below it a tail of its own.",
         actions=(
             SEE_THE_LOAD,
-            *_once(_KNEE, _KNEE_TAIL, _KNEE_EITHER),
+            *all_levers("PastTheKnee"),
         ),
     ),
-    _burn(
-        "TtftSloBurn", "ttft", "TTFT objective burning", _once(_TTFT_TAIL[:2], _TTFT_EVERYTHING[1:2], _TTFT_TAIL[2:])
-    ),
-    _burn("TpotSloBurn", "tpot", "TPOT objective burning", _once(_TPOT_TAIL, _TPOT_EVERYTHING[1:])),
-    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything", _once(_TTFT_TAIL, _TTFT_EVERYTHING)),
-    _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything", _once(_TPOT_TAIL, _TPOT_EVERYTHING)),
+    _burn("TtftSloBurn", "ttft", "TTFT objective burning", TTFT_BURN_ACTIONS),
+    _burn("TpotSloBurn", "tpot", "TPOT objective burning", TPOT_BURN_ACTIONS),
+    _tail("TtftTail", "ttft", "TTFT above its objective: tail or everything", all_levers("TtftTail")),
+    _tail("TpotTail", "tpot", "TPOT above its objective: tail or everything", all_levers("TpotTail")),
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.rule import Way
 from rules.scene import LATENCY, CauseContext, CauseResult
 from rules.slices import BinnedWindow, TierContext
 from rules.suspects import SUSPECTS
-from rules.verdicts import FIRING, Cause, Certainty, Verdict
+from rules.verdicts import FIRING, Cause, Verdict
 
 MACHINE = (
     "nothing in load, queue, lengths or cache explains it: the machine is slower than the one that was measured "

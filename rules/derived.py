@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from rules import gpu_readings, histograms
 from rules.arrivals import unserved
-from rules.capacity import Capacity
 from rules.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.sizing import cost_per_million_tokens
@@ -21,7 +20,7 @@ from rules.speculation import acceptance
 from rules.token_times import tpot_mean
 from rules.ways import ALL, FULL_COVERAGE, gap_for_empty_family, mean_level, ratio, replica_rate, share, total_rate
 from rules.windows import NET_CHANGE, Window
-from rules.work import work_of
+from rules.work import Capacity, work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

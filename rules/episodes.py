@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from rules.bounds import Certainty
 from rules.signals import Gap
-from rules.verdicts import FIRING, SEVERITY, Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
 MOST_TRANSITIONS = 200
 """Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to

@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import Finding
-from rules.verdicts import FIRING, SEVERITY, Certainty, Subject
+from rules.verdicts import FIRING, SEVERITY, Subject
 
 AFTERMATH_SECONDS = 900.0
 """An alert that begins up to 15 minutes after an episode may still be told of it: rates over 5 to 15 minutes lag."""

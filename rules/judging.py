@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rules import backlog, windows
+from rules.bounds import Certainty
 from rules.budget import Budget
-from rules.catalogue_latency import LEVERS, LatencyPattern
 from rules.curve import Curve, Expectation
 from rules.envelope import metric_value
 from rules.projections import Projection
@@ -21,7 +21,7 @@ from rules.rule import Rule
 from rules.signals import Gap, SignalValue
 from rules.slices import BinnedWindow, TierContext
 from rules.starts import ReplicaStart
-from rules.verdicts import Action, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Action, Status, Subject, Unknown, Verdict
 from rules.watched import part_seen, scraped_by_the_minute
 
 SEPARATE = 3
@@ -117,12 +117,6 @@ class RuleContext:
 
     def _period(self, one: BinnedWindow) -> float:
         return (one.window.start + one.window.end) / 2 // self.period_seconds
-
-
-def with_levers(verdict: Verdict, shape: LatencyPattern) -> Verdict:
-    """The verdict with the actions that fit this shape alone, in place of all of its rule."""
-    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][shape])
-    return replace(verdict, actions=actions)
 
 
 def read_plan_value(view: TierContext, path: str) -> object:

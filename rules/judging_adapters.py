@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
+from rules.bounds import Certainty
 from rules.engines.registry import ENGINES
 from rules.judging import RuleContext, is_persistent
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.ways import mean_level, replica_rate
 from rules.windows import Window
 from rules.wording import number

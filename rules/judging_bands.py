@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
+from rules.bounds import Certainty
 from rules.judging import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
 from rules.readings import families_of, read
 from rules.rule import Condition
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.wording import number, quantity
 
 LIKELY_PERIODS = 2

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from rules import budget
-from rules.bounds import CONFIDENCE
+from rules.bounds import CONFIDENCE, Certainty
 from rules.budget import SlowRequestCount
 from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value, worst_gap
 from rules.judging_tails import is_significant_share
 from rules.signals import Gap, Reading
-from rules.verdicts import Certainty, RuleResult, Status, Verdict
+from rules.verdicts import RuleResult, Status, Verdict
 from rules.ways import FULL_COVERAGE
 from rules.wording import guess, number
 

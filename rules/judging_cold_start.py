@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rules.bounds import Certainty
 from rules.judging import RuleContext
 from rules.signals import Gap, Reading
 from rules.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.starts import Timing
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.wording import number
 
 

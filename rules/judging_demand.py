@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules import windows
-from rules.bounds import CONFIDENCE, binomial_lower_bound
-from rules.capacity import Capacity
+from rules.bounds import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.catalogue import BY_NAME
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.projections import Projection
@@ -25,8 +24,9 @@ from rules.replica_count import Margin, margin_of, replica_count
 from rules.signals import BY_NAME as SIGNALS
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.wording import number
+from rules.work import Capacity
 
 NO_FORECAST = "no forecast is made yet"
 

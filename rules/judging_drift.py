@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules import lengths
-from rules.bounds import CONFIDENCE
+from rules.bounds import CONFIDENCE, Certainty
 from rules.histograms import Histogram
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
 from rules.lengths import OUTPUTS, PROMPTS, LimitSide
@@ -18,7 +18,7 @@ from rules.load_peaks import PeakComparison, find_busiest_periods
 from rules.plan import TokenQuantiles, Workload
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.wording import number, quantity
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules import windows
+from rules.bounds import Certainty
 from rules.catalogue_configuration import SUSPICION
 from rules.judging import RuleContext, is_persistent, too_early
 from rules.plan import Speculation
@@ -18,7 +19,7 @@ from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.slices import BinnedWindow
-from rules.verdicts import Action, Certainty, RuleResult, Status
+from rules.verdicts import Action, RuleResult, Status
 from rules.ways import mean_level, ratio
 from rules.windows import Window
 from rules.wording import number

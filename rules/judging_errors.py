@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rules import windows
-from rules.bounds import CONFIDENCE
+from rules.bounds import CONFIDENCE, Certainty
 from rules.catalogue import BY_NAME
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value
 from rules.judging_burn import Promise, judge_promise, unknown_text
@@ -20,7 +20,7 @@ from rules.judging_tails import is_significant_share
 from rules.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, TierContext
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 
 KINDS: tuple[tuple[str, str, str, str], ...] = (
     (NO_ROOM, "no_room", "no_room_share", "refused for want of room (503)"),

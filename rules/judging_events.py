@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
-from rules.bounds import poisson_lower_bound
+from rules.bounds import Certainty, poisson_lower_bound
 from rules.judging import RuleContext, is_persistent, select_comparable, supports_certain, worst_gap
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, group_by_load_bin
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.ways import ratio
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.bounds import Certainty
 from rules.engines.registry import ENGINES
 from rules.judging import RuleContext, worst_gap
 from rules.judging_bands import judge_band
 from rules.signals import BY_NAME, Gap
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Verdict
+from rules.verdicts import RuleResult, Status, Verdict
 
 _BADNESS = {Status.OK: 0, Status.WARNING: 1, Status.CRITICAL: 2}
 

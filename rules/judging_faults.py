@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 from rules import windows
+from rules.bounds import Certainty
 from rules.judging import RuleContext
 from rules.signals import Gap, Reading
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.watched import watched_seconds
 
 BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules import lengths
-from rules.bounds import CONFIDENCE
+from rules.bounds import CONFIDENCE, Certainty
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, worst_gap
 from rules.judging_drift import is_lasting_drift
 from rules.judging_runaway import judge_runaway
@@ -20,7 +20,7 @@ from rules.load_peaks import busiest_rate
 from rules.plan import Guardrails
 from rules.signals import Gap, Reading
 from rules.sizing import safe_queue_depth
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.wording import number, quantity
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rules import money, periods, windows
+from rules.bounds import Certainty
 from rules.judging import RuleContext
 from rules.money import IdleCapacity
 from rules.signals import Gap, Missing, Reading
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.watched import watched_seconds
 from rules.windows import Window
 from rules.wording import number

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rules.catalogue_latency import LatencyPattern
-from rules.judging import RuleContext, find_growing_queues, with_levers, worst_gap
+from rules.bounds import Certainty
+from rules.judging import RuleContext, find_growing_queues, worst_gap
+from rules.latency_pattern import LatencyPattern, with_levers
 from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.watched import part_seen, scraped_by_the_minute, watched_seconds
 from rules.wording import number
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rules.bounds import binomial_lower_bound
+from rules.bounds import Certainty, binomial_lower_bound
 from rules.curve import Expectation
 from rules.gpu_readings import GPU_UTILIZATION_KINDS
 from rules.judging import (
@@ -25,7 +25,7 @@ from rules.judging import (
 )
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, LoadBin, group_by_load_bin
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.ways import FULL_COVERAGE
 
 ENOUGH_SEEN = 0.5

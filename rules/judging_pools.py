@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules import windows
+from rules.bounds import Certainty
 from rules.judging import RuleContext, is_persistent
 from rules.plan import Disaggregation
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.windows import Window
 from rules.wording import number
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rules.bounds import Certainty
 from rules.gpu_formats import Product, needed, product
 from rules.judging import RuleContext
 from rules.signals import Gap, Reading
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 
 UNPACKED = frozenset({"fp4"})
 """Formats whose weights are often unpacked on purpose, to save memory (MXFP4 models on Hopper): no more than likely."""

@@ -6,10 +6,11 @@ Owns the answer's status and certainty; what is measured is `rules.locality`'s, 
 from __future__ import annotations
 
 from rules import routing
+from rules.bounds import Certainty
 from rules.judging import RuleContext, worst_gap
 from rules.locality import FINISHED, QUERIED, sum_family
 from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 
 
 def judge_replicas(case: RuleContext) -> RuleResult:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules import histograms
+from rules.bounds import Certainty
 from rules.curve import Curve
 from rules.envelope import interpolate
 from rules.gauges import IN_SYSTEM
@@ -20,7 +21,7 @@ from rules.judging import BenchmarkComparison, RuleContext, is_persistent, selec
 from rules.plan import Point
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, LoadBin, group_by_load_bin
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.windows import NET_CHANGE
 from rules.wording import number
 

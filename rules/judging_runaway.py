@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import histograms
-from rules.bounds import CONFIDENCE, binomial_tail
+from rules.bounds import CONFIDENCE, Certainty, binomial_tail
 from rules.judging import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
 from rules.lengths import OUTPUTS
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.wording import number
 
 CUT = "requests_ended_by_length"

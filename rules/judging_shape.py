@@ -11,24 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import histograms
-from rules.bounds import CONFIDENCE
-from rules.catalogue_latency import LatencyPattern
+from rules.bounds import CONFIDENCE, Certainty
 from rules.histograms import Histogram, Quantile, Share
-from rules.judging import (
-    LIKELY_CONFIDENCE,
-    SEPARATE,
-    RuleContext,
-    is_persistent,
-    read_plan_value,
-    too_early,
-    with_levers,
-    worst_gap,
-)
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
 from rules.judging_tails import is_significant_share
+from rules.latency_pattern import LatencyPattern, with_levers
 from rules.offered_load import is_it_the_load
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.wording import guess, number, quantity
 
 WORDS: dict[str, dict[LatencyPattern, str]] = {

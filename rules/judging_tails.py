@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rules import histograms
-from rules.bounds import CONFIDENCE, binomial_tail
+from rules.bounds import CONFIDENCE, Certainty, binomial_tail
 from rules.judging import (
     LIKELY_CONFIDENCE,
     SEPARATE,
@@ -25,7 +25,7 @@ from rules.judging import (
 )
 from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import BinnedWindow, LoadBin, group_by_load_bin
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.wording import guess, quantity
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rules import histograms, windows
+from rules.bounds import Certainty
 from rules.curve import operating_point
 from rules.judging import SEPARATE, RuleContext, TierWindows, worst_gap
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, TierContext
 from rules.slowest import slow_shares
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.ways import replica_rate
 from rules.windows import Window, minute_of
 

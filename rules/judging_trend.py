@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules import backlog, histograms, windows
-from rules.bounds import CONFIDENCE
-from rules.catalogue_latency import LatencyPattern
+from rules.bounds import CONFIDENCE, Certainty
 from rules.histograms import Histogram
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, too_early, with_levers, worst_gap
+from rules.judging import LIKELY_CONFIDENCE, SEPARATE, RuleContext, too_early, worst_gap
 from rules.judging_tails import is_significant_share
+from rules.latency_pattern import LatencyPattern, with_levers
 from rules.offered_load import is_it_the_load
 from rules.readings import families_of, read
 from rules.signals import BY_NAME, Gap, Missing, Reading
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Unknown
+from rules.verdicts import RuleResult, Status, Unknown
 from rules.watched import part_seen
 from rules.wording import number, spread
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import money, periods, windows
+from rules.bounds import Certainty
 from rules.judging import SEPARATE, RuleContext, is_persistent, too_early
 from rules.replica_count import margin_of, replica_count
 from rules.signals import Gap, Missing, Reading
-from rules.verdicts import Certainty, RuleResult, Status
+from rules.verdicts import RuleResult, Status
 from rules.watched import watched_seconds
 from rules.windows import MINUTE_SECONDS, Window
 from rules.wording import number

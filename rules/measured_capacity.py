@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rules import windows
-from rules.capacity import EVALUATIONS, EVIDENCE_DAYS, Capacity, CapacitySource, damp_capacity, planned_capacity
+from rules.bounds import Certainty
+from rules.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import CERTAIN_REQUESTS, OperatingPoint
 from rules.judging import LIKELY_CONFIDENCE, BenchmarkComparison, RuleContext, select_comparable
@@ -21,10 +22,9 @@ from rules.readings import families_of
 from rules.resize_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
 from rules.signals import BY_NAME, Reading, SignalValue
 from rules.slices import BinnedWindow, TierContext, sum_by_bin
-from rules.verdicts import Certainty
 from rules.ways import replica_rate
 from rules.windows import Window
-from rules.work import SAME, UNTOLD, CapacityLengths, MeanTokens, computed_share, work_of
+from rules.work import SAME, UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens, computed_share, work_of
 
 DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 """Days of history that `capacity_now` reads."""

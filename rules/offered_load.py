@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 from rules import windows
 from rules.arrivals import UNSERVED, unserved
-from rules.capacity import Capacity
-from rules.catalogue_latency import LatencyPattern
 from rules.judging import RuleContext
+from rules.latency_pattern import LatencyPattern
 from rules.readings import families_of
 from rules.signals import BY_NAME
 from rules.ways import replica_rate
 from rules.windows import NET_CHANGE, Window
 from rules.wording import number
-from rules.work import work_of
+from rules.work import Capacity, work_of
 
 FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rules.capacity import capacity_lengths
 from rules.curve import CERTAIN_REQUESTS, LIMITED
 from rules.envelope import metric_value
 from rules.plan import Plan, Point, Slo, TierPlan, TokenQuantiles
@@ -17,7 +18,6 @@ from rules.plan_case import SEVERITIES, Case, Found, Severity, case_of
 from rules.plan_mistakes import MISTAKES
 from rules.replica_count import count_fleet_of, fleet_terms, margin_of
 from rules.sizing import littles_ceiling_rps
-from rules.work import capacity_lengths
 
 LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.plan import TierPlan
 from rules.wording import number
+from rules.work import Capacity
 
 ROUNDING = 1e-9
 """Counts are rounded up, but not for the last bits of a quotient."""

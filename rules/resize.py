@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules import periods, windows
-from rules.capacity import Capacity
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import CERTAIN_REQUESTS
 from rules.judging import SEPARATE
@@ -35,7 +35,8 @@ from rules.resize_limits import fewest_within_limits, find_exceeded_limit, limit
 from rules.resize_seen import ProductionSummary
 from rules.resize_workload import Length, WorkloadNow, measure_workload
 from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.verdicts import FIRING, Certainty, RuleResult, Verdict
+from rules.verdicts import FIRING, RuleResult, Verdict
+from rules.work import Capacity
 
 DAY_SECONDS = 86_400.0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rules.capacity import Capacity
 from rules.money import HOURS_A_DAY
 from rules.plan import TierPlan
 from rules.replica_count import Margin, ReplicaCount, count_fleet_of, fleet_terms, replica_count
@@ -16,6 +15,7 @@ from rules.resize_seen import ProductionSummary
 from rules.resize_workload import WorkloadNow
 from rules.sizing import cost_per_million_tokens
 from rules.slices import TierContext
+from rules.work import Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

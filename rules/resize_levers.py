@@ -13,16 +13,16 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from rules import money, periods, windows
-from rules.capacity import Capacity
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME as RULES
 from rules.readings import read
 from rules.replica_count import count_fleet, count_replicas
 from rules.resize_fleet import FleetProposal
 from rules.resize_seen import ProductionSummary, Rate
 from rules.signals import BY_NAME, Reading
-from rules.verdicts import Certainty
 from rules.watch_long import HOUR_SECONDS
 from rules.windows import Window
+from rules.work import Capacity
 
 SHORTER = 0.30
 """Guide 9.2: "a 30% reduction in average prompt length translates directly to a 30% improvement in effective throughput"."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rules import periods
-from rules.capacity import Capacity
 from rules.catalogue import BY_NAME as RULES
 from rules.curve import operating_point
 from rules.replica_count import Margin, ReplicaCount
@@ -19,6 +18,7 @@ from rules.signals import Reading
 from rules.whatif_benchmark import read_benchmark
 from rules.windows import Window
 from rules.wording import number
+from rules.work import Capacity
 
 KV = "kv_utilization"
 IN_SYSTEM = ("requests_running", "requests_waiting")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.bounds import Certainty
 from rules.money import amount, figure
 from rules.replica_count import count_fleet
 from rules.resize import Proposal, ProposalKind, Resize
 from rules.resize_workload import WorkloadNow
 from rules.signals import Reading
-from rules.verdicts import Certainty
 
 MATCHED = 1.25
 """Medians of two tiers within this factor are the same lengths: wider, and the buckets of the engines could not tell."""

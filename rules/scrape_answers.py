@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rules import causes
+from rules.bounds import Certainty
 from rules.cascade import STAGES, CascadeState
 from rules.catalogue import BY_NAME
 from rules.gauges import STEP_FAMILY
@@ -15,7 +16,7 @@ from rules.replicas import ReplicaState
 from rules.rule import Rule
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, TierContext
-from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import Action, RuleResult, Status, Subject, Unknown, Verdict
 from rules.windows import MINUTE_SECONDS
 
 ONE_PAGE = "one page is no slope yet"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules import histograms, windows
-from rules.capacity import Capacity, planned_capacity
+from rules.capacity import planned_capacity
 from rules.curve import Curve
 from rules.derived import PlanFacts
 from rules.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE
@@ -19,6 +19,7 @@ from rules.histograms import Histogram
 from rules.plan import TierPlan
 from rules.ways import replica_rate
 from rules.windows import Window
+from rules.work import Capacity
 
 APART = frozenset({"prefill", "decode"})
 """Pools whose replicas each do a part of a request."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules import catalogue_benchmark, causes
-from rules.capacity import Capacity
 from rules.catalogue import BY_NAME, RULES
 from rules.curve import Curve
 from rules.judgements import BY_SLICES, judge
@@ -20,6 +19,7 @@ from rules.signals import Gap, Missing, Reading, SignalValue
 from rules.slices import BinnedWindow, TierContext
 from rules.verdicts import FIRING, RuleResult, Status, Verdict
 from rules.watched import watched_seconds
+from rules.work import Capacity
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Step 13 is done "within the first week of production traffic": after so long the result is kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.bounds import Certainty
 from rules.signals import Gap, SignalValue
 
 
@@ -17,11 +18,6 @@ class Status(StrEnum):
     WARNING = "warning"
     CRITICAL = "critical"
     UNKNOWN = "unknown"
-
-
-class Certainty(StrEnum):
-    CERTAIN = "certain"
-    LIKELY = "likely"
 
 
 SEVERITY = {Status.UNKNOWN: 0, Status.OK: 0, Status.WARNING: 1, Status.CRITICAL: 2}

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rules import backlog, budget, causes, slices, starts, windows
+from rules.bounds import Certainty
 from rules.budget import Budget
 from rules.catalogue import RULES
 from rules.judgements import BY_SLICES, judge
@@ -24,7 +25,7 @@ from rules.rule import Rule, Way
 from rules.signals import Gap, Reading
 from rules.slices import BinnedWindow, TierContext
 from rules.starts import ReplicaStart
-from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
 from rules.watched import seldom_scraped, too_short
 from rules.windows import Window
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rules.capacity import Capacity
 from rules.curve import CERTAIN_REQUESTS
 from rules.measured_capacity import slower_than_planned
 from rules.plan import TierPlan
@@ -30,6 +29,7 @@ from rules.whatif_money import Bill, compute_bill, tokens_per_hour
 from rules.whatif_predict import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
 from rules.whatif_prompts import KV, PromptEffect, PromptVariation, estimate_effect
 from rules.whatif_served import IN_SYSTEM, ProductionLoads, collect_loads
+from rules.work import Capacity
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import RuleState
 from rules.replicas import ReplicaState
 from rules.rule import Rule
 from rules.signals import Gap, Missing, Reading
 from rules.slices import TierContext
-from rules.verdicts import Action, Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import Action, RuleResult, Status, Subject, Unknown, Verdict
 from rules.windows import MINUTE_SECONDS
 
 FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED})

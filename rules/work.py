@@ -9,10 +9,9 @@ longer than the benchmark's comes on top. It compares nothing with a limit: `rul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from rules.bounds import mean_bounds
-from rules.curve import Curve, OperatingPoint
-from rules.plan import TierPlan, TokenQuantiles
+from rules.bounds import Certainty
 from rules.signals import Reading
 from rules.ways import replica_rate
 from rules.windows import Window
@@ -74,43 +73,6 @@ class Work:
     by_prompts: TokenLoad | None
     by_outputs: TokenLoad | None
     hits_untold: str = ""
-
-
-def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> CapacityLengths:
-    """Return the lengths that an operating point was measured at: the curve's there, else those of the workload.
-
-    What production measured counts requests as long as the workload's: one report wrote both. The curve keeps its own.
-    """
-    load, limits = plan.workload, plan.guardrails
-    of_production = plan.operating_point is not None and plan.operating_point.source == "production"
-
-    def at(metric: str) -> float | None:
-        return curve.value_at(metric, point) if curve and point and not of_production else None
-
-    prompts = _planned(load.prompt_tokens if load else None, limits.max_prompt_tokens if limits else None)
-    outputs = _planned(load.generation_tokens if load else None, limits.max_generation_tokens if limits else None)
-    hits = at("prefix_hit_ratio")
-    return CapacityLengths(
-        prompt_tokens=_exactly(at("prompt_tokens_mean")) or prompts,
-        generation_tokens=_exactly(at("generation_tokens_mean")) or outputs,
-        prefix_hit_ratio=hits if hits is not None else load.prefix_hit_ratio if load else None,
-    )
-
-
-def _exactly(mean: float | None) -> MeanTokens | None:
-    return None if mean is None else MeanTokens(low=mean, high=mean)
-
-
-def _planned(lengths: TokenQuantiles | None, longest: float | None) -> MeanTokens | None:
-    """The workload's mean; without it what its quantiles and the guardrail allow."""
-    if lengths is None or lengths.mean is not None:
-        return _exactly(lengths.mean) if lengths else None
-    shares = {0.5: lengths.p50, 0.95: lengths.p95, 0.99: lengths.p99}
-    known = {share: tokens for share, tokens in shares.items() if tokens is not None}
-    if not known:
-        return None
-    low, high = mean_bounds(known, longest)
-    return MeanTokens(low=low, high=high)
 
 
 def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
@@ -190,3 +152,43 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     parts = [f"{number(load.best / usable_rps, 'ratio')} by {word} tokens" for word, load, _ in kinds if load]
     hits = [f"{work.hits_untold} does not tell its prefix cache hits"] if work.hits_untold else []
     return f" ({span}: {', '.join([*parts, *hits])})"
+
+
+class CapacitySource(StrEnum):
+    """Where a capacity is known from."""
+
+    BENCHMARK = "benchmark"
+    OPERATOR = "operator"
+    PRODUCTION = "production"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Completed requests per second of one replica within its SLO.
+
+    `rps` is the best estimate and lies in [low, high] (None: open). `planned_rps` is the plan's, None where it has none.
+    `highest_rps` is the highest mean load of a load bin in production, `kept_rps` the highest that kept the SLO.
+    `knee_seen` says whether production broke it. `reason` says in words where the number comes from. It counts requests of
+    these `lengths`: others are more or less work (`rules.work`).
+    """
+
+    rps: float
+    low: float
+    high: float | None
+    source: CapacitySource
+    certainty: Certainty
+    reason: str
+    planned_rps: float | None = None
+    highest_rps: float | None = None
+    kept_rps: float | None = None
+    knee_seen: bool = False
+    lengths: CapacityLengths = UNTOLD
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether nobody knows where a replica's capacity ends: no benchmark, and production kept the SLO at every load.
+
+        Such a number is the load that the present fleet gives a replica. To count replicas with it would ask for more of them,
+        which lowers it, and so on without end.
+        """
+        return self.planned_rps is None and not self.knee_seen

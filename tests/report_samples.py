@@ -23,6 +23,7 @@ from exporters.report.record import Report
 from exporters.report.whole import report
 from rules import arrivals, watch_long
 from rules.arrivals import MinuteDemand
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.lengths import OUTPUTS, PROMPTS
 from rules.measured_capacity import estimate_capacity
@@ -32,7 +33,7 @@ from rules.resize_seen import ProductionSummary, ProductionSummaryBuilder
 from rules.signals import Reading
 from rules.slices import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
 from rules.step13 import check_benchmark
-from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.verdicts import Status, Subject, Verdict
 from rules.windows import Window
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0

@@ -18,6 +18,7 @@ import yaml
 
 from exporters.status import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules import alert_state, episodes, slices, watch, windows
+from rules.bounds import Certainty
 from rules.cascade import CascadeSample, CascadeState
 from rules.episodes import Finding
 from rules.gauges import GaugeSum
@@ -29,7 +30,7 @@ from rules.signals import Gap
 from rules.slices import TierContext
 from rules.snapshots import Snapshot
 from rules.tracks import ScrapeTrack
-from rules.verdicts import FIRING, Certainty, RuleResult, Status, Verdict
+from rules.verdicts import FIRING, RuleResult, Status, Verdict
 from rules.windows import Window
 
 NOW = 1_790_000_040.0

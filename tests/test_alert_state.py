@@ -12,9 +12,10 @@ from rules.alert_state import (
     restore_alerts,
     step_alerts,
 )
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.signals import Gap, Missing
-from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 KEY = AlertKey(rule="TtftDivergence", subject=SUBJECT)

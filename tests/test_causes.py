@@ -10,9 +10,10 @@ from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
 from rules import causes
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.signals import Gap
-from rules.verdicts import Cause, Certainty, Status, Verdict
+from rules.verdicts import Cause, Status, Verdict
 from rules.windows import Window
 
 TTFT, TPOT = "TtftDivergence", "TpotDivergence"

@@ -30,10 +30,11 @@ from agent.store.answers import MatrixSeries
 from exporters import alertmanager
 from exporters.alertmanager import AlertSettings
 from rules import alert_state, episodes, slices, spans, watch, windows
+from rules.bounds import Certainty
 from rules.foreign_alerts import Diagnosis, ExternalAlert
 from rules.signals import Gap
 from rules.spans import Spans
-from rules.verdicts import Certainty, Status, Subject
+from rules.verdicts import Status, Subject
 from rules.windows import Window
 
 HOUR = 3600.0

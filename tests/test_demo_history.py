@@ -29,10 +29,11 @@ from agent.history.keeping import check_tier
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from rules import slices, watch_long, windows
+from rules.bounds import Certainty
 from rules.plan import plan_version
 from rules.slices import BinnedWindow
 from rules.timeline import TimelineKind, parse_start_event
-from rules.verdicts import FIRING, Certainty, Status, Verdict
+from rules.verdicts import FIRING, Status, Verdict
 
 BEGIN = END - SECONDS
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"

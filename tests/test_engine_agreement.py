@@ -20,12 +20,12 @@ from promtool import Case, differences, firing, narrowed
 from exporters.engine_rows import Z
 from exporters.engine_series import EDGES
 from rules import watch
-from rules.bounds import poisson_lower_bound
+from rules.bounds import Certainty, poisson_lower_bound
 from rules.gauges import STEP_FAMILY
 from rules.scrape_answers import evaluate_replica_rules
 from rules.snapshots import Snapshot
 from rules.tracks import ScrapeTrack
-from rules.verdicts import FIRING, Certainty, RuleResult, Verdict
+from rules.verdicts import FIRING, RuleResult, Verdict
 from rules.windows import Window
 
 LABELS = 'tier="t",instance="a:8000"'

@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rules.bounds import Certainty
 from rules.episodes import (
     MOST_TRANSITIONS,
     ClosedSpan,
@@ -12,7 +13,7 @@ from rules.episodes import (
     step_rule_state,
 )
 from rules.signals import Gap, Missing
-from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL

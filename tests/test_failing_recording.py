@@ -15,9 +15,10 @@ from agent.recording import load
 from agent.replay import ReplayResult, replay
 from rules import windows
 from rules.arrivals import count_arrivals
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.outcomes import Outcomes, outcomes
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 
 NAME, STEP_SECONDS = "failing", 5.0

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, seen, verdict, view
 
+from rules.bounds import Certainty
 from rules.slices import TierContext
-from rules.verdicts import Cause, Certainty, Verdict
+from rules.verdicts import Cause, Verdict
 from rules.windows import Window
 
 BURN, TAIL, KNEE = "TtftSloBurn", "TtftTail", "PastTheKnee"

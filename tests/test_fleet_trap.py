@@ -17,7 +17,8 @@ from agent.history.store import HistoryStore
 from agent.store.api import StoreApi
 from agent.store.options import StoreOptions
 from agent.views import build_tier_contexts, plan_versions
-from rules.verdicts import Certainty, Status, Verdict
+from rules.bounds import Certainty
+from rules.verdicts import Status, Verdict
 
 PLANS = Path(__file__).parent / "plans"
 DAY = 86_400.0

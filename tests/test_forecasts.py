@@ -295,7 +295,7 @@ def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytes
 def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
     code = (
         "import os\nfrom agent.forecasting import child\n"
-        "one = child.WorkerProcess(child.command(child.MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
+        "one = child.WorkerProcess(child.command(child.FORECAST_MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False

@@ -18,9 +18,10 @@ from agent.collect.scrapers import Target
 from agent.collect.target_options import TargetOptions
 from agent.config import parse_config
 from rules import episodes, slices
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.foreign_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
-from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.verdicts import Status, Subject, Verdict
 
 T = 1_790_000_000.0
 

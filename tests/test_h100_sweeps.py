@@ -16,10 +16,11 @@ from judging_samples import each, minute, seen, verdict
 
 from agent.benchmarks.curves import ImportedCurve, curve_of
 from agent.benchmarks.formats import read_results
+from rules.bounds import Certainty
 from rules.curve import CERTAIN_REQUESTS, Curve
 from rules.plan import Point, TierPlan, parse_plan
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 
 SWEEPS = Path(__file__).parent.parent.parent / "shared" / "bench" / "inference-perf"
 PLAIN, CHUNKED, EAGLE, QUANTIZED = "vllm", "vllm+chunking_and_prefix_caching", "vllm+eagle", "vllm+quantization"

@@ -18,10 +18,11 @@ from agent.history.keeping import HistoryService
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
 from agent.history.store import HistoryStore
 from rules import windows
+from rules.bounds import Certainty
 from rules.episodes import Finding, Transition, UnknownSpan
 from rules.signals import Gap, Missing, Reading
 from rules.timeline import TimelineEvent
-from rules.verdicts import Action, Cause, Certainty, Status, Subject, Verdict
+from rules.verdicts import Action, Cause, Status, Subject, Verdict
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)

@@ -5,11 +5,12 @@ from typing import Any
 
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap
 from rules.slices import build_tier_context as bare
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.verdicts import Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "AdapterCachePressure"

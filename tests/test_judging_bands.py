@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from judging_samples import answered, each, gauge, minute, seen, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME, RULES
 from rules.rule import Way
 from rules.signals import Gap
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.verdicts import Status, Unknown, Verdict
 from rules.windows import Window
 
 BANDS = [rule.name for rule in RULES if rule.way is Way.BAND]

@@ -8,12 +8,13 @@ import pytest
 from judging_samples import FAST, SLOW, START, each, minute, seen, unknown, verdict, view
 
 from rules import budget, slices, watch
+from rules.bounds import Certainty
 from rules.budget import Budget
 from rules.catalogue import BY_NAME
 from rules.judging_burn import PERIOD_SECONDS, RUNGS, format_span
 from rules.signals import Gap
 from rules.slices import BinnedWindow, TierContext
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 TTFT, TPOT = "TtftSloBurn", "TpotSloBurn"

@@ -10,13 +10,14 @@ from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import replay
 from rules import watch
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
 from rules.slices import build_tier_context as bare
 from rules.starts import ReplicaStart
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "ColdStartLate"

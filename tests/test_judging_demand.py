@@ -10,10 +10,11 @@ import pytest
 from judging_samples import START, each, minute, minutes, tier
 
 from rules import watch
+from rules.bounds import Certainty
 from rules.projections import ForecastPoint, Projection
 from rules.signals import Gap, Reading
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window, gap_window
 
 RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"

@@ -8,12 +8,13 @@ import pytest
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized, usual
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.lengths import OUTPUTS, PROMPTS
 from rules.signals import Gap
 from rules.slices import TierContext, bin_window
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window
 
 DRIFT, OUTPUT = "WorkloadDrift", "OutputLengthDrift"

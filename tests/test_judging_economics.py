@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
 from rules.slices import build_tier_context as bare
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.verdicts import Status, Unknown, Verdict
 from rules.windows import Window
 
 RULE = "SpeculationUneconomic"

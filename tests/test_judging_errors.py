@@ -8,10 +8,11 @@ from judging_samples import START, each, minute, unknown, verdict, view
 
 from agent.collect.reader import PageReader
 from rules import watch
+from rules.bounds import Certainty
 from rules.replicas import apply_snapshot
 from rules.signals import Gap
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 BURN, REFUSED = "AvailabilityBurn", "RequestsRefused"

@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Missing, Reading
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window, gap_window
 
 KV, EXCESS = "KvEviction", "EvictionDivergence"

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from judging_samples import answered, each, gauge, minute, tier, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 
 RULE = "ExpertImbalance"

@@ -6,12 +6,13 @@ from typing import Any
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized, usual
 
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.judgements import judge
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
 from rules.slices import build_tier_context as bare
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.verdicts import Status, Unknown, Verdict
 from rules.windows import Window
 
 LIMITS, BREAKER = "GuardrailMissing", "QueueBreakerOff"

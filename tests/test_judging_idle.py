@@ -6,8 +6,9 @@ from days_samples import PROMPT_TOKENS, hour, hours, unknown, verdict, view
 from judging_samples import tier
 
 from rules import slices
+from rules.bounds import Certainty
 from rules.signals import Gap
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 
 WEEK = 168

@@ -1,9 +1,10 @@
 import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap
 from rules.slices import build_tier_context as bare
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window, gap_window
 
 RULE = "LoadBeyondBenchmark"

@@ -3,9 +3,10 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window
 
 GPU, HITS = "GpuUtilizationShortfall", "PrefixHitDivergence"

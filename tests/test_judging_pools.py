@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 from judging_samples import START, answered, each, minute, tier
 
+from rules.bounds import Certainty
 from rules.signals import Gap
 from rules.slices import TierContext
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window, gap_window
 
 RULE = "PdRatioOff"

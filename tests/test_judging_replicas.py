@@ -16,11 +16,12 @@ from judging_samples import minute, seen, unknown, verdict, view
 
 from agent.recording import load
 from agent.replay import ReplayResult, replay
+from rules.bounds import Certainty
 from rules.plan import parse_plan
 from rules.signals import Gap
 from rules.slices import TierContext
 from rules.slices import build_tier_context as bare
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window, gap_window
 
 RULE = "PrefixRoutingBroken"

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, seen, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Reading
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window
 
 RULE = "BenchmarkNotRepresentative"

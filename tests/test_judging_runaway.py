@@ -7,9 +7,10 @@ import pytest
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window
 
 RULE = "RunawayGeneration"

@@ -8,11 +8,12 @@ import pytest
 from judging_samples import each, minute, seen, unknown, verdict, view
 
 from rules import slices
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
-from rules.catalogue_latency import LEVERS, LatencyPattern
+from rules.latency_pattern import LEVERS, LatencyPattern
 from rules.signals import Gap, Reading
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}

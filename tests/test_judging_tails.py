@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 from judging_samples import FAST, SLOW, each, minute, seen, unknown, verdict, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Reading
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 
 RULE = "TtftDivergence"
 

@@ -17,13 +17,14 @@ from judging_samples import START, each, minute, minutes, seen, tier
 from agent.recording import load
 from agent.replay import ReplayResult, replay
 from rules import watch
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.judging import TierWindows
 from rules.plan import parse_plan
 from rules.signals import Gap
 from rules.slices import TierContext
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window, gap_window
 
 RULE = "MixedTierLoadBalancing"

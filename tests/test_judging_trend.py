@@ -7,8 +7,9 @@ import pytest
 from judging_samples import each, gauge, minute, seen, unknown, verdict, view
 
 from rules import slices
+from rules.bounds import Certainty
 from rules.signals import Gap
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 
 QUEUE, GPU = "QueueGrowing", "GpuSaturated"

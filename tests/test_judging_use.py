@@ -7,10 +7,11 @@ from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, hour, hours, slices, unkn
 from judging_samples import minute
 
 from rules import watch_long
+from rules.bounds import Certainty
 from rules.judging_use import DAY_SECONDS
 from rules.signals import Gap, Reading
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.windows import Window
 
 WEEK, TWO_WEEKS = 168, 336

@@ -20,10 +20,11 @@ from agent.history.keeping import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
 from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
 from rules import slices
+from rules.bounds import Certainty
 from rules.episodes import Finding, Transition
 from rules.plan import plan_version
 from rules.signals import Gap, Missing
-from rules.verdicts import Certainty, Status, Subject, Verdict
+from rules.verdicts import Status, Subject, Verdict
 
 DAY = 86_400.0
 VERSIONS = {"t": "v1"}

@@ -10,9 +10,10 @@ from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules.alert_state import AlertKey, Phase
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.rule import Severity
-from rules.verdicts import Certainty, Status, Subject
+from rules.verdicts import Status, Subject
 
 RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))

@@ -11,14 +11,14 @@ import pytest
 from judging_samples import each, gauge, minute, minutes, seen, verdict, view
 
 from rules import slices, watch
-from rules.capacity import Capacity, CapacitySource
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
-from rules.catalogue_benchmark import ADD_REPLICAS, KEEP_REPLICAS
+from rules.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
 from rules.offered_load import offered_load
 from rules.slices import TierContext
-from rules.verdicts import Certainty, Status, Verdict
+from rules.verdicts import Status, Verdict
 from rules.windows import Window
-from rules.work import UNTOLD, CapacityLengths, MeanTokens
+from rules.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
 
 BEYOND, KNEE = "LoadBeyondBenchmark", "PastTheKnee"
 EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))

@@ -14,9 +14,9 @@ from agent.cli import main
 from agent.config_files import load_plan
 from agent.recording import load
 from agent.replay import ReplayResult, replay
+from rules.bounds import Certainty
 from rules.episodes import Finding
 from rules.signals import SIGNALS
-from rules.verdicts import Certainty
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
 CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")

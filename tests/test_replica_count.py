@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forecast.simulation import replicas
-from rules.capacity import Capacity, CapacitySource, stated_capacity
+from rules.bounds import Certainty
+from rules.capacity import stated_capacity
 from rules.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, margin_of, replica_count
-from rules.verdicts import Certainty
+from rules.work import Capacity, CapacitySource
 
 USUAL = margin_of()
 DEMANDS, CAPACITIES = st.floats(0, 1e5), st.floats(0.01, 1e3)

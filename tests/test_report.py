@@ -20,12 +20,13 @@ from exporters.report.past import Prewarming
 from exporters.report.quality import clock_change
 from exporters.report.record import Report, TierReport, report_schema
 from exporters.report.whole import report, report_json
+from rules.bounds import Certainty
 from rules.episodes import Transition, UnknownSpan
 from rules.foreign_alerts import Diagnosis, ExternalAlert
 from rules.plan import parse_plan
 from rules.signals import Gap
 from rules.timeline import TimelineEvent, TimelineKind
-from rules.verdicts import Certainty, Status, Subject
+from rules.verdicts import Status, Subject
 
 PLAN = plan()
 

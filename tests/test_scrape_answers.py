@@ -6,12 +6,13 @@ from judging_samples import START, minute, minutes, seen, view
 from making import snapshot
 
 from rules import watch
+from rules.bounds import Certainty
 from rules.cascade import CascadeState
 from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.scrape_answers import evaluate_replica_rules
 from rules.signals import Gap
 from rules.slices import BinnedWindow
-from rules.verdicts import Certainty, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
 
 VIEW = view()
 

@@ -33,9 +33,11 @@ from exporters.status_sections import FINDINGS_SHOWN
 from exporters.status_trend import charts
 from exporters.svg_charts import draw_panel
 from rules import slices
-from rules.capacity import CapacitySource, stated_capacity
+from rules.bounds import Certainty
+from rules.capacity import stated_capacity
 from rules.signals import Gap, Missing, Reading
-from rules.verdicts import FIRING, Cause, Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import FIRING, Cause, Status, Subject, Unknown, Verdict
+from rules.work import CapacitySource
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

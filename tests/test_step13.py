@@ -1,11 +1,12 @@
 import pytest
 from judging_samples import START, minute, tier, view
 
+from rules.bounds import Certainty
 from rules.signals import Gap, Missing, Reading
 from rules.slices import BinnedWindow, bin_window
 from rules.slices import build_tier_context as view_of
 from rules.step13 import Step13, check_benchmark
-from rules.verdicts import Certainty, Status, Unknown, Verdict
+from rules.verdicts import Status, Unknown, Verdict
 
 WEEK = 7 * 24
 PLANNED = view()

@@ -20,8 +20,9 @@ from agent import cli
 from agent.recording import load
 from agent.replay import replay
 from rules import gauges
+from rules.bounds import Certainty
 from rules.signals import Gap
-from rules.verdicts import FIRING, Certainty, Status, Unknown, Verdict
+from rules.verdicts import FIRING, Status, Unknown, Verdict
 
 NAMES = recorded.names()
 USUAL = 15.0

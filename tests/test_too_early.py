@@ -10,12 +10,13 @@ import pytest
 from judging_samples import START, each, gauge, minute, minutes, seen, view
 
 from rules import watch, watch_long
+from rules.bounds import Certainty
 from rules.catalogue import RULES
 from rules.judgements import BY_SLICES, judge
 from rules.judging import TierWindows
 from rules.slices import BinnedWindow, TierContext, bin_window
 from rules.step13 import check_benchmark
-from rules.verdicts import Certainty, RuleResult, Status, Unknown, Verdict
+from rules.verdicts import RuleResult, Status, Unknown, Verdict
 from rules.watched import watched_seconds
 from rules.windows import Window
 

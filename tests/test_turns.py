@@ -22,10 +22,11 @@ from agent.publishing import StatusInputs, status
 from agent.turns import EvaluationLoop
 from exporters.status import AgentHealth, AgentStatus
 from rules import slices
+from rules.bounds import Certainty
 from rules.episodes import Finding, RuleState, Transition
 from rules.gpu_readout import GpuReadout
 from rules.signals import Gap, Missing
-from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Status, Subject, Unknown, Verdict
 
 
 class Clock:

@@ -9,11 +9,12 @@ from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules import watch, watch_long
+from rules.bounds import Certainty
 from rules.catalogue import RULES
 from rules.judgements import BY_SLICES
 from rules.signals import Gap
 from rules.slices import BinnedWindow, bin_window
-from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Status, Subject, Unknown, Verdict
 
 DAY, WEEK = 24, 168
 TIER = Subject(tier="t")

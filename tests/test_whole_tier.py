@@ -9,13 +9,14 @@ from agent.cycle import Evaluator
 from agent.recording import load
 from agent.replay import replay
 from rules.alert_state import AlertKey
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME
 from rules.episodes import Finding, RuleState, UnknownSpan
 from rules.replicas import ReplicaState
 from rules.signals import Gap
 from rules.snapshots import Snapshot
 from rules.tracks import ScrapeTrack
-from rules.verdicts import Certainty, Status, Subject, Unknown, Verdict
+from rules.verdicts import Status, Subject, Unknown, Verdict
 from rules.whole_tier import tier_down, unknown_too_long
 
 NOW = START + 7200.0

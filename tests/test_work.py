@@ -11,13 +11,13 @@ import yaml
 from days_samples import HOUR, verdict
 from judging_samples import START, gauge
 
-from rules.bounds import mean_bounds
+from rules.bounds import Certainty, mean_bounds
 from rules.plan import parse_plan
 from rules.readings import read
 from rules.signals import BY_NAME, Reading
 from rules.slices import TierContext
 from rules.slices import build_tier_context as view_of
-from rules.verdicts import Certainty, Status
+from rules.verdicts import Status
 from rules.windows import Window
 from rules.work import CapacityLengths, MeanTokens, work_of
 

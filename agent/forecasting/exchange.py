@@ -17,8 +17,9 @@ from pydantic import ConfigDict, TypeAdapter
 
 from exporters.forecast_text import ForecastResult
 from exporters.prewarm_text import Prewarm
-from rules.capacity import Capacity, stated_capacity
+from rules.capacity import stated_capacity
 from rules.replica_count import NO_MARGIN, Margin
+from rules.work import Capacity
 
 NO_LEAD_SECONDS = 900.0
 """How far ahead is judged where nobody knows how long a start takes: then no replicas are recommended."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.history.reader import Reader
-from rules.capacity import Capacity
 from rules.measured_capacity import DAY_SECONDS, DAYS, capacity_now
 from rules.slices import TierContext, with_capacity
+from rules.work import Capacity
 
 
 def read_capacity(store: Reader, view: TierContext, version: str, now: float) -> Capacity | None:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporters.report.past import TierPast
 from exporters.report.record_time import ExternalAlertRow, ReportFinding, RestartRow, StageRow
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME as RULES
 from rules.episodes import Finding
 from rules.foreign_alerts import ExternalAlert
 from rules.rule import Severity
 from rules.timeline import TimelineEvent, TimelineKind, parse_start_event
-from rules.verdicts import SEVERITY, Certainty, Status
+from rules.verdicts import SEVERITY, Status
 
 SEVERAL = 3
 """More episodes of one rule stand in one line: on one replica, and where that leaves more lines, on all of them."""

@@ -15,6 +15,7 @@ from exporters.report.numbers import as_number
 from exporters.report.past import TierPast
 from exporters.report.record import MonitoredValue, ReportNumber, RuleOutcome
 from exporters.time_words import format_duration
+from rules.bounds import Certainty
 from rules.catalogue import BY_NAME as RULES
 from rules.episodes import Finding
 from rules.gpu_readings import gpu_utilization
@@ -23,7 +24,7 @@ from rules.readings import read
 from rules.resize_curve import merge_bins
 from rules.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
 from rules.slices import TierContext
-from rules.verdicts import FIRING, SEVERITY, Certainty, Unknown, Verdict
+from rules.verdicts import FIRING, SEVERITY, Unknown, Verdict
 from rules.windows import Window
 from rules.wording import number
 

@@ -14,13 +14,12 @@ from typing import Any, TypeGuard
 from exporters.plan_yaml import YamlIndentation, curve_lines, number, scalar
 from exporters.report.next_lengths import KEYS, next_lengths, unchanged_lengths
 from exporters.report.past import ReportInputs, TierPast
-from rules.capacity import Capacity, CapacitySource
 from rules.plan import Plan, TierPlan, parse_plan
 from rules.plan_problems import impossible_means
 from rules.resize import Proposal, ProposalKind, Resize
 from rules.resize_guardrails import list_guardrail_ranges
 from rules.verdicts import FIRING, Verdict
-from rules.work import SAME
+from rules.work import SAME, Capacity, CapacitySource
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:

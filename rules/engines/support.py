@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.capacity import Capacity, CapacitySource
+from rules.bounds import Certainty
 from rules.derived import PlanFacts
 from rules.engines.table import EngineTable
 from rules.families import BY_NAME, FamilyKind
@@ -21,9 +21,8 @@ from rules.gpu_readout import GPU_NAMES
 from rules.histograms import Histogram
 from rules.readings import read
 from rules.signals import SIGNALS, Missing, Signal, SignalValue
-from rules.verdicts import Certainty
 from rules.windows import NET_CHANGE, Window
-from rules.work import CapacityLengths, MeanTokens
+from rules.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
 
 SECONDS = 60.0
 REQUESTS = 120.0
