@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from agent.errors import ConfigError
-from agent.new_files import NO_LINK, OWNER_ONLY
+from agent.files import NO_LINK, OWNER_ONLY
 
 LOCK_FILE = "daemon.lock"
 

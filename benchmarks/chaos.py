@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 sys.path.append(str(ROOT / "benchmarks"))
 
-from chaos_faults import FAULTS  # noqa: E402 - after the checkout's own place
-from chaos_kills import kills  # noqa: E402
-from chaos_live import Live  # noqa: E402
-from chaos_world import World  # noqa: E402
+from chaos_faults import FAULTS
+from chaos_kills import kills
+from chaos_live import Live
+from chaos_world import World
 
 WARM_SECONDS = 3.0
 ENDED = 143

@@ -19,17 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-import agent.daemon as daemon_module  # noqa: E402 - after the checkout's own place
-from agent import schedule  # noqa: E402
-from agent.alerting import both_ways, delivery  # noqa: E402
-from agent.alerting.posting import AlertmanagerClient  # noqa: E402
-from agent.assembly import assemble  # noqa: E402
-from agent.config import load  # noqa: E402
-from agent.daemon import Daemon, DaemonOptions  # noqa: E402
-from agent.fleet import parts  # noqa: E402
-from agent.logs import set_up  # noqa: E402
-from agent.store.api import StoreApi  # noqa: E402
-from agent.store.options import StoreOptions  # noqa: E402
+import agent.daemon.daemon as daemon_module
+from agent.alerting import delivery, service
+from agent.alerting.posting import AlertmanagerClient
+from agent.config.load import load
+from agent.daemon import schedule
+from agent.daemon.assembly import assemble
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.logs import set_up
+from agent.fleet import factory
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
 
 SHORTEST_LOOK_SECONDS = 0.2
 
@@ -67,8 +67,8 @@ def _speed_up(speed: float) -> None:
             super().__init__(options, lambda: time.monotonic() * speed)
 
     # What the daemon makes of these names from now on.
-    vars(both_ways)["Delivery"] = SpedDelivery
-    vars(parts)["StoreApi"] = SpedStoreApi
+    vars(service)["Delivery"] = SpedDelivery
+    vars(factory)["StoreApi"] = SpedStoreApi
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 import chaos_address as address
 from chaos_address import Act, Address, Handler
 
-from agent.demo.player import Player, track
-from agent.recording import load
+from agent.demo.engines import Player, track
+from agent.sources.recording import load
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDING = ROOT / "tests" / "recordings" / "steady"

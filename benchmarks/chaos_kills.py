@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT)]
     sys.path.append(str(ROOT / "benchmarks"))
 
-import yaml  # noqa: E402 - after the checkout's own place
+import yaml
 
 SPEED = 600.0
 REPLICAS = 2
@@ -94,10 +94,10 @@ def read(lines: Iterable[str]) -> Life:
 
 def _tell(end: int) -> None:
     """From now on bookings and sealings of this process are told before and after."""
-    from agent.history import sealing
+    from agent.history import compaction
     from agent.history.store import HistoryStore
 
-    book, exchange = HistoryStore.book, sealing.replace_rows_by_chunk
+    book, exchange = HistoryStore.book, compaction.replace_rows_by_chunk
 
     def told_book(self: HistoryStore, minutes: Iterable[object]) -> None:
         bookings = tuple(minutes)
@@ -106,23 +106,23 @@ def _tell(end: int) -> None:
         book(self, bookings)  # type: ignore[arg-type]
         os.write(end, b"done\n")
 
-    def told_exchange(connection: sqlite3.Connection, piece: sealing.CompactionUnit) -> int:
+    def told_exchange(connection: sqlite3.Connection, piece: compaction.CompactionUnit) -> int:
         os.write(end, b"seal\n")
         found = exchange(connection, piece)
         os.write(end, b"sealed\n")
         return found
 
     HistoryStore.book = told_book  # type: ignore[method-assign,assignment]
-    sealing.replace_rows_by_chunk = told_exchange
+    compaction.replace_rows_by_chunk = told_exchange
     # The present hour too, so that there is always something to seal.
-    sealing.SETTLED_SECONDS = -86_400.0
+    compaction.SETTLED_SECONDS = -86_400.0
 
 
 def _live(config: Path, begin: float, end: int, log: Path) -> None:
     """One life, in a process of its own, which ends by being killed."""
     from chaos_daemon import Clock, made
 
-    from agent import schedule
+    from agent.daemon import schedule
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
@@ -234,9 +234,9 @@ def _whole(history: Path, check: str) -> None:
 
 
 if __name__ == "__main__":
-    import agent.assembly
-    import agent.daemon
-    import agent.history.keeping
-    import agent.web  # noqa: F401 - loaded once for all lives
+    import agent.daemon.assembly
+    import agent.daemon.daemon
+    import agent.history.service
+    import agent.http_server.server  # noqa: F401 - loaded once for all lives
 
     main(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), random.Random(int(sys.argv[4])), sys.argv[5:])

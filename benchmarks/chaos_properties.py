@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from chaos_world import FLEET_TIERS, TIER, DaemonProcess, Metrics, World, total
 
 from agent.history.store import HistoryStore
-from rules.slices import BinnedWindow
+from rules.plan.load_bins import BinnedWindow
 
 MOST_GROWTH = (12.0, 6, 6)
 """MiB, open files and threads beyond those of a daemon that has seen WARM_FAULTS: it has loaded everything, and met most."""

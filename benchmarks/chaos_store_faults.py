@@ -15,7 +15,7 @@ from chaos_fault import DOWN, FLEET, VICTIM, Act, Fault, Shows, grew, is_at, tur
 from chaos_store import SLOW_SECONDS, STORE_ACTS
 from chaos_world import FLEET_TURN_SECONDS, SPEED, Metrics, World, total
 
-from agent.fleet.pages import GONE_SECONDS
+from agent.fleet.stored_pages import GONE_SECONDS
 
 IN_SIGHT, FAILURES, SECONDS = (
     "sizewatch_tier_in_sight",

@@ -31,22 +31,22 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 sys.path.append(str(ROOT / "benchmarks"))
 
-import yaml  # noqa: E402 - after the checkout's own place
-from fleet_replica import Series, replica_series  # noqa: E402
-from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store  # noqa: E402
+import yaml
+from fleet_replica import Series, replica_series
+from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store
 
-from agent.config import load as load_config  # noqa: E402
-from agent.config_files import load_plan  # noqa: E402
-from agent.fleet.parts import fleet_turns  # noqa: E402
-from agent.fleet.turns import StoreSource  # noqa: E402
-from agent.history.keeping import HistoryService  # noqa: E402
-from agent.history.store import HistoryStore  # noqa: E402
-from agent.publishing import StatusInputs, status  # noqa: E402
-from agent.recording import load as load_recording  # noqa: E402
-from agent.recording import scrapes  # noqa: E402
-from exporters import prometheus  # noqa: E402
-from exporters.status import AgentHealth  # noqa: E402
-from rules.slices import build_tier_context  # noqa: E402
+from agent.config.files import load_plan
+from agent.config.load import load as load_config
+from agent.daemon.status_builder import StatusInputs, status
+from agent.fleet.factory import fleet_turns
+from agent.history.service import HistoryService
+from agent.history.store import HistoryStore
+from agent.sources.recording import load as load_recording
+from agent.sources.recording import scrapes
+from agent.sources.store import StoreSource
+from exporters.metrics import exposition
+from exporters.status.records import AgentHealth
+from rules.plan.load_bins import build_tier_context
 
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 RECORDING = ROOT / "tests" / "recordings" / "steady"
@@ -235,7 +235,7 @@ def _page(turns: StoreSource, clock: Clock) -> None:
     facts = StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={})
     gc.collect()
     cpu = time.process_time()
-    page, _ = prometheus.render(status(turns, facts, clock.now), "")
+    page, _ = exposition.render(status(turns, facts, clock.now), "")
     told = page.count(b"\n") - page.count(b"\n#")
     print(f"its own /metrics: {told} samples, {time.process_time() - cpu:.2f} s CPU")
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.collect.gpus import GpuCollector
-from agent.collect.reader import PageReader
-from agent.collect.scrapers import ScrapeResult, Scrapers, Target
-from agent.collect.target_options import TargetOptions
-from agent.cycle import ReplicaKey
-from agent.publishing import StatusInputs, status
-from agent.turns import EvaluationLoop
-from exporters import prometheus
-from exporters.status import AgentHealth
-from rules.gpu_readout import GpuReadout
-from rules.slices import TierContext
+from agent.daemon.status_builder import StatusInputs, status
+from agent.gpu.collector import GpuCollector
+from agent.http_client.target_options import TargetOptions
+from agent.pipeline.loop import EvaluationLoop
+from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from exporters.metrics import exposition
+from exporters.status.records import AgentHealth
+from rules.evaluator.step import ReplicaKey
+from rules.plan.load_bins import TierContext
+from rules.telemetry.gpu_readout import GpuReadout
 
 Page = tuple[float, bytes]
 """Unix seconds, and the engine's page."""
@@ -125,7 +125,7 @@ def exported(
     facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", past=(), step13={})
     while scrapers.turn_page():
         turns.run_cycle()
-        yield scrapers.now, prometheus.render(status(turns, facts, scrapers.now), "")[0]
+        yield scrapers.now, exposition.render(status(turns, facts, scrapers.now), "")[0]
 
 
 Labels = tuple[tuple[str, str], ...]

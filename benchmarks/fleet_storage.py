@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 sys.path.append(str(ROOT / "benchmarks"))
 
-from fleet import BEGIN, series_of_a_replica  # noqa: E402 - after the checkout's own place
-from fleet_stores import StoreProcess, Writer, folder_bytes, pod_name, store  # noqa: E402
+from fleet import BEGIN, series_of_a_replica
+from fleet_stores import StoreProcess, Writer, folder_bytes, pod_name, store
 
 STEP_SECONDS = 15.0
 MONTH_SECONDS = 30 * 86_400.0

@@ -3,7 +3,7 @@
     python benchmarks/forecast.py ../shared/traces/{servegen,nasa,nab}_*.csv.gz --end nasa_http_1995=1995-08-31T04:00
 
 Owns the table, the goals and the published numbers it stands beside (`../shared/traces/BASELINES.md`). The protocol is
-`forecast.backtest`'s, the same for all traces: bins of five minutes, or the trace's own where they are longer; the last four
+`forecast.backtest.walk`'s, the same for all traces: bins of five minutes, or the trace's own where they are longer; the last four
 days are tested, or 14 where bins are half an hour or longer. Nothing is tuned on them. `--end` cuts a trace before its end:
 the published numbers of nasa_http_1995 are of the days before 1995-08-31 04:00. A further goal is a row of `GOALS`.
 """
@@ -21,26 +21,26 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.forecasting.child import ONE_THREAD
+from agent.worker.process import ONE_THREAD
 
 os.environ.update(ONE_THREAD)  # before numpy is loaded
 
 import numpy as np
 
-from agent.commands.backtest import durations
+from agent.cli.backtest import durations
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.output import write_forecasts
-from exporters.text_table import text_table
-from exporters.time_words import format_duration
-from forecast.backtest import NAMES, BacktestRun, walk
-from forecast.backtest_scores import Scored, score_walk
-from forecast.backtest_window import CannotTest
-from forecast.binning import truncate_at
-from forecast.forecaster import COMBINATION
-from forecast.scores import geometric, interval
-from forecast.series import Array
+from exporters.render.text_table import text_table
+from exporters.render.time_words import format_duration
+from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.scores import geometric, interval
+from forecast.backtest.walk import NAMES, BacktestRun, walk
+from forecast.backtest.window import CannotTest
+from forecast.models.bin_forecaster import COMBINATION
+from forecast.series.binned import Array
+from forecast.series.binning import truncate_at
 
 BIN_SECONDS = 300.0
 NEXT, DAY = 900.0, 86_400.0

@@ -18,16 +18,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.forecasting.child import ONE_THREAD
+from agent.worker.process import ONE_THREAD
 
 os.environ.update(ONE_THREAD)  # before numpy is loaded
 
 import numpy as np
 
 from agent.forecasting.csv_series import read_trace
-from forecast import trees
-from forecast.forecaster import Forecaster
-from forecast.series import Series
+from forecast.models import trees
+from forecast.models.bin_forecaster import Forecaster
+from forecast.series.binned import Series
 
 BIN_SECONDS, DAY_BINS, WEEKS = 300.0, 288, 4
 STEPS = 2 * DAY_BINS

@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from fuzz_mutating import mutated  # noqa: E402
+from fuzz_mutating import mutated
 
 CORPUS = ROOT / "tests" / "fuzz_corpus"
 FOUND = ROOT / "build" / "fuzz"

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from history_filling import DAY, HOUR, SHARES, WEEK, Filling, Tier, fleet
 
-from agent.history.keeping import HistoryService
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 
 REPORT_SECONDS, REPORT_MIB = 20.0, 300.0

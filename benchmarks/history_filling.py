@@ -16,25 +16,27 @@ from pathlib import Path
 
 import yaml
 
-from agent.collect.reader import PageReader
-from agent.config_files import load_plan
-from agent.demo.past.folder import PLAN
-from agent.history.bodies import NO_BIN, bin_code, encode_window
-from agent.history.booking import MinuteRecord
+from agent.config.files import load_plan
+from agent.demo.simulation.folder import PLAN
 from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
-from agent.history.demand_rows import DEMAND_UPSERT, demand_values
-from agent.history.rows import RowKey
+from agent.history.codec import NO_BIN, bin_code, encode_window
+from agent.history.rows import DEMAND_UPSERT, demand_values
+from agent.history.rows_part import RowKey
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
-from agent.recording import load, scrapes
-from rules import arrivals, slices, tracks, windows
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.plan import Plan, plan_version
-from rules.signals import Reading
-from rules.slices import TierContext
-from rules.verdicts import Status, Subject, Verdict
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.plan.schema import Plan, plan_version
+from rules.replicas import track as tracks
+from rules.telemetry import arrivals, windows
+from rules.telemetry.signals import Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 RECORDING = Path(__file__).resolve().parent.parent / "agent" / "demo" / "recordings" / "steady_quiet"
 HOUR, DAY, WEEK = 3600, 86_400, 604_800
@@ -166,7 +168,7 @@ def fleet(folder: Path, replicas: int) -> tuple[Tier, ...]:
 def _tier(plan: Plan, name: str, count: int) -> Tier:
     one = plan.tiers[name]
     replicas = tuple(f"{name}-{number}" for number in range(count))
-    return Tier(name=name, view=slices.build_tier_context(name, one), version=plan_version(one), replicas=replicas)
+    return Tier(name=name, view=load_bins.build_tier_context(name, one), version=plan_version(one), replicas=replicas)
 
 
 class Filling:
@@ -198,7 +200,7 @@ class Filling:
         rps = self._traffic.load(t) * tier.view.curve.points[-1].completed_rps
         window = self._traffic.window(t, 60.0, 1, rps)
         return MinuteRecord(
-            tier=tier.name, plan_version=tier.version, slice=slices.bin_window(window, tier.view.curve, replica)
+            tier=tier.name, plan_version=tier.version, slice=load_bins.bin_window(window, tier.view.curve, replica)
         )
 
     def _book_a_day(self, tier: Tier) -> None:
@@ -276,7 +278,7 @@ class Filling:
             rps = self._traffic.load(t + HOUR * self._traffic.chance(), 1, SPREAD) * top
             place = curve.place(rps, None)
             code = bin_code(
-                slices.BinnedWindow(
+                load_bins.BinnedWindow(
                     replica=None,
                     window=EMPTY,
                     rps=rps,

@@ -21,10 +21,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(HERE), str(HERE / "benchmarks")]
 
-import pynvml  # noqa: E402 - after the checkout's own place
-from nvml_recording import Recorder, memory_versions, turns  # noqa: E402
+import pynvml
+from nvml_recording import Recorder, memory_versions, turns
 
-from agent.collect.nvml import NvmlReader  # noqa: E402
+from agent.gpu.nvml_reader import NvmlReader
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -2,7 +2,7 @@
 
     python benchmarks/prewarm.py ../shared/traces/*.csv.gz --start 3m,5m
 
-Owns the table only: the protocol is `forecast.simulation_history`'s, and one fixed setting is used for all traces. Where a
+Owns the table only: the protocol is `forecast.capacity.simulation_history`'s, and one fixed setting is used for all traces. Where a
 trace has no minutes of its own both ways between its bins are simulated: straight lines (the baselines' way; they tell
 where a bin is going before it is over) and steps. The means are over traces, of each way separately; native minutes count
 in both. All strategies are compared without a margin. The last three columns say what the margin of recommended counts
@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from agent.durations import duration_text, parse_duration
 from agent.forecasting.csv_file import TraceError
 from agent.forecasting.csv_series import read_trace
-from forecast.binning import truncate_at
-from forecast.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
-from forecast.simulation_history import ShortHistoryError, TrialResult, prepare_trial, run_trial
-from forecast.simulation_minutes import Interpolation, bin_minutes
-from forecast.simulation_verdict import Choice, PolicyComparison
-from rules.replica_count import margin_of
+from forecast.capacity.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
+from forecast.capacity.simulation_history import ShortHistoryError, TrialResult, prepare_trial, run_trial
+from forecast.capacity.simulation_minutes import Interpolation, bin_minutes
+from forecast.capacity.simulation_verdict import Choice, PolicyComparison
+from forecast.series.binning import truncate_at
+from rules.plan.replica_count import margin_of
 
 LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
 END_HELP = "take the trace only up to this time, ISO 8601 in UTC; can be repeated"

@@ -27,7 +27,7 @@ import yaml
 HERE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE))
 
-from agent.recording import load, scrapes  # noqa: E402 - the checkout's own
+from agent.sources.recording import load, scrapes
 
 
 def pages() -> list[bytes]:

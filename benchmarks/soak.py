@@ -40,15 +40,15 @@ import yaml
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import soak_memory  # noqa: E402
-from soak_bounds import Finding, Sample, drift, judged, printed  # noqa: E402
+import soak_memory
+from soak_bounds import Finding, Sample, drift, judged, printed
 
-from agent.demo.player import RecordedTrack, track  # noqa: E402
-from agent.demo.stage import CAST  # noqa: E402
-from agent.demo.stage import HERE as DEMO  # noqa: E402
-from agent.recording import load  # noqa: E402
-from agent.schedule import Schedule  # noqa: E402
-from agent.web_config import WEBHOOK  # noqa: E402
+from agent.daemon.schedule import Schedule
+from agent.demo.engines import RecordedTrack, track
+from agent.demo.setup import CAST
+from agent.demo.setup import HERE as DEMO
+from agent.http_server.options import WEBHOOK
+from agent.sources.recording import load
 
 FINE, FINDING = 0, 1
 TURN_SECONDS = 15.0

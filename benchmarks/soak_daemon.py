@@ -17,14 +17,15 @@ from threading import Thread
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import soak_memory  # noqa: E402
-from soak import TURN_SECONDS, WEEK_TURNS  # noqa: E402
+import soak_memory
+from soak import TURN_SECONDS, WEEK_TURNS
 
-from agent import schedule, turns  # noqa: E402
-from agent.assembly import assemble  # noqa: E402
-from agent.config import load  # noqa: E402
-from agent.daemon import Daemon, DaemonOptions  # noqa: E402
-from agent.logs import set_up  # noqa: E402
+from agent.config.load import load
+from agent.daemon import schedule
+from agent.daemon.assembly import assemble
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.daemon.logs import set_up
+from agent.pipeline import loop
 
 SPEED = 5_000.0
 """A turn is due every 3 ms: as soon as the one before it is over."""
@@ -61,14 +62,14 @@ class Clock:
 def main() -> int:
     folder = Path(sys.argv[1])
     clock = Clock(folder / "held")
-    turns.DAY_SECONDS = REMEMBERED_SECONDS
+    loop.DAY_SECONDS = REMEMBERED_SECONDS
     schedule.FORECAST_SECONDS, schedule.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
     if "--trace" in sys.argv:
         tracemalloc.start(FRAMES)
     loaded = load(folder / "sizewatch.yaml")
     set_up(loaded.config.logging)
     # Turns are due sooner than they can be over, on purpose, and each that is left out would be a line.
-    logging.getLogger("agent.daemon").addFilter(lambda record: "left out" not in record.getMessage())
+    logging.getLogger("agent.daemon.daemon").addFilter(lambda record: "left out" not in record.getMessage())
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     surroundings = DaemonOptions(
         assemble=lambda loaded, before: assemble(loaded, before, clock=clock),

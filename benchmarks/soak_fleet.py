@@ -1,8 +1,8 @@
 """Role fleet over a store in memory: turns of a minute as fast as they can be made, with pods that come and go.
 
 Owns the store's stand-in: what a node agent tells of a recorded engine, again and again under new names, each for a quarter of an
-hour. The turns are the daemon's own (`agent.fleet.turns`); they run in this process, whose memory is looked at, beside a store that
-keeps an hour.
+hour. The turns are the daemon's own (`agent.sources.store`); they run in this process, whose memory is looked at, beside a
+store that keeps an hour.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from soak_memory import held
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests")]
 
-from stored_recordings import MemoryStore, agent_samples  # noqa: E402
+from stored_recordings import MemoryStore, agent_samples
 
-from agent import turns as turns_module  # noqa: E402
-from agent.config_files import load_plan  # noqa: E402
-from agent.fleet.each import ReplicaReader  # noqa: E402
-from agent.fleet.turns import StoreSource  # noqa: E402
-from agent.publishing import StatusInputs, status  # noqa: E402
-from agent.store.answers import MatrixSeries  # noqa: E402
-from agent.store.api import QueryCounters  # noqa: E402
-from agent.store.own_pages import AgentPages, selector  # noqa: E402
-from exporters import names, prometheus  # noqa: E402
-from exporters.status import AgentHealth  # noqa: E402
-from rules.slices import build_tier_context  # noqa: E402
+from agent.config.files import load_plan
+from agent.daemon.status_builder import StatusInputs, status
+from agent.fleet.agent_series import AgentPages, selector
+from agent.fleet.each import ReplicaReader
+from agent.pipeline import loop as turns_module
+from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.api import QueryCounters
+from agent.sources.store import StoreSource
+from exporters.metrics import exposition, names
+from exporters.status.records import AgentHealth
+from rules.plan.load_bins import build_tier_context
 
 TIER = "cpu-small"
 TURN_SECONDS = 60.0
@@ -112,7 +112,7 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
 
 
 def _sample(fleet: StoreSource, turns: int, now: float, seconds: float) -> Sample:
-    page, _ = prometheus.render(
+    page, _ = exposition.render(
         status(
             fleet,
             StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", past=(), step13={}),

@@ -30,7 +30,7 @@ class ChiSquare:
         return 1.0 - self.probability_below if self.freedom else 1.0
 
 
-def test_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
+def check_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
     """Each row of counts against an equal share of its sum; rows that hold nothing or one count say nothing."""
     statistic, freedom = 0.0, 0
     for row in rows:
@@ -42,7 +42,7 @@ def test_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
     return ChiSquare(statistic=statistic, freedom=freedom)
 
 
-def test_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
+def check_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
     """Whether two rows of counts over the same places have the same shares (homogeneity)."""
     sums = math.fsum(first), math.fsum(second)
     places = [(a, b) for a, b in zip(first, second, strict=True) if a + b > 0]

@@ -18,10 +18,10 @@ import yaml
 from engine_server import Engine
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.config import load
-from agent.config_keys import Config, TargetKeys
-from agent.daemon import Daemon, DaemonOptions
-from agent.web_config import options_of
+from agent.config.keys import Config, TargetKeys
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import options_of
 
 ROOT = Path(__file__).parent.parent
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"

@@ -17,13 +17,13 @@ import recorded
 import yaml
 from daemon_runs import running, write
 
-from agent.assembly import assemble
-from agent.daemon import Daemon
+from agent.daemon.assembly import assemble
+from agent.daemon.daemon import Daemon
+from agent.demo.engines import Player, RecordedTrack, track
 from agent.demo.gpus import StandInGpus
-from agent.demo.player import Player, RecordedTrack, track
-from agent.demo.stage import HERE, PLAN, Clock
-from agent.recording import load
-from agent.web_config import options_of
+from agent.demo.setup import HERE, PLAN, Clock
+from agent.http_server.options import options_of
+from agent.sources.recording import load
 
 CAST: tuple[tuple[str, str, str, float], ...] = (
     ("quiet", "quiet-0", "steady_quiet", 0.0),

@@ -11,10 +11,10 @@ from typing import Any
 import judging_samples
 from judging_samples import START, gauge
 
-from rules import watch_long
-from rules.slices import BinnedWindow, TierContext, bin_window
-from rules.verdicts import RuleResult, Unknown, Verdict
-from rules.windows import Window
+from rules.evaluator import long_rules
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import RuleResult, Unknown, Verdict
 
 HOUR = 3600.0
 USABLE_RPS = 6.0
@@ -70,7 +70,7 @@ def slices(several: Iterable[Window]) -> list[BinnedWindow]:
 def answered(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> RuleResult:
     """What a rule says of these hours, by the way of the daemon; at the end of the last of them unless another time is given."""
     at = max(one.end for one in several) if now is None else now
-    return next(a for a in watch_long.evaluate_long_rules(view, slices(several), at) if a.rule == rule)
+    return next(a for a in long_rules.evaluate_long_rules(view, slices(several), at) if a.rule == rule)
 
 
 def verdict(rule: str, view: TierContext, several: list[Window], now: float | None = None) -> Verdict:

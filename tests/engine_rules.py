@@ -7,8 +7,8 @@ from typing import Any
 
 from judging_samples import tier
 
-from exporters.engine_only import EngineRulesOptions, engine_only_text
-from rules.plan import Plan
+from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
+from rules.plan.schema import Plan
 
 SELECTOR = 'tier="{tier}"'
 

@@ -17,7 +17,7 @@ from typing import Any
 import recorded
 from waiting import CEILING_SECONDS
 
-from agent.recording import load, scrapes
+from agent.sources.recording import load, scrapes
 
 METRICS = "text/plain; version=0.0.4"
 

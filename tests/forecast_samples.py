@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from agent.forecasting.exchange import ForecastRequest
-from agent.history.bodies import NO_BIN
-from agent.history.rows import RowKey
+from agent.forecasting.messages import ForecastRequest
+from agent.history.codec import NO_BIN
+from agent.history.rows_part import RowKey
 from agent.history.store import HistoryStore
-from forecast.series import Series
-from rules.arrivals import MinuteSums
-from rules.capacity import stated_capacity
+from forecast.series.binned import Series
+from rules.plan.capacity import stated_capacity
+from rules.telemetry.arrivals import MinuteSums
 
 SETTLED = 1_780_000_200.0
 """The end of a full bin of five minutes."""

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from forecast.past import ObservedBins
-from forecast.profile import QUICK, Profiles
-from forecast.series import Array, Series
-from forecast.smoothing import Smoothed
+from forecast.models.profile import QUICK, Profiles
+from forecast.models.smoothing import Smoothed
+from forecast.series.binned import Array, Series
+from forecast.series.observed import ObservedBins
 
 HOUR, DAY = 3600.0, 86_400.0
 MONDAY = 1_700_438_400.0

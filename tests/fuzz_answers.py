@@ -18,34 +18,34 @@ from fuzz_target import Target, bounded_words, sound
 from linted import DCGM_PAGE
 
 from agent.alerting.payload import PayloadError, read
-from agent.alerting.receiver import TokenBucket, WebhookReceiver
+from agent.alerting.webhook import TokenBucket, WebhookReceiver
 from agent.benchmarks import prometheus_api as telemetry
 from agent.benchmarks.telemetry_series import group_by_target, replica
-from agent.collect.exposition import SeriesReader
-from agent.config import parse_config
-from agent.config_discovery import PodTier
-from agent.config_files import load_plan
+from agent.config.discovery_keys import PodTier
+from agent.config.files import load_plan
+from agent.config.load import parse_config
+from agent.fleet.agent_series import AgentPages
+from agent.fleet.engine_series import EnginePages
+from agent.fleet.engine_sum_results import part_sums, replica_windows
+from agent.fleet.engine_sums import SUMS, ReleaseGroup
+from agent.fleet.gpu_pages import GpuPages, PagesWithGpus
+from agent.fleet.promql import GROUP, WHAT
+from agent.fleet.sums import COUNTED, LEVEL_NAMES, LEVELS, PART
+from agent.fleet.sums import SUMS as OWN_SUMS
+from agent.fleet.sums_found import group_sums, replica_parts
+from agent.http_server.credentials import Authenticator
+from agent.http_server.options import WEBHOOK, WebOptions
+from agent.http_server.server import WebServer
 from agent.kubernetes.api import _event
 from agent.kubernetes.discovery import describe_excluded_pods, discover
 from agent.kubernetes.pod_resources import _devices
 from agent.kubernetes.pods import pod_of
-from agent.kubernetes.tiers import TierCandidates
-from agent.store.answers import MatrixSeries, answer, matrix, vector
-from agent.store.engine_pages import EnginePages
-from agent.store.engine_sums import SUMS, ReleaseGroup
-from agent.store.engine_sums_found import part_sums, replica_windows
-from agent.store.gpu_pages import GpuPages, PagesWithGpus
-from agent.store.own_pages import AgentPages
-from agent.store.promql import GROUP, WHAT
-from agent.store.sums import COUNTED, LEVEL_NAMES, LEVELS, PART
-from agent.store.sums import SUMS as OWN_SUMS
-from agent.store.sums_found import group_sums, replica_parts
-from agent.web import WebServer
-from agent.web_config import WEBHOOK, WebOptions
-from agent.web_credentials import Authenticator
-from exporters import names
+from agent.kubernetes.tier_match import TierCandidates
+from agent.prometheus.answers import MatrixSeries, answer, matrix, vector
+from agent.scrape.exposition import SeriesReader
+from exporters.metrics import names
 from rules.engines.registry import ENGINES
-from rules.gpu_names.registry import EXPORTERS
+from rules.gpu_sources.registry import EXPORTERS
 
 NOW = 1_800_000_000.0
 TOKEN = "a-token-of-the-webhook"
@@ -423,12 +423,12 @@ TARGETS = (
         ),
         reads=(
             *(
-                "agent.store.answers",
-                "agent.store.engine_pages",
-                "agent.store.engine_sums_found",
-                "agent.store.gpu_pages",
+                "agent.prometheus.answers",
+                "agent.fleet.engine_series",
+                "agent.fleet.engine_sum_results",
+                "agent.fleet.gpu_pages",
             ),
-            *("agent.store.own_columns", "agent.store.own_pages", "agent.store.sums_found"),
+            *("agent.fleet.agent_columns", "agent.fleet.agent_series", "agent.fleet.sums_found"),
             "agent.benchmarks.telemetry_series",
         ),
     ),
@@ -445,14 +445,14 @@ TARGETS = (
         run=run_request,
         seeds=_requests,
         words=HTTP_WORDS,
-        reads=("agent.web", "agent.web_connections", "agent.alerting.receiver"),
+        reads=("agent.http_server.server", "agent.http_server.connections", "agent.alerting.webhook"),
     ),
     Target(
         name="kubernetes",
         run=run_kubernetes,
         seeds=_events,
         words=JSON_WORDS,
-        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.tiers"),
+        reads=("agent.kubernetes.pods", "agent.kubernetes.discovery", "agent.kubernetes.tier_match"),
     ),
     Target(
         name="pod_resources",

@@ -14,15 +14,15 @@ from pathlib import Path
 import yaml
 from fuzz_target import Target, bounded_words
 
-from agent import config
 from agent.benchmarks.formats import read_results
-from agent.config_files import load_plan
+from agent.config import load
+from agent.config.files import load_plan
 from agent.forecasting.csv_series import read_trace
-from agent.forecasting.exchange import ForecastFailure, answer_line, parse_request, parse_response, question_line
-from agent.forecasting.history_forecasts import no_forecast
-from agent.history.bodies import decode_window, encode_window
+from agent.forecasting.history_input import no_forecast
+from agent.forecasting.messages import ForecastFailure, answer_line, parse_request, parse_response, question_line
 from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
-from rules.window_record import from_record, to_record
+from agent.history.codec import decode_window, encode_window
+from rules.telemetry.window_record import from_record, to_record
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared" / "bench"
@@ -68,9 +68,9 @@ def _plan() -> bytes:
 def run_config(data: bytes) -> None:
     """Beside it stands the plan that the sound ones name."""
 
-    def read(path: Path) -> config.LoadedConfig:
+    def read(path: Path) -> load.LoadedConfig:
         (path.parent / "plan.json").write_bytes(_plan())
-        return config.load(path, environment=ENVIRONMENT)
+        return load.load(path, environment=ENVIRONMENT)
 
     loaded = _written(data, "c.yaml", read)
     bounded_words(loaded.warnings)  # type: ignore[attr-defined]
@@ -320,17 +320,29 @@ CSV_WORDS = (
 )
 
 _CONFIG = (
-    *("agent.config", "agent.config_calendar", "agent.config_discovery", "agent.config_files", "agent.config_findings"),
-    *("agent.config_fleet", "agent.config_keys", "agent.config_problems", "agent.config_report", "agent.config_store"),
-    *("agent.config_thresholds", "agent.config_values", "agent.yaml_size"),
+    *(
+        "agent.config.load",
+        "agent.config.calendar_values",
+        "agent.config.discovery_keys",
+        "agent.config.files",
+        "agent.config.weaknesses",
+    ),
+    *(
+        "agent.config.store_keys",
+        "agent.config.keys",
+        "agent.config.problems",
+        "agent.config.report_keys",
+        "agent.config.config_store",
+    ),
+    *("agent.config.config_thresholds", "agent.config.values", "agent.config.yaml_size"),
 )
-_PLAN = ("agent.config_files", "agent.yaml_size", "rules.plan", "rules.plan_problems")
+_PLAN = ("agent.config.files", "agent.config.yaml_size", "rules.plan.schema", "rules.plan.validation")
 _BENCHMARK = tuple(
     f"agent.benchmarks.{one}"
     for one in ("aiperf", "documents", "formats", "guidellm", "inference_perf", "points", "values", "vllm_bench")
 )
-_TRACE = ("agent.forecasting.csv_file", "agent.forecasting.csv_series", "agent.forecasting.times")
-_CHUNK = ("agent.history.chunks", "agent.history.columns", "agent.history.bodies")
+_TRACE = ("agent.forecasting.csv_file", "agent.forecasting.csv_series", "agent.forecasting.timestamps")
+_CHUNK = ("agent.history.chunks", "agent.history.columns", "agent.history.codec")
 
 TARGETS = (
     Target(name="config", run=run_config, seeds=_configs, words=YAML_WORDS, place="/", reads=_CONFIG),
@@ -344,7 +356,7 @@ TARGETS = (
         declared=(ValueError,),
         told=False,
         words=JSON_WORDS,
-        reads=("agent.forecasting.exchange",),
+        reads=("agent.forecasting.messages",),
     ),
     Target(
         name="record",
@@ -352,7 +364,7 @@ TARGETS = (
         seeds=_records,
         declared=(ValueError,),
         words=JSON_WORDS,
-        reads=("agent.history.bodies", "rules.window_record"),
+        reads=("agent.history.codec", "rules.telemetry.window_record"),
     ),
     Target(
         name="chunk",

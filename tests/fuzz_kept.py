@@ -14,16 +14,16 @@ from pathlib import Path
 from fuzz_target import Target, bounded_words
 
 from agent.errors import ConfigError
+from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryOpenError
+from agent.http_server.credentials import hash_password, read_gate
+from agent.http_server.options import WebOptions
+from agent.http_server.reports import report_reply
 from agent.kubernetes.api import KubernetesApiError, _parsed
 from agent.kubernetes.lease import Leadership
 from agent.reporting import state
-from agent.web_config import WebOptions
-from agent.web_credentials import hash_password, read_gate
-from agent.web_reports import report_reply
 from exporters.report.message import message
-from rules import starts
+from rules.replicas import starts
 
 
 @cache
@@ -31,7 +31,7 @@ def _history() -> bytes:
     """A small history, as it lies on the disk."""
     import history_samples
 
-    from rules.timeline import TimelineEvent, TimelineKind
+    from rules.evaluator.timeline import TimelineEvent, TimelineKind
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "h.db"
@@ -126,7 +126,7 @@ def run_report(data: bytes) -> None:
     try:
         said = message(json.loads(data), "")
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        # What is no report is told as such by who sends it (agent.reporting.sending.deliver).
+        # What is no report is told as such by who sends it (agent.reporting.delivery.deliver).
         return
     bounded_words((said.subject, *said.body.splitlines()))
 
@@ -240,7 +240,7 @@ TARGETS = (
         seeds=_edits,
         declared=(HistoryOpenError, HistoryError),
         words=(b"\xff\xff", b"\x00\x00", b"\x80"),
-        reads=("agent.history.reader", "agent.history.schema", "agent.history.troubles"),
+        reads=("agent.history.reader", "agent.history.schema", "agent.history.errors"),
     ),
     Target(
         name="credentials",
@@ -260,14 +260,14 @@ TARGETS = (
             b"A" * 10_000,
             b"\xd9\xa3",
         ),
-        reads=("agent.web_credentials",),
+        reads=("agent.http_server.credentials",),
     ),
     Target(
         name="report",
         run=run_report,
         seeds=_reports,
         words=_JSON_WORDS,
-        reads=("agent.reporting.state", "agent.web_reports", "exporters.report.message"),
+        reads=("agent.reporting.state", "agent.http_server.reports", "exporters.report.message"),
     ),
     Target(name="lease", run=run_lease, seeds=_leases, words=_JSON_WORDS, reads=("agent.kubernetes.lease",)),
 )

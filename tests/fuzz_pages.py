@@ -19,18 +19,18 @@ from pathlib import Path
 from fuzz_target import Target, bounded_words, sound
 from linted import DCGM_PAGE
 
-from agent.collect.exposition import SeriesReader
-from agent.collect.gpus import samples
-from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
-from agent.recording import load, scrapes
-from agent.replay import replay
-from exporters.plain_text import one_line
-from rules import gpu_windows, windows
-from rules.gpu_names.registry import EXPORTERS
-from rules.histograms import check_cumulative
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from agent.gpu.collector import samples
+from agent.replay.replay import replay
+from agent.scrape.exposition import SeriesReader
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from exporters.render.text import one_line
+from rules.gpu_sources.registry import EXPORTERS
+from rules.telemetry import gpu_windows, windows
+from rules.telemetry.histograms import check_cumulative
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 HERE = Path(__file__).parent
 NOW = 1_800_000_000.0
@@ -176,7 +176,7 @@ def check_cuts(reader: PageReader, body: bytes, whole: Snapshot) -> None:
 def run_gpu_page(data: bytes) -> None:
     exporter, body = EXPORTERS[data[0] % len(EXPORTERS) if data else 0], data[1:]
     page = exporter.read(samples(SeriesReader(exporter.wanted).read(body)), NOW)
-    # Labels may hold any sign; what is logged or shown of them is made plain there (exporters.plain_text).
+    # Labels may hold any sign; what is logged or shown of them is made plain there (exporters.render.text).
     bounded_words(map(one_line, page.problems))
     names = [readout.gpu for readout in page.readouts]
     assert len(names) == len(set(names)), "two GPUs of one name"
@@ -238,14 +238,14 @@ def _of_their_exporter() -> Iterator[bytes]:
 
 _PAGE = (
     *(
-        "agent.collect.exposition",
-        "agent.collect.exposition_lines",
-        "agent.collect.reader",
-        "agent.collect.series_types",
+        "agent.scrape.exposition",
+        "agent.scrape.exposition_lines",
+        "agent.scrape.reader",
+        "agent.scrape.series_types",
     ),
-    *("rules.layouts", "rules.normalise", "rules.engines.coverage", "rules.engines.registry"),
+    *("rules.engines.layout", "rules.engines.normalize", "rules.engines.coverage", "rules.engines.registry"),
 )
-_GPU_PAGE = (*(f"rules.gpu_names.{one}" for one in ("amd", "amd_ticks", "dcgm", "devices", "exporter", "nvidia_smi")),)
+_GPU_PAGE = (*(f"rules.gpu_sources.{one}" for one in ("amd", "amd_ticks", "dcgm", "devices", "exporter", "nvidia_smi")),)
 
 TARGETS = (
     Target(
@@ -260,7 +260,7 @@ TARGETS = (
         name="recording",
         run=run_recording,
         seeds=_recordings,
-        reads=("agent.recording", "agent.replay"),
+        reads=("agent.sources.recording", "agent.replay.replay"),
         words=(*WORDS, b'{"t": ', b"\\ud800", b"2026-13-45", b"[" * 2000, b"\\u0000", b"A" * 5000, b"1" + b"0" * 400),
     ),
 )

@@ -22,7 +22,7 @@ from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
 from agent.lint.catalogue import Catalogue, catalogue, read_page
 from agent.lint.linting import lint
-from rules.plan import BenchmarkCurve, Point
+from rules.plan.schema import BenchmarkCurve, Point
 
 CURVE = BenchmarkCurve(
     source=("a.json",),
@@ -231,7 +231,7 @@ TARGETS = (
         seeds=_plans,
         words=(*YAML_WORDS, b"curve:\n", b"curve: {}\n", b"# c\n", b"<<: *a\n", b"\r\n"),
         place="/p.",
-        reads=("agent.benchmarks.plan_edit", "exporters.plan_yaml"),
+        reads=("agent.benchmarks.plan_edit", "exporters.documents.plan_files"),
     ),
     Target(
         name="telemetry",

@@ -23,16 +23,16 @@ from fuzz_pages import engine_pages, thinned
 from fuzz_target import Target, message_trouble
 
 from agent.alerting.posting import PATH, AlertmanagerClient
-from agent.collect.pages import PageFetcher
-from agent.collect.target_options import TargetOptions
+from agent.cli.grafana_api import GrafanaClient, GrafanaCredentials
 from agent.errors import ScrapeError
-from agent.grafana_api import GrafanaClient, GrafanaCredentials
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
 from agent.kubernetes import pod_resources
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint
-from agent.running import probe_engine
-from agent.store.api import StoreApi
-from agent.store.options import StoreOptions
-from exporters.alertmanager import AlertPayload
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.scrape.engine_probe import probe_engine
+from exporters.alertmanager.payload import AlertPayload
 
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 TIMEOUT_SECONDS = 2.0
@@ -292,10 +292,10 @@ TARGETS = (
         seeds=_answers,
         words=HEAD_WORDS,
         reads=(
-            "agent.collect.pages",
-            "agent.collect.connection",
-            "agent.collect.transport",
-            "agent.collect.scrape_failures",
+            "agent.http_client.pages",
+            "agent.http_client.connection",
+            "agent.http_client.transport",
+            "agent.http_client.error_text",
         ),
     ),
     Target(
@@ -304,8 +304,8 @@ TARGETS = (
         seeds=_of_peers,
         words=(*HEAD_WORDS, *BODY_WORDS),
         reads=(
-            *("agent.grafana_api", "agent.alerting.posting", "agent.kubernetes.api", "agent.store.asking"),
-            *("agent.store.refusals", "agent.running"),
+            *("agent.cli.grafana_api", "agent.alerting.posting", "agent.kubernetes.api", "agent.prometheus.query"),
+            *("agent.prometheus.refusals", "agent.scrape.engine_probe"),
         ),
     ),
     Target(

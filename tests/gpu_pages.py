@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.collect.exposition import SeriesReader
-from agent.collect.gpus import samples
-from rules.gpu_names.exporter import GpuExporter, GpuExporterPage, Sample
-from rules.gpu_readout import GpuReadout
+from agent.gpu.collector import samples
+from agent.scrape.exposition import SeriesReader
+from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
+from rules.telemetry.gpu_readout import GpuReadout
 
 MADE = Path(__file__).parent / "gpu_exporter_pages"
 SHARED = Path(__file__).parent.parent.parent / "shared" / "pages"

@@ -6,15 +6,17 @@ import math
 
 import recorded
 
-from agent.collect.reader import PageReader
-from agent.history.booking import MinuteRecord
-from agent.recording import load, scrapes
-from rules import slices, tracks, windows
-from rules.gauges import GaugeSum
-from rules.histograms import Histogram
-from rules.signals import Gap
-from rules.slices import BinnedWindow
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow
+from rules.replicas import track as tracks
+from rules.telemetry import windows
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
 
 START = 1_700_006_400.0
 """A full hour."""
@@ -53,7 +55,7 @@ def booking(
     covered: float = 60.0,
 ) -> MinuteRecord:
     """A closed minute of a replica in a load bin."""
-    one = slices.bin_window(window(minute, finished, covered), None, replica, bin)
+    one = load_bins.bin_window(window(minute, finished, covered), None, replica, bin)
     if beyond:
         one = BinnedWindow(replica=replica, window=one.window, rps=one.rps, in_system=one.in_system, beyond=beyond)
     return MinuteRecord(tier=tier, plan_version=plan, slice=one)

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rules import watch
-from rules.catalogue import BY_NAME
-from rules.gauges import GaugeSum
-from rules.histograms import Histogram
-from rules.plan import TierPlan, parse_plan
-from rules.slices import TierContext
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Unknown, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.evaluator import tier_rules
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.plan.schema import TierPlan, parse_plan
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import RuleResult, Unknown, Verdict
 
 START = 1_800_000_000.0
 """A full hour."""
@@ -102,12 +102,12 @@ def minute(
     return Window(**{**span, **whole, **more})
 
 
-def minutes(view: TierContext, replicas: Mapping[str, Iterable[Window]]) -> watch.TierMinutes:
+def minutes(view: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_rules.TierMinutes:
     """The minutes of several replicas, booked in the order of time."""
-    booked = watch.TierMinutes()
+    booked = tier_rules.TierMinutes()
     every = [(window, name) for name, windows in replicas.items() for window in windows]
     for window, name in sorted(every, key=lambda pair: pair[0].end):
-        booked = watch.add_minute(booked, window, name, view)
+        booked = tier_rules.add_minute(booked, window, name, view)
     return booked
 
 
@@ -115,7 +115,7 @@ def answered(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Windo
     """What a rule says at the end of these minutes, by the way of the daemon; a list is one replica's."""
     booked = minutes(view, {"a": replicas} if isinstance(replicas, list) else replicas)
     now = max(s.window.end for s in booked.slices)
-    return next(a for a in watch.evaluate_tier_rules(booked, view, now) if a.rule == BY_NAME[rule].name)
+    return next(a for a in tier_rules.evaluate_tier_rules(booked, view, now) if a.rule == BY_NAME[rule].name)
 
 
 def verdict(rule: str, view: TierContext, replicas: Mapping[str, Iterable[Window]] | list[Window]) -> Verdict:

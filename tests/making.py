@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.collect.reader import PageReader
-from rules.gauges import GaugeSum
-from rules.histograms import Cumulative, Histogram
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from agent.scrape.reader import PageReader
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Cumulative, Histogram
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 PAGES = Path(__file__).parent / "pages"
 START = 1_800_000_000.0

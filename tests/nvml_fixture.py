@@ -16,8 +16,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.collect.nvml import NvmlReader
-from rules.gpu_readout import GpuReadout
+from agent.gpu.nvml_reader import NvmlReader
+from rules.telemetry.gpu_readout import GpuReadout
 
 SOURCES = sorted((Path(__file__).parent / "nvml_standin").glob("*.c"))
 FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden")

@@ -14,7 +14,7 @@ import tools
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import CEILING_SECONDS, free_port, wait_until_answered
 
-from agent.recording import load, scrapes
+from agent.sources.recording import load, scrapes
 
 Line = tuple[str, tuple[tuple[str, str], ...], float, float]
 """Name, labels, value and unix seconds of one sample."""

@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 from report_samples import START, TIER, WEEK, book, hours, plan, reported
 
-from agent.config import LoadedConfig, load
+from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
-from agent.reporting import folder, worker
 from agent.reporting import state as kept
+from agent.reporting import storage, worker
 from agent.reporting.jobs import Job, JobResult
-from agent.reporting.process import JobRunner
 from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
-from exporters.report.whole import report_json
+from agent.worker.process_part import JobRunner
+from exporters.report.build import report_json
 
 DUE = START + WEEK + 7 * 3600.0
 """Monday 9 November 2026, 07:00 UTC."""
@@ -85,7 +85,7 @@ def written(place: Path, name: str = NAME) -> Path:
     """A report that stands in its place, as if it had been made."""
     root = place / "data" / "reports"
     files = {"report.json": _report(), "report.html": b"<html>report", "report.png": b"\x89PNG"}
-    folder.publish(root, name, files)
+    storage.publish(root, name, files)
     return root / name
 
 

@@ -16,25 +16,26 @@ from typing import Any
 from judging_samples import gauge, seen
 from length_samples import TOKEN_EDGES
 
-from agent.history.booking import MinuteRecord
 from agent.history.store import HistoryStore
-from exporters.report.past import ReportInputs, TierPast
-from exporters.report.record import Report
-from exporters.report.whole import report
-from rules import arrivals, watch_long
-from rules.arrivals import MinuteDemand
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.lengths import OUTPUTS, PROMPTS
-from rules.measured_capacity import estimate_capacity
-from rules.plan import Plan, TierPlan, parse_plan, plan_version
-from rules.resize import index_by_rule, propose_size
-from rules.resize_seen import ProductionSummary, ProductionSummaryBuilder
-from rules.signals import Reading
-from rules.slices import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
-from rules.step13 import check_benchmark
-from rules.verdicts import Status, Subject, Verdict
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from exporters.report.build import report
+from exporters.report.inputs import ReportInputs, TierPast
+from exporters.report.records import Report
+from rules.confidence import Certainty
+from rules.evaluator import long_rules
+from rules.evaluator.benchmark_check import check_benchmark
+from rules.methods.request_lengths import OUTPUTS, PROMPTS
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
+from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
+from rules.resize.measured_capacity import estimate_capacity
+from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.proposal import index_by_rule, propose_size
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteDemand
+from rules.telemetry.signals import Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 7 * 86_400.0
 START = 1_793_577_600.0
@@ -203,7 +204,7 @@ def tier_past(
     windows = list(several)
     checked = check_benchmark(found, slices(found, windows), until)
     seen = seen_of(found, windows, since, until)
-    answers = (*checked.answers, *watch_long.evaluate_long_rules(found, slices(found, windows), until))
+    answers = (*checked.answers, *long_rules.evaluate_long_rules(found, slices(found, windows), until))
     return TierPast(
         **{"resize": propose_size(seen, index_by_rule(answers)), "step13": checked, "answers": answers, **parts}
     )

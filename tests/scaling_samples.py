@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from exporters.scaling import ObjectReference, Scaling, ScheduleSlot
-from exporters.scaling_formats import manifest_text
+from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.records import ObjectReference, Scaling, ScheduleSlot
 
 WORKDAYS = (0, 1, 2, 3, 4)
 ALL_DAYS = tuple(range(7))

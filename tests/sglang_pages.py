@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rules.snapshots import Snapshot
+from rules.telemetry.snapshots import Snapshot
 
 RELEASES = ("0.4.6", "0.5.3", "0.5.10", "0.5.23")
 NEWEST, STARTUP, REAL = "sglang-0.5.23.prom", "sglang_startup.prom", "sglang_after_load.prom"

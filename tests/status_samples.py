@@ -16,22 +16,25 @@ from typing import Any
 
 import yaml
 
-from exporters.status import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
-from rules import alert_state, episodes, slices, watch, windows
-from rules.bounds import Certainty
-from rules.cascade import CascadeSample, CascadeState
-from rules.episodes import Finding
-from rules.gauges import GaugeSum
-from rules.histograms import Histogram
-from rules.plan import TierPlan, parse_plan
-from rules.readings import read_all
-from rules.scrape_answers import evaluate_replica_rules
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.snapshots import Snapshot
-from rules.tracks import ScrapeTrack
-from rules.verdicts import FIRING, RuleResult, Status, Verdict
-from rules.windows import Window
+from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
+from rules.confidence import Certainty
+from rules.evaluator import alert_state, tier_rules
+from rules.methods.availability import evaluate_replica_rules
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.plan.schema import TierPlan, parse_plan
+from rules.replicas.cascade import CascadeSample, CascadeState
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry import windows
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+from rules.verdicts import finding
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 NOW = 1_790_000_040.0
 MINUTES = 60
@@ -156,11 +159,11 @@ def replica(tier: str, name: str, **changes: Any) -> ReplicaStatus:
 
 def judged(view: TierContext, hours: Mapping[str, list[Window]]) -> tuple[RuleResult, ...]:
     """What the rules over load bins say at NOW of the minutes of each replica."""
-    minutes = watch.TierMinutes()
+    minutes = tier_rules.TierMinutes()
     for number in range(MINUTES):
         for name, hour in hours.items():
-            minutes = watch.add_minute(minutes, hour[number], name, view)
-    return watch.evaluate_tier_rules(minutes, view, NOW)
+            minutes = tier_rules.add_minute(minutes, hour[number], name, view)
+    return tier_rules.evaluate_tier_rules(minutes, view, NOW)
 
 
 def watched(
@@ -192,7 +195,7 @@ def watched(
         request_seconds=9,
     )
     state = replace(cascade or CascadeState(), recent=(seen,))
-    one = watch.ReplicaState(
+    one = tier_rules.ReplicaState(
         tier=tier, name=name, track=ScrapeTrack(last=page, seen=NOW - 4, misses=misses), cascade=state
     )
     return evaluate_replica_rules(one, view, NOW)
@@ -215,15 +218,15 @@ def started(answer: RuleResult, ago: float) -> tuple[Finding, ...]:
     """The open episode of an answer that fires, begun `ago` seconds before NOW."""
     if not isinstance(answer, Verdict) or answer.status not in FIRING:
         return ()
-    standing, _ = episodes.step_rule_state(None, replace(answer, t=NOW - ago))
+    standing, _ = finding.step_rule_state(None, replace(answer, t=NOW - ago))
     assert standing.episode is not None
     return (standing.episode,)
 
 
 def ended(answer: Verdict, ago: float, lasted: float) -> Finding:
     """A closed episode of a rule that did fire."""
-    first, _ = episodes.step_rule_state(None, replace(answer, t=NOW - ago - lasted))
-    _, (closed,) = episodes.step_rule_state(
+    first, _ = finding.step_rule_state(None, replace(answer, t=NOW - ago - lasted))
+    _, (closed,) = finding.step_rule_state(
         first, replace(answer, t=NOW - ago, status=Status.OK, certainty=Certainty.CERTAIN)
     )
     assert isinstance(closed, Finding)
@@ -244,7 +247,7 @@ def wave(ago: float, size: float = 1.0) -> float:
 def planned_tier() -> TierStatus:
     """`h100-llama70b-fp8`: as planned but for its prefix hits; one of four replicas does not answer."""
     name = "h100-llama70b-fp8"
-    view = slices.build_tier_context(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
+    view = load_bins.build_tier_context(name, plan("llama-3.3-70b-instruct", "NVIDIA H100 80GB HBM3"))
     hours = {
         f"h100-{number}": hour(
             lambda ago, number=number: {
@@ -284,7 +287,7 @@ def planned_tier() -> TierStatus:
 def cascading_tier() -> TierStatus:
     """`l40s-qwen14b`: its second replica fills its KV cache, evicts, queues, and users wait."""
     name = "l40s-qwen14b"
-    view = slices.build_tier_context(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
+    view = load_bins.build_tier_context(name, plan("qwen3-14b", "NVIDIA L40S", per_replica=1))
 
     def shape(ago: float) -> dict[str, float]:
         late = max(0.0, 12 - ago) / 12
@@ -334,7 +337,7 @@ def cascading_tier() -> TierStatus:
 def unplanned_tier(**changes: Any) -> TierStatus:
     """`mi300x-mixtral`: watched for ten minutes, without a plan and without a GPU source."""
     name = "mi300x-mixtral"
-    view = slices.build_tier_context(name, None)
+    view = load_bins.build_tier_context(name, None)
     hours = {"mi300x-1": hour(lambda ago: {"rps": 4 + 5 * wave(ago), "running": 12 + 20 * wave(ago), "kv": 0.22})}
     bare = [
         replace(w, gauges={k: v for k, v in w.gauges.items() if not k.startswith("gpu_")}) for w in hours["mi300x-1"]

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.collect.gpus import GpuCollector
-from agent.collect.reader import PageReader
-from agent.collect.scrapers import ScrapeResult, Scrapers, Target
-from agent.collect.target_options import TargetOptions
-from agent.cycle import ReplicaKey
+from agent.daemon.status_builder import StatusInputs, status
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.publishing import StatusInputs, status
-from agent.recording import Recording, Scrape, load, scrapes
-from agent.store.answers import MatrixSeries
-from agent.turns import EvaluationLoop
-from exporters import prometheus
-from exporters.status import AgentHealth
-from rules.plan import Plan
-from rules.slices import build_tier_context
+from agent.gpu.collector import GpuCollector
+from agent.http_client.target_options import TargetOptions
+from agent.pipeline.loop import EvaluationLoop
+from agent.prometheus.answers import MatrixSeries
+from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.sources.recording import Recording, Scrape, load, scrapes
+from exporters.metrics import exposition
+from exporters.status.records import AgentHealth
+from rules.evaluator.step import ReplicaKey
+from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Plan
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -107,7 +107,7 @@ def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Itera
     for several in rounds(recording):
         scrapers.round, now = several, several[-1].t
         turns.run_cycle()
-        page, _ = prometheus.render(status(turns, facts, now), "")
+        page, _ = exposition.render(status(turns, facts, now), "")
         yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:9095", "job": "sizewatch"})
 
 

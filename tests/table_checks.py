@@ -6,10 +6,10 @@ import re
 
 from making import START
 
-from agent.collect.reader import PageReader
+from agent.scrape.reader import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
 from rules.engines.table import EngineTable
-from rules.families import BY_NAME, stem
+from rules.telemetry.families import BY_NAME, stem
 
 
 def uses(engine: EngineTable, text: str) -> dict[str, FamilyUse]:

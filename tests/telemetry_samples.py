@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.benchmarks.results import BenchmarkMeasurement
-from rules.plan import Point
+from rules.plan.schema import Point
 
 BENCH = Path(__file__).parent / "bench"
 

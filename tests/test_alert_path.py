@@ -19,11 +19,11 @@ from daemon_runs import configuration, running, write
 from mortal_alertmanager import Pager, pager
 from waiting import free_port, wait_for
 
-from agent.assembly import assemble
-from agent.demo.player import Player, RecordedTrack, track
-from agent.recording import load
-from agent.web_config import options_of
-from exporters.alertmanager import runbook_url
+from agent.daemon.assembly import assemble
+from agent.demo.engines import Player, RecordedTrack, track
+from agent.http_server.options import options_of
+from agent.sources.recording import load
+from exporters.alertmanager.payload import runbook_url
 
 pytestmark = pytest.mark.server
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from rules import episodes
-from rules.alert_state import (
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import (
     RESOLVED_KEPT_SECONDS,
     UNASKED_SECONDS,
     AlertKey,
@@ -12,10 +12,10 @@ from rules.alert_state import (
     restore_alerts,
     step_alerts,
 )
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.signals import Gap, Missing
-from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts import finding
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 KEY = AlertKey(rule="TtftDivergence", subject=SUBJECT)
@@ -143,7 +143,7 @@ def test_after_a_restart_the_states_are_those_that_the_episodes_stand_for(ended:
     standing, over = None, []
     for now, made in STEPS[:ended]:
         states = step_alerts(states, [made], now)
-        standing, gone = episodes.step_rule_state(standing, made)
+        standing, gone = finding.step_rule_state(standing, made)
         over += gone
     assert standing is not None
     kept = [one for one in (*over, standing.episode) if isinstance(one, Finding)]
@@ -156,8 +156,8 @@ def _shape(state: AlertState) -> tuple[object, ...]:
 
 
 def test_what_ended_long_ago_is_not_told_again_after_a_restart() -> None:
-    standing, _ = episodes.step_rule_state(None, answer(WARNING, t=10))
-    _, over = episodes.step_rule_state(standing, answer(OK, t=20))
+    standing, _ = finding.step_rule_state(None, answer(WARNING, t=10))
+    _, over = finding.step_rule_state(standing, answer(OK, t=20))
     kept = [one for one in over if isinstance(one, Finding)]
     assert len(restore_alerts(kept, 20 + RESOLVED_KEPT_SECONDS)) == 1
     assert restore_alerts(kept, 21 + RESOLVED_KEPT_SECONDS) == {}

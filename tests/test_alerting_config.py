@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from daemon_runs import ROOT, configuration, write
 
-from agent.config import load, parse_config
-from agent.config_findings import weaknesses
+from agent.config.load import load, parse_config
+from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
@@ -104,8 +104,8 @@ def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path:
     path = write(tmp_path, configuration([], role="node"))
     assert load(path).config.alerting.path == "rules"
     script = (
-        "import sys; from pathlib import Path; from agent.assembly import assemble; from agent.config import load\n"
-        "import agent.daemon\n"
+        "import sys; from pathlib import Path; from agent.daemon.assembly import assemble; from agent.config.load import load\n"
+        "import agent.daemon.daemon\n"
         f"assemble(load(Path({str(path)!r}))).close(0.0)\n"
         "print([m for m in sys.modules if m.startswith('agent.alerting')])"
     )

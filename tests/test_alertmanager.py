@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_alert_state import CRITICAL, LIKELY, OK, SUBJECT, WARNING, answer
 
-from exporters.alertmanager import (
+from exporters.alertmanager.payload import (
     OWN_LABELS,
     TICKET_AFTER_SECONDS,
     VALID_RESENDS,
@@ -17,12 +17,12 @@ from exporters.alertmanager import (
     present,
     timestamp,
 )
-from rules.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, step_alerts
-from rules.catalogue import BY_NAME
-from rules.foreign_alerts import Diagnosis, ExternalAlert
-from rules.rule import Severity
-from rules.signals import Reading
-from rules.verdicts import Action, Cause, Status
+from rules.catalogue.registry import BY_NAME
+from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, AlertKey, AlertState, step_alerts
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.telemetry.signals import Reading
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Action, Cause, Status
 
 T = 1_790_000_000.0
 SETTINGS = AlertSettings(resend_seconds=60)

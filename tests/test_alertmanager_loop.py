@@ -19,13 +19,13 @@ from engine_server import Engine, answers_500, engines
 from mortal_alertmanager import Alertmanager, Pager, alertmanager, pager
 from waiting import free_port, wait_for
 
-from agent import cli
-from agent.assembly import assemble
-from agent.daemon import Daemon
-from agent.demo.player import Player, track
-from agent.recording import load
-from agent.web_config import options_of
-from exporters.alertmanager import timestamp
+from agent.cli import main
+from agent.daemon.assembly import assemble
+from agent.daemon.daemon import Daemon
+from agent.demo.engines import Player, track
+from agent.http_server.options import options_of
+from agent.sources.recording import load
+from exporters.alertmanager.payload import timestamp
 
 pytestmark = pytest.mark.server
 
@@ -143,7 +143,7 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
             assert status["agent"]["webhook"]["own"] > 0
             assert daemon.counts.errors == 0
     capsys.readouterr()
-    assert cli.main(["timeline", "-c", str(tmp_path / "sizewatch.yaml"), "--tier", "cpu-small"]) == 0
+    assert main.main(["timeline", "-c", str(tmp_path / "sizewatch.yaml"), "--tier", "cpu-small"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any("sizewatch started" in one for one in lines)
     assert any("foreign alert: ApiLatencyHigh: this latency alert: KV cache" in one for one in lines)

@@ -13,11 +13,11 @@ from alertmanager_server import alertmanager, alerts, post
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
-from exporters.alertmanager_sample import OF_THE_CASCADE, inhibitions
-from exporters.itself_rules import ROWS as ITSELF
-from rules.catalogue import RULES
-from rules.rule import Scope
-from rules.rule_names import NAMES
+from exporters.alertmanager.sample_config import OF_THE_CASCADE, inhibitions
+from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from rules.catalogue.registry import RULES
+from rules.catalogue.rule_names import NAMES
+from rules.verdicts.rule import Scope
 
 SAMPLE = Path(__file__).parent.parent / "rules" / "prometheus" / "alertmanager.sample.yaml"
 Labels = Mapping[str, str]

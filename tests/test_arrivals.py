@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules import arrivals, tracks
-from rules.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
-from rules.gauges import GaugeSum
-from rules.signals import Gap
-from rules.snapshots import Snapshot
-from rules.windows import NET_CHANGE, Window, gap_window
+from rules.replicas import track as tracks
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import NET_CHANGE, Window, gap_window
 
 START = 1_700_006_400.0
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import cli
-from agent.commands.render import list_stale_files
-from exporters.artefacts import ARTEFACTS
+from agent.cli import main
+from agent.cli.render import list_stale_files
+from exporters.docs.generated_files import ARTEFACTS
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +28,7 @@ def test_a_file_that_differs_is_named_with_what_to_run_and_left_alone(
     root = checkout(tmp_path)
     page = root / "docs" / "signals.md"
     page.write_text("old", encoding="utf-8")
-    assert cli.main(["render", "--check", "--root", str(root)]) == 1
+    assert main.main(["render", "--check", "--root", str(root)]) == 1
     expected = "docs/signals.md differs from what the program renders; write it anew: sizewatch render\n"
     assert capsys.readouterr().out == expected
     assert page.read_text(encoding="utf-8") == "old"
@@ -41,12 +41,12 @@ def test_rendering_writes_what_differs_or_is_missing_and_nothing_else(
     (root / "docs" / "commands.md").write_text("old", encoding="utf-8")
     (root / "docs" / "plan.schema.json").unlink()
     shutil.rmtree(root / "rules")
-    assert cli.main(["render", "--root", str(root)]) == 0
+    assert main.main(["render", "--root", str(root)]) == 0
     written = {line.removesuffix(": written") for line in capsys.readouterr().out.splitlines()}
     assert written == {"docs/commands.md", "docs/plan.schema.json", *(p for p in ARTEFACTS if p.startswith("rules/"))}
     for path in ARTEFACTS:
         assert (root / path).read_text(encoding="utf-8") == (ROOT / path).read_text(encoding="utf-8")
-    assert cli.main(["render", "--check", "--root", str(root)]) == 0
+    assert main.main(["render", "--check", "--root", str(root)]) == 0
     assert capsys.readouterr().out == f"{len(ARTEFACTS)} files are as rendered\n"
 
 
@@ -75,5 +75,5 @@ def test_a_folder_that_cannot_be_rendered_is_refused_in_words(
     root = checkout(tmp_path)
     assert callable(spoil)
     spoil(root)
-    assert cli.main(["render", "--root", str(root)]) == 2
+    assert main.main(["render", "--root", str(root)]) == 2
     assert words in capsys.readouterr().err

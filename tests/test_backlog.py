@@ -3,14 +3,14 @@ from dataclasses import replace
 import recorded
 from judging_samples import gauge, minute, minutes, seen, view
 
-from agent.collect.reader import PageReader
-from agent.config_files import load_plan
-from agent.cycle import Evaluator
-from agent.recording import load, scrapes
-from rules import backlog
-from rules.slices import BinnedWindow
-from rules.slices import build_tier_context as view_of
-from rules.windows import Window
+from agent.config.files import load_plan
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.evaluator.step import Evaluator
+from rules.plan import backlog
+from rules.plan.load_bins import BinnedWindow
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.windows import Window
 
 
 def placed(*windows: Window) -> tuple[BinnedWindow, ...]:

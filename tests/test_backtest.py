@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from traffic_samples import week
 
 from agent.forecasting.csv_series import read_trace
-from forecast.backtest import (
+from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.walk import (
     LIVE_DAYS,
     METHODS,
     NAMES,
@@ -23,14 +24,13 @@ from forecast.backtest import (
     truncate,
     walk,
 )
-from forecast.backtest_scores import Scored, score_walk
-from forecast.backtest_window import CannotTest
-from forecast.binning import truncate_at
-from forecast.classic import Arima
-from forecast.forecaster import COMBINATION, Forecaster
-from forecast.naive import LastValue
-from forecast.past import ObservedBins
-from forecast.short_methods import SAME_AS_NOW
+from forecast.backtest.window import CannotTest
+from forecast.models.bin_forecaster import COMBINATION, Forecaster
+from forecast.models.classic import Arima
+from forecast.models.naive import LastValue
+from forecast.models.short_methods import SAME_AS_NOW
+from forecast.series.binning import truncate_at
+from forecast.series.observed import ObservedBins
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"
 NEXT, DAY = 900.0, 86_400.0

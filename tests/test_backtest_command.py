@@ -17,11 +17,11 @@ import yaml
 from history_samples import START, booking
 from traffic_samples import week
 
-from agent import cli
-from agent.config import load
+from agent.cli import main
+from agent.config.load import load
 from agent.forecasting.output import COLUMNS, must_be_writable
 from agent.history.store import HistoryStore
-from forecast.series import Series
+from forecast.series.binned import Series
 
 ROOT = Path(__file__).parent.parent
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -45,7 +45,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_names_every_method_and_marks_ours(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["backtest", "--history", str(trace), *FEW]) == 0
+    assert main.main(["backtest", "--history", str(trace), *FEW]) == 0
     told = capsys.readouterr()
     assert "sizewatch *" in told.out
     assert "same as now (naive)" in told.out
@@ -59,7 +59,7 @@ def test_what_is_emitted_can_be_scored_by_anyone(
 ) -> None:
     emitted = tmp_path / "forecasts.csv"
     words = ["backtest", "--history", str(trace), "--test-days", "1", "--horizons", "15m,24h", "--emit", str(emitted)]
-    assert cli.main([*words, "--format", "json"]) == 0
+    assert main.main([*words, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     with emitted.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -81,7 +81,7 @@ def test_what_is_emitted_can_be_scored_by_anyone(
 
 def test_the_same_as_now_is_emitted_as_what_came_before_the_origin(trace: Path, tmp_path: Path) -> None:
     emitted = tmp_path / "forecasts.csv"
-    assert cli.main(["backtest", "--history", str(trace), *FEW, "--emit", str(emitted)]) == 0
+    assert main.main(["backtest", "--history", str(trace), *FEW, "--emit", str(emitted)]) == 0
     with trace.open(newline="") as file:
         came = [(row["timestamp"], float(row["requests"])) for row in csv.DictReader(file)]
     before = {later: amount for (_, amount), (later, _) in pairwise(came)}
@@ -92,7 +92,7 @@ def test_the_same_as_now_is_emitted_as_what_came_before_the_origin(trace: Path, 
 
 def test_the_picture_is_an_image_of_ours(trace: Path, tmp_path: Path) -> None:
     drawn = tmp_path / "picture.svg"
-    assert cli.main(["backtest", "--history", str(trace), *FEW, "--picture", str(drawn)]) == 0
+    assert main.main(["backtest", "--history", str(trace), *FEW, "--picture", str(drawn)]) == 0
     assert ET.parse(drawn).getroot().tag.endswith("svg")
 
 
@@ -103,7 +103,7 @@ def test_a_zipped_trace_with_gaps_is_tested_and_what_is_missing_is_not_scored(
     zipped = tmp_path / "hours.csv.gz"
     kept = [*lines[:-8], f"{lines[-8].partition(',')[0]},", *lines[-4:]]
     zipped.write_bytes(gzip.compress(("\n".join(kept) + "\n").encode()))
-    assert cli.main(["backtest", "--history", str(zipped), *FEW, "--format", "json"]) == 0
+    assert main.main(["backtest", "--history", str(zipped), *FEW, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {one["targets"] for one in report["scores"]} == {20}
 
@@ -117,7 +117,7 @@ def test_the_hour_that_the_clock_repeats_is_two_hours(tmp_path: Path) -> None:
     config = tmp_path / "sizewatch.yaml"
     config.write_text(yaml.safe_dump({"forecast": {"zone": "Europe/Berlin"}}))
     emitted = tmp_path / "forecasts.csv"
-    assert cli.main(["backtest", "--history", str(trace), "-c", str(config), *FEW, "--emit", str(emitted)]) == 0
+    assert main.main(["backtest", "--history", str(trace), "-c", str(config), *FEW, "--emit", str(emitted)]) == 0
     with emitted.open(newline="") as file:
         targets = [row["target"] for row in csv.DictReader(file) if row["method"] == "same as now"]
     assert targets == [line.partition(",")[0] for line in trace.read_text().splitlines()[-24:]]
@@ -139,7 +139,7 @@ def test_bad_rows_are_told_with_their_line_and_end_with_2(
     row, told = BAD[what]
     lines = written(tmp_path / "bad.csv", week(6)).read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join([*lines, row]) + "\n")
-    assert cli.main([command, "--history", str(tmp_path / "bad.csv")]) == 2
+    assert main.main([command, "--history", str(tmp_path / "bad.csv")]) == 2
     error = capsys.readouterr().err
     assert f"bad.csv:{len(lines) + 1}: " in error
     assert told in error
@@ -160,7 +160,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
 ) -> None:
     command, option = words
     # The history would be looked for only afterwards.
-    assert cli.main([command, "--history", str(tmp_path / "nowhere.csv"), option, str(tmp_path)]) == 2
+    assert main.main([command, "--history", str(tmp_path / "nowhere.csv"), option, str(tmp_path)]) == 2
     assert "cannot be written: Is a directory" in capsys.readouterr().err
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_is_one_sentence_and_ends_with_2(
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "short.csv", week(6))
     (tmp_path / "two.csv").write_text("timestamp,requests\n2026-01-01T00:00:00Z,1\n2026-01-01T00:05:00Z,1\n")
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     error = capsys.readouterr().err
     assert told in error
     assert len(error.splitlines()) == 1
@@ -196,11 +196,13 @@ def test_what_cannot_be_is_one_sentence_and_ends_with_2(
 
 @pytest.mark.parametrize("words", [["--horizons", "2d"], ["--horizons", "15"], ["--horizons", ""], ["--bin", "0s"]])
 def test_wrong_arguments_end_with_2(words: list[str]) -> None:
-    assert cli.main(["backtest", "--history", "x.csv", *words]) == 2
+    assert main.main(["backtest", "--history", "x.csv", *words]) == 2
 
 
 def test_a_forecast_of_a_trace_has_its_points_and_its_record(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--format", "json"]) == 0
+    assert (
+        main.main(["forecast", "--tier", "chat", "--history", str(trace), "--horizon", "6h", "--format", "json"]) == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["tier"] == "chat"
     assert len(found["points"]) == 6
@@ -212,19 +214,19 @@ def test_a_forecast_of_a_trace_has_its_points_and_its_record(trace: Path, capsys
 
 def test_little_history_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "young.csv", week(1, 600.0))
-    assert cli.main(["forecast", "--history", str(trace)]) == 0
+    assert main.main(["forecast", "--history", str(trace)]) == 0
     told = capsys.readouterr().out
     assert "by same as now" in told
     assert "needs 2 days of history, has 24 hours" in told
     emitted = tmp_path / "emitted.csv"
-    assert cli.main(["backtest", "--history", str(trace), "--emit", str(emitted)]) == 0
+    assert main.main(["backtest", "--history", str(trace), "--emit", str(emitted)]) == 0
     assert "little history (24 hours)" in capsys.readouterr().out
     assert "nan" not in emitted.read_text(), "what was not said is no row"
 
 
 def test_paths_of_a_young_series_are_told_to_need_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "young.csv", week(1, 600.0))
-    assert cli.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 2
+    assert main.main(["backtest", "--history", str(trace), "--horizons", "24h"]) == 2
     assert "has 24 hours; horizons of 6 hours and more need 5 days" in capsys.readouterr().err
 
 
@@ -232,7 +234,7 @@ def test_hardly_any_history_says_that_there_is_no_forecast_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
-    assert cli.main(["forecast", "--history", str(trace)]) == 0
+    assert main.main(["forecast", "--history", str(trace)]) == 0
     assert "there is no forecast yet" in capsys.readouterr().out
 
 
@@ -269,7 +271,7 @@ def test_the_history_of_the_daemon_is_read_where_no_trace_is_given(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     booked(tmp_path, 24, until=time.time())
-    assert cli.main([command, "-c", str(configured(tmp_path)), "--tier", "cpu-small"]) == 0
+    assert main.main([command, "-c", str(configured(tmp_path)), "--tier", "cpu-small"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("cpu-small: ")
     assert "little history" in told or "needs 2 days of history" in told
@@ -278,7 +280,7 @@ def test_the_history_of_the_daemon_is_read_where_no_trace_is_given(
 
 def test_an_old_history_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     booked(tmp_path, 13, until=time.time() - 7200)
-    assert cli.main(["forecast", "-c", str(configured(tmp_path))]) == 0
+    assert main.main(["forecast", "-c", str(configured(tmp_path))]) == 0
     assert "the newest demand that was kept is " in capsys.readouterr().out
 
 
@@ -294,7 +296,7 @@ def test_a_history_that_cannot_answer_is_told(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     booked(tmp_path, 0, until=time.time())
-    assert cli.main(["forecast", "-c", str(configured(tmp_path)), *words]) == 2
+    assert main.main(["forecast", "-c", str(configured(tmp_path)), *words]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -302,7 +304,7 @@ def test_public_holidays_of_no_country_are_told_with_their_key(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, country="XX")
-    assert cli.main(["forecast", "--history", str(trace), "-c", str(config)]) == 2
+    assert main.main(["forecast", "--history", str(trace), "-c", str(config)]) == 2
     assert "forecast.country" in capsys.readouterr().err
 
 
@@ -312,9 +314,9 @@ def test_known_events_of_the_configuration_are_taken_into_account(
     begin = datetime.fromtimestamp(week(6).end, UTC)
     event = {"name": "launch", "start": begin.strftime("%Y-%m-%dT%H:%M:%S"), "duration": "1h", "factor": 3.0}
     words = ["forecast", "--history", str(trace), "--horizon", "2h", "--format", "json"]
-    assert cli.main(words) == 0
+    assert main.main(words) == 0
     plain = json.loads(capsys.readouterr().out)["points"]
-    assert cli.main([*words, "-c", str(configured(tmp_path, events=[event]))]) == 0
+    assert main.main([*words, "-c", str(configured(tmp_path, events=[event]))]) == 0
     launched = json.loads(capsys.readouterr().out)["points"]
     assert launched[0]["q95"] == pytest.approx(3 * plain[0]["q95"])
     assert launched[1]["q95"] == pytest.approx(plain[1]["q95"])

@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose
 from traffic_samples import HOUR, week
 
 from agent.forecasting.backtest_report import backtest_report
-from exporters.backtest_text import backtest_svg, backtest_text
-from forecast.backtest import SAME_AS_YESTERDAY, BacktestRun, walk
-from forecast.forecaster import COMBINATION
-from forecast.short_methods import SAME_AS_NOW
+from exporters.documents.backtest import backtest_svg, backtest_text
+from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, walk
+from forecast.models.bin_forecaster import COMBINATION
+from forecast.models.short_methods import SAME_AS_NOW
 
 NEXT, DAY = 900.0, 86_400.0
 

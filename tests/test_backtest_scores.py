@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forecast.backtest import SAME_AS_YESTERDAY, BacktestRun, MethodForecasts, select_naive
-from forecast.backtest_scores import Scored, score_walk
-from forecast.backtest_window import BacktestWindow
-from forecast.series import Array, Series
-from forecast.short_methods import SAME_AS_NOW
+from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, MethodForecasts, select_naive
+from forecast.backtest.window import BacktestWindow
+from forecast.models.short_methods import SAME_AS_NOW
+from forecast.series.binned import Array, Series
 
 NAN = np.nan
 HOUR = 3600.0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from exporters.backtest_text import (
+from exporters.documents.backtest import (
     Backtest,
     BacktestTrace,
     MethodScore,
@@ -18,7 +18,7 @@ from exporters.backtest_text import (
     backtest_text,
     verdicts,
 )
-from rules.projections import ForecastPoint
+from rules.verdicts.projection import ForecastPoint
 
 START = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
 NAIVE = MethodScore(

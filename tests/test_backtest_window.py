@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.backtest_window import CannotTest, ShortSeriesError, list_leads, window
-from forecast.series import Series
+from forecast.backtest.window import CannotTest, ShortSeriesError, list_leads, window
+from forecast.series.binned import Series
 
 DAY = 24 * HOUR
 

@@ -12,9 +12,9 @@ from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
 from waiting import wait_for
 
-from agent.alerting.both_ways import AlertingService
-from agent.config import parse_config
-from agent.daemon import Daemon
+from agent.alerting.service import AlertingService
+from agent.config.load import parse_config
+from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.bounds import CONFIDENCE, binomial_lower_bound, binomial_tail, poisson_lower_bound
+from rules.confidence import CONFIDENCE, binomial_lower_bound, binomial_tail, poisson_lower_bound
 
 
 def tail_by_hand(k: int, n: int, p: float) -> float:

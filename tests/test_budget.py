@@ -9,18 +9,20 @@ from engine_server import engines
 from judging_samples import START, each, minute, minutes, view
 from making import snapshot
 
-from agent.assembly import assemble
-from agent.config import load
-from agent.cycle import ClosedMinute, Evaluator
-from agent.history.booking import MinuteRecord
-from agent.history.keeping import HistoryService
+from agent.config.load import load
+from agent.daemon.assembly import assemble
+from agent.history.errors import HistoryErrorKind, trouble
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryErrorKind, trouble
-from rules import budget, slices, watch
-from rules.budget import Budget
-from rules.plan import plan_version
-from rules.slices import TierContext
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from rules.evaluator import tier_rules
+from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.plan.schema import plan_version
+from rules.telemetry.windows import Window
+from rules.verdicts import error_budget
+from rules.verdicts.error_budget import Budget
 
 DAY, HOUR = 86_400.0, 3600.0
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.52}
@@ -32,16 +34,16 @@ def tier() -> TierContext:
 
 
 def of(several: list[Window], seen: TierContext | None = None) -> Budget:
-    booked = budget.empty_budget(seen or tier())
+    booked = error_budget.empty_budget(seen or tier())
     for one in several:
-        booked = budget.add_minute(booked, one)
+        booked = error_budget.add_minute(booked, one)
     return booked
 
 
 def whole(
     kept: Budget, family: str = TTFT, back: float = 3 * DAY, now: float = START + HOUR
-) -> budget.SlowRequestCount:
-    return budget.count_slow_requests(kept, family, now - back, now)
+) -> error_budget.SlowRequestCount:
+    return error_budget.count_slow_requests(kept, family, now - back, now)
 
 
 def test_each_objective_counts_its_own_slow_requests() -> None:
@@ -85,8 +87,8 @@ def test_a_minute_without_the_histograms_is_not_seen() -> None:
 
 def test_only_what_lies_in_the_window_is_told() -> None:
     kept = of(each(10, lambda n: minute(n, slow=n)))
-    assert budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
-    assert budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
+    assert error_budget.count_slow_requests(kept, TTFT, START + 300, START + 600).best == 5 + 6 + 7 + 8 + 9
+    assert error_budget.count_slow_requests(kept, TTFT, START + 340, START + 600).best == 6 + 7 + 8 + 9
 
 
 def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is_lost_on_the_way() -> None:
@@ -105,7 +107,7 @@ def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is
 def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
     before = of([minute(0)])
     rows = before.fine[:]
-    budget.add_minute(before, minute(0, slow=5))
+    error_budget.add_minute(before, minute(0, slow=5))
     assert before.fine == rows
 
 
@@ -113,19 +115,19 @@ def test_what_was_counted_against_another_promise_is_forgotten() -> None:
     seen = minutes(tier(), {"a": each(5, lambda n: minute(n, slow=18))})
     assert whole(seen.budget).best == 90
     stricter = view(slo={"ttft_p99_seconds": 0.05})
-    assert whole(watch.rebin_minutes(seen, stricter).budget).best == 5 * 180
-    assert watch.rebin_minutes(seen, tier()).budget is seen.budget
+    assert whole(tier_rules.rebin_minutes(seen, stricter).budget).best == 5 * 180
+    assert tier_rules.rebin_minutes(seen, tier()).budget is seen.budget
 
 
 def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
-    before, now, curve = budget.empty_budget(tier()), START + 5 * HOUR, tier().curve
+    before, now, curve = error_budget.empty_budget(tier()), START + 5 * HOUR, tier().curve
     closed: list[ClosedMinute] = []
     for number in range(300):
         for replica in ("a", "b"):
             one = minute(number, slow=18 if number < 60 else 0)
-            before = budget.add_minute(before, one)
-            closed.append(ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(one, curve, replica)))
+            before = error_budget.add_minute(before, one)
+            closed.append(ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(one, curve, replica)))
     keeping.turn(closed, {}, (), ())
     found = keeping.budget(tier(), now)
     keeping.close()
@@ -157,7 +159,7 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         file = Path(str(loaded.config.history_path))
         file.parent.mkdir(mode=0o700)
         shift = (now - START) / 60 - 11
-        made = (slices.bin_window(minute(n + shift, slow=29), None, "r0") for n in range(10))
+        made = (load_bins.bin_window(minute(n + shift, slow=29), None, "r0") for n in range(10))
         with HistoryStore(file) as store:
             store.book([MinuteRecord(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
         parts = assemble(loaded, clock=lambda: now)

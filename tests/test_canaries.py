@@ -29,9 +29,9 @@ from echo_server import Echo, echoing
 from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.cli import main
-from agent.config_keys import Alertmanager, Config, Connection
-from agent.web_credentials import users_line
+from agent.cli.main import main
+from agent.config.keys import Alertmanager, Config, Connection
+from agent.http_server.credentials import users_line
 
 MINED = re.compile(r"(_file$|^url_env$|^header_files$)")
 """Keys that name a secret's place."""

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
-from agent.config_keys import ForecastConfig
-from agent.forecasting.asking import build_request
-from rules.bounds import Certainty
-from rules.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
-from rules.measured_capacity import DAYS, capacity_now, estimate_capacity
-from rules.plan import InvalidPlanError, parse_plan
-from rules.plan_findings import check_tier
-from rules.readings import read
-from rules.signals import BY_NAME, Missing
-from rules.slices import BinnedWindow, TierContext, bin_window, sum_by_bin, with_capacity
-from rules.work import Capacity, CapacitySource
+from agent.config.keys import ForecastConfig
+from agent.forecasting.requests import build_request
+from rules.confidence import Certainty
+from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
+from rules.plan.checks import check_tier
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, sum_by_bin, with_capacity
+from rules.plan.schema import InvalidPlanError, parse_plan
+from rules.resize.measured_capacity import DAYS, capacity_now, estimate_capacity
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Missing
+from rules.telemetry.work import Capacity, CapacitySource
 
 SLOW = {0.15: 0.8, 3.0: 0.2}
 

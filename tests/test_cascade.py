@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging_samples import view
 
-from rules.cascade import (
+from rules.replicas.cascade import (
     CascadeSample,
     CascadeState,
     expected_wait_seconds,
@@ -17,7 +17,7 @@ from rules.cascade import (
     step_cascade,
     time_to_full,
 )
-from rules.replicas import cascade_limits
+from rules.replicas.state import cascade_limits
 
 LIMITS = cascade_limits(view())
 

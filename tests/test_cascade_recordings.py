@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 import recorded
 
-from agent.collect.reader import PageReader
-from agent.config_files import load_plan
-from agent.recording import load, scrapes
-from rules.cascade import CascadeState
-from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
-from rules.slices import TierContext, build_tier_context
-from rules.snapshots import Snapshot
+from agent.config.files import load_plan
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.replicas.cascade import CascadeState
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.telemetry.snapshots import Snapshot
 
 CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
 BRIM = "kv_brim_healthy"

@@ -1,17 +1,17 @@
 import pytest
 
-from rules.catalogue import BY_NAME, RULES
-from rules.envelope import METRICS
-from rules.families import BY_NAME as FAMILIES
-from rules.judgements import BY_SLICES
-from rules.judging_means import MEANS
-from rules.replicas import ReplicaState
-from rules.rule import Rule, Scope, Severity, Way
-from rules.rule_names import NAMES
-from rules.scrape_answers import evaluate_replica_rules
-from rules.signals import BY_NAME as SIGNALS
-from rules.slices import build_tier_context
-from rules.whole_tier import evaluate_tier_availability
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.catalogue.rule_names import NAMES
+from rules.evaluator.judgements import BY_SLICES
+from rules.methods.availability import evaluate_replica_rules
+from rules.methods.means import MEANS
+from rules.methods.whole_tier import evaluate_tier_availability
+from rules.plan.envelope import METRICS
+from rules.plan.load_bins import build_tier_context
+from rules.replicas.state import ReplicaState
+from rules.telemetry.families import BY_NAME as FAMILIES
+from rules.telemetry.signals import BY_NAME as SIGNALS
+from rules.verdicts.rule import Rule, Scope, Severity, Way
 
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 

@@ -6,15 +6,15 @@ import pytest
 import recorded
 from judging_samples import each, gauge, minute, seen, verdict, view
 
-from agent.config_files import load_plan
-from agent.recording import load
-from agent.replay import replay
-from rules import causes
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.signals import Gap
-from rules.verdicts import Cause, Status, Verdict
-from rules.windows import Window
+from agent.config.files import load_plan
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.causes import explain
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Cause, Status, Verdict
 
 TTFT, TPOT = "TtftDivergence", "TpotDivergence"
 WORKLOAD = {
@@ -303,7 +303,7 @@ def test_arrivals_count_as_load_though_they_do_not_finish() -> None:
 
 def test_what_does_not_fire_is_not_explained() -> None:
     fine = verdict(TTFT, view(workload=WORKLOAD), each(5, lambda n: slow(n, share=0.0)))
-    assert causes.add_causes(fine, view(), ()) is fine
+    assert explain.add_causes(fine, view(), ()) is fine
     assert fine.causes == ()
 
 

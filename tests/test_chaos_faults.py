@@ -21,11 +21,11 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.delivery import AlertDelivery
 from agent.alerting.posting import AlertmanagerClient, DeliveryError
-from agent.collect.scrapers import Scrapers, Target
-from agent.collect.target_options import TargetOptions
-from agent.cycle import ClosedMinute
-from agent.history.keeping import HistoryService
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.scrapers import Scrapers, Target
+from rules.evaluator.step import ClosedMinute
 
 
 def hangs_mid_page(handler: Handler) -> None:
@@ -97,7 +97,7 @@ import resource
 from pathlib import Path
 from history_samples import booking, finished
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError
+from agent.history.errors import HistoryError
 with HistoryStore(Path(sys.argv[1])) as store:
     store.book([booking(0)])
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))

@@ -14,7 +14,7 @@ from chaos_fault import Fault
 from chaos_faults import FAULTS
 from chaos_kills import Life, read
 
-from exporters.names import FAMILY, OWN
+from exporters.metrics.names import FAMILY, OWN
 
 NAMES = {metric.name for metric in (*OWN, *FAMILY.values())}
 

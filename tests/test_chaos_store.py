@@ -14,17 +14,17 @@ from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
 from test_import_back_fill import loaded
 
-from agent.fleet.booked_past import fill_history
+from agent.fleet import engine_series
+from agent.fleet.agent_clock import AgentClock
 from agent.fleet.each import ReplicaReader
 from agent.history.store import HistoryStore
-from agent.store import engine_pages
-from agent.store.agent_clock import AgentClock
-from agent.store.answers import MatrixSeries
-from agent.store.api import StoreApi
-from agent.store.options import StoreOptions
-from agent.store.trouble import StoreError, StoreErrorKind
-from rules import windows
-from rules.verdicts import Status
+from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.trouble import StoreError, StoreErrorKind
+from agent.replay.back_fill_writer import fill_history
+from rules.telemetry import windows
+from rules.verdicts.verdict import Status
 
 SEEN = "sizewatch_target_last_success_timestamp_seconds"
 REPLICA = "cpu-small-0"
@@ -77,10 +77,10 @@ def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
     samples = long_ago(list(engine_samples("steady")), 14)
     fleet, _ = told_by_engines(samples)
     away = Small(MemoryStore.of(samples))
-    reader = engine_pages.EnginePages("instance")
+    reader = engine_series.EnginePages("instance")
     missed = Fleet(
         away,
-        ReplicaReader(TIER, engine_pages.engine_selector("vllm", 'job="vllm"'), reader, away),
+        ReplicaReader(TIER, engine_series.engine_selector("vllm", 'job="vllm"'), reader, away),
         times(samples)[0] - 1.0,
     )
     for one in (fleet, missed):

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from report_samples import TIER, hour, plan
 
-from agent import cli
-from agent.history.booking import MinuteRecord
+from agent.cli import main
 from agent.history.store import HistoryStore
-from rules.plan import plan_version
-from rules.slices import bin_window, build_tier_context
-from rules.windows import MINUTE_SECONDS, Window
+from agent.history.write_buffer import MinuteRecord
+from rules.plan.load_bins import bin_window, build_tier_context
+from rules.plan.schema import plan_version
+from rules.telemetry.windows import MINUTE_SECONDS, Window
 
 
 def minute(start: float, rps: float) -> Window:
@@ -50,7 +50,7 @@ def configured(folder: Path, minutes: int = 120, rps: float = 6.0) -> list[str]:
 
 
 def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:
-    cli.main([*words, "--format", "json"])
+    main.main([*words, "--format", "json"])
     return float(json.loads(capsys.readouterr().out)["tiers"][0]["requests"])
 
 
@@ -59,26 +59,26 @@ def test_ten_minutes_are_ten_minutes_and_no_hour(tmp_path: Path, capsys: pytest.
     # The minute that runs when the test does may cut one off.
     assert requests([*words, "--since", "10m"], capsys) == pytest.approx(10 * 60 * 6, abs=60 * 6)
     assert requests([*words, "--since", "1h"], capsys) == pytest.approx(10 * 60 * 6 + 50 * 60 * 3, abs=60 * 3)
-    cli.main([*words, "--since", "10m"])
+    main.main([*words, "--since", "10m"])
     assert "(the last 10m, 3," in capsys.readouterr().out
 
 
 def test_less_than_a_minute_is_refused_for_nothing_is_kept_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*configured(tmp_path), "--since", "10s"]) == 2
+    assert main.main([*configured(tmp_path), "--since", "10s"]) == 2
     assert "must be 1m or longer: the history keeps sums of minutes" in capsys.readouterr().err
 
 
 def test_more_than_is_kept_is_what_is_kept_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main([*configured(tmp_path), "--since", "200d"])
+    main.main([*configured(tmp_path), "--since", "200d"])
     assert " seen of the last 91d, not 200d: no more is kept, " in capsys.readouterr().out
 
 
 def test_two_minutes_far_beyond_the_benchmark_are_told_and_are_not_ok(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(configured(tmp_path, minutes=2, rps=24 * 7.3)) == 3
+    assert main.main(configured(tmp_path, minutes=2, rps=24 * 7.3)) == 3
     text = capsys.readouterr().out
     assert text.startswith("t: cannot be judged (2 min seen of the last 7d, ")
     told = "unknown   LoadBeyondBenchmark: too few requests (beyond for 2 of 2 minutes seen: too early to say"

@@ -16,18 +16,18 @@ from stored_recordings import MemoryStore, Sample
 from test_fleet_turns import TIER, Away, Fleet
 from waiting import free_port
 
-from agent.assembly import Assembly, assemble
-from agent.collect.gpu_owners import GpuAssignment
-from agent.collect.gpus import GpuCollector
-from agent.config import load
-from agent.cycle import Evaluator
+from agent.config.load import load
+from agent.daemon.assembly import Assembly, assemble
+from agent.fleet import agent_series
 from agent.fleet.each import ReplicaReader
-from agent.ledger import TREND_MINUTES
-from agent.store import own_pages
-from exporters import names
-from rules import slices
-from rules.gpu_readout import GpuReadout
-from rules.watch import MOST_MINUTES, SPARE, TIMES
+from agent.gpu.collector import GpuCollector
+from agent.gpu.owners import GpuAssignment
+from agent.pipeline.runtime_state import TREND_MINUTES
+from exporters.metrics import names
+from rules.evaluator.step import Evaluator
+from rules.evaluator.tier_rules import MOST_MINUTES, SPARE, TIMES
+from rules.plan import load_bins
+from rules.telemetry.gpu_readout import GpuReadout
 
 BEGIN = 1_800_000_000.0
 
@@ -75,14 +75,14 @@ def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_p
         assert "ledger" in {place.split(".")[1] for place in held(turns, "dead-2")}
         assert {key[1] for key in turns.ledger.failures} == {"dead-2"}
         for gone in ("pod-0", "dead-0", "pod-1", "dead-1"):
-            # How the tier's replicas started is known for a while: as many starts as `rules.starts` keeps.
+            # How the tier's replicas started is known for a while: as many starts as `rules.replicas.starts` keeps.
             found = [place for place in held(turns, gone) if not place.startswith(".watcher.minutes.cpu-small.starts.")]
             assert {place.split(".")[1] for place in found} <= {"past", "events"}, found
 
 
 def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
     """How many slices a tier has in memory after each of so many pods, one at a time, whose clocks all begin at these times."""
-    watcher, sizes = Evaluator({"t": slices.build_tier_context("t", None)}), []
+    watcher, sizes = Evaluator({"t": load_bins.build_tier_context("t", None)}), []
     watcher.set_aggregated("t", sums)
     watcher.step(BEGIN)
     for number in range(pods):
@@ -92,7 +92,7 @@ def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
         assert first is None
         assert window is not None
         if sums:
-            one = slices.bin_window(window, None, name)
+            one = load_bins.bin_window(window, None, name)
             watcher.add_aggregated_minute("t", (one,), (one,))
         watcher.remove_replicas({("t", name)})
         if number % 1000 == 0:
@@ -115,7 +115,7 @@ def test_of_clocks_that_stand_still_in_several_minutes_each_minute_is_bounded() 
 
 @pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
 def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) -> None:
-    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
     for number in range(200):
         t = BEGIN + 15.0 * number
         watcher.apply_snapshot("t", "right", snapshot(t))
@@ -127,7 +127,7 @@ def test_a_pod_whose_clock_is_wrong_takes_no_minute_of_the_others(wrong: float) 
 
 
 def test_a_busy_tier_that_shrinks_keeps_the_minutes_of_the_pods_that_went() -> None:
-    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
     for number in range(80):
         t = BEGIN + 15.0 * number
         for pod in range(40 if number < 40 else 2):
@@ -171,7 +171,7 @@ def of_pod(pod: str, gpu: str, begin: float, minutes: int) -> Iterator[Sample]:
 def test_role_fleet_forgets_pods_and_their_gpus() -> None:
     several = (of_pod(f"pod-{n}", f"GPU-{n}x", BEGIN + 120.0 * n, 3 if n < 9 else 80) for n in range(10))
     api = Away(MemoryStore.of(itertools.chain.from_iterable(several)))
-    fleet = Fleet(api, ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api), BEGIN)
+    fleet = Fleet(api, ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api), BEGIN)
     fleet.go(20)
     turns = fleet.turns
     assert "GPU-9x" in turns.gpus.latest

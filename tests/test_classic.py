@@ -14,10 +14,10 @@ from statsmodels.tsa.arima.model import ARIMA
 from statsmodels.tsa.holtwinters import ExponentialSmoothing
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.classic import Arima, HoltWinters, Mstl, _counted
-from forecast.naive import Method
-from forecast.past import ObservedBins
-from forecast.series import Array, Series
+from forecast.models.classic import Arima, HoltWinters, Mstl, _counted
+from forecast.models.naive import Method
+from forecast.series.binned import Array, Series
+from forecast.series.observed import ObservedBins
 
 
 @pytest.fixture(autouse=True)

@@ -16,16 +16,16 @@ from daemon_runs import ROOT, process
 from engine_server import engines, hangs
 from waiting import CEILING_SECONDS, wait_for
 
-from agent import cli
-from agent.commands import inspect as inspect_command
-from agent.commands import plan as plan_command
+from agent.cli import inspect as inspect_command
+from agent.cli import main
+from agent.cli import plan as plan_command
 from agent.version import VERSION
 
 TESTS = Path(__file__).parent
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
 
-NAMES = tuple(command.name for command in cli.COMMANDS)
+NAMES = tuple(command.name for command in main.COMMANDS)
 PARTS = ("plan check", "plan show", "plan schema", "plan import")
 
 
@@ -45,7 +45,7 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("words", [*NAMES, *PARTS])
 def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*words.split(), "--help"]) == 0
+    assert main.main([*words.split(), "--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith(f"usage: sizewatch {words}")
@@ -56,14 +56,14 @@ def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pyt
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_help_of_a_command_ends_with_its_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main([name, "--help"])
+    main.main([name, "--help"])
     last = capsys.readouterr().out.split("\n\n")[-1]
     assert last.startswith("Exit codes: 0 ")
     assert "; 2 " in last.replace("\n", " ")
 
 
 def test_the_help_of_all_names_every_command_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
+    assert main.main(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(f" {name} " in out for name in NAMES)
     for code in ("0 fine", "1 a finding", "2 bad input", "3 could not judge", "70 a defect", "130 ended by Ctrl-C"):
@@ -71,7 +71,7 @@ def test_the_help_of_all_names_every_command_and_every_exit_code(capsys: pytest.
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
+    assert main.main(["--version"]) == 0
     assert capsys.readouterr().out == f"sizewatch {VERSION}\n"
 
 
@@ -100,7 +100,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("usage: sizewatch")
@@ -146,7 +146,7 @@ def test_ten_mistakes_are_ten_lines_each_with_its_place_and_end_with_2(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, paths = MISTAKES[kind]
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
@@ -173,7 +173,7 @@ def test_ten_mistakes_are_ten_lines_each_with_its_place_and_end_with_2(
 def test_a_file_that_is_not_there_is_named_and_ends_with_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"sizewatch {words[0]}: ")
@@ -184,7 +184,7 @@ def test_no_configuration_at_all_says_where_one_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["run"]) == 2
+    assert main.main(["run"]) == 2
     assert "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c" in capsys.readouterr().err
 
 
@@ -206,7 +206,7 @@ def test_what_was_found_decides_between_0_and_1(
     (tmp_path / "docs").mkdir()
     runbooks = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
     (tmp_path / "docs" / "runbooks.md").write_text(runbooks, encoding="utf-8")
-    assert cli.main([str(tmp_path) if word == "EMPTY" else word for word in words]) == code
+    assert main.main([str(tmp_path) if word == "EMPTY" else word for word in words]) == code
     out, err = capsys.readouterr()
     assert out
     assert err == ""
@@ -216,11 +216,11 @@ def test_a_recording_without_anything_to_judge_ends_with_3(tmp_path: Path) -> No
     (tmp_path / "recording.yaml").write_text("targets: [{file: m.jsonl.gz, tier: t, replica: r}]")
     with gzip.open(tmp_path / "m.jsonl.gz", "wb"):
         pass
-    assert cli.main(["replay", str(tmp_path)]) == 3
+    assert main.main(["replay", str(tmp_path)]) == 3
 
 
 def test_a_doctor_without_a_usable_configuration_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "-c", "/nowhere"]) == 2
+    assert main.main(["doctor", "-c", "/nowhere"]) == 2
     assert "fail  config" in capsys.readouterr().out
 
 
@@ -230,7 +230,7 @@ def test_json_of_every_command_that_has_it_is_one_object(capsys: pytest.CaptureF
         ["doctor", "-c", "/nowhere", "--format", "json"],
         ["plan", "schema"],
     ):
-        cli.main(words)
+        main.main(words)
         assert isinstance(json.loads(capsys.readouterr().out), dict)
 
 
@@ -239,7 +239,7 @@ def test_a_defect_ends_with_70_and_its_traceback_and_never_looks_like_a_finding(
 ) -> None:
     for error in (ZeroDivisionError("ours"), OSError(2, "not the output's")):
         monkeypatch.setattr(plan_command, "run", lambda options, error=error: _raise(error))
-        assert cli.main(["plan", "schema"]) == cli.DEFECT == 70
+        assert main.main(["plan", "schema"]) == main.DEFECT == 70
         err = capsys.readouterr().err
         assert "Traceback" in err
         assert err.endswith("sizewatch plan: this is a defect in sizewatch; please report it with the lines above\n")
@@ -253,7 +253,7 @@ def test_ctrl_c_in_a_command_ends_with_130_and_no_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(inspect_command, "run", lambda options: _raise(KeyboardInterrupt()))
-    assert cli.main(["inspect", str(PAGE)]) == 130
+    assert main.main(["inspect", str(PAGE)]) == 130
     assert capsys.readouterr() == ("", "")
 
 
@@ -303,6 +303,8 @@ def test_python_m_agent_is_the_same_program() -> None:
 
 
 def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
-    code = "import sys; from agent import cli; cli.main(['plan', '--help']); print('agent.daemon' in sys.modules)"
+    code = (
+        "import sys; from agent.cli import main as cli; cli.main(['plan', '--help']); print('agent.daemon.daemon' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

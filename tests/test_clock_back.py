@@ -18,24 +18,28 @@ from test_episodes import answer
 from test_fleet_turns import told_by_agents
 from waiting import free_port
 
-from agent.assembly import assemble
-from agent.config import load
-from agent.cycle import ClosedMinute, Evaluator
-from agent.history.booking import MinuteRecord
-from agent.history.keeping import HistoryService
+from agent.config.load import load
+from agent.daemon.assembly import assemble
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.told import BookedMinutes
-from agent.ledger import RuntimeState
-from agent.store.answers import MatrixSeries
-from exporters import alertmanager
-from exporters.alertmanager import AlertSettings
-from rules import alert_state, episodes, slices, spans, watch, windows
-from rules.bounds import Certainty
-from rules.foreign_alerts import Diagnosis, ExternalAlert
-from rules.signals import Gap
-from rules.spans import Spans
-from rules.verdicts import Status, Subject
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from agent.pipeline.runtime_state import RuntimeState
+from agent.prometheus.answers import MatrixSeries
+from exporters.alertmanager import payload
+from exporters.alertmanager.payload import AlertSettings
+from rules.confidence import Certainty
+from rules.evaluator import alert_state, tier_rules
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.evaluator.step import ClosedMinute, Evaluator
+from rules.plan import load_bins
+from rules.replicas import spans
+from rules.replicas.spans import Spans
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts import finding
+from rules.verdicts.verdict import Status, Subject
 
 HOUR = 3600.0
 BEGIN = 1_800_000_015.0
@@ -49,7 +53,7 @@ class Life:
         self.begin()
 
     def begin(self) -> None:
-        self.watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+        self.watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
         self.keeping = HistoryService(lambda: HistoryStore(self.path))
 
     def turns(self, minutes: float) -> None:
@@ -260,7 +264,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
 
 
 def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
-    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
     for number in range(400):
@@ -281,7 +285,7 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
     late = [window(START + 60.0 * n, counters={"requests_finished": 100.0 + n}) for n in range(1, 60, 2)]
 
     def booked(several: list[Window]) -> list[MinuteRecord]:
-        return [MinuteRecord(tier="t", plan_version="v", slice=slices.bin_window(one, None, "r")) for one in several]
+        return [MinuteRecord(tier="t", plan_version="v", slice=load_bins.bin_window(one, None, "r")) for one in several]
 
     with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "parts.db") as parts:
         whole.book(booked([*ahead, *late]))
@@ -297,7 +301,7 @@ def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path
 
 def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
-    view = slices.build_tier_context("t", None)
+    view = load_bins.build_tier_context("t", None)
     keeping.upkeep({"t": view}, {"t": "v"}, START + 30 * 24 * HOUR)
     keeping.upkeep({"t": view}, {"t": "v"}, START)
     kept = keeping.store().read_value("first-seen/t/v")
@@ -308,12 +312,12 @@ def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_
 
 
 def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
-    ledger, views = RuntimeState(), {"t": slices.build_tier_context("t", None)}
+    ledger, views = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
 
     def minute(number: int, replica: str) -> ClosedMinute:
         counters = {"requests_finished": 60.0}
         whole = window(START + 60.0 * number, counters=counters)
-        return ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(whole, None, replica))
+        return ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(whole, None, replica))
 
     for number in (*range(60, 80), *range(20)):
         for replica in ("a", "b"):
@@ -323,7 +327,7 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
 
 
 def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
-    watcher = Evaluator({"t": slices.build_tier_context("t", None)})
+    watcher = Evaluator({"t": load_bins.build_tier_context("t", None)})
     t, closed = START, []
     for number in range(60):
         t += -600.0 if number == 20 else 30.0
@@ -336,12 +340,12 @@ def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
 
 
 def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
-    view = slices.build_tier_context("t", None)
-    minutes = watch.TierMinutes()
+    view = load_bins.build_tier_context("t", None)
+    minutes = tier_rules.TierMinutes()
     for number in range(70):
-        minutes = watch.add_minute(minutes, window(START + 60.0 * number), "r", view)
-    minutes = watch.add_minute(minutes, window(START), "r", view)
-    assert max(one.window.end for one in minutes.slices) <= START + 60.0 + watch.AHEAD_SECONDS
+        minutes = tier_rules.add_minute(minutes, window(START + 60.0 * number), "r", view)
+    minutes = tier_rules.add_minute(minutes, window(START), "r", view)
+    assert max(one.window.end for one in minutes.slices) <= START + 60.0 + tier_rules.AHEAD_SECONDS
 
 
 def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
@@ -410,7 +414,7 @@ def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> 
     over = alert_state.step_alerts(ahead, [answer(HOUR + 60.0, Status.OK, Certainty.CERTAIN)], HOUR + 60.0)
     settings = AlertSettings(resend_seconds=60.0)
     for states in (back, alert_state.step_alerts(over, (), 60.0)):
-        for one in alertmanager.present(states.values(), (), 75.0, settings):
+        for one in payload.present(states.values(), (), 75.0, settings):
             starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
             assert starts <= ends
             assert one.firing == (ends > 75.0)
@@ -430,14 +434,14 @@ def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_
         diagnosis=known,
     )
     for alert in (firing, replace(firing, ended_at=HOUR + 60.0)):
-        (one,) = alertmanager.present((), (alert,), 75.0, AlertSettings(resend_seconds=60.0))
+        (one,) = payload.present((), (alert,), 75.0, AlertSettings(resend_seconds=60.0))
         starts, ends = (datetime.fromisoformat(one.body[name]).timestamp() for name in ("startsAt", "endsAt"))
         assert starts <= ends
         assert one.firing == (ends > 75.0)
 
 
 def test_nothing_ends_before_it_began() -> None:
-    standing, _ = episodes.step_rule_state(None, answer(HOUR, Status.CRITICAL))
-    _, (ended,) = episodes.step_rule_state(standing, answer(0.0, Status.OK))
+    standing, _ = finding.step_rule_state(None, answer(HOUR, Status.CRITICAL))
+    _, (ended,) = finding.step_rule_state(standing, answer(0.0, Status.OK))
     assert (ended.started_at, ended.ended_at) == (HOUR, HOUR)
-    assert [one.ended_at for one in episodes.close_rule_state(standing, 0.0)] == [HOUR]
+    assert [one.ended_at for one in finding.close_rule_state(standing, 0.0)] == [HOUR]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import START
 
-from forecast.cold_start import ColdStart, LeadSource, cold_start
-from rules.starts import ENOUGH, ReplicaStart, Timing
+from forecast.capacity.cold_start import ColdStart, LeadSource, cold_start
+from rules.replicas.starts import ENOUGH, ReplicaStart, Timing
 
 
 def timed(*seconds: float) -> tuple[ReplicaStart, ...]:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.collect import scrapers
-from agent.collect.target_options import TargetOptions
-from agent.config import find, load, parse_config
-from agent.config_files import load_plan, read_document
-from agent.config_keys import Config
+from agent.config.files import load_plan, read_document
+from agent.config.keys import Config
+from agent.config.load import find, load, parse_config
 from agent.errors import ConfigError, PlanError
+from agent.http_client.target_options import TargetOptions
+from agent.scrape import scrapers
 
 TESTS = Path(__file__).parent
 SECRET = "hunter2"

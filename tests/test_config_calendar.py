@@ -10,14 +10,14 @@ import holidays
 import jsonschema
 import pytest
 
-from agent.config import config_schema, load, parse_config
-from agent.config_calendar import COUNTRIES
-from agent.config_files import load_plan
-from agent.config_findings import weaknesses
-from agent.config_keys import Config, ForecastConfig
+from agent.config.calendar_values import COUNTRIES
+from agent.config.files import load_plan
+from agent.config.keys import Config, ForecastConfig
+from agent.config.load import config_schema, load, parse_config
+from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.forecasting.known import list_calendar_events, sundays
-from forecast.events import recurrence
+from agent.forecasting.calendar_events import list_calendar_events, sundays
+from forecast.series.events import recurrence
 
 TESTS = Path(__file__).parent
 GUIDE = load_plan(TESTS / "plans" / "guide-h100.yaml")

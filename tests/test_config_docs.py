@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
-from agent.config import SCHEMA_ID, config_schema, parse_config
-from exporters.docs_tables import configuration_page
-from rules.plan import parse_plan
+from agent.config.load import SCHEMA_ID, config_schema, parse_config
+from exporters.docs.docs_tables import configuration_page
+from rules.plan.schema import parse_plan
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "docs" / "config.schema.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.config import parse_config
+from agent.config.load import parse_config
 from agent.errors import ConfigError
 
 SECRET = "json://user:CANARY@example.com"

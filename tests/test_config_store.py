@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from agent.config import parse_config
-from agent.config_findings import weaknesses
+from agent.config.load import parse_config
+from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.store.options import StoreOptions
+from agent.prometheus.options import StoreOptions
 
 URL = "http://127.0.0.1:9090"
 

@@ -6,10 +6,10 @@ import days_samples
 import judging_samples
 import pytest
 
-from agent.config_thresholds import wrong_thresholds
-from rules import watch, watch_long
-from rules.rule import Rule
-from rules.slices import TierContext
+from agent.config.config_thresholds import wrong_thresholds
+from rules.evaluator import long_rules, tier_rules
+from rules.plan.load_bins import TierContext
+from rules.verdicts.rule import Rule
 
 ODD = (0.0, 1e-9, 0.5, 1.0, 3.0, 1e9)
 WORKLOAD = {"prompt_tokens": {"p50": 80, "p95": 120, "p99": 128}, "generation_tokens": {"p50": 44, "p99": 64}}
@@ -24,7 +24,7 @@ def allowed(rule: Rule) -> list[tuple[str, float]]:
     return [(name, value) for name, value in every if not list(wrong_thresholds(rule, {name: value}))]
 
 
-@pytest.mark.parametrize("rule", watch.LIVE, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", tier_rules.LIVE, ids=lambda rule: rule.name)
 def test_a_live_rule_answers_by_any_threshold_that_a_configuration_may_have(rule: Rule) -> None:
     lengths = {"prompt_tokens_per_request": judging_samples.seen({0.4: 90, 0.08: 90})}
     made = judging_samples.each(12, lambda n: judging_samples.minute(n, rps=7.0, slow=60, histograms=lengths))
@@ -34,7 +34,7 @@ def test_a_live_rule_answers_by_any_threshold_that_a_configuration_may_have(rule
         assert judging_samples.answered(rule.name, limited(rule, name, value), made).rule == rule.name
 
 
-@pytest.mark.parametrize("rule", watch_long.LONG, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", long_rules.LONG, ids=lambda rule: rule.name)
 def test_a_rule_over_days_answers_by_any_threshold_that_a_configuration_may_have(rule: Rule) -> None:
     made = days_samples.hours(336, lambda n: days_samples.hour(n, used=0.3 if n % 3 else 0.97))
     for name, value in allowed(rule):

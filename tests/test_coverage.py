@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from making import PAGES, START
 
-from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
+from agent.scrape.reader import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable, IgnoredFamily, Marker
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.families import BY_NAME, stem
+from rules.telemetry.families import BY_NAME, stem
 
 SHARED = Path(__file__).parents[2] / "shared" / "pages"
 

@@ -18,8 +18,8 @@ from numpy.testing import assert_array_equal
 
 from agent.forecasting.csv_file import TraceError
 from agent.forecasting.csv_series import Trace, read_trace
-from agent.forecasting.times import TimestampForm
-from forecast.series import Array
+from agent.forecasting.timestamps import TimestampForm
+from forecast.series.binned import Array
 
 NAN = math.nan
 BERLIN = "Europe/Berlin"

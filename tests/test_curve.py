@@ -8,9 +8,9 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rules.curve import Curve, operating_point
-from rules.envelope import METRICS, interpolate, metric_value
-from rules.plan import Slo, TierPlan, parse_plan
+from rules.plan.curve import Curve, operating_point
+from rules.plan.envelope import METRICS, interpolate, metric_value
+from rules.plan.schema import Slo, TierPlan, parse_plan
 
 PLANS = Path(__file__).parent / "plans"
 SLO = Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15)

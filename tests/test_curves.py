@@ -16,9 +16,9 @@ from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool
 from agent.benchmarks.formats import read_results
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
-from exporters.plan_yaml import YamlIndentation, curve_lines, number, scalar
-from rules.curve import Curve
-from rules.plan import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
+from exporters.documents.plan_files import YamlIndentation, curve_lines, number, scalar
+from rules.plan.curve import Curve
+from rules.plan.schema import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
 
 BENCH = Path(__file__).parent / "bench"
 LATENCIES = {

@@ -4,13 +4,13 @@ from typing import Any
 from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
-from agent.cycle import Evaluator
-from rules.alert_state import Phase
-from rules.episodes import ClosedSpan, Finding, UnknownSpan
-from rules.projections import ForecastPoint, Projection
-from rules.signals import Gap
-from rules.snapshots import Snapshot
-from rules.verdicts import Status, Subject, Unknown, Verdict
+from rules.evaluator.alert_state import Phase
+from rules.evaluator.step import Evaluator
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
+from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 A = Subject(tier="t", replica="a")
 TIER = Subject(tier="t")

@@ -20,15 +20,15 @@ from daemon_runs import ask, configuration, further, health, made, metric, runni
 from engine_server import answers_500, engines, hangs
 from waiting import wait_for
 
-from agent.assembly import Assembly, assemble
-from agent.config import LoadedConfig
-from agent.daemon import Daemon
+from agent.config.load import LoadedConfig
+from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.daemon import Daemon
 from agent.errors import ConfigError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.status import AgentStatus
-from rules.timeline import TimelineKind
-from rules.verdicts import Subject
+from exporters.status.records import AgentStatus
+from rules.evaluator.timeline import TimelineKind
+from rules.verdicts.verdict import Subject
 
 DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
 
@@ -203,7 +203,7 @@ def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_
 
 
 def test_another_address_is_told_to_need_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="agent.daemon")
+    caplog.set_level(logging.WARNING, logger="agent.daemon.daemon")
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         write(tmp_path, configuration(served, web={"listen": "127.0.0.1:9999"}))
         daemon.ask_reload()

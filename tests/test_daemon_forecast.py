@@ -19,10 +19,10 @@ from engine_server import engines
 from forecast_samples import keep
 from waiting import wait_for
 
-from agent import schedule
-from agent.daemon import Daemon
+from agent.daemon import schedule
+from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
-from rules.timeline import TimelineKind
+from rules.evaluator.timeline import TimelineKind
 
 TIER = "cpu-small"
 ON = {"forecast": {"zone": "Europe/Berlin"}}

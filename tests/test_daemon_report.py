@@ -24,9 +24,9 @@ HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "resvg_
 DAEMON = """
 import json, sys, time, urllib.request
 from pathlib import Path
-from agent.config import load
-from agent.daemon import Daemon, DaemonOptions
-from agent.web_config import WebOptions
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import WebOptions
 
 def page(daemon, path):
     return urllib.request.urlopen(daemon.web.url + path, timeout=120).read().decode()

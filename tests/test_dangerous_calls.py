@@ -90,12 +90,12 @@ def test_no_process_is_started_by_a_shell_and_every_one_by_this_interpreter() ->
         if isinstance(node, ast.Call) and dotted(node.func).startswith("subprocess.")
     ]
     assert {path for path, _ in starts} == {
-        "agent/doctor_forecast.py", "agent/forecasting/child.py", "agent/reporting/process.py",
+        "agent/doctor/background_jobs.py", "agent/worker/process.py", "agent/worker/process_part.py",
     }  # fmt: skip
     for path, node in starts:
         assert "shell" not in {keyword.arg for keyword in node.keywords}, path
         assert "env" in {keyword.arg for keyword in node.keywords}, path
-    assert "sys.executable" in (ROOT / "agent/forecasting/child.py").read_text()
+    assert "sys.executable" in (ROOT / "agent/worker/process.py").read_text()
 
 
 def test_no_certificate_goes_unchecked_but_where_the_configuration_says_so() -> None:
@@ -112,12 +112,12 @@ def test_no_certificate_goes_unchecked_but_where_the_configuration_says_so() -> 
             and not node.value.value
         )
     }
-    assert found == {"agent/collect/transport.py"}
+    assert found == {"agent/http_client/transport.py"}
 
 
 def test_secrets_are_compared_in_constant_time() -> None:
     """Every comparison of a token, password or hash in the web server's own gate is `hmac.compare_digest`."""
-    (tree,) = (tree for path, tree in trees() if path == "agent/web_credentials.py")
+    (tree,) = (tree for path, tree in trees() if path == "agent/http_server/credentials.py")
     suspects = {"token", "digest", "proof", "hash", "password", "found"}
     compared = [
         ast.unparse(node)

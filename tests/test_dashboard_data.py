@@ -16,8 +16,8 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.lint.catalogue import catalogue, read_page
 from agent.lint.linting import lint
-from exporters import names
-from exporters.dashboards.registry import DASHBOARDS
+from exporters.grafana.registry import DASHBOARDS
+from exporters.metrics import names
 
 pytestmark = pytest.mark.server
 

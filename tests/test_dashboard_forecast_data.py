@@ -16,10 +16,10 @@ from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.assembly import assemble
-from agent.demo.past.going_on import continue_simulation
-from agent.web_config import options_of
-from exporters import names
+from agent.daemon.assembly import assemble
+from agent.demo.simulation.going_on import continue_simulation
+from agent.http_server.options import options_of
+from exporters.metrics import names
 
 pytestmark = pytest.mark.server
 

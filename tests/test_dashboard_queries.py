@@ -14,10 +14,10 @@ from promtool import complaints
 from agent.lint.expressions import Aggregate, Call, Node, Selector, walk
 from agent.lint.expressions import names as names_in
 from agent.lint.promql import parse
-from exporters import names
-from exporters.dashboards.grafana import dashboard_json
-from exporters.dashboards.registry import DASHBOARDS
-from rules.families import FamilyKind
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.registry import DASHBOARDS
+from exporters.metrics import names
+from rules.telemetry.families import FamilyKind
 
 VALUES = {"cluster": ".*", "model": ".*", "tier": "t", "replica": ".*", "instance": ".*", "__rate_interval": "2m"}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from promtool import Case, differences
 
-from exporters import names
-from exporters.dashboards import plan_panels
-from exporters.dashboards import queries as q
-from exporters.dashboards.cost import COST
-from exporters.dashboards.queries import TIERS as W
+from exporters.grafana import plan_panels
+from exporters.grafana import queries as q
+from exporters.grafana.cost_dashboard import COST
+from exporters.grafana.queries import TIERS as W
+from exporters.metrics import names
 
 RULES = Path(__file__).parent.parent / "rules" / "prometheus" / "sizewatch-recording.yaml"
 MODEL = ',model="m"'

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from exporters.dashboards.grafana import COLUMNS, dashboard_json
-from exporters.dashboards.looks import ThresholdStep
-from exporters.dashboards.panels import Dashboard, Panel, PanelType
-from exporters.dashboards.registry import DASHBOARDS
-from exporters.dashboards.surroundings import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
-from rules.catalogue import BY_NAME
+from exporters.grafana.dashboard_json import COLUMNS, dashboard_json
+from exporters.grafana.looks import ThresholdStep
+from exporters.grafana.records import Dashboard, Panel, PanelType
+from exporters.grafana.registry import DASHBOARDS
+from exporters.grafana.templating import COST_UID, FORECAST_UID, REPLICA_UID, TIER_UID
+from rules.catalogue.registry import BY_NAME
 
 MODELS: dict[str, dict[str, Any]] = {one.uid: dashboard_json(one) for one in DASHBOARDS}
 EVERY = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one.uid)

@@ -12,10 +12,10 @@ import pytest
 import trustme
 from grafana_server import PASSWORD, TOKEN, GrafanaServer, grafana
 
-from agent import cli
-from agent.grafana_api import MOST_ANSWER_BYTES
-from exporters.dashboards.grafana import dashboard_json
-from exporters.dashboards.registry import DASHBOARDS
+from agent.cli import main
+from agent.cli.grafana_api import MOST_ANSWER_BYTES
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.registry import DASHBOARDS
 
 JSON = {"Content-Type": "application/json"}
 
@@ -27,7 +27,7 @@ def token_file(folder: Path, text: str = f"{TOKEN}\n") -> Path:
 
 
 def push(folder: Path, url: str, *more: str, token: str = f"{TOKEN}\n") -> int:
-    return cli.main(["dashboards", "push", "--url", url, "--token-file", str(token_file(folder, token)), *more])
+    return main.main(["dashboards", "push", "--url", url, "--token-file", str(token_file(folder, token)), *more])
 
 
 def told(capsys: pytest.CaptureFixture[str], prefix: str) -> str:
@@ -101,7 +101,7 @@ def test_a_file_without_a_token_is_refused_before_anything_is_asked(
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "none"
-    assert cli.main(["dashboards", "push", "--url", "http://127.0.0.1:9", "--token-file", str(missing)]) == 2
+    assert main.main(["dashboards", "push", "--url", "http://127.0.0.1:9", "--token-file", str(missing)]) == 2
     told(capsys, f"--token-file: {missing}: cannot be read: No such file or directory")
 
 
@@ -179,11 +179,11 @@ def test_a_user_and_password_do_instead_of_a_token(tmp_path: Path, capsys: pytes
     password.write_text(f"{PASSWORD}\n", encoding="utf-8")
     with grafana() as server:
         words = ["dashboards", "push", "--url", server.url, "--username", "admin", "--password-file", str(password)]
-        assert cli.main(words) == 0
+        assert main.main(words) == 0
         assert len(server.saved) == len(DASHBOARDS)
         password.write_text("other", encoding="utf-8")
         capsys.readouterr()
-        assert cli.main(words) == 2
+        assert main.main(words) == 2
         assert "other" not in told(capsys, f"{server.url}/api/folders: answered 401")
 
 
@@ -199,7 +199,7 @@ def test_a_user_and_password_do_instead_of_a_token(tmp_path: Path, capsys: pytes
     ],
 )
 def test_ways_in_that_contradict_are_refused(capsys: pytest.CaptureFixture[str], more: list[str], words: str) -> None:
-    assert cli.main(["dashboards", "push", "--url", "http://127.0.0.1:9", *more]) == 2
+    assert main.main(["dashboards", "push", "--url", "http://127.0.0.1:9", *more]) == 2
     told(capsys, words)
 
 

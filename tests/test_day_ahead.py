@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast import trees
-from forecast.day_ahead import DayAhead
-from forecast.past import ObservedBins
-from forecast.profile import QUICK, STEADY, Profiles
-from forecast.series import Array
+from forecast.models import trees
+from forecast.models.day_ahead import DayAhead
+from forecast.models.profile import QUICK, STEADY, Profiles
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 
 class Live:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.day_methods import DAY_METHODS, LAST_WEEK, USUAL_DAY, DayMethodInput, SlowSeason, paths
-from forecast.past import ObservedBins
-from forecast.profile import QUICK, STEADY, Profiles
-from forecast.series import Array
-from forecast.short_methods import PROFILE
+from forecast.models.profile import QUICK, STEADY, Profiles
+from forecast.models.short_methods import PROFILE
+from forecast.models.simple_methods import DAY_METHODS, LAST_WEEK, USUAL_DAY, DayMethodInput, SlowSeason, paths
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.day_spread import DaySpread
-from forecast.past import ObservedBins
-from forecast.series import Array
-from forecast.spread import FURTHEST
+from forecast.models.conformal import FURTHEST
+from forecast.models.day_spread import DaySpread
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 
 def noted(values: Array, said: float, first: int = 24) -> tuple[ObservedBins, DaySpread]:

@@ -16,22 +16,23 @@ from days_samples import USABLE_RPS, hour
 from engine_server import engines
 from waiting import wait_for
 
-from agent.assembly import Assembly, assemble
-from agent.config import LoadedConfig, load
-from agent.config_files import load_plan
-from agent.daemon import Daemon
-from agent.history import days
-from agent.history.booking import MinuteRecord
-from agent.history.keeping import HistoryService
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, load
+from agent.daemon.assembly import Assembly, assemble
+from agent.daemon.daemon import Daemon
+from agent.history import daily_queries
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from rules import slices, watch_long
-from rules.plan import plan_version
-from rules.signals import Gap
-from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
+from agent.history.write_buffer import MinuteRecord
+from rules.evaluator import long_rules
+from rules.plan import load_bins
+from rules.plan.schema import plan_version
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK = 168
 PLANNED = load_plan(PLAN).tiers["cpu-small"]
-VIEW = slices.build_tier_context("cpu-small", PLANNED)
+VIEW = load_bins.build_tier_context("cpu-small", PLANNED)
 VERSION = plan_version(PLANNED)
 NOW = hour(WEEK).start + 45.0
 """Shortly after the end of the first week."""
@@ -50,7 +51,7 @@ def booked(
     lengths = {"tokens": outputs.low, "counters": {"prompt_tokens": share * USABLE_RPS * 3600 * prompts.low}}
     path.parent.mkdir(exist_ok=True, mode=0o700)
     every = [
-        MinuteRecord(tier="cpu-small", plan_version=version, slice=slices.bin_window(one, VIEW.curve, f"r{n}"))
+        MinuteRecord(tier="cpu-small", plan_version=version, slice=load_bins.bin_window(one, VIEW.curve, f"r{n}"))
         for one in (hour(number, used=share, replicas=1, kv=0.3, **lengths) for number in range(first, first + count))
         for n in range(replicas)
     ]
@@ -106,7 +107,7 @@ def test_hours_under_another_plan_count_only_where_the_curve_does_not(path: Path
 def test_load_bins_and_replicas_of_an_hour_are_one_hour_of_the_tier(path: Path) -> None:
     booked(path, 0.2)
     with HistoryStore.open_reader(path) as reader:
-        answers = {a.rule: a for a in days.evaluate_days(reader, VIEW, VERSION, NOW)}
+        answers = {a.rule: a for a in daily_queries.evaluate_days(reader, VIEW, VERSION, NOW)}
     trap = answers["UtilizationTrap"]
     assert isinstance(trap, Verdict)
     assert "of 4.0 replicas" in trap.sentence
@@ -120,7 +121,7 @@ def test_a_history_that_cannot_be_read_makes_the_rules_over_days_unknown_with_th
         other.commit()
     answers = keeping.long_answers({"cpu-small": VIEW}, {"cpu-small": VERSION}, NOW - 166 * 3600)
     keeping.close()
-    assert [a.rule for a in answers] == [rule.name for rule in watch_long.LONG]
+    assert [a.rule for a in answers] == [rule.name for rule in long_rules.LONG]
     assert {a.reason for a in answers if isinstance(a, Unknown)} == {Gap.STALE}
     assert keeping.trouble is not None
     assert all(keeping.trouble in a.text for a in answers if isinstance(a, Unknown))

@@ -5,7 +5,7 @@ import threading
 import pytest
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.collect.deadline import DeadlineThread, NotAnsweringError
+from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 
 
 def test_a_job_gives_its_result_and_raises_what_it_raised():

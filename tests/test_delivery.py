@@ -21,8 +21,8 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.alerting import posting
 from agent.alerting.delivery import AlertDelivery
 from agent.alerting.posting import BATCH, AlertmanagerClient, DeliveryError, PostResult
-from agent.collect.target_options import TargetOptions
-from exporters.alertmanager import AlertPayload, timestamp
+from agent.http_client.target_options import TargetOptions
+from exporters.alertmanager.payload import AlertPayload, timestamp
 
 OK = (200, b"")
 Answer = Callable[[list[dict[str, Any]]], tuple[int, bytes]]

@@ -18,17 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from agent.cycle import ClosedMinute
 from agent.forecasting.history_series import demand_series, settled_time
 from agent.history import schema
-from agent.history.booking import MinuteRecord, WriteBuffer
-from agent.history.demand_rows import COLUMNS
-from agent.history.keeping import HistoryService
+from agent.history.errors import HistoryOpenError
+from agent.history.rows import COLUMNS
 from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryOpenError
-from rules import arrivals, slices
-from rules.arrivals import MinuteDemand
+from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from rules.evaluator.step import ClosedMinute
+from rules.plan import load_bins
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteDemand
 
 EVER = (0.0, START + 1000 * DAY)
 NAN = math.nan
@@ -95,7 +96,7 @@ def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: H
 
 def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: HistoryStore) -> None:
     real = [
-        MinuteRecord(tier="t", plan_version="", slice=slices.bin_window(one, None, "r0"))
+        MinuteRecord(tier="t", plan_version="", slice=load_bins.bin_window(one, None, "r0"))
         for one in recorded_minutes("steady")
     ]
     store.book(real)

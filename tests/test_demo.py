@@ -18,16 +18,17 @@ from daemon_runs import ask, process
 from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.collect.reader import PageReader
-from agent.config_files import load_plan
+from agent.config.files import load_plan
+from agent.demo.engines import Player, track
 from agent.demo.gpus import PRODUCT, StandInGpus
-from agent.demo.player import Player, track
-from agent.demo.stage import CAST, HERE, PLAN, Clock, DemoSetup
-from agent.recording import load
-from rules import gpu_windows, tracks
-from rules.signals import Gap
-from rules.tracks import ScrapeTrack
-from rules.windows import EVERYTHING
+from agent.demo.setup import CAST, HERE, PLAN, Clock, DemoSetup
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load
+from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry import gpu_windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import EVERYTHING
 
 Demo = subprocess.Popen[str]
 

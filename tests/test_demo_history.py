@@ -15,25 +15,27 @@ import pytest
 from past_fleet import END, SECONDS, PastFleet
 from waiting import wait_for
 
-from agent.cli import main
-from agent.config import load as load_config
-from agent.config_files import load_plan
-from agent.daemon import Daemon
-from agent.demo.past.demand import DAY, HOUR, weekday
-from agent.demo.past.folder import CONFIG, HISTORY, PLAN, TRUTH, SimulatedHistory, fill
-from agent.demo.past.going_on import continue_simulation
-from agent.demo.past.mark import NOTE, simulated_notice
-from agent.demo.show import watch
+from agent.cli.main import main
+from agent.config.files import load_plan
+from agent.config.load import load as load_config
+from agent.daemon.daemon import Daemon
+from agent.demo.runner import watch
+from agent.demo.simulation.demand import DAY, HOUR, weekday
+from agent.demo.simulation.folder import CONFIG, HISTORY, PLAN, TRUTH, SimulatedHistory, fill
+from agent.demo.simulation.going_on import continue_simulation
 from agent.errors import ConfigError
-from agent.history.keeping import check_tier
+from agent.history.mark import NOTE, simulated_notice
 from agent.history.reader import Reader
+from agent.history.service import check_tier
 from agent.history.store import HistoryStore
-from rules import slices, watch_long, windows
-from rules.bounds import Certainty
-from rules.plan import plan_version
-from rules.slices import BinnedWindow
-from rules.timeline import TimelineKind, parse_start_event
-from rules.verdicts import FIRING, Status, Verdict
+from rules.confidence import Certainty
+from rules.evaluator import long_rules
+from rules.evaluator.timeline import TimelineKind, parse_start_event
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow
+from rules.plan.schema import plan_version
+from rules.telemetry import windows
+from rules.verdicts.verdict import FIRING, Status, Verdict
 
 BEGIN = END - SECONDS
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
@@ -120,7 +122,7 @@ def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: 
 def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[Reader, Truth]) -> None:
     store, _ = past
     for name, tier in load_plan(PLAN).tiers.items():
-        found = check_tier(store, slices.build_tier_context(name, tier), plan_version(tier), END - 7 * DAY, END)
+        found = check_tier(store, load_bins.build_tier_context(name, tier), plan_version(tier), END - 7 * DAY, END)
         firing = [a for a in found.answers if isinstance(a, Verdict) and a.status in FIRING]
         if name == CHAT:
             assert [one.rule for one in firing] == ["TtftDivergence"]
@@ -136,8 +138,8 @@ def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it
     trapped = {episode.subject.tier for episode in store.episodes(BEGIN) if episode.rule == "UtilizationTrap"}
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
     for name, tier in load_plan(PLAN).tiers.items():
-        view = slices.build_tier_context(name, tier)
-        answers = watch_long.evaluate_long_rules(view, hours(store, name, END - 8 * DAY), END)
+        view = load_bins.build_tier_context(name, tier)
+        answers = long_rules.evaluate_long_rules(view, hours(store, name, END - 8 * DAY), END)
         (trap,) = (one for one in answers if one.rule == "UtilizationTrap")
         fires = isinstance(trap, Verdict) and trap.status in FIRING
         assert fires is truth["tiers"][name]["utilization_trap"], trap
@@ -267,7 +269,7 @@ def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
         daemons.append(Daemon(*parts))
         return daemons[-1]
 
-    monkeypatch.setattr("agent.demo.show.Daemon", daemon)
+    monkeypatch.setattr("agent.demo.runner.Daemon", daemon)
     with ExitStack() as ends:
         show = continue_simulation(past, folder, 60.0, False, ends)
         watching = threading.Thread(target=watch, args=(show, 0, 86_400.0, ends))

@@ -6,20 +6,21 @@ import random
 
 import pytest
 
-from agent.collect.reader import PageReader
-from agent.config_files import load_plan
-from agent.demo.past.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
-from agent.demo.past.engine import Conditions, SimulatedEngine
-from agent.demo.past.folder import PLAN
-from agent.demo.past.lognormal import LENGTH_EDGES, LogNormal
-from agent.demo.past.page import text
-from agent.demo.past.story import QUARTER, stories
-from agent.demo.past.tier_run import TierRun
-from rules import slices, windows
-from rules.curve import Curve
-from rules.readings import read
-from rules.signals import BY_NAME, Reading
-from rules.windows import Window
+from agent.config.files import load_plan
+from agent.demo.simulation.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
+from agent.demo.simulation.engine import Conditions, SimulatedEngine
+from agent.demo.simulation.folder import PLAN
+from agent.demo.simulation.lognormal import LENGTH_EDGES, LogNormal
+from agent.demo.simulation.page import text
+from agent.demo.simulation.scenario import QUARTER, stories
+from agent.demo.simulation.tier_run import TierRun
+from agent.scrape.reader import PageReader
+from rules.plan import load_bins
+from rules.plan.curve import Curve
+from rules.telemetry import windows
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.windows import Window
 
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""
@@ -51,7 +52,7 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     before = engine.snapshot()
     engine.advance(BEGIN + 3660.0, 5400, Conditions())
     window = windows.diff_snapshots(before, engine.snapshot())
-    view = slices.build_tier_context(CODE, tier)
+    view = load_bins.build_tier_context(CODE, tier)
     place = curve.place(1.5, None)
     for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
         assert place.bin is not None
@@ -63,7 +64,7 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     assert _read("completed_rps", window, view).value == pytest.approx(1.5, rel=0.05)
 
 
-def _read(signal: str, window: Window, view: slices.TierContext) -> Reading:
+def _read(signal: str, window: Window, view: load_bins.TierContext) -> Reading:
     found = read(BY_NAME[signal], window, view.basis)
     assert isinstance(found, Reading), found
     return found

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from deployed import KUBERNETES, ROOT, base, built, containers, pods
 
-from agent.config import parse_config
+from agent.config.load import parse_config
 from exporters.manifests import settings
 from exporters.manifests.access import LEASE
 from exporters.manifests.chart_files import CHART

@@ -94,11 +94,11 @@ def test_a_node_needs_what_the_program_needs_without_the_forecast_and_the_report
 NODE = """
 import json, sys, urllib.request
 from pathlib import Path
-from agent import cli
-from agent.commands import run
-from agent.config import load
-from agent.daemon import Daemon, DaemonOptions
-from agent.web_config import WebOptions
+from agent.cli import main as cli
+from agent.cli import run
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import WebOptions
 
 def on_turn(daemon):
     for page in ("", "metrics", "api/status", "healthz"):

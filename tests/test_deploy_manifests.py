@@ -12,7 +12,7 @@ import yaml
 from deployed import BASE_OBJECTS, CRDS, KUBERNETES, ROOT, Json, Key, base, built, containers, documents, overlay, pods
 from deployed import with_components as overlay_with
 
-from agent.config import load
+from agent.config.load import load
 from agent.version import VERSION
 from exporters.manifests import settings
 from exporters.manifests.access import LEASE

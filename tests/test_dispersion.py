@@ -1,6 +1,6 @@
 import pytest
 
-from rules.dispersion import ChiSquare, chi_square_below, test_homogeneity, test_uniformity
+from rules.dispersion import ChiSquare, check_homogeneity, check_uniformity, chi_square_below
 
 
 @pytest.mark.parametrize(
@@ -25,21 +25,21 @@ def test_what_is_no_chi_square_is_refused(x: float, freedom: int) -> None:
 
 
 def test_rows_are_compared_with_an_equal_share_and_add_up() -> None:
-    found = test_uniformity([(30, 40, 50), (40, 40, 40)])
+    found = check_uniformity([(30, 40, 50), (40, 40, 40)])
     assert found == ChiSquare(statistic=5.0, freedom=4)
     assert found.probability_below == pytest.approx(1 - found.probability_above)
 
 
 def test_rows_without_counts_or_of_one_place_say_nothing() -> None:
-    nothing = test_uniformity([(0, 0), (5,), ()])
+    nothing = check_uniformity([(0, 0), (5,), ()])
     assert nothing == ChiSquare()
     assert (nothing.probability_below, nothing.probability_above) == (1.0, 1.0)
 
 
 def test_two_rows_are_compared_by_their_shares() -> None:
-    assert test_homogeneity((30, 60), (10, 20)).statistic == pytest.approx(0.0)
-    moved = test_homogeneity((90, 30), (60, 60))
+    assert check_homogeneity((30, 60), (10, 20)).statistic == pytest.approx(0.0)
+    moved = check_homogeneity((90, 30), (60, 60))
     assert moved.statistic == pytest.approx(16.0)
     assert moved.freedom == 1
-    assert test_homogeneity((0, 0), (5, 5)) == ChiSquare()
-    assert test_homogeneity((5, 0), (5, 0)) == ChiSquare()
+    assert check_homogeneity((0, 0), (5, 5)) == ChiSquare()
+    assert check_homogeneity((5, 0), (5, 0)) == ChiSquare()

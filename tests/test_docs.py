@@ -16,32 +16,33 @@ import yaml
 from tools import tool
 from waiting import CEILING_SECONDS
 
-from agent import cli, web
-from agent.config import parse_config
-from agent.config_keys import GpusConfig
-from agent.doctor_machine import FREE_BYTES_WARNING
+from agent.cli import main
+from agent.config.keys import GpusConfig
+from agent.config.load import parse_config
+from agent.doctor.machine_checks import FREE_BYTES_WARNING
 from agent.durations import parse_duration
-from agent.history import booking, schema
-from agent.web_credentials import SHORTEST_TOKEN
-from exporters import names
-from exporters.commands_page import commands_page
-from exporters.engines_page import engines_page
-from exporters.signals_page import signals_page
-from rules.bounds import CONFIDENCE
-from rules.curve import CERTAIN_REQUESTS
+from agent.history import schema, write_buffer
+from agent.http_server import server
+from agent.http_server.credentials import SHORTEST_TOKEN
+from exporters.docs.command_pages import commands_page
+from exporters.docs.engines_page import engines_page
+from exporters.docs.signal_pages import signals_page
+from exporters.metrics import names
+from rules.confidence import CONFIDENCE
 from rules.engines.alongside import ALONGSIDE
 from rules.engines.registry import ENGINES, normalize_name
 from rules.engines.support import engine_signals, exposures
-from rules.families import FAMILIES, FamilyKind
-from rules.gpu_names.dcgm import OFF
-from rules.gpu_names.exporter import GpuExporter
-from rules.gpu_names.registry import EXPORTERS
-from rules.judging import LIKELY_CONFIDENCE, SEPARATE
-from rules.readings import families_of
-from rules.replica_count import Margin, count_replicas, margin_of
-from rules.signals import BY_NAME, SIGNALS, Gap
-from rules.step13 import FIRST_WEEK_SECONDS
-from rules.ways import FULL_COVERAGE
+from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS
+from rules.gpu_sources.dcgm import OFF
+from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.registry import EXPORTERS
+from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.replica_count import Margin, count_replicas, margin_of
+from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.readings import families_of
+from rules.telemetry.signals import BY_NAME, SIGNALS, Gap
+from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -102,7 +103,7 @@ def test_every_metric_of_an_engine_that_a_page_names_is_one_that_is_read(page: s
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_that_a_page_shows_exists_with_its_options(page: str) -> None:
-    known = {parser.prog: set(parser._option_string_actions) for parser in parsers(cli.parser())}
+    known = {parser.prog: set(parser._option_string_actions) for parser in parsers(main.parser())}
     for command in commands(page):
         words = shlex.split(command)
         name = next((" ".join(words[:n]) for n in (3, 2) if " ".join(words[:n]) in known), "")
@@ -134,8 +135,8 @@ def test_the_pages_show_commands() -> None:
 
 
 def test_every_command_has_its_section_and_says_its_exit_codes() -> None:
-    page = commands_page(cli.parser())
-    for command in cli.COMMANDS:
+    page = commands_page(main.parser())
+    for command in main.COMMANDS:
         section = page.split(f"\n## sizewatch {command.name}\n")[1].split("\n## ")[0]
         told = {int(code) for code in re.findall(r"[:;] (\d) ", section.split("Exit codes")[1])}
         module = importlib.import_module(command.module)
@@ -145,15 +146,15 @@ def test_every_command_has_its_section_and_says_its_exit_codes() -> None:
 
 
 def test_a_duration_whose_option_shows_one_has_it_for_default() -> None:
-    shown = [a for parser in parsers(cli.parser()) for a in parser._actions if str(a.metavar or "")[:1].isdigit()]
+    shown = [a for parser in parsers(main.parser()) for a in parser._actions if str(a.metavar or "")[:1].isdigit()]
     assert shown
     for action in shown:
         assert parse_duration(str(action.metavar)) == action.default
 
 
 def test_the_commands_page_lists_every_option_of_every_command() -> None:
-    page = commands_page(cli.parser())
-    for parser in parsers(cli.parser()):
+    page = commands_page(main.parser())
+    for parser in parsers(main.parser()):
         for action in parser._actions:
             for option in action.option_strings:
                 assert option in ("-h", "--help") or re.search(rf"`{option}[ `]", page), (parser.prog, option)
@@ -223,16 +224,16 @@ def test_the_numbers_of_the_history_are_those_of_the_program() -> None:
     assert words[schema.KEEP_SECONDS] in kept["spans"]
     assert kept["events"] == words[schema.KEEP_SECONDS]
     assert set(kept) == set(schema.TABLES) - {"series"}
-    assert f"up to {booking.MOST_BYTES // 2**20} MiB" in page
+    assert f"up to {write_buffer.MOST_BYTES // 2**20} MiB" in page
     assert f"below {FREE_BYTES_WARNING // 2**30} GiB" in page
 
 
 def test_the_paths_of_the_web_server_are_all_told() -> None:
     section = "TLS and authentication of its own pages"
     assert [row[0].strip("`") for row in rows("install.md", section)] == [
-        path for path in ("/", "/api/status", "/metrics", "/healthz", "/readyz") if path in web.ROUTES
+        path for path in ("/", "/api/status", "/metrics", "/healthz", "/readyz") if path in server.ROUTES
     ]
-    assert len(rows("install.md", section)) == len(web.ROUTES)
+    assert len(rows("install.md", section)) == len(server.ROUTES)
     assert f"{SHORTEST_TOKEN} characters or more" in PAGES["install.md"]
 
 

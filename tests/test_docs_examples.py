@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import recorded
 
-from agent import cli
+from agent.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -53,7 +53,7 @@ def output(command: str) -> str:
     assert words[0] == "sizewatch"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        cli.main(words[1:])
+        main.main(words[1:])
     return printed.getvalue()
 
 

@@ -17,11 +17,11 @@ import trustme
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from waiting import free_port
 
-from agent import doctor_limits
-from agent.config import LoadedConfig, load, parse_config
-from agent.config_files import load_plan
-from agent.doctor import run_checks
-from agent.doctor_findings import CheckLevel, CheckResult, exit_code, format_text
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, load, parse_config
+from agent.doctor import process_limits
+from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
+from agent.doctor.run import run_checks
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 
@@ -119,7 +119,7 @@ def only(findings: tuple[CheckResult, ...], check: str) -> CheckResult:
 
 
 def test_a_sound_installation_has_no_failing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_limits, "is_clock_synchronized", lambda: True)
+    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: True)
     with serving() as port:
         found = run_checks(loaded(tmp_path, target(port)))
     assert exit_code(found) == 0
@@ -297,7 +297,7 @@ def test_a_configuration_that_cannot_be_used_fails_line_by_line(tmp_path: Path) 
 def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_limits, "is_clock_synchronized", lambda: None)
+    monkeypatch.setattr(process_limits, "is_clock_synchronized", lambda: None)
     path = tmp_path / "sizewatch.yaml"
     port = free_port()
     path.write_text(f"web: {{listen: '0.0.0.0:{port}'}}\ngpus: {{source: none}}\n", encoding="utf-8")

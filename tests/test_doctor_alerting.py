@@ -11,9 +11,9 @@ from engine_server import engines, give
 from mortal_alertmanager import alertmanager
 from waiting import free_port
 
-from agent.config import load
-from agent.doctor import run_checks
-from agent.doctor_findings import CheckLevel, CheckResult
+from agent.config.load import load
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.run import run_checks
 
 
 def found(folder: Path, **alerting: Any) -> list[CheckResult]:

@@ -10,7 +10,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.doctor_certificates import _of_file
+from agent.doctor.certificates import _of_file
 
 BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 

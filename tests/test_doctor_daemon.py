@@ -11,13 +11,13 @@ from engine_server import answers_500, engines
 from test_doctor import about, loaded, serving
 from waiting import free_port, wait_for
 
-from agent.config import load
-from agent.doctor import run_checks
-from agent.doctor_daemon import MOST_SHOWN, WRONG, check_daemon
-from agent.doctor_findings import CheckLevel, CheckResult
-from agent.doctor_probes import PortProbe
+from agent.config.load import load
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.daemon import MOST_SHOWN, WRONG, check_daemon
+from agent.doctor.machine_probes import PortProbe
+from agent.doctor.run import run_checks
 from agent.version import VERSION
-from exporters import names
+from exporters.metrics import names
 
 NOW = 1_800_000_000.0
 
@@ -75,7 +75,7 @@ def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from
 
 
 def _as_configured(loaded: object) -> object:
-    from agent.web_config import options_of
+    from agent.http_server.options import options_of
 
     return options_of(loaded.config.web)  # type: ignore[attr-defined]
 

@@ -28,14 +28,14 @@ from history_samples import booking
 from test_doctor import PAGE, about, loaded, serving, target
 from waiting import CEILING_SECONDS, free_port
 
-from agent.collect.pages import PageFetcher
-from agent.collect.target_options import TargetOptions
-from agent.config_findings import mistakes, weaknesses
-from agent.doctor import run_checks
-from agent.doctor_findings import CheckLevel, CheckResult, exit_code, format_text
+from agent.config.weaknesses import mistakes, weaknesses
+from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
+from agent.doctor.run import run_checks
 from agent.errors import ScrapeError
 from agent.history import backup
 from agent.history.store import HistoryStore
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
 
 FORMATS = Path(__file__).parent / "history_formats"
 MODULES = sorted((Path(__file__).parent.parent / "agent").glob("doctor*.py"))
@@ -389,9 +389,9 @@ def findings(folder: Path, keys: Keys) -> tuple[CheckResult, ...]:
 def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_do(
     fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.doctor_discovery.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("agent.doctor.discovery.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
-    monkeypatch.setattr("agent.doctor_probes.WEB_SECONDS", 1.0)
+    monkeypatch.setattr("agent.doctor.machine_probes.WEB_SECONDS", 1.0)
     with fault(tmp_path) as keys:
         before = content(tmp_path)
         found = findings(tmp_path, keys)
@@ -450,8 +450,8 @@ def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_bro
 
 
 def test_a_history_is_looked_through_for_a_few_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.doctor_history_file.LOOK_SECONDS", -1.0)
-    monkeypatch.setattr("agent.doctor_history_file.STEPS_BETWEEN", 1)
+    monkeypatch.setattr("agent.doctor.history_file.LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("agent.doctor.history_file.STEPS_BETWEEN", 1)
     with damaged_page(tmp_path) as keys:
         assert [one.level for one in about(findings(tmp_path, keys), "history")] == [CheckLevel.OK]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from agent import doctor_forecast
-from agent.config import LoadedConfig, parse_config
-from agent.doctor_findings import CheckLevel
-from agent.doctor_forecast import ForecastProbe, check_forecast, probe_forecast
-from agent.forecasting.child import MIB
+from agent.config.load import LoadedConfig, parse_config
+from agent.doctor import background_jobs
+from agent.doctor.background_jobs import ForecastProbe, check_forecast, probe_forecast
+from agent.doctor.check_result import CheckLevel
+from agent.worker.process import MIB
 
 
 def loaded(**keys: Any) -> LoadedConfig:
@@ -42,7 +42,7 @@ def test_without_the_systems_library_trees_are_left_out_and_what_to_install_is_s
 
 
 def test_a_process_that_does_not_fit_its_memory_is_a_failing_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_forecast, "FORECAST_MEMORY_BYTES", 8 * MIB)
+    monkeypatch.setattr(background_jobs, "FORECAST_MEMORY_BYTES", 8 * MIB)
     one = loaded()
     seen = probe_forecast(one.config)
     (found,) = check_forecast(seen, one)

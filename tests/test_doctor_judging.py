@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from agent import doctor_machine, doctor_targets
-from agent.collect.reader import PageReader
-from agent.collect.scrapers import Target
-from agent.collect.target_options import TargetOptions
-from agent.config import LoadedConfig, parse_config
-from agent.config_files import load_plan
-from agent.doctor_findings import CheckLevel, CheckResult
-from agent.doctor_pages import TargetProbe
-from agent.doctor_probes import DataFolderProbe, GpusProbe, ProcessProbe
-from agent.doctor_targets import TargetContext
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.doctor import machine_checks, target_checks
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.machine_probes import DataFolderProbe, GpusProbe, ProcessProbe
+from agent.doctor.page_probes import TargetProbe
+from agent.doctor.target_checks import TargetContext
 from agent.errors import ScrapeFailure
-from rules.gpu_readout import GpuReadout
-from rules.plan import Plan, TierPlan, parse_plan
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import Target
+from rules.plan.schema import Plan, TierPlan, parse_plan
+from rules.telemetry.gpu_readout import GpuReadout
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
@@ -60,7 +60,7 @@ def loaded(plan: Plan | None = None, **keys: Any) -> LoadedConfig:
 
 
 def planned(met: TargetContext) -> list[CheckResult]:
-    return list(doctor_targets.check_plan_match(met, loaded()))
+    return list(target_checks.check_plan_match(met, loaded()))
 
 
 def with_fact(name: str, value: str) -> bytes:
@@ -165,7 +165,7 @@ def test_a_pid_file_without_a_process_fails() -> None:
 
 
 def names(page: bytes, **target: Any) -> list[CheckResult]:
-    return list(doctor_targets.check_names(TargetContext(seen=seen(page, target=target), tier=None), loaded()))
+    return list(target_checks.check_names(TargetContext(seen=seen(page, target=target), tier=None), loaded()))
 
 
 def test_rules_that_a_page_cannot_feed_are_named() -> None:
@@ -205,17 +205,17 @@ def test_a_family_that_is_broken_on_the_page_is_named() -> None:
 
 
 def test_a_page_that_took_long_is_warned_of() -> None:
-    _, slow = doctor_targets.check_page(TargetContext(seen=seen(seconds=6.0), tier=None), loaded())
+    _, slow = target_checks.check_page(TargetContext(seen=seen(seconds=6.0), tier=None), loaded())
     assert (slow.level, slow.text) == (CheckLevel.WARN, "53.7 kB in 6000 ms nears its timeout of 10 s")
 
 
 def test_there_is_advice_for_every_way_a_scrape_can_fail() -> None:
-    assert set(doctor_targets.ADVICE) == set(ScrapeFailure)
+    assert set(target_checks.ADVICE) == set(ScrapeFailure)
 
 
 def process(**changes: Any) -> list[CheckResult]:
     base = {"python": "3.11.7", "open_files": 1024, "packages": {"sizewatch": "0.1.0"}}
-    return list(doctor_machine.check_process(ProcessProbe(**{**base, **changes}), loaded()))
+    return list(machine_checks.check_process(ProcessProbe(**{**base, **changes}), loaded()))
 
 
 def test_the_shim_package_and_too_few_open_files_are_named() -> None:
@@ -243,7 +243,7 @@ NO_NVML = "NVML: the NVIDIA driver is not loaded (nvmlInit); no GPU is read, nex
 def test_missing_gpus_weigh_as_much_as_they_were_asked_for(
     keys: dict[str, Any], plan: Plan | None, level: CheckLevel
 ) -> None:
-    (found,) = doctor_machine.check_gpus(GpusProbe(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
+    (found,) = machine_checks.check_gpus(GpusProbe(source="nvml", problems=(NO_NVML,)), loaded(plan, **keys))
     assert found.level is level
     assert found.text.startswith(NO_NVML)
 
@@ -257,7 +257,7 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
     )
     view = GpusProbe(source="nvml", readouts=(gpu(0), blind), driver="580.95.05")
     keys = {"targets": [{"url": "http://a/", "tier": "t", "pid_file": "/run/x.pid"}]}
-    found = list(doctor_machine.check_gpus(view, loaded(None, **keys)))
+    found = list(machine_checks.check_gpus(view, loaded(None, **keys)))
     assert [(finding.check, finding.level, finding.text) for finding in found] == [
         ("gpus", CheckLevel.OK, "2 read through nvml, driver 580.95.05"),
         ("gpu 0", CheckLevel.OK, f"{H100}, GPU-0, 1 processes seen"),
@@ -269,7 +269,7 @@ def test_every_gpu_has_a_line_with_what_it_does_not_give() -> None:
 
 def test_a_gpu_that_is_lost_is_a_warning_while_others_are_read() -> None:
     view = GpusProbe(source="nvml", readouts=(gpu(0),), problems=("GPU 1: it is lost; tried again next turn",))
-    lost, *rest = doctor_machine.check_gpus(view, loaded())
+    lost, *rest = machine_checks.check_gpus(view, loaded())
     assert (lost.level, lost.text) == (CheckLevel.WARN, "GPU 1: it is lost; tried again next turn")
     assert [finding.level for finding in rest] == [CheckLevel.OK, CheckLevel.OK]
 
@@ -290,7 +290,7 @@ def test_the_disk_of_the_history_is_judged(changes: dict[str, Any], level: Check
     view = DataFolderProbe(
         **{"path": "/d", "existing": "/d", "free_bytes": 5 * 1024**3, "filesystem": "ext4", **changes}
     )
-    found = list(doctor_machine.check_data_folder(view, loaded()))
+    found = list(machine_checks.check_data_folder(view, loaded()))
     order = list(CheckLevel)
     assert max((finding.level for finding in found), key=order.index) is level
     assert all(finding.advice for finding in found if finding.level is not CheckLevel.OK)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from test_doctor import loaded
 
-from agent import doctor, doctor_limits
-from agent.doctor_findings import CheckLevel
-from agent.doctor_limits import LimitsProbe, check_limits, is_clock_synchronized, memory_limit
-from agent.forecasting.child import MIB
+from agent.doctor import process_limits, run
+from agent.doctor.check_result import CheckLevel
+from agent.doctor.process_limits import LimitsProbe, check_limits, is_clock_synchronized, memory_limit
+from agent.worker.process import MIB
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,7 +62,7 @@ def test_the_limits_of_the_manifests_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_fails_where_a_history_is_kept(tmp_path: Path) -> None:
-    code = "from agent.doctor_limits import probe_limits; print(probe_limits().file_bytes)"
+    code = "from agent.doctor.process_limits import probe_limits; print(probe_limits().file_bytes)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -83,7 +83,7 @@ def test_without_threads_the_rest_is_not_looked_at(tmp_path: Path, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuses)
-    found = doctor.run_checks(loaded(tmp_path, {"url": "http://127.0.0.1:1/metrics", "tier": "cpu-small"}))
+    found = run.run_checks(loaded(tmp_path, {"url": "http://127.0.0.1:1/metrics", "tier": "cpu-small"}))
     (line,) = [one for one in found if one.level is CheckLevel.FAIL]
     assert line.text == "it may begin no thread (can't start new thread)"
     assert "pids.max of a container" in line.advice
@@ -100,5 +100,5 @@ def test_the_kernel_is_asked_about_its_clock_and_a_system_without_that_call_says
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert is_clock_synchronized() in (True, False)
-    monkeypatch.setattr(doctor_limits.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(process_limits.ctypes, "CDLL", lambda _: object())
     assert is_clock_synchronized() is None

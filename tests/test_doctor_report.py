@@ -7,9 +7,9 @@ from pathlib import Path
 from report_runs import CANARY, configured
 from report_servers import webhook
 
-from agent import doctor_report
-from agent.config import LoadedConfig
-from agent.doctor_findings import CheckLevel, format_text
+from agent.config.load import LoadedConfig
+from agent.doctor import doctor_report
+from agent.doctor.check_result import CheckLevel, format_text
 
 
 def told(loaded: LoadedConfig) -> list[tuple[CheckLevel, str]]:

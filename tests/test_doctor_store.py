@@ -11,10 +11,10 @@ import pytest
 from hostile_store import Handler, give, serving, vector
 from store_servers import victoria_metrics
 
-from agent.config import LoadedConfig, parse_config
-from agent.doctor_findings import CheckLevel, CheckResult
-from agent.doctor_store import STORE_ADVICE, StoreProbe, check_store, probe_store
-from agent.store.trouble import StoreErrorKind
+from agent.config.load import LoadedConfig, parse_config
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.doctor_store import STORE_ADVICE, StoreProbe, check_store, probe_store
+from agent.prometheus.trouble import StoreErrorKind
 
 
 def said(url: str, tiers: dict[str, Any] | None = None) -> list[CheckResult]:

@@ -8,18 +8,18 @@ import pytest
 from making import START, page_text, read
 from table_checks import misread, never_met, openmetrics, unknown, uses, without
 
-from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
-from rules import windows
+from agent.scrape.reader import PageReader
 from rules.engines.coverage import Use, explain_families
 from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.engines.table import EngineTable
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.lifetime import window_since_start
-from rules.readings import read_all
-from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.snapshots import Snapshot
+from rules.telemetry import windows
+from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
 
 FRONTEND, WORKER, WITH_VLLM = "made-dynamo-frontend.prom", "made-dynamo-worker.prom", "made-dynamo-worker-vllm.prom"
 WITH_TRTLLM = "made-dynamo-worker-trtllm.prom"

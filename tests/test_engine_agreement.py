@@ -17,16 +17,16 @@ from engine_rules import written
 from judging_samples import START, answered, each, gauge, minute, seen, view
 from promtool import Case, differences, firing, narrowed
 
-from exporters.engine_rows import Z
-from exporters.engine_series import EDGES
-from rules import watch
-from rules.bounds import Certainty, poisson_lower_bound
-from rules.gauges import STEP_FAMILY
-from rules.scrape_answers import evaluate_replica_rules
-from rules.snapshots import Snapshot
-from rules.tracks import ScrapeTrack
-from rules.verdicts import FIRING, RuleResult, Verdict
-from rules.windows import Window
+from exporters.prometheus_rules.engine_queries import EDGES
+from exporters.prometheus_rules.engine_rules import Z
+from rules.confidence import Certainty, poisson_lower_bound
+from rules.evaluator import tier_rules
+from rules.methods.availability import evaluate_replica_rules
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry.gauges import STEP_FAMILY
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import FIRING, RuleResult, Verdict
 
 LABELS = 'tier="t",instance="a:8000"'
 FINISHED = f'vllm:request_success_total{{{LABELS},finished_reason="stop"}}'
@@ -154,7 +154,7 @@ def test_a_target_is_down_after_as_many_scrapes_as_the_judgement_counts(tmp_path
     up = {"up{" + LABELS + "}": "1x9 0x9"}
     values = []
     for misses in (1, 2, 3, 4):
-        one = watch.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
+        one = tier_rules.ReplicaState(tier="t", name="a", track=ScrapeTrack(last=page, seen=START, misses=misses))
         (answer,) = [a for a in evaluate_replica_rules(one, view(), START) if a.rule == "TargetDown"]
         values.append((f"{(9 + misses) * 15}s", firing("TargetDown"), float(certain(answer))))
     assert [value for *_, value in values] == [0, 0, 1, 1]
@@ -165,7 +165,7 @@ def test_telemetry_is_stale_after_as_long_as_the_judgement_waits(tmp_path: Path,
     moving = {STEPS: "0+5x20 100x40", RUNNING: "3x60", WAITING: "0x60", KV: "0.5x60"}
     values = []
     for stood in (90.0, 105.0, 120.0, 135.0):
-        one = watch.ReplicaState(
+        one = tier_rules.ReplicaState(
             tier="t", name="a", track=ScrapeTrack(last=snapshot({STEP_FAMILY: 9.0}, {"requests_running": 3.0}), seen=START),
             stale_seconds=stood,
         )  # fmt: skip

@@ -11,13 +11,13 @@ from engine_rules import SELECTOR, plan, written
 from promql_parser import parse
 from promtool import Case, complaints, differences, firing
 
-from agent import cli
-from exporters.engine_only import EngineRulesOptions, engine_only_text
-from exporters.engine_rows import ROWS
-from exporters.engine_series import EDGES, UnsupportedSeriesError, edge_above, engine_named, series
-from rules.catalogue import RULES
+from agent.cli import main
+from exporters.prometheus_rules.engine_only import EngineRulesOptions, engine_only_text
+from exporters.prometheus_rules.engine_queries import EDGES, UnsupportedSeriesError, edge_above, engine_named, series
+from exporters.prometheus_rules.engine_rules import ROWS
+from rules.catalogue.registry import RULES
 from rules.engines.registry import ENGINES
-from rules.plan import Plan
+from rules.plan.schema import Plan
 
 PAGES = Path(__file__).parent / "pages"
 UP = 'up{tier="t",instance="a:8000"}'
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_refused_in_words(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     real = str(Path(__file__).parent / "plans" / "cpu-small.yaml")
-    assert cli.main(["render", *(real if one == "PLAN" else one for one in arguments)]) == 2
+    assert main.main(["render", *(real if one == "PLAN" else one for one in arguments)]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -126,10 +126,10 @@ def test_the_command_prints_the_file_or_writes_it_where_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = str(Path(__file__).parent / "plans" / "cpu-small.yaml")
-    assert cli.main(["render", "--engine-only", "--plan", real]) == 0
+    assert main.main(["render", "--engine-only", "--plan", real]) == 0
     printed = capsys.readouterr().out
     out = tmp_path / "new" / "rules.yaml"
-    assert cli.main(["render", "--engine-only", "--plan", real, "--out", str(out)]) == 0
+    assert main.main(["render", "--engine-only", "--plan", real, "--out", str(out)]) == 0
     assert out.read_text(encoding="utf-8") == printed
     assert not complaints(out)
     assert 'model_name="small-llama"' in printed

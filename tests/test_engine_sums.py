@@ -13,24 +13,24 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import Sample, engine_samples, samples
 from test_fleet_turns import TIER, VIEW, Fleet, NewestOnly
 
-from agent.config_fleet import FleetConfig as FleetKeys
-from agent.config_fleet import TierSource
+from agent.config.store_keys import FleetConfig as FleetKeys
+from agent.config.store_keys import TierSource
+from agent.fleet import engine_series
+from agent.fleet.aggregates import EngineAggregates
 from agent.fleet.each import ReplicaReader
-from agent.fleet.parts import build_tier_reader
+from agent.fleet.engine_sum_results import part_sums
+from agent.fleet.engine_sums import EngineSums, ReleaseGroup, scrape_count_query
+from agent.fleet.factory import build_tier_reader
+from agent.fleet.promql import GROUP, WHAT
 from agent.fleet.sized import AdaptiveTierReader
-from agent.fleet.summed import AggregatedTierReader
-from agent.fleet.summed_engines import EngineAggregates
-from agent.store import engine_pages
-from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.api import StoreApi
-from agent.store.engine_sums import EngineSums, ReleaseGroup, scrape_count_query
-from agent.store.engine_sums_found import part_sums
-from agent.store.options import StoreOptions
-from agent.store.promql import GROUP, WHAT
-from rules import readings, windows
+from agent.fleet.tier_readers import AggregatedTierReader
+from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.signals import Gap
-from rules.windows import Window
+from rules.telemetry import readings, windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
 
 BEGIN = 1_790_000_000.0
 MATCHERS = 'job="engines"'
@@ -76,8 +76,8 @@ def both(url: str, engine: str = "vllm", turns: int = 4) -> dict[str, tuple[Flee
     found = {}
     for way, most in (("each", 1000), ("sums", 0)):
         api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
-        selector = engine_pages.engine_selector(engine, MATCHERS)
-        reader = engine_pages.EnginePages("instance", "", engine)
+        selector = engine_series.engine_selector(engine, MATCHERS)
+        reader = engine_series.EnginePages("instance", "", engine)
         each = ReplicaReader(TIER, selector, reader, NewestOnly(api), 60.0)
         sums = EngineSums(engine=engine, matchers=MATCHERS, replica_label="instance")
         summed = AggregatedTierReader(TIER, EngineAggregates(sums, "", VIEW.basis.ttft_slo_seconds, api), 60.0)

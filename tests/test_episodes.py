@@ -1,8 +1,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rules.bounds import Certainty
-from rules.episodes import (
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import (
     MOST_TRANSITIONS,
     ClosedSpan,
     Finding,
@@ -12,8 +13,7 @@ from rules.episodes import (
     close_rule_state,
     step_rule_state,
 )
-from rules.signals import Gap, Missing
-from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 SUBJECT = Subject(tier="t", replica="a")
 OK, WARNING, CRITICAL = Status.OK, Status.WARNING, Status.CRITICAL

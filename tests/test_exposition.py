@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from agent.collect.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.errors import ScrapeError, ScrapeFailure
-from exporters.plain_text import one_line
+from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
+from exporters.render.text import one_line
 
 PAGES = Path(__file__).parent / "pages"
 SHARED_PAGES = Path(__file__).parents[2] / "shared" / "pages"

@@ -11,15 +11,15 @@ from itertools import pairwise
 import pytest
 import recorded
 
-from agent.recording import load
-from agent.replay import ReplayResult, replay
-from rules import windows
-from rules.arrivals import count_arrivals
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.outcomes import Outcomes, outcomes
-from rules.verdicts import Status
-from rules.windows import Window
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry import windows
+from rules.telemetry.arrivals import count_arrivals
+from rules.telemetry.outcomes import Outcomes, outcomes
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status
 
 NAME, STEP_SECONDS = "failing", 5.0
 EDGE_SECONDS = 2.5

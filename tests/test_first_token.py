@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, seen, verdict, view
 
-from rules.bounds import Certainty
-from rules.slices import TierContext
-from rules.verdicts import Cause, Verdict
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Cause, Verdict
 
 BURN, TAIL, KNEE = "TtftSloBurn", "TtftTail", "PastTheKnee"
 EVERY = pytest.mark.parametrize("rule", [BURN, TAIL])

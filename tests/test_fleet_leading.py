@@ -16,16 +16,16 @@ from stored_recordings import MemoryStore, agent_samples
 from test_fleet_turns import TIER, VIEW, Away, times
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting.both_ways import AlertingService
-from agent.config import parse_config
-from agent.config_fleet import Lease
+from agent.alerting.service import AlertingService
+from agent.config.load import parse_config
+from agent.config.store_keys import Lease
 from agent.errors import ConfigError
+from agent.fleet import agent_series
 from agent.fleet.each import ReplicaReader
 from agent.fleet.leading import LeaderElection
-from agent.fleet.turns import StoreSource
 from agent.kubernetes import lease
 from agent.kubernetes.api import KubernetesEndpoint
-from agent.store import own_pages
+from agent.sources.store import StoreSource
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def member(name: str, server: KubernetesEndpoint, url: str, clock: Any) -> Store
     config = parse_config(keys, environment={})
     samples = list(agent_samples("cascade_fast"))
     api = Away(MemoryStore.of(samples))
-    asking = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+    asking = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
     return StoreSource(
         asking={("test", TIER): asking},
         api=api,

@@ -16,8 +16,8 @@ import yaml
 from daemon_runs import PLAN, answers, ask, process
 from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
 
-from agent.demo.player import Player, track
-from agent.recording import load
+from agent.demo.engines import Player, track
+from agent.sources.recording import load
 
 RECORDINGS = Path(__file__).parent / "recordings"
 TIER = "cpu-small"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from store_servers import victoria_metrics
 
-from agent.fleet.turns import StoreSource
-from agent.store.sums import MAX_QUERY_CHARACTERS, AgentSums
-from rules.verdicts import Status, Subject
+from agent.fleet.sums import MAX_QUERY_CHARACTERS, AgentSums
+from agent.sources.store import StoreSource
+from rules.verdicts.verdict import Status, Subject
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from fleet import BEGIN, MOST_QUERIES, Clock, series_of_a_replica, turns_of

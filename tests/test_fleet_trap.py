@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from store_servers import Sample, victoria_metrics
 
-from agent.config import LoadedConfig, parse_config
-from agent.config_files import load_plan
-from agent.fleet.booked_past import fill_history
-from agent.history.keeping import HistoryService
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.config.views import build_tier_contexts, plan_versions
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.store.api import StoreApi
-from agent.store.options import StoreOptions
-from agent.views import build_tier_contexts, plan_versions
-from rules.bounds import Certainty
-from rules.verdicts import Status, Verdict
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.replay.back_fill_writer import fill_history
+from rules.confidence import Certainty
+from rules.verdicts.verdict import Status, Verdict
 
 PLANS = Path(__file__).parent / "plans"
 DAY = 86_400.0

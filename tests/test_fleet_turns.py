@@ -11,27 +11,27 @@ import pytest
 from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
-from agent.config_files import load_plan
+from agent.config.files import load_plan
+from agent.daemon.status_builder import StatusInputs, status
+from agent.fleet import agent_series, engine_series
 from agent.fleet.each import ReplicaReader
 from agent.fleet.sized import AdaptiveTierReader
-from agent.fleet.summed import AggregatedTierReader
 from agent.fleet.summed_own import AgentAggregates
-from agent.fleet.turns import StoreSource, TierReader
-from agent.publishing import StatusInputs, status
-from agent.store import engine_pages, own_pages
-from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.api import QueryCounters, StoreApi
-from agent.store.options import StoreOptions
-from agent.store.sums import AgentSums
-from agent.store.sums_found import group_sums
-from agent.store.trouble import StoreError, StoreErrorKind
-from exporters import prometheus
-from exporters.status import AgentHealth
-from rules import readings, windows
-from rules.episodes import Finding
-from rules.signals import Gap
-from rules.slices import build_tier_context
-from rules.verdicts import Status, Subject, Unknown
+from agent.fleet.sums import AgentSums
+from agent.fleet.sums_found import group_sums
+from agent.fleet.tier_readers import AggregatedTierReader
+from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.api import QueryCounters, StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.trouble import StoreError, StoreErrorKind
+from agent.sources.store import StoreSource, TierReader
+from exporters.metrics import exposition
+from exporters.status.records import AgentHealth
+from rules.plan.load_bins import build_tier_context
+from rules.telemetry import readings, windows
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Unknown
 
 PLANS = Path(__file__).parent / "plans"
 TIER = "cpu-small"
@@ -99,14 +99,14 @@ class Fleet:
 
 def told_by_agents(samples: list[Sample]) -> tuple[Fleet, Away]:
     api = Away(MemoryStore.of(samples))
-    each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+    each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
 
 
 def told_by_engines(samples: list[Sample]) -> tuple[Fleet, Away]:
     api = Away(MemoryStore.of(samples))
-    reader = engine_pages.EnginePages("instance")
-    each = ReplicaReader(TIER, engine_pages.engine_selector("vllm", 'job="vllm"'), reader, api)
+    reader = engine_series.EnginePages("instance")
+    each = ReplicaReader(TIER, engine_series.engine_selector("vllm", 'job="vllm"'), reader, api)
     return Fleet(api, each, times(samples)[0] - 1.0), api
 
 
@@ -269,11 +269,11 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
         found = {}
         for way, most in (("each", 1000), ("sums", 0)):
             api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-            each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), NewestOnly(api), 60.0)
+            each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
             summed = AggregatedTierReader(
                 TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
             )
-            sized = AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), most, api)
+            sized = AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), most, api)
             fleet = Fleet(api, sized, BEGIN - 30)
             fleet.go(4)
             fleet.closed += fleet.turns.watcher.flush()
@@ -322,11 +322,11 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
     with victoria_metrics(tmp_path) as store:
         store.write(samples)
         api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
-        each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
         summed = AggregatedTierReader(
             TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
         )
-        fleet = Fleet(api, AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(4)
         parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
 
@@ -360,11 +360,11 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
         api = FewInstants(StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0)))
-        each = ReplicaReader(TIER, own_pages.selector(TIER), own_pages.AgentPages(), api)
+        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
         summed = AggregatedTierReader(
             TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
         )
-        fleet = Fleet(api, AdaptiveTierReader(each, summed, own_pages.replica_count_query(TIER), 0, api), BEGIN - 30)
+        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(3)
     assert "too many samples" in fleet.turns.store_troubles[TIER]
     assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)
@@ -373,7 +373,7 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
 def exported(fleet: Fleet, tells: str) -> set[tuple[str, str]]:
     """Replica and rule of every verdict on the page of an agent that tells this part."""
     fleet.turns._told_by_agents = frozenset({TIER} if tells == "whole tiers" else ())
-    page, _ = prometheus.render(status(fleet.turns, FACTS, fleet.now), "")
+    page, _ = exposition.render(status(fleet.turns, FACTS, fleet.now), "")
     found = re.findall(r'sizewatch_verdict\{replica="([^"]*)",rule="([^"]*)"', page.decode())
     series = {name for name in page.decode().split() if name.startswith("sizewatch_requests_running{")}
     assert bool(series) is (tells == "all")

@@ -11,7 +11,7 @@ import pytest
 from traffic_samples import week
 from waiting import CEILING_SECONDS
 
-from forecast.series import Series
+from forecast.series.binned import Series
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from forecast_traffic import series
 
-from agent.forecasting.forecast_now import forecast_now
-from agent.forecasting.given import InputSeries
-from agent.forecasting.times import UTC_TIMES
+from agent.forecasting.input_series import InputSeries
+from agent.forecasting.results import forecast_now
+from agent.forecasting.timestamps import UTC_TIMES
 
 
 @pytest.mark.parametrize("amount", [0.0, 7.0, 100.0, 1e12])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
-from forecast import trees
-from forecast.forecaster import COMBINATION, Forecaster, Path
-from forecast.past import NoObservationsError
-from forecast.series import Array
-from forecast.short_methods import SAME_AS_NOW
+from forecast.models import trees
+from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
+from forecast.models.short_methods import SAME_AS_NOW
+from forecast.series.binned import Array
+from forecast.series.observed import NoObservationsError
 
 GAP = float("nan")
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from forecast_samples import DAY_MINUTES, question, series
 
-from agent.forecasting.exchange import (
+from agent.forecasting.history_input import no_forecast
+from agent.forecasting.messages import (
     EventMessage,
     ForecastFailure,
     ForecastResponse,
@@ -18,7 +19,6 @@ from agent.forecasting.exchange import (
     parse_response,
     question_line,
 )
-from agent.forecasting.history_forecasts import no_forecast
 from agent.forecasting.tier_forecast import TierForecast
 
 

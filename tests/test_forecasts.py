@@ -17,20 +17,20 @@ from daemon_runs import ROOT
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.forecasting import child
-from agent.forecasting.child import FORECAST_MEMORY_BYTES, WorkerError, WorkerFailure, WorkerProcess
-from agent.forecasting.exchange import answer_line
-from agent.forecasting.forecasts import FIRST_PAUSE_SECONDS, ForecastService
-from agent.forecasting.history_forecasts import no_forecast
-from exporters.status import ForecastStatus
-from rules.timeline import TimelineKind
+from agent.forecasting.history_input import no_forecast
+from agent.forecasting.messages import answer_line
+from agent.forecasting.service import FIRST_PAUSE_SECONDS, ForecastService
+from agent.worker import process
+from agent.worker.process import FORECAST_MEMORY_BYTES, WorkerError, WorkerFailure, WorkerProcess
+from exporters.status.records import ForecastStatus
+from rules.evaluator.timeline import TimelineKind
 
 SHORT = 600
 """Minutes of history in tests that need a forecast, not a good one."""
 
 
 @contextmanager
-def forecasting(words: Callable[[int], Sequence[str]] = child.command, **options: float) -> Iterator[ForecastService]:
+def forecasting(words: Callable[[int], Sequence[str]] = process.command, **options: float) -> Iterator[ForecastService]:
     made = ForecastService(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
     try:
         yield made
@@ -177,7 +177,7 @@ def with_answers(code: str) -> Callable[[int], Sequence[str]]:
     """The real process, in which `real(self, asked)` answers as it does and `answer` is what is asked."""
     return saying(
         f"sys.argv = ['worker', '{FORECAST_MEMORY_BYTES}']\n"
-        "from agent.forecasting import history_forecasts, worker\n"
+        "from agent.forecasting import history_input as history_forecasts; from agent.forecasting import worker\n"
         "real = history_forecasts.HistoryForecasts.answer\n"
         f"{code}\n"
         "history_forecasts.HistoryForecasts.answer = answer\n"
@@ -255,7 +255,7 @@ def test_a_process_that_wants_too_much_memory_ends_and_costs_one_forecast(histor
 
 
 def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path) -> None:
-    with forecasting(lambda memory_bytes: child.command(8 * child.MIB)) as forecasts:
+    with forecasting(lambda memory_bytes: process.command(8 * process.MIB)) as forecasts:
         (told,) = forecasts.run([question(history)])
         assert told.text.startswith("the forecasting process died: ")
         assert forecasts.pid is None
@@ -266,12 +266,12 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
 
     def words(memory_bytes: int) -> Sequence[str]:
         asked.append(memory_bytes)
-        return child.command(memory_bytes)
+        return process.command(memory_bytes)
 
     with forecasting(words) as forecasts:
         forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
-        assert asked == [FORECAST_MEMORY_BYTES + child.MEMORY_BYTES_A_TIER]
+        assert asked == [FORECAST_MEMORY_BYTES + process.MEMORY_BYTES_A_TIER]
         (line,) = [one for one in limits.splitlines() if one.startswith("Max data size")]
         assert line.split()[3] == str(asked[0])
 
@@ -279,12 +279,12 @@ def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path)
 def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    one = WorkerProcess(child.command(FORECAST_MEMORY_BYTES))
+    one = WorkerProcess(process.command(FORECAST_MEMORY_BYTES))
     try:
         environment = Path(f"/proc/{one.pid}/environ").read_bytes().decode().split("\0")
         assert wait_for(lambda: os.readlink(f"/proc/{one.pid}/exe"))
         names = {entry.partition("=")[0] for entry in environment if entry}
-        assert names <= {*child.INHERITED, *child.ONE_THREAD, "PYTHONPATH"}
+        assert names <= {*process.INHERITED, *process.ONE_THREAD, "PYTHONPATH"}
         assert os.readlink(f"/proc/{one.pid}/cwd") == "/"
         # A Ctrl-C at the daemon's terminal does not reach it.
         assert os.getsid(one.pid) == one.pid
@@ -294,7 +294,7 @@ def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytes
 
 def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
     code = (
-        "import os\nfrom agent.forecasting import child\n"
+        "import os\nfrom agent.worker import process as child\n"
         "one = child.WorkerProcess(child.command(child.FORECAST_MEMORY_BYTES))\nprint(one.pid, flush=True)\nos._exit(1)"
     )
     done = subprocess.run(
@@ -416,7 +416,7 @@ def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tm
 
 def test_the_daemons_side_loads_no_numbers_library() -> None:
     code = (
-        "import sys, agent.daemon, agent.forecasting.forecasts, agent.forecasting.asking, exporters.status_page\n"
+        "import sys, agent.daemon.daemon, agent.forecasting.service, agent.forecasting.requests, exporters.status.page\n"
         "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'lightgbm', 'dateutil', 'holidays') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -12,16 +12,17 @@ import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, answer
 
 from agent.alerting import foreign as memory
-from agent.alerting.both_ways import TOLD, AlertingService, alert_targets
 from agent.alerting.foreign import ExternalAlertStore
-from agent.collect.scrapers import Target
-from agent.collect.target_options import TargetOptions
-from agent.config import parse_config
-from rules import episodes, slices
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.foreign_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
-from rules.verdicts import Status, Subject, Verdict
+from agent.alerting.service import TOLD, AlertingService, alert_targets
+from agent.config.load import parse_config
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.scrapers import Target
+from rules.confidence import Certainty
+from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
+from rules.plan import load_bins
+from rules.verdicts import finding
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 T = 1_790_000_000.0
 
@@ -47,7 +48,7 @@ TARGETS = (
     target("b", "b0", "http://vllm-0.llm.svc:8000/metrics"),
 )
 FLEET = alert_targets(
-    TARGETS, {"c": slices.build_tier_context("c", None)}, [("a", "llama"), ("b", "qwen"), ("c", "qwen")]
+    TARGETS, {"c": load_bins.build_tier_context("c", None)}, [("a", "llama"), ("b", "qwen"), ("c", "qwen")]
 )
 
 
@@ -87,11 +88,11 @@ def episode(
     def made(t: float, said: Status) -> Verdict:
         return replace(answer(said, certainty, rule=rule, t=T + t, **more), subject=Subject(tier="a", replica=replica))
 
-    standing, _ = episodes.step_rule_state(None, made(after, status))
+    standing, _ = finding.step_rule_state(None, made(after, status))
     if ended is None:
         assert standing.episode is not None
         return standing.episode
-    _, over = episodes.step_rule_state(standing, made(ended, OK))
+    _, over = finding.step_rule_state(standing, made(ended, OK))
     return next(one for one in over if isinstance(one, Finding))
 
 

@@ -8,13 +8,13 @@ import pytest
 from judging_samples import view
 from making import START, cumulative, snapshot
 
-from rules import windows
-from rules.gauges import IN_SYSTEM_BY_LITTLE
-from rules.histograms import Cumulative
-from rules.signals import Gap
-from rules.slices import bin_window
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from rules.plan.load_bins import bin_window
+from rules.telemetry import windows
+from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE
+from rules.telemetry.histograms import Cumulative
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 EDGES = (1.0, 10.0, 100.0, float("inf"))
 IDLE = {"requests_running": 0.0, "requests_waiting": 0.0, "kv_utilization": 0.0, "kv_utilization_max": 0.0}

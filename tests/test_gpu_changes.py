@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from gpu_samples import T, readout
 
-from rules import gpu_windows
-from rules.gpu_names.amd import AMD
-from rules.gpu_names.changes import PageChanges
-from rules.gpu_names.dcgm import DCGM
-from rules.gpu_names.exporter import GpuExporterPage, Ticks
-from rules.gpu_readout import GpuReadout
+from rules.gpu_sources.amd import AMD
+from rules.gpu_sources.changes import PageChanges
+from rules.gpu_sources.dcgm import DCGM
+from rules.gpu_sources.exporter import GpuExporterPage, Ticks
+from rules.telemetry import gpu_windows
+from rules.telemetry.gpu_readout import GpuReadout
 
 POWER, HEAT, SECONDS = "gpu_throttled_power_seconds", "gpu_throttled_thermal_seconds", "gpu_throttled_covered_seconds"
 

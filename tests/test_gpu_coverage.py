@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from gpu_pages import MADE_PAGES, SHARED, SHARED_PAGES, families, page_path, page_text, series
 
-from agent.config_keys import GpusConfig
+from agent.config.keys import GpusConfig
 from rules.engines.coverage import Use
-from rules.gpu_names.coverage import explain_families
-from rules.gpu_names.exporter import GpuExporter
-from rules.gpu_names.registry import BY_NAME, EXPORTERS, detect_exporter
+from rules.gpu_sources.coverage import explain_families
+from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter
 
 ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 

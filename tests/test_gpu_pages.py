@@ -9,15 +9,15 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
-from agent.config_fleet import GpuSource, TierSource, contradictions
-from agent.fleet.parts import build_replica_reader
-from agent.store import gpu_pages
-from agent.store.api import StoreApi
-from agent.store.gpu_pages import GpuPages
-from agent.store.options import StoreOptions
-from rules import readings, windows
-from rules.gpu_names.registry import BY_NAME, EXPORTERS
-from rules.windows import Window
+from agent.config.store_keys import GpuSource, TierSource, contradictions
+from agent.fleet import gpu_pages
+from agent.fleet.factory import build_replica_reader
+from agent.fleet.gpu_pages import GpuPages
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from rules.gpu_sources.registry import BY_NAME, EXPORTERS
+from rules.telemetry import readings, windows
+from rules.telemetry.windows import Window
 
 POD = "cpu-small-0"
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from making import START, snapshot
 
-from rules import gpu_windows, windows
-from rules.gauges import GaugeSum
-from rules.gpu_readout import GpuReadout
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.windows import Window
+from rules.telemetry import gpu_windows, windows
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.windows import Window
 
 
 def readout(seconds: float, **overrides: Any) -> GpuReadout:

@@ -13,17 +13,17 @@ from gpu_samples import T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from waiting import wait_for
 
-from agent.collect.gpu_owners import GpuAssignment, assign_gpus, owners
-from agent.collect.gpus import UNREAD_SECONDS, ExporterPage, GpuCollector
-from agent.collect.nvml import NvmlReader
-from agent.collect.processes import MOST_GENERATIONS, PidFileError, lineage, read_pid
-from agent.collect.scrapers import Target
-from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
-from rules.gpu_names.amd import AMD
-from rules.gpu_names.dcgm import DCGM as DCGM_EXPORTER
-from rules.gpu_names.nvidia_smi import NVIDIA_SMI
-from rules.gpu_readout import GpuReadout
+from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
+from agent.gpu.nvml_reader import NvmlReader
+from agent.gpu.owners import GpuAssignment, assign_gpus, owners
+from agent.gpu.processes import MOST_GENERATIONS, PidFileError, lineage, read_pid
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.scrapers import Target
+from rules.gpu_sources.amd import AMD
+from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER
+from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
+from rules.telemetry.gpu_readout import GpuReadout
 
 
 def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:

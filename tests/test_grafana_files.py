@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from agent.lint.promql import parse
-from exporters.artefacts import ARTEFACTS
-from exporters.dashboards.alerts import FIRES, FOUND, QUERY, uid
-from exporters.dashboards.files import DATASOURCE_UID, FILES, FOLDER, INPUT
-from exporters.dashboards.grafana import dashboard_json
-from exporters.dashboards.registry import DASHBOARDS
-from exporters.prometheus_rules import alert_groups
-from exporters.rule_files import Alert
+from exporters.docs.generated_files import ARTEFACTS
+from exporters.grafana.alerts import FIRES, FOUND, QUERY, uid
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.files import DATASOURCE_UID, FILES, FOLDER, INPUT
+from exporters.grafana.registry import DASHBOARDS
+from exporters.prometheus_rules.alerts import alert_groups
+from exporters.prometheus_rules.rule_files import Alert
 
 ROOT = Path(__file__).parent.parent
 ALERTS = [(group, row) for group in alert_groups() for row in group.rows if isinstance(row, Alert)]

@@ -16,11 +16,11 @@ from judging_samples import each, minute, seen, verdict
 
 from agent.benchmarks.curves import ImportedCurve, curve_of
 from agent.benchmarks.formats import read_results
-from rules.bounds import Certainty
-from rules.curve import CERTAIN_REQUESTS, Curve
-from rules.plan import Point, TierPlan, parse_plan
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import Status
+from rules.confidence import Certainty
+from rules.plan.curve import CERTAIN_REQUESTS, Curve
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.plan.schema import Point, TierPlan, parse_plan
+from rules.verdicts.verdict import Status
 
 SWEEPS = Path(__file__).parent.parent.parent / "shared" / "bench" / "inference-perf"
 PLAIN, CHUNKED, EAGLE, QUANTIZED = "vllm", "vllm+chunking_and_prefix_caching", "vllm+eagle", "vllm+quantization"

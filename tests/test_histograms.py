@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import EDGES, cumulative, histogram
 
-from rules.histograms import (
+from rules.telemetry.histograms import (
     NO_GRID,
     BrokenHistogramError,
     Cumulative,

@@ -13,16 +13,16 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.history.bodies import encode_window
-from agent.history.keeping import HistoryService
+from agent.history.codec import encode_window
 from agent.history.schema import APPLICATION_ID, DAY, VERSION
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from rules import windows
-from rules.bounds import Certainty
-from rules.episodes import Finding, Transition, UnknownSpan
-from rules.signals import Gap, Missing, Reading
-from rules.timeline import TimelineEvent
-from rules.verdicts import Action, Cause, Status, Subject, Verdict
+from rules.confidence import Certainty
+from rules.evaluator.timeline import TimelineEvent
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.verdicts.finding import Finding, Transition, UnknownSpan
+from rules.verdicts.verdict import Action, Cause, Status, Subject, Verdict
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)

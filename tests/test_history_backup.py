@@ -9,10 +9,10 @@ from history_samples import START, booking, finished
 from test_demand import old_file, version
 
 from agent.history import backup, schema
-from agent.history.bodies import encode_window
+from agent.history.codec import encode_window
+from agent.history.errors import HistoryError, HistoryErrorKind
 from agent.history.schema import DAY, VERSION
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryErrorKind
 
 EVER = (0.0, START + 1000 * DAY)
 

@@ -18,8 +18,8 @@ from history_samples import START, booking, finished
 from test_doctor import about, loaded
 from waiting import CEILING_SECONDS
 
-from agent.doctor import run_checks
-from agent.doctor_findings import CheckLevel, CheckResult
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.run import run_checks
 from agent.history.schema import DAY, VERSION
 from agent.history.store import HistoryStore
 

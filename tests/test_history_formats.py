@@ -20,14 +20,14 @@ from engine_server import engines
 from history_samples import START, booking
 from test_doctor import about, loaded
 
-from agent.assembly import assemble
-from agent.config import load
+from agent.config.load import load
+from agent.daemon.assembly import assemble
 from agent.data_dir import DataDir
-from agent.doctor import run_checks
-from agent.doctor_findings import CheckLevel, CheckResult
+from agent.doctor.check_result import CheckLevel, CheckResult
+from agent.doctor.run import run_checks
+from agent.history.errors import HistoryOpenError
 from agent.history.schema import DAY, VERSION
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryOpenError
 
 FILES = Path(__file__).parent / "history_formats"
 FORMATS = range(1, VERSION + 1)

@@ -22,12 +22,12 @@ from waiting import CEILING_SECONDS
 
 from agent.history import chunks, columns, schema, slice_rows
 from agent.history import store as store_module
-from agent.history.booking import MinuteRecord
 from agent.history.chunks import ChunkRow
+from agent.history.errors import HistoryError, HistoryErrorKind
 from agent.history.schema import DAY, SUMS
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryErrorKind
-from rules import slices
+from agent.history.write_buffer import MinuteRecord
+from rules.plan import load_bins
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)
@@ -337,7 +337,7 @@ def real_days(replicas, days, every=60):
                 gauges=gauges,
                 histograms=histograms,
             )
-            placed = slices.bin_window(moved, None, f"r{replica}", chance.randrange(3))
+            placed = load_bins.bin_window(moved, None, f"r{replica}", chance.randrange(3))
             yield MinuteRecord(tier="t", plan_version="v", slice=placed)
 
 

@@ -12,12 +12,12 @@ import pytest
 from history_samples import START, booking, finished
 from history_writer import REPLICAS
 
-from agent.history import troubles
-from agent.history.bodies import encode_window
-from agent.history.booking import BATCH, ENTRY_BYTES, WriteBuffer
+from agent.history import errors as troubles
+from agent.history.codec import encode_window
+from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
+from agent.history.write_buffer import BATCH, ENTRY_BYTES, WriteBuffer
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = Path(__file__).parent / "history_writer.py"

@@ -29,17 +29,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaling_samples import BY_FORMAT, objects
 from waiting import CEILING_SECONDS
 
-from agent.cli import main
-from agent.config import load
-from agent.config_keys import Logging
+from agent.cli.main import main
+from agent.cli.plain_output import escape_text
+from agent.config.keys import Logging
+from agent.config.load import load
+from agent.daemon.logs import set_up
 from agent.errors import ConfigError, RecordingError
-from agent.logs import set_up
-from agent.plain_output import escape_text
-from agent.recording import load as load_recording
-from agent.store.answers import answer, vector
-from agent.store.promql import quote_value, regex_any
-from agent.web import ROUTES
-from exporters.plain_text import one_line, strip_control_characters
+from agent.fleet.promql import quote_value, regex_any
+from agent.http_server.server import ROUTES
+from agent.prometheus.answers import answer, vector
+from agent.sources.recording import load as load_recording
+from exporters.render.text import one_line, strip_control_characters
 
 NAME = "<script>alert(1)</script>\"'&`|*_[x](javascript:alert(1)) ${HOME} {{ 7*7 }} =cmd|' /C calc'!A0 %s {0}"
 """What a configuration takes as a name: printable, one line."""

@@ -11,8 +11,8 @@ from past_stores import moved
 from store_servers import victoria_metrics
 from waiting import wait_for
 
-from agent.assembly import Assembly, assemble
-from agent.config import LoadedConfig, load
+from agent.config.load import LoadedConfig, load
+from agent.daemon.assembly import Assembly, assemble
 from agent.history.store import HistoryStore
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"

@@ -10,15 +10,16 @@ from past_stores import HOUR, PastStore, moved
 from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, engine_samples
 
-from agent import cli
-from agent.config import LoadedConfig, parse_config
-from agent.config_files import load_plan
+from agent.cli import main
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
 from agent.data_dir import DataDir
-from agent.fleet.booked_past import BackFillProgress, Stretch, fill_history
-from agent.history.booking import MinuteRecord
 from agent.history.store import HistoryStore
-from rules import readings, slices, windows
-from rules.slices import BinnedWindow
+from agent.history.write_buffer import MinuteRecord
+from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import readings, windows
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
@@ -62,7 +63,7 @@ def test_a_history_is_filled_with_all_that_a_daemon_keeps(tmp_path: Path, past: 
 
         minutes = store.minutes(TIER, 0.0, 4e9)
         assert found.minutes == len(minutes) > 12
-        version = slices.build_tier_context(TIER, load_plan(PLAN).tiers[TIER])
+        version = load_bins.build_tier_context(TIER, load_plan(PLAN).tiers[TIER])
         whole = readings.read_all(windows.sum_windows(one.window for one in store.bins(TIER, 0.0, 4e9)), version.basis)
         assert whole == readings.read_all(windows.sum_windows(one.window for one in minutes), version.basis)
         assert len(store.plan_versions(TIER, 0.0, 4e9)) == 1
@@ -121,7 +122,7 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path, past: MemoryS
 def test_what_began_long_before_the_interruption_goes_on_as_one(
     tmp_path: Path, past: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.fleet.booked_past.LEAD_SECONDS", -60.0)
+    monkeypatch.setattr("agent.replay.back_fill_writer.LEAD_SECONDS", -60.0)
 
     with HistoryStore(tmp_path / "history.db") as store:
         fill_history(loaded(), PastStore(past, fails_at=1), store, SPAN)
@@ -194,9 +195,9 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_person_is_told_what_was_booked_and_what_was_left_alone(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words(url, tmp_path / "history")) == 0
+    assert main.main(words(url, tmp_path / "history")) == 0
     first = capsys.readouterr()
-    assert cli.main(words(url, tmp_path / "history")) == 0
+    assert main.main(words(url, tmp_path / "history")) == 0
     second = capsys.readouterr()
 
     assert first.out.startswith("4 minutes of replicas from 20")
@@ -213,7 +214,7 @@ def test_a_history_that_a_daemon_writes_is_not_touched(
 ) -> None:
     daemon = DataDir(tmp_path / "history", Path("sizewatch.yaml"))
     try:
-        assert cli.main(words(url, tmp_path / "history")) == 2
+        assert main.main(words(url, tmp_path / "history")) == 2
     finally:
         daemon.close()
 
@@ -223,7 +224,7 @@ def test_a_history_that_a_daemon_writes_is_not_touched(
 
 @pytest.mark.usefixtures("later")
 def test_a_store_that_is_away_is_told_and_nothing_is_booked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words("http://127.0.0.1:1", tmp_path / "history")) == 3
+    assert main.main(words("http://127.0.0.1:1", tmp_path / "history")) == 3
 
     said = capsys.readouterr()
     assert said.out.startswith("0 minutes")
@@ -243,5 +244,5 @@ def test_a_store_that_is_away_is_told_and_nothing_is_booked(tmp_path: Path, caps
 def test_what_cannot_be_imported_is_said_in_a_line(
     url: str, tmp_path: Path, change: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*words(url, tmp_path / "history"), "--to", "now", *change]) == 2
+    assert main.main([*words(url, tmp_path / "history"), "--to", "now", *change]) == 2
     assert said in capsys.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 from agent.benchmarks.formats import read_results
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
-from rules.curve import Curve
-from rules.plan import BenchmarkCurve, Gpu, Slo, TierPlan
+from rules.plan.curve import Curve
+from rules.plan.schema import BenchmarkCurve, Gpu, Slo, TierPlan
 
 SWEEPS = Path(__file__).parent.parent.parent / "shared" / "bench" / "inference-perf"
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from engine_server import answers_500, cuts_off, engines, is_html, is_strange, pages, redirects
 
-from agent import cli
+from agent.cli import main
 from rules.engines.registry import ENGINES
-from rules.signals import SIGNALS
+from rules.telemetry.signals import SIGNALS
 
 PAGES = Path(__file__).parent / "pages"
 SAVED = sorted(path.name for path in PAGES.iterdir() if path.suffix in (".prom", ".txt"))
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["inspect", *words])
+    code = main.main(["inspect", *words])
     return code, *capsys.readouterr()
 
 

@@ -9,14 +9,14 @@ import pytest
 from engine_server import engines
 from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_path
 
-from agent import cli
-from exporters.inspect_gpus import LISTED
-from rules.gpu_names.registry import BY_NAME
-from rules.gpu_readout import GPU_NAMES
+from agent.cli import main
+from exporters.documents.inspect_gpus import LISTED
+from rules.gpu_sources.registry import BY_NAME
+from rules.telemetry.gpu_readout import GPU_NAMES
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["inspect", *words])
+    code = main.main(["inspect", *words])
     return code, *capsys.readouterr()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from promtool import Case, complaints, differences, firing
 
-from exporters.itself_rules import NOT_SEEING, ROWS, alert
-from exporters.prometheus_rules import alert_groups
-from exporters.rule_files import Group, rule_file
-from rules.catalogue import RULES
-from rules.signals import Gap
+from exporters.prometheus_rules.alerts import alert_groups
+from exporters.prometheus_rules.rule_files import Group, rule_file
+from exporters.prometheus_rules.self_monitoring import NOT_SEEING, ROWS, alert
+from rules.catalogue.registry import RULES
+from rules.telemetry.signals import Gap
 
 DOCS = Path(__file__).parent.parent / "docs" / "alerting.md"
 BUILD = 'sizewatch_build_info{job="s",instance="a:1"}'

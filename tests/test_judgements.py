@@ -3,14 +3,14 @@ from dataclasses import replace
 import pytest
 from judging_samples import START, answered, each, gauge, minute, seen, unknown, view
 
-from rules import watch
-from rules.catalogue import BY_NAME, RULES
-from rules.judgements import judge
-from rules.rule import Way
-from rules.signals import Gap
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Subject, Unknown, Verdict
-from rules.windows import Window, gap_window
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.evaluator import tier_rules
+from rules.evaluator.judgements import judge
+from rules.plan.load_bins import build_tier_context as bare
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.rule import Way
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 COMPARING = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS, Way.BEYOND, Way.EVENT_RATIO})
 """The ways of step 13; the others have tests of their own for what they need."""
@@ -100,10 +100,10 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
         assert isinstance(found, Verdict)
         assert found.status is Status.OK
         assert "0.0%" in found.sentence
-    kept = watch.TierMinutes()
+    kept = tier_rules.TierMinutes()
     for window in each(70, minute):
-        kept = watch.add_minute(kept, window, "a", WHOLE)
-    assert len(kept.slices) == watch.LONGEST / 60 + 1
+        kept = tier_rules.add_minute(kept, window, "a", WHOLE)
+    assert len(kept.slices) == tier_rules.LONGEST / 60 + 1
 
 
 def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
@@ -112,7 +112,7 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
     def hours(slow: tuple[int, ...]) -> Status:
         made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
         placed = tuple(
-            one for window in made for one in watch.add_minute(watch.TierMinutes(), window, "", WHOLE).slices
+            one for window in made for one in tier_rules.add_minute(tier_rules.TierMinutes(), window, "", WHOLE).slices
         )
         found = judge(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)

@@ -5,13 +5,13 @@ from typing import Any
 
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.judgements import judge
-from rules.signals import Gap
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Unknown, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.judgements import judge
+from rules.plan.load_bins import build_tier_context as bare
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 RULE = "AdapterCachePressure"
 TWO_FIT = view(lora={"max_adapters": 2})

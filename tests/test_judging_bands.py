@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from judging_samples import answered, each, gauge, minute, seen, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME, RULES
-from rules.rule import Way
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.verdicts import Status, Unknown, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.rule import Way
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 BANDS = [rule.name for rule in RULES if rule.way is Way.BAND]
 EDGES = (0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 60.0, float("inf"))

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from judging_samples import FAST, SLOW, START, each, minute, seen, unknown, verdict, view
 
-from rules import budget, slices, watch
-from rules.bounds import Certainty
-from rules.budget import Budget
-from rules.catalogue import BY_NAME
-from rules.judging_burn import PERIOD_SECONDS, RUNGS, format_span
-from rules.signals import Gap
-from rules.slices import BinnedWindow, TierContext
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.methods.burn_rate import PERIOD_SECONDS, RUNGS, format_span
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts import error_budget
+from rules.verdicts.error_budget import Budget
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 TTFT, TPOT = "TtftSloBurn", "TpotSloBurn"
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}
@@ -41,7 +43,7 @@ def hours(shares: Mapping[int, float], count: int = 72) -> list[BinnedWindow]:
             covered_seconds=HOUR,
             histograms={"ttft_seconds": latencies, "tpot_seconds": latencies},
         )
-        made.append(slices.bin_window(window, None, None))
+        made.append(load_bins.bin_window(window, None, None))
     return made
 
 
@@ -50,11 +52,11 @@ def answered(
 ) -> RuleResult:
     """What the rule says after these minutes, with the past of three days from the history."""
     by = seen_by or tier()
-    kept = watch.TierMinutes(budget=budget.restore_budget(by, past or [], []))
+    kept = tier_rules.TierMinutes(budget=error_budget.restore_budget(by, past or [], []))
     for one in several:
-        kept = watch.add_minute(kept, one, "a", by)
+        kept = tier_rules.add_minute(kept, one, "a", by)
     now = several[-1].end
-    return next(a for a in watch.evaluate_tier_rules(kept, by, now) if a.rule == rule)
+    return next(a for a in tier_rules.evaluate_tier_rules(kept, by, now) if a.rule == rule)
 
 
 def told(rule: str, several: list[Window], past: list[BinnedWindow] | None = None, **more: Any) -> Verdict:
@@ -127,11 +129,11 @@ def test_a_restart_of_the_agent_costs_no_page() -> None:
     """Twenty minutes at 20 x: too little by themselves, enough with the forty before them."""
     several = each(20, lambda n: minute(n, slow=36))
     assert told(TTFT, several).certainty is LIKELY
-    before = [slices.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
-    kept = watch.TierMinutes(budget=budget.restore_budget(tier(), hours({})[:-1], before))
+    before = [load_bins.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
+    kept = tier_rules.TierMinutes(budget=error_budget.restore_budget(tier(), hours({})[:-1], before))
     for one in several:
-        kept = watch.add_minute(kept, one, "a", tier())
-    (found,) = (a for a in watch.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
+        kept = tier_rules.add_minute(kept, one, "a", tier())
+    (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)
 
@@ -196,7 +198,7 @@ def test_why_nothing_can_be_said() -> None:
     assert reason(idle) == (Gap.NO_TRAFFIC, "no requests in the last 1 h")
     few = each(10, lambda n: minute(n, rps=0.05))
     assert reason(few) == (Gap.TOO_FEW_REQUESTS, "30 requests in the last 1 h, 50 are needed")
-    planless = answered(TTFT, each(10, minute), seen_by=slices.build_tier_context("t", None))
+    planless = answered(TTFT, each(10, minute), seen_by=load_bins.build_tier_context("t", None))
     assert isinstance(planless, Unknown)
     assert planless.reason is Gap.NOT_IN_PLAN
     missing = answered(TPOT, each(10, minute), seen_by=view())
@@ -221,7 +223,7 @@ def test_the_ladder_spends_what_the_workbook_says(rule: str) -> None:
         assert short == long / 12
         spent.append(round(values[f"{name}_burn"] * long / PERIOD_SECONDS, 6))
     assert spent == [0.02, 0.05, 0.1, 0.1]
-    assert max(values[f"{name}_long_seconds"] for name, _ in RUNGS) == budget.KEPT_SECONDS
+    assert max(values[f"{name}_long_seconds"] for name, _ in RUNGS) == error_budget.KEPT_SECONDS
 
 
 def test_an_empty_budget_belongs_to_no_tier() -> None:

@@ -6,19 +6,19 @@ from typing import Any
 import recorded
 from judging_samples import START, each, gauge, minute, minutes, unknown, verdict, view
 
-from agent.config_files import load_plan
-from agent.recording import load
-from agent.replay import replay
-from rules import watch
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.judgements import judge
-from rules.signals import Gap, Reading
-from rules.slices import TierContext
-from rules.slices import build_tier_context as bare
-from rules.starts import ReplicaStart
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window
+from agent.config.files import load_plan
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.evaluator.judgements import judge
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as bare
+from rules.replicas.starts import ReplicaStart
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE = "ColdStartLate"
 PLANNED = view(cold_start_seconds=40)
@@ -132,7 +132,7 @@ def with_starts(
     """What the rule says when these are known beside the minutes."""
     booked = replace(minutes(tier, {"a": windows if windows is not None else hour({})}), starts=starts)
     now = booked.slices[-1].window.end
-    return next(answer for answer in watch.evaluate_tier_rules(booked, tier, now) if answer.rule == RULE)
+    return next(answer for answer in tier_rules.evaluate_tier_rules(booked, tier, now) if answer.rule == RULE)
 
 
 def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_them() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from judging_samples import START, each, minute, minutes, tier
 
-from rules import watch
-from rules.bounds import Certainty
-from rules.projections import ForecastPoint, Projection
-from rules.signals import Gap, Reading
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window, gap_window
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"
 FLEET = {"instances": 3, "safety_factor": 1.0, "minimum_warm": 1}
@@ -54,7 +54,7 @@ def judged(
     seen = view_of("t", plan, limits={rule: limits}, pools=pools)
     names = [f"r{n}" for n in range(replicas)]
     booked = minutes(seen, {name: each(count, arriving(rate, finished)) for name in names})
-    answers = watch.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
+    answers = tier_rules.evaluate_tier_rules(booked, seen, START + 60.0 * count, projection=projection)
     return next(answer for answer in answers if answer.rule == rule)
 
 
@@ -93,7 +93,7 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
         return minute(number, rps=3.0, counters={"admission_rejections": 120.0})
 
     booked = minutes(view_of("t", PLAN), {"r0": each(8, refusing), "r1": each(8, refusing)})
-    answers = watch.evaluate_tier_rules(booked, view_of("t", PLAN), START + 480.0)
+    answers = tier_rules.evaluate_tier_rules(booked, view_of("t", PLAN), START + 480.0)
     found = next(answer for answer in answers if answer.rule == RULE)
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
@@ -168,7 +168,7 @@ def test_what_cannot_be_known_says_why() -> None:
 def answer_of(windows: list[Window]) -> RuleResult:
     seen = view_of("t", PLAN)
     now = max(window.end for window in windows)
-    return next(a for a in watch.evaluate_tier_rules(minutes(seen, {"a": windows}), seen, now) if a.rule == RULE)
+    return next(a for a in tier_rules.evaluate_tier_rules(minutes(seen, {"a": windows}), seen, now) if a.rule == RULE)
 
 
 def test_a_tier_that_was_not_seen_is_unknown_and_so_is_its_end() -> None:

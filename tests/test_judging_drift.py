@@ -8,14 +8,14 @@ import pytest
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized, usual
 
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.judgements import judge
-from rules.lengths import OUTPUTS, PROMPTS
-from rules.signals import Gap
-from rules.slices import TierContext, bin_window
-from rules.verdicts import Status, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.judgements import judge
+from rules.methods.request_lengths import OUTPUTS, PROMPTS
+from rules.plan.load_bins import TierContext, bin_window
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Verdict
 
 DRIFT, OUTPUT = "WorkloadDrift", "OutputLengthDrift"
 QUANTILES = {"p50": 90, "p95": 160, "p99": 190}
@@ -137,7 +137,7 @@ def test_the_rule_waits_for_its_minimum_of_time_and_of_requests() -> None:
 
 
 def test_a_plan_without_lengths_says_so() -> None:
-    from rules.slices import build_tier_context as bare
+    from rules.plan.load_bins import build_tier_context as bare
 
     made = day(usual(), usual())
     for tier, words in (

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from judging_samples import START, each, minute, unknown, verdict, view
 
-from agent.collect.reader import PageReader
-from rules import watch
-from rules.bounds import Certainty
-from rules.replicas import apply_snapshot
-from rules.signals import Gap
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window
+from agent.scrape.reader import PageReader
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.replicas.state import apply_snapshot
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 BURN, REFUSED = "AvailabilityBurn", "RequestsRefused"
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
@@ -132,15 +132,15 @@ http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {err
 
 def judged(pages: list[tuple[float, float]]) -> RuleResult:
     """What the rule says after these pages of (served, errors), 15 s apart, none of which tells when its process began."""
-    reader, replica, by = PageReader("vllm"), watch.ReplicaState(tier="t", name="a"), view()
-    kept = watch.TierMinutes()
+    reader, replica, by = PageReader("vllm"), tier_rules.ReplicaState(tier="t", name="a"), view()
+    kept = tier_rules.TierMinutes()
     for number, (served, errors) in enumerate(pages):
         t = START + 15.0 * number
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
         replica, _, closed = apply_snapshot(replica, page, by)
         if closed is not None:
-            kept = watch.add_minute(kept, closed, "a", by)
-    return next(a for a in watch.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
+            kept = tier_rules.add_minute(kept, closed, "a", by)
+    return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 
 def test_a_page_that_only_fails_is_certain_after_an_hour_of_serving() -> None:

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Missing, Reading
-from rules.verdicts import Status, Verdict
-from rules.windows import Window, gap_window
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import Status, Verdict
 
 KV, EXCESS = "KvEviction", "EvictionDivergence"
 PLANNED = ({"eviction_rate": 0.0}, {"eviction_rate": 0.02}, {"eviction_rate": 0.04})
@@ -85,7 +85,7 @@ def test_an_engine_that_only_evicts_and_finishes_nothing_is_degraded() -> None:
 
 
 def test_evictions_need_no_plan() -> None:
-    from rules.slices import build_tier_context as bare
+    from rules.plan.load_bins import build_tier_context as bare
 
     assert verdict(KV, bare("t", None), each(5, lambda n: evicting(n, 60))).status is Status.CRITICAL
 

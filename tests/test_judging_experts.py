@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from judging_samples import answered, each, gauge, minute, tier, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import Status
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status
 
 RULE = "ExpertImbalance"
 

@@ -6,14 +6,14 @@ from typing import Any
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized, usual
 
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.judgements import judge
-from rules.signals import Gap, Reading
-from rules.slices import TierContext
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Unknown, Verdict
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.judgements import judge
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as bare
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 LIMITS, BREAKER = "GuardrailMissing", "QueueBreakerOff"
 

@@ -5,11 +5,11 @@ import pytest
 from days_samples import PROMPT_TOKENS, hour, hours, unknown, verdict, view
 from judging_samples import tier
 
-from rules import slices
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.verdicts import Status
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status
 
 WEEK = 168
 
@@ -104,7 +104,7 @@ def test_what_idles_only_as_insurance_is_no_trap() -> None:
 
 
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
-    unpriced = slices.build_tier_context("t", tier(fleet={"instances": 4}))
+    unpriced = load_bins.build_tier_context("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
     assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64 GPU-hours a day")
 
@@ -118,7 +118,7 @@ def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
 
 
 def test_a_tier_without_a_curve_or_with_pools_apart_has_no_fleet_utilisation() -> None:
-    bare = unknown("UtilizationTrap", slices.build_tier_context("t", None), trap())
+    bare = unknown("UtilizationTrap", load_bins.build_tier_context("t", None), trap())
     assert (bare.reason, bare.text) == (Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     apart = unknown("UtilizationTrap", view(pools=["prefill", "decode"]), trap())
     assert apart.reason is Gap.NOT_IN_PLAN
@@ -189,7 +189,7 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
 
 
 def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
-    found = verdict("QueueAlwaysEmpty", slices.build_tier_context("t", None), quiet())
+    found = verdict("QueueAlwaysEmpty", load_bins.build_tier_context("t", None), quiet())
     assert found.sentence.endswith("2.0 of 4.0 replicas are not needed at 60% even then")
 
 

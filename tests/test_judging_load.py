@@ -1,11 +1,11 @@
 import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Verdict
-from rules.windows import Window, gap_window
+from rules.confidence import Certainty
+from rules.plan.load_bins import build_tier_context as bare
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "LoadBeyondBenchmark"
 

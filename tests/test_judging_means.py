@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Reading
-from rules.slices import TierContext
-from rules.verdicts import Status, Verdict
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Verdict
 
 GPU, HITS = "GpuUtilizationShortfall", "PrefixHitDivergence"
 BUSY = ({"gpu_utilization": 0.4}, {"gpu_utilization": 0.6}, {"gpu_utilization": 0.8})

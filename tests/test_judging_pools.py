@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 from judging_samples import START, answered, each, minute, tier
 
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window, gap_window
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE = "PdRatioOff"
 PLAN = tier(

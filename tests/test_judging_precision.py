@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.judgements import judge
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Verdict
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.judgements import judge
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as bare
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "QuantizationMismatch"
 A100, L4, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3"

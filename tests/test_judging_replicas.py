@@ -14,15 +14,15 @@ import recorded
 import yaml
 from judging_samples import minute, seen, unknown, verdict, view
 
-from agent.recording import load
-from agent.replay import ReplayResult, replay
-from rules.bounds import Certainty
-from rules.plan import parse_plan
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.slices import build_tier_context as bare
-from rules.verdicts import Status, Verdict
-from rules.windows import Window, gap_window
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as bare
+from rules.plan.schema import parse_plan
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "PrefixRoutingBroken"
 BEFORE = {"a": 54, "b": 84, "c": 72}

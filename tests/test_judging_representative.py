@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, seen, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Reading
-from rules.verdicts import Status, Verdict
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "BenchmarkNotRepresentative"
 SPANS = (0.5, 1.0, 2.0, 5.0, float("inf"))
@@ -85,7 +85,7 @@ def test_the_rule_waits_for_time_and_requests_and_for_the_end_to_be_seen() -> No
 
 
 def test_without_a_curve_or_its_concurrencies_nothing_can_be_compared() -> None:
-    from rules.slices import build_tier_context as bare
+    from rules.plan.load_bins import build_tier_context as bare
 
     assert unknown(RULE, bare("t", None), each(6, minute)).reason is Gap.NOT_IN_PLAN
     bald = view({"concurrency": None}, {"concurrency": None}, {"concurrency": None})
@@ -139,7 +139,7 @@ def test_telemetry_that_contradicts_itself_by_littles_law_is_told_and_not_judged
 
 
 def sampled(in_system: float, samples: int = 12) -> dict[str, Any]:
-    from rules.gauges import GaugeSum
+    from rules.telemetry.gauges import GaugeSum
 
     level = {"seconds": 60.0, "minimum": 0.0, "maximum": in_system, "samples": samples}
     return {

@@ -7,11 +7,11 @@ import pytest
 from judging_samples import each, minute, unknown, verdict, view
 from length_samples import sized
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Reading
-from rules.slices import TierContext
-from rules.verdicts import Status, Verdict
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "RunawayGeneration"
 

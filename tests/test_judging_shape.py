@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, seen, unknown, verdict, view
 
-from rules import slices
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.latency_pattern import LEVERS, LatencyPattern
-from rules.signals import Gap, Reading
-from rules.slices import TierContext
-from rules.verdicts import Status
-from rules.windows import Window
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.latency_pattern import LEVERS, LatencyPattern
+from rules.verdicts.verdict import Status
 
 PROMISED = {"ttft_p99_seconds": 0.26, "tpot_p99_seconds": 0.26}
 TAILS = pytest.mark.parametrize("rule", ["TtftTail", "TpotTail"])
@@ -119,7 +119,7 @@ def test_why_nothing_can_be_said(rule: str) -> None:
 
 @TAILS
 def test_without_a_promise_there_is_nothing_to_break(rule: str) -> None:
-    planless = slices.build_tier_context("t", None)
+    planless = load_bins.build_tier_context("t", None)
     assert unknown(rule, planless, each(5, minute)).reason is Gap.NOT_IN_PLAN
 
 
@@ -175,13 +175,13 @@ def test_what_arrives_counts_and_not_only_what_finishes() -> None:
 
 
 def test_without_a_plan_the_ratio_is_judged_and_the_load_is_not_known() -> None:
-    found = verdict(KNEE, slices.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    found = verdict(KNEE, load_bins.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
     assert found.status is Status.WARNING
     assert "what load a replica can take is not known: P99 is above 10 x P50, past the knee or a tail" in found.sentence
 
 
 def test_where_the_load_is_not_known_nobody_is_told_that_it_is_within_what_replicas_take() -> None:
-    found = verdict(KNEE, slices.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
+    found = verdict(KNEE, load_bins.build_tier_context("t", None), each(10, lambda n: of({0.03: 174, 0.9: 6}, n)))
     assert tuple(action.text for action in found.actions) == levers(KNEE, LatencyPattern.EITHER)
     assert all("Do not add" not in action.text for action in found.actions)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 from judging_samples import FAST, SLOW, each, minute, seen, unknown, verdict, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Reading
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import Status, Verdict
+from rules.confidence import Certainty
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap, Reading
+from rules.verdicts.verdict import Status, Verdict
 
 RULE = "TtftDivergence"
 

@@ -14,18 +14,18 @@ import recorded
 import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 
-from agent.recording import load
-from agent.replay import ReplayResult, replay
-from rules import watch
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.judging import TierWindows
-from rules.plan import parse_plan
-from rules.signals import Gap
-from rules.slices import TierContext
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window, gap_window
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.plan.schema import parse_plan
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window, gap_window
+from rules.verdicts.context import TierWindows
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE = "MixedTierLoadBalancing"
 
@@ -65,7 +65,7 @@ def judged(
     }
     fleet = {each_view.tier: TierWindows(view=each_view, slices=booked[each_view.tier].slices) for each_view in views}
     own = views[about]
-    answers = watch.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
+    answers = tier_rules.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
     return next(a for a in answers if a.rule == RULE)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, seen, unknown, verdict, view
 
-from rules import slices
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.verdicts import Status
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import Status
 
 QUEUE, GPU = "QueueGrowing", "GpuSaturated"
-PLANLESS = slices.build_tier_context("t", None)
+PLANLESS = load_bins.build_tier_context("t", None)
 
 
 def queued(number: int, per_minute: float = 6.0, **more: Any) -> Window:

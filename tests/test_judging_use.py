@@ -6,13 +6,13 @@ import pytest
 from days_samples import OUTPUT_TOKENS, PROMPT_TOKENS, hour, hours, slices, unknown, verdict, view
 from judging_samples import minute
 
-from rules import watch_long
-from rules.bounds import Certainty
-from rules.judging_use import DAY_SECONDS
-from rules.signals import Gap, Reading
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.windows import Window
+from rules.confidence import Certainty
+from rules.evaluator import long_rules
+from rules.methods.headroom import DAY_SECONDS
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 WEEK, TWO_WEEKS = 168, 336
 
@@ -138,20 +138,20 @@ def test_full_hours_of_a_week_end_with_the_days_in_which_they_do_not_come_any_mo
     assert verdict("NoHeadroom", view(), twice).status is Status.OK, "two hours are not three"
 
 
-def told(*answers: RuleResult) -> watch_long.Told:
+def told(*answers: RuleResult) -> long_rules.Told:
     return {(answer.rule, answer.subject): answer for answer in answers}
 
 
 def test_between_two_peaks_the_week_speaks_and_in_a_peak_the_minutes() -> None:
     weekly = verdict("NoHeadroom", view(), peaks())
     calm, full = headroom(live(3.0)), headroom(live(5.7))
-    assert watch_long.prefer_firing_result(calm, told(weekly)) == replace(weekly, t=calm.t)
-    assert watch_long.prefer_firing_result(full, told(weekly)) is full
+    assert long_rules.prefer_firing_result(calm, told(weekly)) == replace(weekly, t=calm.t)
+    assert long_rules.prefer_firing_result(full, told(weekly)) is full
     healthy = verdict("NoHeadroom", view(), peaks(until=0))
-    assert watch_long.prefer_firing_result(calm, told(healthy)) is calm
+    assert long_rules.prefer_firing_result(calm, told(healthy)) is calm
     silent = Unknown(t=calm.t, rule="NoHeadroom", subject=calm.subject, reason=Gap.NO_TRAFFIC)
-    assert watch_long.prefer_firing_result(silent, told(healthy)) is silent
-    assert watch_long.prefer_firing_result(calm, {}) is calm
+    assert long_rules.prefer_firing_result(silent, told(healthy)) is silent
+    assert long_rules.prefer_firing_result(calm, {}) is calm
 
 
 def weeks(used: float = 0.36, **later: Any) -> list[Window]:
@@ -227,7 +227,7 @@ def test_days_are_counted_back_from_the_last_full_hour_at_any_hour_of_the_day() 
         now = several[-1].end + late
         found = next(
             a
-            for a in watch_long.evaluate_long_rules(view(), slices(several), now)
+            for a in long_rules.evaluate_long_rules(view(), slices(several), now)
             if a.rule == "TokensPerGpuHourFalling"
         )
         assert isinstance(found, Verdict)

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from history_samples import START, window
 
-from agent.config_files import load_plan
-from agent.cycle import ClosedMinute
-from agent.history.keeping import ALIVE_SECONDS, MOST_WAITING, HistoryService
+from agent.config.files import load_plan
+from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
+from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
-from rules import slices
-from rules.bounds import Certainty
-from rules.episodes import Finding, Transition
-from rules.plan import plan_version
-from rules.signals import Gap, Missing
-from rules.verdicts import Status, Subject, Verdict
+from rules.confidence import Certainty
+from rules.evaluator.step import ClosedMinute
+from rules.plan import load_bins
+from rules.plan.schema import plan_version
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import Finding, Transition
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 DAY = 86_400.0
 VERSIONS = {"t": "v1"}
@@ -32,7 +32,7 @@ PLAN = load_plan(Path(__file__).parent / "plans" / "cpu-small.yaml")
 
 
 def closed(minute: int, tier: str = "t") -> ClosedMinute:
-    return ClosedMinute(tier=tier, replica="r", slice=slices.bin_window(window(minute), None, "r"))
+    return ClosedMinute(tier=tier, replica="r", slice=load_bins.bin_window(window(minute), None, "r"))
 
 
 def episode(ended_at: float | None = None, started_at: float = START, sentence: str = "bad") -> Finding:
@@ -207,7 +207,7 @@ def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: Hi
     assert not keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS + 60).seen
 
 
-VIEW = slices.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])
+VIEW = load_bins.build_tier_context("cpu-small", PLAN.tiers["cpu-small"])
 VERSION = plan_version(PLAN.tiers["cpu-small"])
 
 
@@ -248,7 +248,7 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
     hours = range(-48, 24 * 7 + 5, 6)
     keep_step13(keeping, START)
     for hour in hours:
-        one = slices.bin_window(window(60 * hour), VIEW.curve, "r")
+        one = load_bins.bin_window(window(60 * hour), VIEW.curve, "r")
         keeping.turn([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
     keep_step13(keeping, START + 7 * DAY)
     with closing(sqlite3.connect(keeping._open()._path)) as connection:

@@ -21,14 +21,14 @@ from gpu_samples import readout
 from kube_standin import Kube, Object, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
-from agent import assembly as assembly_module
-from agent import daemon as daemon_module
-from agent.assembly import assemble
-from agent.config import load
-from agent.daemon import Daemon
+from agent.config.load import load
+from agent.daemon import assembly as assembly_module
+from agent.daemon import daemon as daemon_module
+from agent.daemon.assembly import assemble
+from agent.daemon.daemon import Daemon
 from agent.kubernetes import node_pods
 from agent.kubernetes.api import KubernetesApiError
-from rules.gpu_readout import GpuReadout
+from rules.telemetry.gpu_readout import GpuReadout
 
 ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 LWS = "leaderworkerset.sigs.k8s.io/"

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from kube_standin import Object, pod
 
-from agent.config import parse_config
-from agent.config_discovery import Kubernetes, PodTier
+from agent.config.discovery_keys import Kubernetes, PodTier
+from agent.config.load import parse_config
 from agent.errors import ConfigError
 from agent.kubernetes.discovery import DiscoveryResult, discover
 from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
-from agent.kubernetes.tiers import TierCandidates, same_model, same_product
-from rules.plan import parse_plan
+from agent.kubernetes.tier_match import TierCandidates, same_model, same_product
+from rules.plan.schema import parse_plan
 
 PLAN = parse_plan(yaml.safe_load((Path(__file__).parent / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")))
 (TIER, PLANNED), *_ = PLAN.tiers.items()

@@ -18,14 +18,14 @@ import pytest
 from gpu_samples import by_uuid, readout
 from waiting import CEILING_SECONDS
 
-from agent.collect.exposition import SeriesReader
-from agent.collect.gpus import samples
+from agent.gpu.collector import samples
 from agent.kubernetes import pod_resources
 from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
 from agent.kubernetes.pod_resources import Devices, PodResourcesError, ask, socket_exists
 from agent.kubernetes.pods import Pod
-from rules.gpu_names.amd import AMD
-from rules.gpu_names.dcgm import DCGM
+from agent.scrape.exposition import SeriesReader
+from rules.gpu_sources.amd import AMD
+from rules.gpu_sources.dcgm import DCGM
 
 ANSWER = base64.b64decode(
     "CrwBCgZ2bGxtLTASA2xsbRqjAQoGZW5naW5lEmgKDm52aWRpYS5jb20vZ3B1EihHUFUtOGY2ZDFhMmItMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY2"

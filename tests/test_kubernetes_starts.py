@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.pod_times import PodTimes
-from rules.snapshots import Snapshot
-from rules.starts import (
+from rules.replicas.starts import (
     SERVE_SECONDS,
     ReplicaStart,
     add_start,
@@ -16,7 +14,9 @@ from rules.starts import (
     to_text,
     update_start,
 )
-from rules.tracks import ScrapeTrack
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry.pod_times import PodTimes
+from rules.telemetry.snapshots import Snapshot
 
 ASKED = 1000.0
 STARTING = PodTimes(asked_at=ASKED, scheduled_at=1004.0, container_at=1060.0)

@@ -24,7 +24,7 @@ from agent.kubernetes.api import (
     backoff_seconds,
     endpoint_from_pod,
 )
-from agent.kubernetes.watching import PodSelection, PodWatch, PodWatchState
+from agent.kubernetes.pod_watch import PodSelection, PodWatch, PodWatchState
 
 
 @pytest.fixture

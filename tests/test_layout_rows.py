@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rules.engines.layout import compile_layout, is_mapped_name
+from rules.engines.normalize import snapshot
 from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
-from rules.families import FamilyKind
-from rules.layouts import compile_layout, is_mapped_name
-from rules.normalise import snapshot
-from rules.snapshots import Snapshot
-from rules.windows import diff_snapshots
+from rules.telemetry.families import FamilyKind
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import diff_snapshots
 
 Page = list[tuple[str, dict[str, str], float]]
 

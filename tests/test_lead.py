@@ -5,12 +5,12 @@ import time
 import numpy as np
 import pytest
 
-from forecast.lead import DAY_MINUTES, FIRST_FIT_MINUTES, LeadRun, run_lead_forecast
-from forecast.lead_fits import fit
-from forecast.lead_live import OnlineLeadForecaster
-from forecast.lead_profile import profile_outlook
-from forecast.lead_signals import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps
-from forecast.series import Array
+from forecast.lead.features import REACH_MINUTES, SeasonalPrior, compute_features, fill_gaps
+from forecast.lead.lead import DAY_MINUTES, FIRST_FIT_MINUTES, LeadRun, run_lead_forecast
+from forecast.lead.lead_fits import fit
+from forecast.lead.lead_profile import profile_outlook
+from forecast.lead.online import OnlineLeadForecaster
+from forecast.series.binned import Array
 
 LEAD = 3
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from forecast_traffic import parts_of, past_of, wave
 
-from forecast import trees
-from forecast.lead_ahead import LeadAhead
-from forecast.past import ObservedBins
-from forecast.profile import Profiles
-from forecast.series import Array
-from forecast.smoothing import Smoothed
+from forecast.models import trees
+from forecast.models.bin_ahead import LeadAhead
+from forecast.models.profile import Profiles
+from forecast.models.smoothing import Smoothed
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 
 class Live:

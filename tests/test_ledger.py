@@ -8,23 +8,24 @@ from dataclasses import replace
 import pytest
 from making import START, gauge, histogram, window
 
-from agent.collect.scrapers import ScrapeResult
-from agent.cycle import ClosedMinute
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.ledger import OPEN_MINUTES, TREND_MINUTES, RuntimeState
-from agent.running_sums import RunningSums
-from rules import slices, windows
-from rules.signals import Gap, Reading
-from rules.windows import Window
+from agent.pipeline.running_sums import RunningSums
+from agent.pipeline.runtime_state import OPEN_MINUTES, TREND_MINUTES, RuntimeState
+from agent.scrape.scrapers import ScrapeResult
+from rules.evaluator.step import ClosedMinute
+from rules.plan import load_bins
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import Window
 
 KEY = ("t", "r")
-VIEWS = {"t": slices.build_tier_context("t", None)}
+VIEWS = {"t": load_bins.build_tier_context("t", None)}
 
 
 def minute(number: int, finished: float, replica: str = "r", offset: float = 0.0) -> ClosedMinute:
     """A minute that is over; `offset` moves its scrapes within the minute."""
     whole = window(START + 60.0 * number + offset, counters={"requests_finished": finished})
-    return ClosedMinute(tier="t", replica=replica, slice=slices.bin_window(whole, None, replica))
+    return ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(whole, None, replica))
 
 
 def completed(ledger: RuntimeState) -> list[float]:
@@ -155,7 +156,7 @@ def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> 
 
 def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:
     ledger = RuntimeState()
-    silent = ClosedMinute(tier="t", replica="r", slice=slices.bin_window(_silence(), None, "r"))
+    silent = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(_silence(), None, "r"))
     ledger.record_minutes((silent,), VIEWS)
     (point,) = ledger.trend("t")
     assert not any(isinstance(value, Reading) for value in point.readings.values())

@@ -12,7 +12,7 @@ from engine_server import Handler, answers_500, engines, give
 from linted import DCGM_PAGE, PAGES, rule_file
 from waiting import CEILING_SECONDS
 
-from agent import cli
+from agent.cli import main
 
 SHARED_DCGM = Path(__file__).parent.parent.parent / "shared" / "pages" / "dcgm-exporter-t4-datadog.prom"
 VLLM_PAGE = str(PAGES / "vllm-0.33.0.prom")
@@ -39,7 +39,7 @@ FULL: dict[str, object] = {"alert": "KvFull", "expr": "vllm:gpu_cache_usage_perc
 
 
 def linted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["lint", *words])
+    code = main.main(["lint", *words])
     return code, *capsys.readouterr()
 
 
@@ -211,7 +211,7 @@ def test_only_this_command_loads_the_parser_of_promql() -> None:
     script = """
 import sys
 import agent.daemon
-from agent import cli
+from agent.cli import main as cli
 cli.parser(["run", "check", "inspect", "doctor"])
 assert "promql_parser" not in sys.modules
 cli.parser(["lint"])

@@ -10,18 +10,18 @@ import pytest
 import recorded
 from making import START, page_text, read
 
-from agent.collect.reader import PageReader
-from agent.recording import load, scrapes
-from agent.replay import replay
-from rules import windows
+from agent.replay.replay import replay
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
 from rules.engines.coverage import FamilyUse, Use, explain_families
 from rules.engines.llamacpp import LLAMACPP
 from rules.engines.support import Support, exposures
-from rules.families import BY_NAME, stem
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from rules.telemetry import windows
+from rules.telemetry.families import BY_NAME, stem
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 FRESH, LOADED = "llamacpp_startup.prom", "llamacpp_after_load.prom"
 RECORDING = "llamacpp"

@@ -9,9 +9,9 @@ from daemon_runs import configuration, running, write
 from engine_server import Engine, engines
 from waiting import wait_for
 
-from agent import cli
-from agent.config import load
-from agent.daemon import Daemon
+from agent.cli import main
+from agent.config.load import load
+from agent.daemon.daemon import Daemon
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 TIER = (
@@ -41,11 +41,11 @@ def test_doctor_and_check_say_mistakes_first_and_the_daemon_watches_all_targets(
             assert status is not None
             assert {tier.view.tier for tier in status.tiers} == {"cpu-small", "cpu-smal"}
             assert all(engine.asked for engine in several)
-        assert cli.main(["doctor", "-c", str(path)]) == 1
+        assert main.main(["doctor", "-c", str(path)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.lstrip().startswith("->")]
     assert [line.startswith("fail") for line in lines[:3]] == [True, True, False]
     assert [TIER in lines[0], SLO in lines[1]] == [True, True]
-    assert cli.main(["check", "-c", str(path)]) == 3
+    assert main.main(["check", "-c", str(path)]) == 3
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert [TIER in first, f"{SLO}" in second] == [True, True]
 
@@ -55,12 +55,12 @@ def test_run_logs_mistakes_as_errors_and_starts(
 ) -> None:
     started: list[Daemon] = []
     monkeypatch.setattr(Daemon, "run", lambda daemon: started.append(daemon))
-    monkeypatch.setattr("agent.commands.run.set_up", lambda _: None)
-    monkeypatch.setattr("agent.commands.run.resource.setrlimit", lambda *_: None)
+    monkeypatch.setattr("agent.cli.run.set_up", lambda _: None)
+    monkeypatch.setattr("agent.cli.run.resource.setrlimit", lambda *_: None)
     with engines(2) as several:
         path = mistaken(tmp_path, several)
         assert len(load(path).grave) == 2
-        assert cli.main(["run", "-c", str(path)]) == 0
+        assert main.main(["run", "-c", str(path)]) == 0
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == list(
         load(path).grave
     )

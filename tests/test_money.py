@@ -3,8 +3,8 @@ from judging_samples import tier
 from report_samples import hours, plan, reported
 
 from exporters.report.numbers import money as report_money
-from rules import money
-from rules.money import Price
+from rules.plan import money
+from rules.plan.money import Price
 
 
 def test_a_replica_of_four_gpus_takes_ninety_six_gpu_hours_a_day_busy_or_not() -> None:

@@ -9,9 +9,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from traffic_samples import HOUR, MONDAY, week
 
-from forecast.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
-from forecast.past import ObservedBins
-from forecast.series import Series
+from forecast.models.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.series.binned import Series
+from forecast.series.observed import ObservedBins
 
 
 def fitted(method: Method, past: ObservedBins) -> Method:

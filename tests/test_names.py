@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from exporters import names
-from exporters.own_samples import SAMPLES
-from rules.families import FAMILIES, FamilyKind
-from rules.gpu_readout import GPU_NAMES
-from rules.signals import SIGNALS, SignalKind
+from exporters.metrics import names
+from exporters.metrics.self_metrics import SAMPLES
+from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.signals import SIGNALS, SignalKind
 
 
 def test_every_name_is_plain_lower_case_and_stands_once() -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from agent.demo.narrator import NARROWEST, WIDEST, DemoConsole, TerminalStyle
-from rules.bounds import Certainty
-from rules.episodes import Finding, RuleState, Transition
-from rules.signals import Gap, Missing
-from rules.verdicts import Action, Status, Subject, Verdict
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import Finding, RuleState, Transition
+from rules.verdicts.verdict import Action, Status, Subject, Verdict
 
 T = 1_800_000_000.0
 SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"

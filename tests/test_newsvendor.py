@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forecast.newsvendor import CapacityPrices, excess, minimum_warm
+from forecast.capacity.minimum_warm import CapacityPrices, excess, minimum_warm
 
 
 @given(

@@ -8,12 +8,12 @@ import yaml
 from length_samples import TOKEN_EDGES
 from report_samples import hours, past, plan, tier_past
 
+from exporters.report.build import report
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.record import Report
-from exporters.report.whole import report
-from rules.plan import Plan, TokenQuantiles, parse_plan
+from exporters.report.records import Report
+from rules.plan.schema import Plan, TokenQuantiles, parse_plan
 
 LAST = TOKEN_EDGES[-2]
 """The last edge that is a number: what is longer lies above it."""

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from making import START
 
+from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
+from rules.engines.normalize import snapshot
 from rules.engines.registry import detect_engine, itl_comparable, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
-from rules.families import FamilyKind
-from rules.layouts import SeriesLayout, compile_layout, is_mapped_name
-from rules.normalise import snapshot
-from rules.readings import read as read_signal
-from rules.signals import BY_NAME, Gap, Missing
-from rules.snapshots import Snapshot
-from rules.windows import diff_snapshots
+from rules.telemetry.families import FamilyKind
+from rules.telemetry.readings import read as read_signal
+from rules.telemetry.signals import BY_NAME, Gap, Missing
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import diff_snapshots
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 

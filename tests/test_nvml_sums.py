@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.collect.nvml_sums import BusySum, CountSum, EnergySum, FaultSum, ThrottleSum
+from agent.gpu.nvml_sums import BusySum, CountSum, EnergySum, FaultSum, ThrottleSum
 
 
 def test_each_sample_stands_for_the_time_since_the_one_before_it():

@@ -5,15 +5,15 @@ import recorded
 from judging_samples import EDGES, START, view
 from making import cumulative, snapshot
 
-from agent.config_files import load_plan
-from agent.cycle import Evaluator
-from agent.recording import load
-from agent.replay import replay
-from rules.alert_state import AlertKey, Phase
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.rule import Severity
-from rules.verdicts import Status, Subject
+from agent.config.files import load_plan
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import AlertKey, Phase
+from rules.evaluator.step import Evaluator
+from rules.verdicts.finding import Finding
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Status, Subject
 
 RULES = {"TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "PastTheKnee", "QueueGrowing", "GpuSaturated"}
 BURN = AlertKey(rule="TtftSloBurn", subject=Subject(tier="t"))

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from judging_samples import each, gauge, minute, minutes, seen, verdict, view
 
-from rules import slices, watch
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
-from rules.offered_load import offered_load
-from rules.slices import TierContext
-from rules.verdicts import Status, Verdict
-from rules.windows import Window
-from rules.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.methods.offered_load import offered_load
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.telemetry.windows import Window
+from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
+from rules.verdicts.verdict import Status, Verdict
 
 BEYOND, KNEE = "LoadBeyondBenchmark", "PastTheKnee"
 EDGES = (0.05, 0.1, 0.15, 0.26, 0.52, 1.0, float("inf"))
@@ -108,7 +109,7 @@ def test_a_measured_capacity_above_the_benchmarks_highest_asks_for_no_replicas()
     measured = Capacity(
         rps=9.0, low=8.0, high=10.0, source=CapacitySource.PRODUCTION, certainty=Certainty.CERTAIN, reason="measured"
     )
-    found = verdict(BEYOND, slices.with_capacity(view(), measured), each(10, lambda n: tailed(n, 7.0)))
+    found = verdict(BEYOND, load_bins.with_capacity(view(), measured), each(10, lambda n: tailed(n, 7.0)))
     assert found.actions[0].text == KEEP_REPLICAS
     assert any("benchmark up to it" in one.text for one in found.actions)
 
@@ -143,11 +144,13 @@ def test_sums_over_replicas_name_the_same_action_as_their_replicas() -> None:
     alone = minutes(view(), several)
     summed = replace(
         alone,
-        slices=tuple(slices.bin_window(one.window, view().curve, None) for one in alone.slices if one.replica == "a"),
+        slices=tuple(
+            load_bins.bin_window(one.window, view().curve, None) for one in alone.slices if one.replica == "a"
+        ),
         each=alone.slices,
     )
     now = max(one.window.end for one in alone.slices)
-    found = {one.rule: one for one in watch.evaluate_tier_rules(summed, view(), now)}
+    found = {one.rule: one for one in tier_rules.evaluate_tier_rules(summed, view(), now)}
     for rule in (BEYOND, KNEE):
         answer = found[rule]
         assert isinstance(answer, Verdict)

@@ -3,11 +3,11 @@
 import pytest
 from judging_samples import gauge, minute
 
-from rules import arrivals
-from rules.outcomes import Outcomes, outcomes
-from rules.readings import read
-from rules.signals import BY_NAME, Gap, Missing, Reading
-from rules.windows import Window
+from rules.telemetry import arrivals
+from rules.telemetry.outcomes import Outcomes, outcomes
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
+from rules.telemetry.windows import Window
 
 
 def ended(**counters: float) -> Outcomes:

@@ -9,8 +9,8 @@ from status_samples import agent_status
 from tools import tool
 from waiting import CEILING_SECONDS
 
-from agent.web import WebServer
-from agent.web_config import WebOptions
+from agent.http_server.options import WebOptions
+from agent.http_server.server import WebServer
 
 # Root needs --no-sandbox; the only page that is loaded is our own.
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000")

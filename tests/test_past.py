@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
 
-from forecast.past import NoObservationsError, ObservedBins
+from forecast.series.observed import NoObservationsError, ObservedBins
 
 GAP = np.nan
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.plan import SCHEMA_ID, InvalidPlanError, parse_plan, plan_schema, plan_version
-from rules.plan_problems import path_text
+from rules.plan.schema import SCHEMA_ID, InvalidPlanError, parse_plan, plan_schema, plan_version
+from rules.plan.validation import path_text
 
 PLANS = Path(__file__).parent / "plans"
 SCHEMA = Path(__file__).parent.parent / "docs" / "plan.schema.json"

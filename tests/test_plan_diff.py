@@ -8,9 +8,9 @@ import pytest
 import yaml
 from report_samples import POINTS, TIER, plan
 
-from agent import cli
-from exporters.plan_diff import plan_diff
-from rules.plan import parse_plan
+from agent.cli import main
+from exporters.documents.plan_diff import plan_diff
+from rules.plan.schema import parse_plan
 
 
 def test_the_same_plan_has_no_difference() -> None:
@@ -72,5 +72,5 @@ def test_the_command_tells_and_exits_with_1_where_they_differ(
     for name, count in (("a", 10), ("b", instances)):
         whole = {"schema": 1, "tiers": {"t": {**TIER, "fleet": {"instances": count}}}}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    assert cli.main(["plan", "diff", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == code
+    assert main.main(["plan", "diff", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == code
     assert said in capsys.readouterr().out

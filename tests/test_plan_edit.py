@@ -14,10 +14,10 @@ import yaml
 
 from agent.benchmarks import plan_edit
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve, write
-from agent.config_files import load_plan
+from agent.config.files import load_plan
 from agent.errors import PlanError
-from exporters.plan_yaml import WRITTEN
-from rules.plan import BenchmarkCurve
+from exporters.documents.plan_files import WRITTEN
+from rules.plan.schema import BenchmarkCurve
 
 CURVE = BenchmarkCurve.model_validate(
     {"loop": "open", "source": ["r.json"], "points": [{"requested_rps": 2.0, "completed_rps": 1.5}]}

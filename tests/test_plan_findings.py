@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rules.plan import Plan, parse_plan
-from rules.plan_findings import PlanWarning, check_plan
+from rules.plan.checks import PlanWarning, check_plan
+from rules.plan.schema import Plan, parse_plan
 
 PLANS = Path(__file__).parent / "plans"
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import cli
-from agent.config_files import load_plan
-from exporters.plan_yaml import WRITTEN
-from rules.plan import BenchmarkCurve, Point
+from agent.cli import main
+from agent.config.files import load_plan
+from exporters.documents.plan_files import WRITTEN
+from rules.plan.schema import BenchmarkCurve, Point
 
 TESTS = Path(__file__).parent
 BENCH, PLANS = TESTS / "bench", TESTS / "plans"
@@ -32,7 +32,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def run(*words: object) -> int:
-    return cli.main(["plan", "import", *map(str, words)])
+    return main.main(["plan", "import", *map(str, words)])
 
 
 def plan_with(folder: Path, **parts: Any) -> Path:
@@ -341,7 +341,7 @@ def test_the_made_plans_agree_with_the_numbers_that_were_copied_by_hand() -> Non
 def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) -> None:
     told = {}
     for name in MADE:
-        assert cli.main(["plan", "check", str(PLANS / f"{name}.yaml")]) == 0
+        assert main.main(["plan", "check", str(PLANS / f"{name}.yaml")]) == 0
         told[name] = capsys.readouterr().out
     assert "every point has fewer than 300 requests (16 to 192)" in told["cpu-small"]
     assert "curve.loop: a closed loop starts with a burst" in told["cpu-small"]

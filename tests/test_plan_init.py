@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent import cli
-from agent.config_files import load_plan
+from agent.cli import main
+from agent.config.files import load_plan
 from agent.errors import PlanError
 
 PAGES = Path(__file__).parent / "pages"
@@ -52,7 +52,7 @@ def engine(page: str = "steady_after_load.prom", card: object = CARD) -> Iterato
 
 
 def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(["plan", "init", *words]) == 0
+    assert main.main(["plan", "init", *words]) == 0
     return capsys.readouterr().out
 
 
@@ -172,14 +172,14 @@ def test_replicas_that_are_not_alike_are_told(capsys: pytest.CaptureFixture[str]
 
 def test_an_endpoint_that_is_down_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     with engine() as url:
-        assert cli.main(["plan", "init", url, "http://127.0.0.1:9/metrics"]) == 0
+        assert main.main(["plan", "init", url, "http://127.0.0.1:9/metrics"]) == 0
         out, err = capsys.readouterr()
     assert "instances: 1" in out
     assert err.startswith("sizewatch plan: left out: connect: http://127.0.0.1:9/metrics")
 
 
 def test_no_endpoint_at_all_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "init", "http://127.0.0.1:9/metrics"]) == 2
+    assert main.main(["plan", "init", "http://127.0.0.1:9/metrics"]) == 2
     assert capsys.readouterr().err.startswith("sizewatch plan: connect: http://127.0.0.1:9/metrics")
 
 
@@ -197,6 +197,6 @@ def test_the_configured_targets_are_asked_though_their_plan_is_not_there_yet(
         file = tmp_path / "sizewatch.yaml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
         text = skeleton(capsys, "-c", str(file))
-        assert cli.main(["plan", "init", "-c", str(file), "--tier", "b"]) == 2
+        assert main.main(["plan", "init", "-c", str(file), "--tier", "b"]) == 2
     assert yaml.safe_load(text)["tiers"]["a"]["pools"] == ["prefill", "decode"]
     assert "no target of tier b is configured" in capsys.readouterr().err

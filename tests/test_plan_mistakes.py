@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import cli
-from rules.plan import parse_plan
-from rules.plan_findings import check_plan
-from rules.plausible import CURVE_LIMITS, EVICTIONS, LIMITS, PRICE
+from agent.cli import main
+from rules.plan.checks import check_plan
+from rules.plan.plausible_ranges import CURVE_LIMITS, EVICTIONS, LIMITS, PRICE
+from rules.plan.schema import parse_plan
 
 GUIDE = Path(__file__).parent / "plans" / "guide-h100.yaml"
 TIER = "h100-llama70b-fp8"
@@ -168,11 +168,11 @@ def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
 ) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(edited(put("slo.ttft_p99_seconds", 2000))), encoding="utf-8")
-    assert cli.main(["plan", "check", str(path)]) == 1
+    assert main.main(["plan", "check", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"mistake: tiers.{TIER}.slo.ttft_p99_seconds: 2000 s is above 60")
     assert lines[-1] == f"{path}: 1 grave mistake; correct the plan before anything follows it (1 tier, 3 remarks)"
-    assert cli.main(["plan", "check", str(GUIDE)]) == 0
+    assert main.main(["plan", "check", str(GUIDE)]) == 0
     assert capsys.readouterr().out == f"{GUIDE}: a valid plan of 1 tier, 0 remarks\n"
 
 
@@ -190,5 +190,5 @@ def test_milliseconds_that_no_plan_may_hold_are_told_in_seconds(
 ) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(edited(put("slo.itl_p99_seconds", 150))), encoding="utf-8")
-    assert cli.main(["plan", "check", str(path)]) == 2
+    assert main.main(["plan", "check", str(path)]) == 2
     assert "slo.itl_p99_seconds: must be at most 60 (seconds: 150 ms are written 0.15)" in capsys.readouterr().err

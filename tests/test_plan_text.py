@@ -6,9 +6,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporters.plan_text import show
-from exporters.terminal_chart import TerminalChart, draw_load_axis, draw_panel, load_end, seconds_text
-from rules.plan import parse_plan
+from exporters.documents.plan_show import show
+from exporters.render.terminal_chart import TerminalChart, draw_load_axis, draw_panel, load_end, seconds_text
+from rules.plan.schema import parse_plan
 
 PLANS = Path(__file__).parent / "plans"
 NAMES = {"cpu-small": "cpu-small", "cpu-small-open": "cpu-small", "guide-h100": "h100-llama70b-fp8"}

@@ -5,9 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forecast.prewarm import DecisionReason, Prewarmer, certainty, hold_minutes, lead_minutes, simulate_requests
-from forecast.simulation import SimulatedDemand
-from rules.capacity import stated_capacity
+from forecast.capacity.prewarm import (
+    DecisionReason,
+    Prewarmer,
+    certainty,
+    hold_minutes,
+    lead_minutes,
+    simulate_requests,
+)
+from forecast.capacity.simulation import SimulatedDemand
+from rules.plan.capacity import stated_capacity
 
 PLAN = stated_capacity(2.0, "the plan")
 DEMANDS = st.lists(st.tuples(st.none() | st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=40)

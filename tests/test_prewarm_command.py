@@ -13,12 +13,12 @@ import yaml
 from test_backtest_command import written
 from traffic_samples import week
 
-from agent import cli
-from agent.forecasting.exchange import ForecastResponse
-from agent.forecasting.given import input_from_csv
-from agent.forecasting.prewarm_now import PlanOverrides, prewarm_from_csv
+from agent.cli import main
+from agent.forecasting.input_series import input_from_csv
+from agent.forecasting.messages import ForecastResponse
+from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv
 from agent.history.schema import open_writer
-from exporters.scaling import GAUGE
+from exporters.autoscaling.records import GAUGE
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
@@ -44,7 +44,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["prewarm", *words])
+    code = main.main(["prewarm", *words])
     told = capsys.readouterr()
     return code, told.out, told.err
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forecast.prewarm_schedule import ScheduledReplicas, schedule
-from rules.capacity import stated_capacity
+from forecast.capacity.prewarm_schedule import ScheduledReplicas, schedule
+from rules.plan.capacity import stated_capacity
 
 PLAN = stated_capacity(2.0, "the plan")
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from exporters.prewarm_count import Counted
-from exporters.prewarm_demand import Highest
-from exporters.prewarm_text import (
+from exporters.documents.prewarm import (
     BECAUSE,
     OLD_SECONDS,
     DecisionBasis,
@@ -25,7 +23,9 @@ from exporters.prewarm_text import (
     prewarm_text,
     without_old_schedule,
 )
-from exporters.prewarm_worth import PrewarmValue, Strategy, worth_json, worth_lines
+from exporters.documents.prewarm_count import Counted
+from exporters.documents.prewarm_demand import Highest
+from exporters.documents.prewarm_value import PrewarmValue, Strategy, worth_json, worth_lines
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
@@ -354,7 +354,7 @@ def test_the_json_holds_all_of_it() -> None:
 
 
 def test_none_of_it_loads_numpy() -> None:
-    modules = "exporters.prewarm_text, exporters.forecast_text, exporters.backtest_text"
+    modules = "exporters.documents.prewarm, exporters.documents.forecast, exporters.documents.backtest"
     code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False"] * 3

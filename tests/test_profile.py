@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, series, wave
 
-from forecast.past import ObservedBins
-from forecast.profile import QUICK, STEADY, Profiles, ProfileSettings, week_profile
-from forecast.series import Array
+from forecast.models.profile import QUICK, STEADY, Profiles, ProfileSettings, week_profile
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 PLAIN = ProfileSettings(days=7, shrink=1.0, smooth_seconds=900.0)
 

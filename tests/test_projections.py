@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rules.projections import ForecastPoint, Projection
+from rules.verdicts.projection import ForecastPoint, Projection
 
 
 def at(t: float, q95: float = 2.0) -> ForecastPoint:

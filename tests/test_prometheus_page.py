@@ -13,13 +13,13 @@ from status_samples import NOW, TTFT_EDGES, agent_status, gpus, log_normal, plan
 from tools import tool
 from waiting import CEILING_SECONDS
 
-from exporters import names
-from exporters.prometheus import render
-from exporters.status import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus
-from rules.families import FAMILIES, FamilyKind
-from rules.gpu_readout import GPU_NAMES
-from rules.verdicts import SEVERITY, Unknown, Verdict
-from rules.windows import Window
+from exporters.metrics import names
+from exporters.metrics.exposition import render
+from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus
+from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.windows import Window
+from rules.verdicts.verdict import SEVERITY, Unknown, Verdict
 
 PLAIN = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"

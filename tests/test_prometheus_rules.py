@@ -17,10 +17,9 @@ from promtool import Case, complaints, differences, firing, narrowed
 from status_samples import agent_status
 from waiting import CEILING_SECONDS
 
-from exporters import names
-from exporters.itself_rules import ROWS as ITSELF
-from exporters.prometheus import render
-from exporters.prometheus_rules import (
+from exporters.metrics import names
+from exporters.metrics.exposition import render
+from exporters.prometheus_rules.alerts import (
     CAUSES,
     KEEP,
     LEVELS,
@@ -31,11 +30,12 @@ from exporters.prometheus_rules import (
     keep_seconds,
     verdict_alert,
 )
-from exporters.rule_files import Alert, duration, plain_groups
-from exporters.rule_words import SEVERITIES, UNITS, first_step
-from rules.catalogue import RULES
-from rules.rule import Rule, Scope, Severity
-from rules.verdicts import SEVERITY
+from exporters.prometheus_rules.rule_files import Alert, duration, plain_groups
+from exporters.prometheus_rules.rule_words import SEVERITIES, UNITS, first_step
+from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from rules.catalogue.registry import RULES
+from rules.verdicts.rule import Rule, Scope, Severity
+from rules.verdicts.verdict import SEVERITY
 
 FOLDER = Path(__file__).parent.parent / "rules" / "prometheus"
 ALERTS = FOLDER / "sizewatch-alerts.yaml"

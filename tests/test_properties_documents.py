@@ -16,16 +16,17 @@ from fuzz_target import message_trouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import config, yaml_size
-from agent.config_files import load_plan
+from agent.config import load as config
+from agent.config import yaml_size
+from agent.config.files import load_plan
 from agent.errors import ConfigError, PlanError
-from agent.history import bodies
+from agent.history import codec
 from agent.history.chunks import decode_chunk
 from agent.history.columns import decode_columns, encode_columns
-from agent.recording import load
+from agent.sources.recording import load
+from rules.engines.layout import compile_layout, is_mapped_name
+from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES
-from rules.layouts import compile_layout, is_mapped_name
-from rules.normalise import snapshot
 
 CANARY = "hunter2-c4n4ry-" + "x" * 10_000
 
@@ -78,9 +79,9 @@ def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
 
 
 def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_BYTES", 100_000)
-    body = zlib.compress(b"0" * (bodies.MOST_BYTES + 1))
-    for read in (bodies.decode_window, lambda one: decode_chunk(0, one)):
+    monkeypatch.setattr(codec, "MOST_BYTES", 100_000)
+    body = zlib.compress(b"0" * (codec.MOST_BYTES + 1))
+    for read in (codec.decode_window, lambda one: decode_chunk(0, one)):
         with pytest.raises(ValueError, match="larger than any"):
             read(body)
         with pytest.raises(ValueError, match="cut off"):
@@ -90,7 +91,7 @@ def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch)
 def test_a_line_of_a_recording_without_end_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
 
-    from agent import recording
+    from agent.sources import recording
 
     monkeypatch.setattr(recording, "MOST_LINE_BYTES", 1000)
     (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
@@ -104,7 +105,7 @@ def test_a_line_of_a_recording_without_end_is_not_held(tmp_path: Path, monkeypat
 def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_path: Path) -> None:
     import gzip
 
-    from agent.recording import MOST_PROBLEMS, scrapes
+    from agent.sources.recording import MOST_PROBLEMS, scrapes
 
     (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n" * 3 * MOST_PROBLEMS))
@@ -117,7 +118,7 @@ def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_pa
 def test_a_file_of_a_few_bytes_that_unpacks_to_millions_of_broken_lines_is_left(tmp_path: Path) -> None:
     import gzip
 
-    from agent.recording import MOST_BROKEN, scrapes
+    from agent.sources.recording import MOST_BROKEN, scrapes
 
     (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
     (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"t": 1, "error": "x"}\n' + b"\n" * 20_000_000, compresslevel=1))

@@ -10,10 +10,10 @@ from pathlib import Path
 import history_samples
 import pytest
 
+from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryError, HistoryErrorKind, HistoryOpenError
-from rules.timeline import TimelineEvent, TimelineKind
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
 
 START = history_samples.START
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
-from agent.collect.pages import PageFetcher
-from agent.collect.reader import PageReader
-from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeError, ScrapeFailure
-from rules import windows
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.reader import PageReader
+from rules.telemetry import windows
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from forecast.calendar import local_days, time_of_week
-from forecast.public_holidays import public_holidays
+from forecast.series.calendar import local_days, time_of_week
+from forecast.series.public_holidays import public_holidays
 
 
 def days(first: str, count: int) -> list[date]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.config_files import load_plan
-from agent.recording import load
-from agent.replay import ReplayResult, replay
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
-from rules.signals import Gap, Reading
-from rules.verdicts import Status, Unknown, Verdict
+from agent.config.files import load_plan
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
+from rules.telemetry.signals import Gap, Reading
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "recordings" / "public"
 PRESSURE = PUBLIC / "kv_pressure_4090"

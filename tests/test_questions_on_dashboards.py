@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from report_samples import hours, plan, reported
 
-from exporters.dashboards.grafana import dashboard_json
-from exporters.dashboards.registry import DASHBOARDS
+from exporters.grafana.dashboard_json import dashboard_json
+from exporters.grafana.registry import DASHBOARDS
 from exporters.report.questions import QUESTIONS
 
 DOCS = Path(__file__).parent.parent / "docs" / "dashboards.md"

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import EDGES, START, gauge, histogram, window
 
-from agent.collect.reader import PageReader
-from agent.recording import load, scrapes
-from rules import windows
-from rules.capacity import stated_capacity
-from rules.derived import PlanFacts, tokens_per_gpu_hour
-from rules.gpu_readings import gpu_utilization
-from rules.histograms import Histogram
-from rules.readings import NOTHING, families_of, read, read_all
-from rules.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.plan.capacity import stated_capacity
 from rules.sizing import expected_tokens_per_round
-from rules.snapshots import Snapshot
-from rules.ways import replica_rate, total_rate
-from rules.windows import EVERYTHING, Window
-from rules.work import CapacityLengths, MeanTokens
+from rules.telemetry import windows
+from rules.telemetry.derived import PlanFacts, tokens_per_gpu_hour
+from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.reading_methods import replica_rate, total_rate
+from rules.telemetry.readings import NOTHING, families_of, read, read_all
+from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import EVERYTHING, Window
+from rules.telemetry.work import CapacityLengths, MeanTokens
 
 LENGTHS = (50.0, 100.0, 200.0, math.inf)
 LENGTHS_OF_CAPACITY = CapacityLengths(

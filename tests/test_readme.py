@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from test_docs import parsers
 
-from agent import cli
-from exporters.itself_rules import ROWS as ITSELF
-from rules.catalogue import RULES
-from rules.rule import Severity
+from agent.cli import main
+from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
+from rules.catalogue.registry import RULES
+from rules.verdicts.rule import Severity
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_every_link_leads_to_a_file_and_every_page_of_the_documentation_is_linke
 
 
 def test_every_command_exists_with_its_options() -> None:
-    known = {parser.prog: set(parser._option_string_actions) for parser in parsers(cli.parser())}
+    known = {parser.prog: set(parser._option_string_actions) for parser in parsers(main.parser())}
     lines = re.findall(r"^(sizewatch [^#\n]+)", README, flags=re.MULTILINE)
     assert len(lines) > 8
     for line in lines:

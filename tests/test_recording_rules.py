@@ -8,8 +8,8 @@ from pathlib import Path
 from promql_parser import parse
 from promtool import Case, differences
 
-from exporters import names
-from exporters.recording_rules import recording_groups
+from exporters.metrics import names
+from exporters.prometheus_rules.recording_rules import recording_groups
 
 FILE = Path(__file__).parent.parent / "rules" / "prometheus" / "sizewatch-recording.yaml"
 ROWS = [row for group in recording_groups() for row in group.rows]

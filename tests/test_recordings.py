@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import pytest
 import recorded
 
-from agent.collect.reader import PageReader
-from agent.recording import load, scrapes
-from agent.replay import replay
-from rules import histograms, tracks, windows
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from agent.replay.replay import replay
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.replicas import track as tracks
+from rules.telemetry import histograms, windows
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 STEP_SECONDS = 15.0
 FEWEST = 20

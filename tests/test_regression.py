@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of
 
-from forecast.past import ObservedBins
-from forecast.regression import Regression, Space
-from forecast.series import Array
-from forecast.surroundings import Features
+from forecast.models.features import Features
+from forecast.models.learners import Regression, Space
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 DAYS = 12
 N = 24 * DAYS

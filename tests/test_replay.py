@@ -10,13 +10,13 @@ import pytest
 import recorded
 import yaml
 
-from agent.cli import main
-from agent.config_files import load_plan
-from agent.recording import load
-from agent.replay import ReplayResult, replay
-from rules.bounds import Certainty
-from rules.episodes import Finding
-from rules.signals import SIGNALS
+from agent.cli.main import main
+from agent.config.files import load_plan
+from agent.replay.replay import ReplayResult, replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry.signals import SIGNALS
+from rules.verdicts.finding import Finding
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
 CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")

@@ -14,17 +14,17 @@ from past_stores import HOUR, PastStore, moved
 from store_servers import victoria_metrics
 from stored_recordings import RECORDINGS, MemoryStore, engine_samples
 
-from agent import cli
-from agent.commands.arguments import normalize_arguments
-from agent.commands.stored import moment
-from agent.config import LoadedConfig, parse_config
-from agent.config_files import load_plan
-from agent.fleet.replayed import replay_store
-from agent.recording import load
-from agent.replay import replay
-from agent.store.trouble import StoreErrorKind
-from rules.episodes import Finding
-from rules.signals import Gap
+from agent.cli import main
+from agent.cli.arguments import normalize_arguments
+from agent.cli.store_arguments import moment
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.prometheus.trouble import StoreErrorKind
+from agent.replay.replay import replay
+from agent.replay.replayed import replay_store
+from agent.sources.recording import load
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Finding
 
 PLAN = Path(__file__).parent / "plans" / "cpu-small.yaml"
 TIER = ["--tier", "cpu-small", "--selector", 'job="vllm"', "--engine", "vllm"]
@@ -53,10 +53,10 @@ def cascade(begin: float = HOUR) -> MemoryStore:
 
 
 def test_a_store_is_told_of_in_the_words_of_a_recording(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN)]) == 1
+    assert main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN)]) == 1
     _, *expected = capsys.readouterr().out.splitlines()
 
-    assert cli.main(["replay", "--prometheus", url, "--plan", str(PLAN), *span(), *TIER]) == 1
+    assert main.main(["replay", "--prometheus", url, "--plan", str(PLAN), *span(), *TIER]) == 1
     head, *found = capsys.readouterr().out.splitlines()
 
     assert found == expected
@@ -65,10 +65,10 @@ def test_a_store_is_told_of_in_the_words_of_a_recording(url: str, capsys: pytest
 
 
 def test_programs_get_the_same_document(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN), "--format", "json"])
+    main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN), "--format", "json"])
     expected = json.loads(capsys.readouterr().out)
 
-    cli.main(["replay", "--prometheus", url, "--plan", str(PLAN), "--format", "json", *span(), *TIER])
+    main.main(["replay", "--prometheus", url, "--plan", str(PLAN), "--format", "json", *span(), *TIER])
     found = json.loads(capsys.readouterr().out)
 
     assert [(v["rule"], v["status"], v["sentence"]) for v in found["verdicts"]] == [
@@ -78,7 +78,7 @@ def test_programs_get_the_same_document(url: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_time_of_which_the_store_has_nothing_cannot_be_judged(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["replay", "--prometheus", url, "--from", "1000", "--to", "9000", *TIER]) == 3
+    assert main.main(["replay", "--prometheus", url, "--from", "1000", "--to", "9000", *TIER]) == 3
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -92,7 +92,7 @@ def test_a_partial_answer_is_no_answer(capsys: pytest.CaptureFixture[str]) -> No
     with hostile_store.serving() as server:
         server.act = lambda handler: hostile_store.give(handler, body.encode())
 
-        assert cli.main(["replay", "--prometheus", server.url, "--from", "1000", "--to", "9000", *TIER]) == 3
+        assert main.main(["replay", "--prometheus", server.url, "--from", "1000", "--to", "9000", *TIER]) == 3
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -237,7 +237,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_what_cannot_be_asked_is_said_in_a_line(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["replay", *words]) in (2, 3)
+    assert main.main(["replay", *words]) in (2, 3)
 
     err = capsys.readouterr().err
     assert said in err
@@ -249,9 +249,9 @@ def test_options_of_a_store_need_the_store_beside_them(tmp_path: Path, capsys: p
     (tmp_path / "plan.yaml").write_text(PLAN.read_text())
     given = ["replay", "-c", str(tmp_path / "sizewatch.yaml"), "--from", "-1h"]
 
-    assert cli.main([*given, "--org-id", "a"]) == 2
+    assert main.main([*given, "--org-id", "a"]) == 2
     assert "--org-id says nothing without --prometheus" in capsys.readouterr().err
-    assert cli.main(given) == 2
+    assert main.main(given) == 2
     assert "store: is missing; give --prometheus URL" in capsys.readouterr().err
 
 

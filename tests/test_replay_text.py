@@ -4,14 +4,14 @@ from typing import Any
 import recorded
 from judging_samples import START, view
 
-from agent.config_files import load_plan
-from agent.recording import load
-from agent.replay import replay
-from exporters.replay_text import WIDTH, not_exposed_text, replay_text
-from rules.bounds import Certainty
-from rules.episodes import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
-from rules.signals import Gap, Missing
-from rules.verdicts import Action, Cause, RuleResult, Status, Subject, Unknown, Verdict
+from agent.config.files import load_plan
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from exporters.documents.replay_text import WIDTH, not_exposed_text, replay_text
+from rules.confidence import Certainty
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
+from rules.verdicts.verdict import Action, Cause, RuleResult, Status, Subject, Unknown, Verdict
 
 MISSING = Missing(gap=Gap.NOT_IN_PLAN)
 SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))

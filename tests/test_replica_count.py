@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forecast.simulation import replicas
-from rules.bounds import Certainty
-from rules.capacity import stated_capacity
-from rules.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, margin_of, replica_count
-from rules.work import Capacity, CapacitySource
+from forecast.capacity.simulation import replicas
+from rules.confidence import Certainty
+from rules.plan.capacity import stated_capacity
+from rules.plan.replica_count import NO_MARGIN, Margin, count_fleet, count_replicas, margin_of, replica_count
+from rules.telemetry.work import Capacity, CapacitySource
 
 USUAL = margin_of()
 DEMANDS, CAPACITIES = st.floats(0, 1e5), st.floats(0.01, 1e3)

@@ -4,10 +4,10 @@ import pytest
 from judging_samples import START, view
 from making import cumulative, gauge, snapshot
 
-from rules.cascade import CascadeState
-from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot, cascade_limits
-from rules.signals import Gap
-from rules.windows import EVERYTHING, Window
+from rules.replicas.cascade import CascadeState
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot, cascade_limits
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import EVERYTHING, Window
 
 VIEW = view()
 FRESH = ReplicaState(tier="t", name="a")

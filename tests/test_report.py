@@ -12,21 +12,21 @@ import pytest
 import yaml
 from report_samples import DAY, HOUR, START, WEEK, episode, hour, hours, past, plan, reported, tier_past
 
-from exporters.prewarm_worth import PrewarmValue, Strategy
+from exporters.documents.prewarm_value import PrewarmValue, Strategy
+from exporters.report.build import report, report_json
+from exporters.report.data_quality import clock_change
 from exporters.report.html import report_html
+from exporters.report.inputs import Prewarming
 from exporters.report.markdown import SECTIONS, report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.past import Prewarming
-from exporters.report.quality import clock_change
-from exporters.report.record import Report, TierReport, report_schema
-from exporters.report.whole import report, report_json
-from rules.bounds import Certainty
-from rules.episodes import Transition, UnknownSpan
-from rules.foreign_alerts import Diagnosis, ExternalAlert
-from rules.plan import parse_plan
-from rules.signals import Gap
-from rules.timeline import TimelineEvent, TimelineKind
-from rules.verdicts import Status, Subject
+from exporters.report.records import Report, TierReport, report_schema
+from rules.confidence import Certainty
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan.schema import parse_plan
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Transition, UnknownSpan
+from rules.verdicts.verdict import Status, Subject
 
 PLAN = plan()
 

@@ -13,19 +13,19 @@ import yaml
 from report_samples import HOUR, START, TIER, WEEK, book, day_and_night, episode, hours, plan, tier
 from report_servers import webhook
 
-from agent import cli
-from agent.config import find, load
-from agent.demo.past.mark import KEPT, NOTE
+from agent.cli import main
+from agent.config.load import find, load
+from agent.history.mark import KEPT, NOTE
 from agent.history.store import HistoryStore
-from agent.reporting.gathering import ReportQuery, query_report_inputs
-from agent.reporting.making import load_report_inputs
-from exporters.report.past import ReportInputs
-from exporters.report.record import TierReport, report_schema
-from exporters.report.whole import report
-from rules.plan import Plan, plan_version
-from rules.slices import build_tier_context
-from rules.timeline import TimelineEvent, TimelineKind
-from rules.windows import Window
+from agent.reporting.generate import load_report_inputs
+from agent.reporting.queries import ReportQuery, query_report_inputs
+from exporters.report.build import report
+from exporters.report.inputs import ReportInputs
+from exporters.report.records import TierReport, report_schema
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Plan, plan_version
+from rules.telemetry.windows import Window
 
 FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]
 
@@ -143,14 +143,14 @@ def recent(count: int) -> list[Window]:
 
 def test_the_command_writes_four_files_that_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, out = configured(tmp_path, recent(168)), tmp_path / "out"
-    assert cli.main(["report", "-c", str(config), "--out", str(out)]) == 0
+    assert main.main(["report", "-c", str(config), "--out", str(out)]) == 0
     assert sorted(path.name for path in out.iterdir()) == FILES
     assert "shrink from 10 to 6 replicas" in capsys.readouterr().out
     whole = json.loads((out / "report.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(report_schema()).validate(whole)
     assert whole["until"] - whole["since"] == WEEK
-    assert cli.main(["plan", "check", str(out / "plan.next.yaml")]) == 0
-    assert cli.main(["plan", "diff", str(tmp_path / "plan.yaml"), str(out / "plan.next.yaml")]) == 1
+    assert main.main(["plan", "check", str(out / "plan.next.yaml")]) == 0
+    assert main.main(["plan", "diff", str(tmp_path / "plan.yaml"), str(out / "plan.next.yaml")]) == 1
     assert capsys.readouterr().out.count("t: replicas: 10 -> 6 (-40%)") == 1
 
 
@@ -159,7 +159,7 @@ def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
 ) -> None:
     config, out = configured(tmp_path, recent(24)), tmp_path / "out"
     words = ["report", "-c", str(config), "--since", "1d", "--out", str(out), "--deliver"]
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     assert "report.deliver: names no destination" in capsys.readouterr().err
     with webhook() as hook:
         (tmp_path / "url").write_text(f"json://u:CANARY@{hook.place}/x")
@@ -167,11 +167,11 @@ def test_a_report_is_sent_by_hand_as_often_as_it_is_asked_for(
         several = [{"name": "chat", "url_file": "url"}, {"name": "bad", "url_file": "bad"}]
         with config.open("a", encoding="utf-8") as more:
             more.write(yaml.safe_dump({"report": {"deliver": several}}))
-        assert cli.main(words) == 1
+        assert main.main(words) == 1
         said = capsys.readouterr()
         assert "chat: sent\nbad: not sent: the connection was refused\n" in said.out
         (tmp_path / "bad").write_text(f"json://{hook.place}/y")
-        assert cli.main(words) == 0
+        assert main.main(words) == 0
         assert [one["path"] for one in hook.taken] == ["/x", "/x", "/y"]
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "report.png"])
     assert "CANARY" not in said.out + said.err
@@ -185,7 +185,7 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
     with HistoryStore(tmp_path / "history.db") as store:
         store.keep(KEPT, json.dumps({"text": NOTE, "seed": 7}))
-    assert cli.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
+    assert main.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert said.err.count("SIMULATED") == 1
     assert f"of the last 7d in {out}" in said.out
@@ -203,7 +203,7 @@ def test_a_time_that_is_no_full_hours_is_told_with_the_one_that_was_taken(
     since: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, recent(2))
-    assert cli.main(["report", "-c", str(config), "--since", since, "--out", str(tmp_path / "out")]) == 0
+    assert main.main(["report", "-c", str(config), "--since", since, "--out", str(tmp_path / "out")]) == 0
     assert said in capsys.readouterr().out
 
 
@@ -217,13 +217,13 @@ def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_is_read
 ) -> None:
     config = configured(tmp_path, [])
     (tmp_path / "history.db").unlink()
-    assert cli.main(["report", "-c", str(config), "--out", str(config)]) == 2
+    assert main.main(["report", "-c", str(config), "--out", str(config)]) == 2
     assert f"{config} is a file and cannot be written into; give with --out a directory" in capsys.readouterr().err
 
 
 def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:
     config, out = configured(tmp_path, hours(2)), tmp_path / "out"
-    assert cli.main(["report", "-c", str(config), "--out", str(out)]) == 3
+    assert main.main(["report", "-c", str(config), "--out", str(out)]) == 3
     assert "nothing was seen in this time" in (out / "report.md").read_text(encoding="utf-8")
 
 
@@ -232,14 +232,14 @@ def test_a_directory_that_cannot_be_made_is_said_in_a_sentence(
 ) -> None:
     config = configured(tmp_path, recent(2))
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert cli.main(["report", "-c", str(config), "--out", str(tmp_path / "file")]) == 2
+    assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 
 def test_no_history_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path, recent(1))
     (tmp_path / "history.db").unlink()
-    assert cli.main(["report", "-c", str(config), "--out", str(tmp_path / "out")]) == 2
+    assert main.main(["report", "-c", str(config), "--out", str(tmp_path / "out")]) == 2
     assert "`sizewatch run` makes it" in capsys.readouterr().err
 
 

@@ -13,11 +13,11 @@ from report_samples import hours, plan, reported, seen_of, tier_past, tier_view
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.monitoring import monitoring_rows
-from exporters.report.record import TierReport
+from exporters.report.records import TierReport
 from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines
-from rules.resize import propose_size
-from rules.signals import Reading
-from rules.windows import Window
+from rules.resize.proposal import propose_size
+from rules.telemetry.signals import Reading
+from rules.telemetry.windows import Window
 
 
 def tier(several: Sequence[Window] | None = None, **parts: Any) -> TierReport:

@@ -6,8 +6,8 @@ import pytest
 from report_samples import TIER, USABLE, hours, plan, reported
 
 from exporters.report.markdown import report_markdown
-from exporters.report.record import CostRow, GuardrailRow, TierReport
-from rules.plan import Plan
+from exporters.report.records import CostRow, GuardrailRow, TierReport
+from rules.plan.schema import Plan
 
 
 def tier_at(utilization: float, of: Plan | None = None) -> TierReport:

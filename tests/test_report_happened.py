@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from report_samples import HOUR, START, WEEK, episode, hours, plan, reported
 
+from exporters.report.build import report_json
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
-from exporters.report.record import Report, TierReport
-from exporters.report.whole import report_json
-from rules import timeline
-from rules.episodes import Finding, RuleState, step_rule_state
-from rules.foreign_alerts import Diagnosis, ExternalAlert
-from rules.starts import ReplicaStart
-from rules.timeline import TimelineEvent, TimelineKind
-from rules.verdicts import Status
+from exporters.report.records import Report, TierReport
+from rules.evaluator import timeline
+from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.replicas.starts import ReplicaStart
+from rules.verdicts.finding import Finding, RuleState, step_rule_state
+from rules.verdicts.verdict import Status
 
 PLAN = plan()
 RULE = "KvCacheCascade"

@@ -12,12 +12,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from report_samples import HOUR, START, WEEK, hour, hours, past, plan, reported, tier_past
 
+from exporters.report.build import report
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
-from exporters.report.record import Report, TierReport
-from exporters.report.whole import report
-from rules.timeline import TimelineEvent, TimelineKind
-from rules.windows import Window
+from exporters.report.records import Report, TierReport
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.telemetry.windows import Window
 
 PLAN = plan()
 THURSDAY = 72

@@ -8,12 +8,12 @@ from report_samples import DAY, START, hour, hours, plan, reported
 
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
-from exporters.report.record import GuardrailRow, Report
-from exporters.report.record_time import UnknownPeriod
+from exporters.report.period_records import UnknownPeriod
+from exporters.report.records import GuardrailRow, Report
 from exporters.report.wording import BOUNDS, blind_line, fit_words
-from rules.episodes import UnknownSpan
-from rules.signals import Gap
-from rules.verdicts import Subject
+from rules.telemetry.signals import Gap
+from rules.verdicts.finding import UnknownSpan
+from rules.verdicts.verdict import Subject
 
 
 @pytest.fixture(scope="module")

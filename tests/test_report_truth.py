@@ -20,18 +20,18 @@ import pytest
 import yaml
 from building import build_once
 
-from agent.config import load as load_config
-from agent.demo.past.demand import DAY, HOUR, Pattern, ScriptedDemand
-from agent.demo.past.engine import PREFILL_EXPONENT
-from agent.demo.past.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
+from agent.config.load import load as load_config
+from agent.config.views import build_tier_contexts, plan_versions
+from agent.demo.simulation.demand import DAY, HOUR, Pattern, ScriptedDemand
+from agent.demo.simulation.engine import PREFILL_EXPONENT
+from agent.demo.simulation.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
 from agent.history.store import HistoryStore
-from agent.reporting.gathering import ReportQuery, query_report_inputs
 from agent.reporting.prewarming import prewarming
+from agent.reporting.queries import ReportQuery, query_report_inputs
 from agent.reporting.writing import files_of
-from agent.views import build_tier_contexts, plan_versions
-from exporters.report.record import report_schema
-from rules.curve import Curve
-from rules.plan import Plan, TierPlan, parse_plan
+from exporters.report.records import report_schema
+from rules.plan.curve import Curve
+from rules.plan.schema import Plan, TierPlan, parse_plan
 
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""

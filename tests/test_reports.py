@@ -28,12 +28,13 @@ from report_samples import WEEK
 from report_servers import mail_server, webhook
 from waiting import CEILING_SECONDS
 
-from agent.config import load
-from agent.reporting import folder, process
+from agent.config.load import load
 from agent.reporting import state as kept
-from agent.reporting.process import JobRunner
-from agent.reporting.reports import LOCK_FILE, ReportService
+from agent.reporting import storage
+from agent.reporting.service import LOCK_FILE, ReportService
 from agent.reporting.state import STATE_FILE, ReportState
+from agent.worker import process_part
+from agent.worker.process_part import JobRunner
 
 
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
@@ -49,7 +50,7 @@ def making_here(place: Path) -> ReportService:
 
 
 def names(place: Path) -> tuple[str, ...]:
-    return folder.names(place / "data" / "reports")
+    return storage.names(place / "data" / "reports")
 
 
 def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
     kept.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
     reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
     assert reports.health(loaded, DUE).trouble == "it took longer than 0.05 s and was ended"
-    monkeypatch.setattr(process, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
+    monkeypatch.setattr(process_part, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     reports = looked_after(tmp_path, DUE + 120)
     assert reports.health(loaded, DUE).failures == 1
     assert reports.health(loaded, DUE).trouble

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from report_samples import DAY, HOUR, START, USABLE, WEEK, day_and_night, hour, hours, seen_of, tier_view
 
-from rules.bounds import Certainty
-from rules.plan import TierPlan
-from rules.resize import ProposalKind, Resize, index_by_rule, propose_size
-from rules.resize_curve import SloStatus
-from rules.resize_seen import ProductionSummary
-from rules.signals import Missing, Reading
-from rules.slices import TierContext, build_tier_context
-from rules.verdicts import RuleResult, Status, Subject, Verdict
+from rules.confidence import Certainty
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.plan.schema import TierPlan
+from rules.resize.production_curve import SloStatus
+from rules.resize.production_summary import ProductionSummary
+from rules.resize.proposal import ProposalKind, Resize, index_by_rule, propose_size
+from rules.telemetry.signals import Missing, Reading
+from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
 
 PLANNED = tier_view()
 NOTHING: dict[str, RuleResult] = {}

@@ -5,9 +5,9 @@ import math
 import pytest
 from report_samples import hours, seen_of, tier_view
 
-from rules.resize_guardrails import GuardrailRange, compute_queue_breaker, list_guardrail_ranges
-from rules.resize_workload import measure_workload
-from rules.slices import TierContext
+from rules.plan.load_bins import TierContext
+from rules.resize.resize_guardrails import GuardrailRange, compute_queue_breaker, list_guardrail_ranges
+from rules.resize.workload import measure_workload
 
 
 def fitting(view: TierContext, **more: object) -> dict[str, GuardrailRange]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from report_samples import hours, seen_of, tier
 
-from rules.resize import ProposalKind, Resize, propose_size
-from rules.resize_move import add_tier_moves
-from rules.slices import build_tier_context
+from rules.plan.load_bins import build_tier_context
+from rules.resize.proposal import ProposalKind, Resize, propose_size
+from rules.resize.tier_move import add_tier_moves
 
 
 def one(name: str, price: float, rps: float, lengths: dict[str, float] | None = None, **parts: Any) -> Resize:

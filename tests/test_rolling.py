@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from forecast.rolling import (
+from forecast.models.rolling_quantiles import (
     LEAST_RESIDUALS,
     LEVELS,
     minimum_path_count,
@@ -15,7 +15,7 @@ from forecast.rolling import (
     quantiles_of_paths,
     window_bins,
 )
-from forecast.series import Array
+from forecast.series.binned import Array
 
 UPPER = LEVELS.index(0.95)
 

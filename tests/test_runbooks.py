@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from exporters import runbook_blocks
-from exporters.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
-from rules.catalogue import BY_NAME, RULES
-from rules.rule import Rule, Severity, Threshold, Way
-from rules.scene import LATENCY
-from rules.suspects import SUSPECTS
+from exporters.docs import runbook_blocks
+from exporters.docs.runbook_blocks import BLOCK, LOUDNESS, WAYS, RunbookError, block, fill_runbooks
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.causes.checks import SUSPECTS
+from rules.causes.context import LATENCY
+from rules.verdicts.rule import Rule, Severity, Threshold, Way
 
 PAGE = (Path(__file__).parent.parent / "docs" / "runbooks.md").read_text(encoding="utf-8")
 PARTS = (

@@ -15,7 +15,8 @@ import pytest
 import yaml
 from scaling_samples import BEHIND_AIBRIX, BY_FORMAT, CHAT, HOSTILE, objects
 
-from exporters.scaling import (
+from exporters.autoscaling.formats import FORMATS, NEW_OWNERS, manifest_text
+from exporters.autoscaling.records import (
     LONGEST_NAME,
     ObjectReference,
     Scaling,
@@ -24,7 +25,6 @@ from exporters.scaling import (
     object_name,
     recommended_query,
 )
-from exporters.scaling_formats import FORMATS, NEW_OWNERS, manifest_text
 
 RFC_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -179,7 +179,7 @@ def test_an_unknown_format_is_a_key_error() -> None:
 
 
 def test_manifests_are_written_without_numpy() -> None:
-    code = "import exporters.scaling_formats, sys; print('numpy' in sys.modules, 'pandas' in sys.modules)"
+    code = "import exporters.autoscaling.formats, sys; print('numpy' in sys.modules, 'pandas' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "False"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scaling_samples import BEHIND_AIBRIX, BEHIND_HPA, CHAT, SCHEDULES, UNSCHEDULED, WEEK, asked, objects, times
 
-from exporters.scaling import Scaling
-from exporters.scaling_formats import manifest_text
+from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.records import Scaling
 
 FIELDS = {"name", "timezone", "cron", "duration", "minReplicas"}
 """Of ScheduledReplicaBounds; `maxReplicas`, `startTime` and `endTime` are left to the base."""

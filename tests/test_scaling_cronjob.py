@@ -30,9 +30,9 @@ from scaling_samples import (
 )
 from waiting import CEILING_SECONDS
 
-from exporters.scaling import AUTOSCALERS, WORKLOADS, ObjectReference, Scaling, ScheduleSlot
-from exporters.scaling_cronjob import FIELDS, aim_of
-from exporters.scaling_formats import manifest_text
+from exporters.autoscaling.cronjob import FIELDS, aim_of
+from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Scaling, ScheduleSlot
 
 BEHIND_KEDA = replace(CHAT, autoscaler=ObjectReference(kind="ScaledObject", name="chat-so"))
 OF_SETS = replace(CHAT, workload=ObjectReference(kind="LeaderWorkerSet", name="llama"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from nvml_fixture import Machine, nvml_library, nvml_state, read_machine  # noqa: F401 - fixtures
 
-from agent.collect.gpus import GpuCollector
-from agent.config_files import load_plan
-from rules.gpu_readout import GpuReadout
-from rules.slices import build_tier_context
+from agent.config.files import load_plan
+from agent.gpu.collector import GpuCollector
+from rules.plan.load_bins import build_tier_context
+from rules.telemetry.gpu_readout import GpuReadout
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

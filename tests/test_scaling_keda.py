@@ -13,8 +13,8 @@ import pytest
 import yaml
 from scaling_samples import CHAT, HOSTILE, SCHEDULES, UNSCHEDULED, WEEK, asked, objects, times
 
-from exporters.scaling import ObjectReference, Scaling, Secret
-from exporters.scaling_formats import manifest_text
+from exporters.autoscaling.formats import manifest_text
+from exporters.autoscaling.records import ObjectReference, Scaling, Secret
 
 CRD = Path(__file__).parent.parent.parent / "shared" / "infra" / "k8s" / "crds" / "keda.sh_scaledobjects.yaml"
 EVERY = {

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, time
 import pytest
 from scaling_samples import ALL_DAYS, CHAT, RESTLESS, SCHEDULES, UNSCHEDULED, WORKDAYS, asked, needed, times
 
-from exporters.scaling import Scaling, ScheduleSlot
-from exporters.scaling_week import BLOCKS, DAY, MOST_ENTRIES, WEEK, CronEntry, Week, cron, slots_of, week_of
+from exporters.autoscaling.records import Scaling, ScheduleSlot
+from exporters.autoscaling.schedule import BLOCKS, DAY, MOST_ENTRIES, WEEK, CronEntry, Week, cron, slots_of, week_of
 
 
 def replayed(week: Week) -> list[int]:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from waiting import wait_for
 
-from agent import schedule
-from agent.schedule import Schedule
+from agent.daemon import schedule
+from agent.daemon.schedule import Schedule
 
 INTERVAL = 0.1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from forecast.scores import (
+from forecast.backtest.scores import (
     ScoreSums,
     bootstrap_scores,
     compute_score,
@@ -18,7 +18,7 @@ from forecast.scores import (
     sums,
     wape,
 )
-from forecast.series import Array
+from forecast.series.binned import Array
 
 NAN = np.nan
 

@@ -5,14 +5,14 @@ import pytest
 from judging_samples import START, minute, minutes, seen, view
 from making import snapshot
 
-from rules import watch
-from rules.bounds import Certainty
-from rules.cascade import CascadeState
-from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
-from rules.scrape_answers import evaluate_replica_rules
-from rules.signals import Gap
-from rules.slices import BinnedWindow
-from rules.verdicts import RuleResult, Status, Subject, Unknown, Verdict
+from rules.confidence import Certainty
+from rules.evaluator import tier_rules
+from rules.methods.availability import evaluate_replica_rules
+from rules.plan.load_bins import BinnedWindow
+from rules.replicas.cascade import CascadeState
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 VIEW = view()
 
@@ -215,7 +215,7 @@ def test_a_cascade_is_explained_by_the_replicas_last_minutes() -> None:
     booked = minutes(planned, {"a": [minute(n, histograms=lengths) for n in range(6)], "b": [minute(5.2)]})
     state = replace(replica().cascade, stage=3, onset=START, since=START, evidence="why")
     one = replica(cascade=state)
-    recent = watch.recent_windows(booked, one, planned, START + 360)
+    recent = tier_rules.recent_windows(booked, one, planned, START + 360)
     assert [s.window.start for s in recent] == [START + 180, START + 240, START + 300, START]
     found = next(a for a in evaluate_replica_rules(one, planned, START + 360, recent) if a.rule == "KvCacheCascade")
     assert isinstance(found, Verdict)

@@ -27,10 +27,10 @@ from engine_server import (
 )
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.collect.pages import PageFetcher
-from agent.collect.scrapers import Fetcher, ScrapeResult, Scrapers, Target
-from agent.collect.target_options import TargetOptions
 from agent.errors import ScrapeFailure
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.scrapers import Fetcher, ScrapeResult, Scrapers, Target
 
 TIMEOUT = 0.3
 

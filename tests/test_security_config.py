@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_canaries import Nest
 
-from agent.cli import main
-from agent.collect.hidden import secret_parameters
-from agent.config import find, load, parse_config
-from agent.config_findings import weaknesses
+from agent.cli.main import main
+from agent.config.load import find, load, parse_config
+from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
+from agent.http_client.hidden import secret_parameters
 
 TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}
 

@@ -22,14 +22,14 @@ from test_web import TOKEN, issue, serving, trusting
 from test_web_reports import FILES, NAME
 from waiting import CEILING_SECONDS
 
-from agent.alerting.receiver import WebhookReceiver
-from agent.config import load
+from agent.alerting.webhook import WebhookReceiver
+from agent.config.load import load
 from agent.errors import ConfigError
+from agent.http_server.credentials import Authenticator, users_line
+from agent.http_server.server import WebServer
 from agent.kubernetes.api import MOST_EVENT_BYTES, KubernetesApiError, KubernetesClient, KubernetesEndpoint
-from agent.kubernetes.joining import _target
-from agent.reporting import folder
-from agent.web import WebServer
-from agent.web_credentials import Authenticator, users_line
+from agent.kubernetes.discovered_targets import _target
+from agent.reporting import storage
 
 PATHS = (
     *("/", "/metrics", "/api/status", "/readyz", "/reports", "/reports/", f"/reports/{NAME}/", "/reports/latest/"),
@@ -95,7 +95,7 @@ def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext |
     (place / "users").write_text(users_line("ada", b"a password") + "\n")
     trustme.CA().cert_pem.write_to_path(place / "readers.pem")
     (place / "secret").write_text("precious")
-    folder.publish(place / "reports", NAME, FILES)
+    storage.publish(place / "reports", NAME, FILES)
     tls = {"cert_file": certificate, "key_file": key}
     options: dict[str, Any] = {
         "token": {"bearer_token_file": str(place / "token")},

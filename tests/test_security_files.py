@@ -10,8 +10,8 @@ from daemon_runs import configuration, process, write
 from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.history.errors import HistoryOpenError
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryOpenError
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent.benchmarks.documents import decode_file as read_benchmark
-from agent.config import load as load_config
-from agent.config_files import load_plan
+from agent.config.files import load_plan
+from agent.config.load import load as load_config
 from agent.errors import SizewatchError
-from agent.recording import load as load_recording
+from agent.sources.recording import load as load_recording
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")

@@ -18,13 +18,13 @@ from hostile_store import give as give_json
 from hostile_store import serving
 
 from agent.alerting.posting import AlertmanagerClient, DeliveryError
-from agent.collect.hidden import HIDDEN, redact, secrets_of, unmistakable
-from agent.collect.pages import PageFetcher
-from agent.collect.target_options import TargetOptions
 from agent.errors import ConfigError, ScrapeError
-from agent.store.api import StoreApi
-from agent.store.options import StoreOptions
-from agent.store.trouble import StoreError
+from agent.http_client.hidden import HIDDEN, redact, secrets_of, unmistakable
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.trouble import StoreError
 
 TOKEN = 'aB3+/"<ä&=='
 """With all that is spelled otherwise somewhere."""

@@ -22,9 +22,9 @@ from sglang_pages import (
     with_value,
 )
 
-from rules import windows
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
+from rules.telemetry import windows
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
 
 # --- whose page it is
 

@@ -8,11 +8,11 @@ import pytest
 from making import START, page_text, read
 from sglang_pages import DOCS, RANKS, REAL, RELEASES, STARTUP, absent, amounts, printed, with_value, without_lines
 
-from rules import windows
 from rules.engines.registry import itl_comparable
 from rules.engines.sglang import SGLANG
-from rules.readings import read_all
-from rules.signals import Reading
+from rules.telemetry import windows
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Reading
 
 # --- the prefix cache
 

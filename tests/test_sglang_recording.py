@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import pytest
 import recorded
 
-from agent.collect.reader import PageReader
-from agent.recording import load, scrapes
-from agent.replay import replay
-from rules.readings import read_all
-from rules.signals import Reading, SignalValue
-from rules.snapshots import Snapshot
-from rules.windows import Window, diff_snapshots
+from agent.replay.replay import replay
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window, diff_snapshots
 
 NAME = "sglang"
 STEP_SECONDS = 15.0

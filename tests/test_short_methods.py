@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, wave
 
-from forecast.past import ObservedBins
-from forecast.series import Array
-from forecast.short_methods import BIN_METHODS, HOLT_WINTERS, PROFILE, SAME_AS_NOW, SMOOTHED, BinMethodInput, columns
-from forecast.smoothing import Smoothed
+from forecast.models.short_methods import (
+    BIN_METHODS,
+    HOLT_WINTERS,
+    PROFILE,
+    SAME_AS_NOW,
+    SMOOTHED,
+    BinMethodInput,
+    columns,
+)
+from forecast.models.smoothing import Smoothed
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
 
 DAY = 100 + 50 * np.sin(2 * np.pi * np.arange(24) / 24)
 

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from forecast.simulation import (
+from forecast.capacity.simulation import (
     Outcome,
     SimulatedDemand,
     apply_hold,

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forecast.lead_profile import profile_outlook
-from forecast.series import Array, Series
-from forecast.simulation_history import PEAK_REPLICAS, ShortHistoryError, prepare_trial, run_trial
-from forecast.simulation_minutes import Interpolation
-from forecast.simulation_verdict import Choice, PolicyComparison
-from rules.replica_count import margin_of
+from forecast.capacity.simulation_history import PEAK_REPLICAS, ShortHistoryError, prepare_trial, run_trial
+from forecast.capacity.simulation_minutes import Interpolation
+from forecast.capacity.simulation_verdict import Choice, PolicyComparison
+from forecast.lead.lead_profile import profile_outlook
+from forecast.series.binned import Array, Series
+from rules.plan.replica_count import margin_of
 
 
 def series(days: int, minutes: int, *, noise: float = 0.1, seed: int = 1) -> Series:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from forecast.series import Array, Series
-from forecast.simulation_minutes import Interpolation, bin_minutes, per_minute, rates
+from forecast.capacity.simulation_minutes import Interpolation, bin_minutes, per_minute, rates
+from forecast.series.binned import Array, Series
 
 
 def series(values: list[float] | Array, seconds: float = 600.0) -> Series:

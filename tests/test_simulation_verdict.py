@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from forecast.simulation import Outcome, SimulatedDemand, simulate_foresight, simulate_static
-from forecast.simulation_verdict import (
+from forecast.capacity.simulation import Outcome, SimulatedDemand, simulate_foresight, simulate_static
+from forecast.capacity.simulation_verdict import (
     UTILISATIONS,
     Choice,
     PolicyComparison,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.smoothing import LEVELS, SEASONALS, OnlineHoltWinters, Seasonal, Smoothed
+from forecast.models.smoothing import LEVELS, SEASONALS, OnlineHoltWinters, Seasonal, Smoothed
 
 
 def test_holt_winters_follows_its_recursion() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules import spans
+from rules.replicas import spans
 
 
 def test_spans_that_touch_are_one_and_stand_in_order() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of
 
-from forecast.series import Array
-from forecast.spread import FURTHEST, LEAST_RESIDUALS, OnlineMean, Quantiles, Spread
+from forecast.models.conformal import FURTHEST, LEAST_RESIDUALS, OnlineMean, Quantiles, Spread
+from forecast.series.binned import Array
 
 
 def followed(
@@ -153,7 +153,7 @@ def test_the_hours_that_are_usually_noisy_are_wider_before_they_come() -> None:
 def test_what_is_kept_is_bounded_and_what_was_dropped_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(15).poisson(50.0, 24 * 30).astype(np.float64)
     dropped = followed(values, lambda _: 50.0, lead=3)
-    monkeypatch.setattr("forecast.spread.KEPT_DAYS", 10_000)
+    monkeypatch.setattr("forecast.models.conformal.KEPT_DAYS", 10_000)
     assert followed(values, lambda _: 50.0, lead=3) == dropped
 
 

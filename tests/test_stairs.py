@@ -70,7 +70,7 @@ def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
 
 LAZY = """
 import json, sys
-from agent.cli import parser
+from agent.cli.main import parser
 
 parser()
 print(json.dumps(sorted(sys.modules)))
@@ -103,11 +103,11 @@ def test_a_module_says_what_it_owns_and_can_be_read_in_one_go(path: Path) -> Non
 NODE = """
 import json, sys, urllib.request
 from pathlib import Path
-from agent import cli
-from agent.commands import run
-from agent.config import load
-from agent.daemon import Daemon, DaemonOptions
-from agent.web_config import WebOptions
+from agent.cli import main as cli
+from agent.cli import run
+from agent.config.load import load
+from agent.daemon.daemon import Daemon, DaemonOptions
+from agent.http_server.options import WebOptions
 
 def on_turn(daemon):
     for page in ("", "metrics", "api/status", "healthz"):
@@ -133,7 +133,7 @@ def test_a_node_that_works_has_no_heavy_library_and_no_history_in_memory(tmp_pat
     assert found.returncode == 0, found.stderr
     loaded = set(json.loads(found.stdout))
     assert not {module for module in loaded if module.partition(".")[0] in HEAVY}
-    assert not loaded & {"agent.history.store", "sqlite3", "pynvml", "agent.replay", "agent.demo.stage"}
+    assert not loaded & {"agent.history.store", "sqlite3", "pynvml", "agent.replay.replay", "agent.demo.setup"}
     # Tools of development that a plugin or a careless import could bring in.
     assert not {module for module in loaded if module.partition(".")[0] in {"mypy", "pytest", "hypothesis", "ruff"}}
     assert not {module for module in loaded if module.startswith("pydantic.") and module.endswith(".mypy")}

@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from making import START, snapshot
 from waiting import wait_for
 
-from agent.collect.reader import PageReader
-from agent.cycle import Evaluator
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.recording import load, scrapes
-from exporters.timeline_text import line
-from rules import starts, timeline, watch
-from rules.replicas import ReplicaState, apply_failed_scrape, apply_snapshot
-from rules.signals import Reading
-from rules.slices import build_tier_context
-from rules.snapshots import Snapshot
-from rules.starts import (
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from exporters.documents.timeline import line
+from rules.evaluator import tier_rules, timeline
+from rules.evaluator.step import Evaluator
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan.load_bins import build_tier_context
+from rules.replicas import starts
+from rules.replicas.starts import (
     KEPT_SECONDS,
     MOST,
     SERVE_SECONDS,
@@ -37,7 +36,9 @@ from rules.starts import (
     describe_start,
     nearest_rank,
 )
-from rules.timeline import TimelineEvent, TimelineKind
+from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
+from rules.telemetry.signals import Reading
+from rules.telemetry.snapshots import Snapshot
 
 VIEW = build_tier_context("t", None)
 
@@ -330,11 +331,11 @@ def test_tiers_are_never_put_together() -> None:
 
 def test_starts_outlive_minutes_and_another_plan() -> None:
     start = found(*RESTARTED)
-    kept = watch.add_start(watch.TierMinutes(), start)
-    assert watch.add_start(kept, start) is kept
-    assert watch.rebin_minutes(kept, VIEW).starts == (start,)
+    kept = tier_rules.add_start(tier_rules.TierMinutes(), start)
+    assert tier_rules.add_start(kept, start) is kept
+    assert tier_rules.rebin_minutes(kept, VIEW).starts == (start,)
     replica = walk(told(240, 80, 211), told(255, 80, 211), told(360, 80, 211))
-    assert watch.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
+    assert tier_rules.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
 
 
 def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_path: Path) -> None:

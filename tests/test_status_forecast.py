@@ -12,16 +12,16 @@ from forecast_samples import DAY_MINUTES, NOW, question, series
 from status_samples import agent_status, planned_tier
 
 from agent.forecasting.tier_forecast import TierForecast
-from exporters.forecast_samples import FORECAST_SAMPLES
-from exporters.names import OWN
-from exporters.prometheus import render
-from exporters.status import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
-from exporters.status_json import status_json
-from exporters.status_page import render_page
-from forecast.cold_start import ColdStart, LeadSource
-from rules.projections import ForecastPoint
-from rules.start_quantiles import StartQuantiles
-from rules.starts import Timing
+from exporters.metrics.component_metrics import FORECAST_SAMPLES
+from exporters.metrics.exposition import render
+from exporters.metrics.names import OWN
+from exporters.status.page import render_page
+from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
+from exporters.status.status_json import status_json
+from forecast.capacity.cold_start import ColdStart, LeadSource
+from rules.replicas.start_quantiles import StartQuantiles
+from rules.replicas.starts import Timing
+from rules.verdicts.projection import ForecastPoint
 
 COLD = ColdStart(
     p95_seconds=140.0,

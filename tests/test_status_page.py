@@ -24,20 +24,20 @@ from status_samples import (
     window,
 )
 
-from exporters.findings import findings, headline, remarks, tier_state, unknowns
-from exporters.plan_against_now import ROWS, compare_with_plan
-from exporters.status import AgentHealth, AgentStatus, TierStatus, TrendPoint
-from exporters.status_json import status_json
-from exporters.status_page import PAUSED, render_page, style_hash
-from exporters.status_sections import FINDINGS_SHOWN
-from exporters.status_trend import charts
-from exporters.svg_charts import draw_panel
-from rules import slices
-from rules.bounds import Certainty
-from rules.capacity import stated_capacity
-from rules.signals import Gap, Missing, Reading
-from rules.verdicts import FIRING, Cause, Status, Subject, Unknown, Verdict
-from rules.work import CapacitySource
+from exporters.render.svg_charts import draw_panel
+from exporters.status.active_findings import findings, headline, remarks, tier_state, unknowns
+from exporters.status.page import PAUSED, render_page, style_hash
+from exporters.status.page_tier import FINDINGS_SHOWN
+from exporters.status.page_trend import charts
+from exporters.status.plan_comparison import ROWS, compare_with_plan
+from exporters.status.records import AgentHealth, AgentStatus, TierStatus, TrendPoint
+from exporters.status.status_json import status_json
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.plan.capacity import stated_capacity
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.work import CapacitySource
+from rules.verdicts.verdict import FIRING, Cause, Status, Subject, Unknown, Verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -159,7 +159,7 @@ def test_a_capacity_that_no_plan_names_is_not_said_to_be_0_by_the_plan() -> None
         (seen, "usable, at least, by production"),
         (replace(seen, planned_rps=4.0, high=5.0), "usable, by production (4 by the plan)"),
     ):
-        rows = compare_with_plan(replace(tier, view=slices.with_capacity(tier.view, capacity)))
+        rows = compare_with_plan(replace(tier, view=load_bins.with_capacity(tier.view, capacity)))
         (tile,) = (one for one in rows if one.row.key == "completed_rps_per_replica")
         assert tile.planned is not None
         assert tile.planned.text == text
@@ -269,7 +269,7 @@ HOSTILE = "<script>alert(1)</script>\"'&<b>"
 
 
 def test_a_hostile_name_appears_as_text_wherever_it_comes_from() -> None:
-    view = slices.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
+    view = load_bins.build_tier_context(HOSTILE, plan(HOSTILE, HOSTILE))
     gone = Unknown(t=NOW, rule="TtftDivergence", subject=Subject(tier=HOSTILE), reason=Gap.STALE, text=HOSTILE)
     tier = planned_tier()
     fired = next(a for a in tier.answers if isinstance(a, Verdict) and a.status in FIRING)
@@ -368,7 +368,7 @@ def test_a_finding_whose_rule_fell_silent_stays_and_says_so() -> None:
 
 def healthy() -> TierStatus:
     name = "quiet"
-    view = slices.build_tier_context(name, plan("m", "NVIDIA L40S"))
+    view = load_bins.build_tier_context(name, plan("m", "NVIDIA L40S"))
     hours = {"q-1": [window(NOW - 60 * ago) for ago in reversed(range(60))]}
     return TierStatus(view=view, recent=hours["q-1"][-1], answers=judged(view, hours), replicas=(replica(name, "q-1"),))
 
@@ -383,7 +383,7 @@ def test_a_quiet_installation_says_so_in_one_line() -> None:
 
 def test_before_the_first_verdict_nothing_is_called_fine() -> None:
     tier = TierStatus(
-        view=slices.build_tier_context("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),)
+        view=load_bins.build_tier_context("new", None), recent=None, replicas=(replica("new", "n-1", last_seen=None),)
     )
     status = with_tiers(tier)
     assert headline(status).status is Status.UNKNOWN

@@ -1,12 +1,12 @@
 import pytest
 from judging_samples import START, minute, tier, view
 
-from rules.bounds import Certainty
-from rules.signals import Gap, Missing, Reading
-from rules.slices import BinnedWindow, bin_window
-from rules.slices import build_tier_context as view_of
-from rules.step13 import Step13, check_benchmark
-from rules.verdicts import Status, Unknown, Verdict
+from rules.confidence import Certainty
+from rules.evaluator.benchmark_check import Step13, check_benchmark
+from rules.plan.load_bins import BinnedWindow, bin_window
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 WEEK = 7 * 24
 PLANNED = view()

@@ -11,11 +11,11 @@ import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
-from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.api import MOST_POINTS, StoreApi
-from agent.store.options import StoreOptions
-from agent.store.trouble import StoreError, StoreErrorKind
-from exporters.plain_text import one_line
+from agent.prometheus.answers import InstantSample, MatrixSeries
+from agent.prometheus.api import MOST_POINTS, StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.trouble import StoreError, StoreErrorKind
+from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server
 

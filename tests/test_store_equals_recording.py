@@ -20,22 +20,22 @@ import pytest
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
-from agent.collect.reader import PageReader
-from agent.commands.stored import add_stored, open_store_query
-from agent.config_files import load_plan
-from agent.cycle import ClosedMinute
-from agent.fleet.booked_past import fill_history
-from agent.fleet.replayed import replay_store
-from agent.history.booking import MinuteRecord
+from agent.cli.store_arguments import add_stored, open_store_query
+from agent.config.files import load_plan
 from agent.history.store import HistoryStore
-from agent.recording import Recording, load, scrapes
-from agent.replay import ReplayResult, ReplayRun, ReplayScrape, replay
-from rules import readings
-from rules.derived import PlanFacts
-from rules.episodes import Finding
-from rules.signals import Missing, Reading
-from rules.slices import BinnedWindow
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from agent.replay.back_fill_writer import fill_history
+from agent.replay.replay import ReplayResult, ReplayRun, ReplayScrape, replay
+from agent.replay.replayed import replay_store
+from agent.scrape.reader import PageReader
+from agent.sources.recording import Recording, load, scrapes
+from rules.evaluator.step import ClosedMinute
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import readings
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.signals import Missing, Reading
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import Finding
 
 NAMES = ("steady", "cascade_fast", "restart", "mixed_tier", "sglang")
 SOURCES = ("agents", "engines")

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from agent import cli
-from exporters.engines_text import engines_json, engines_text, matrix
+from agent.cli import main
+from exporters.documents.engines_text import engines_json, engines_text, matrix
 from rules.engines.registry import ENGINES
 from rules.engines.sglang import SGLANG
 from rules.engines.support import Support, engine_signals, exposures, number
 from rules.engines.table import EngineTable, SourceRow
 from rules.engines.vllm_v0 import VLLM_V0
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.families import BY_NAME, FamilyKind
-from rules.signals import BY_NAME as SIGNALS
+from rules.telemetry.families import BY_NAME, FamilyKind
+from rules.telemetry.signals import BY_NAME as SIGNALS
 
 COMMON = ("completed_rps", "requests_running")
 
@@ -128,18 +128,18 @@ def test_the_matrix_has_a_row_a_signal_and_a_column_an_engine() -> None:
 
 
 def test_the_command_prints_table_reasons_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["signals"]) == 0
+    assert main.main(["signals"]) == 0
     assert capsys.readouterr().out.startswith("signal ")
-    assert cli.main(["signals", "--engine", "vllm/v1"]) == 0
+    assert main.main(["signals", "--engine", "vllm/v1"]) == 0
     assert "vLLM counts no adapter loads" in capsys.readouterr().out
-    assert cli.main(["signals", "--format", "json"]) == 0
+    assert main.main(["signals", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == engines_json(ENGINES)
     assert set(document["engines"][0]["signals"]) <= set(SIGNALS)
 
 
 def test_an_engine_that_is_not_known_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["signals", "--engine", "vlm"]) == 2
+    assert main.main(["signals", "--engine", "vlm"]) == 2
     assert capsys.readouterr().err.startswith(
         "sizewatch signals: --engine vlm: is none that sizewatch reads; there is "
     )

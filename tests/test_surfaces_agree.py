@@ -19,20 +19,20 @@ import pytest
 import yaml
 from report_samples import DAY, START, hour
 
-from agent.assembly import assemble
-from agent.cli import main
-from agent.config import load
-from agent.history.booking import MinuteRecord
+from agent.cli.main import main
+from agent.config.load import load
+from agent.daemon.assembly import assemble
+from agent.daemon.status_builder import StatusInputs, status
 from agent.history.store import HistoryStore
-from agent.publishing import StatusInputs, status
-from exporters import prometheus
-from exporters.dashboards import queries
-from exporters.plan_against_now import compare_with_plan
-from exporters.status import AgentHealth, AgentStatus
-from rules.plan import Plan, parse_plan, plan_version
-from rules.replica_count import Margin, count_fleet, count_replicas
-from rules.slices import bin_window, build_tier_context
-from rules.windows import Window
+from agent.history.write_buffer import MinuteRecord
+from exporters.grafana import queries
+from exporters.metrics import exposition
+from exporters.status.plan_comparison import compare_with_plan
+from exporters.status.records import AgentHealth, AgentStatus
+from rules.plan.load_bins import bin_window, build_tier_context
+from rules.plan.replica_count import Margin, count_fleet, count_replicas
+from rules.plan.schema import Plan, parse_plan, plan_version
+from rules.telemetry.windows import Window
 
 TIER, REPLICAS, DAYS = "h100-llama70b-fp8", 13, 15
 NOW = START + DAYS * DAY + 45.0
@@ -147,7 +147,7 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
         next_plan=parse_plan(yaml.safe_load(proposed.read_text())),
         shown=said("plan", "show", str(proposed), "--tier", TIER),
         status=told,
-        page=prometheus.render(told, "text/plain")[0].decode(),
+        page=exposition.render(told, "text/plain")[0].decode(),
         whatif=whatif,
     )
 

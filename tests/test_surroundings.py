@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, profiles_of, wave
 
-from forecast.series import Array
-from forecast.surroundings import Features, build_features, first_origin
+from forecast.models.features import Features, build_features, first_origin
+from forecast.series.binned import Array
 
 SIGNALS = 19
 

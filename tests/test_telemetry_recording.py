@@ -18,9 +18,9 @@ from thinned import thin
 
 from agent.benchmarks.results import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
-from agent.benchmarks.telemetry_found import Telemetry
+from agent.benchmarks.telemetry_merge import Telemetry
 from agent.errors import BenchmarkError
-from rules.plan import Point
+from rules.plan.schema import Point
 
 
 @functools.cache

@@ -10,10 +10,10 @@ from making import START, histogram, window
 from telemetry_samples import run
 
 from agent.benchmarks.results import BenchmarkMeasurement, Loop
-from agent.benchmarks.telemetry_found import RunTelemetry, extract_fields
+from agent.benchmarks.telemetry_merge import RunTelemetry, extract_fields
 from agent.benchmarks.telemetry_ttft import disagreements
-from rules.histograms import Histogram
-from rules.plan import Point
+from rules.plan.schema import Point
+from rules.telemetry.histograms import Histogram
 
 EDGES = (0.1, 0.2, 0.4, 1.0, 10.0, math.inf)
 

@@ -8,16 +8,16 @@ import re
 import pytest
 from making import START, page_text, read
 
-from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
-from rules import windows
+from agent.scrape.reader import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
 from rules.engines.support import Support, exposures
 from rules.engines.tgi import TGI
-from rules.families import BY_NAME, stem
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.snapshots import Snapshot
+from rules.telemetry import windows
+from rules.telemetry.families import BY_NAME, stem
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
 
 PAGE = "made-tgi.prom"
 SECONDS = 60.0

@@ -16,13 +16,13 @@ import pytest
 import recorded
 from thinned import Answers, judge, thin
 
-from agent import cli
-from agent.recording import load
-from agent.replay import replay
-from rules import gauges
-from rules.bounds import Certainty
-from rules.signals import Gap
-from rules.verdicts import FIRING, Status, Unknown, Verdict
+from agent.cli import main
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.confidence import Certainty
+from rules.telemetry import gauges
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import FIRING, Status, Unknown, Verdict
 
 NAMES = recorded.names()
 USUAL = 15.0
@@ -162,14 +162,14 @@ def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
 
 def test_a_replay_that_saw_nothing_ends_with_3_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(recorded.PLANS / "cpu-small.yaml")
-    assert cli.main(["replay", str(thin("cascade_slow", 320.0, tmp_path)), "--plan", plan]) == 3
+    assert main.main(["replay", str(thin("cascade_slow", 320.0, tmp_path)), "--plan", plan]) == 3
     said = capsys.readouterr()
     assert "Nothing was seen." in said.out
     assert "Nothing was found." not in said.out
     assert said.err == (
         "sizewatch replay: nothing was seen (not_scraped): scrapes are up to 320 s apart, and at most 300 s are bridged\n"
     )
-    assert cli.main(["replay", str(thin("cascade_slow", 1e6, tmp_path))]) == 3
+    assert main.main(["replay", str(thin("cascade_slow", 1e6, tmp_path))]) == 3
     assert "a replica needs two pages of one process" in capsys.readouterr().err
 
 

@@ -11,13 +11,13 @@ import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate, series
 
 from agent.errors import ConfigError
-from agent.forecasting.exchange import EventMessage, ForecastResponse
-from agent.forecasting.telling import NOTHING
+from agent.forecasting.messages import EventMessage, ForecastResponse
+from agent.forecasting.responses import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
-from exporters.prewarm_text import DecisionBasis
-from forecast.prewarm import certainty
-from forecast.series import Series
-from rules.replica_count import NO_MARGIN, margin_of
+from exporters.documents.prewarm import DecisionBasis
+from forecast.capacity.prewarm import certainty
+from forecast.series.binned import Series
+from rules.plan.replica_count import NO_MARGIN, margin_of
 
 
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:

@@ -16,11 +16,11 @@ from waiting import CEILING_SECONDS
 
 from agent.data_dir import LOCK_FILE, DataDir
 from agent.errors import ConfigError
+from agent.files import open_new_file
 from agent.history.backup import back_up, name_of
+from agent.history.errors import HistoryOpenError
 from agent.history.store import HistoryStore
-from agent.history.troubles import HistoryOpenError
-from agent.new_files import open_new_file
-from agent.reporting import folder
+from agent.reporting import storage
 from agent.reporting.state import STATE_FILE, ReportState, write_atomically
 from agent.reporting.state import write_state as write_state
 
@@ -47,7 +47,7 @@ def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_r
         with running(path, turns=4):
             during = modes(tmp_path / "data")
     write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=1.0))
-    folder.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
+    storage.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
     back_up(tmp_path / "data" / "history.db", 1)
     found = during | modes(tmp_path / "data")
     assert {
@@ -111,12 +111,12 @@ def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_le
     victim.mkdir()
     (victim / "report.html").write_text("precious")
     place.mkdir()
-    for name in (".new-2026-11-23", ".old-2026-11-23", "2026-11-23", f".{folder.LATEST}", folder.LATEST):
+    for name in (".new-2026-11-23", ".old-2026-11-23", "2026-11-23", f".{storage.LATEST}", storage.LATEST):
         (place / name).symlink_to(victim)
-    folder.publish(place, "2026-11-23", {"report.html": b"ours"})
-    folder.prune(place, 1)
+    storage.publish(place, "2026-11-23", {"report.html": b"ours"})
+    storage.prune(place, 1)
     assert (victim / "report.html").read_text() == "precious"
-    assert folder.read_report_file(place, "2026-11-23", "report.html") == b"ours"
+    assert storage.read_report_file(place, "2026-11-23", "report.html") == b"ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's files take root")

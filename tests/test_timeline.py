@@ -16,13 +16,13 @@ from status_samples import NOW, agent_status
 from test_foreign_alerts import T, alert, episode
 from waiting import wait_for
 
-from agent import cli
+from agent.cli import main
 from agent.history.store import HistoryStore
-from exporters.status_page import render_page
-from exporters.status_timeline import SHOWN
-from exporters.timeline_text import timeline_json, timeline_text
-from rules.foreign_alerts import attach_finding
-from rules.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
+from exporters.documents.timeline import timeline_json, timeline_text
+from exporters.status.page import render_page
+from exporters.status.status_timeline import SHOWN
+from rules.evaluator.external_alerts import attach_finding
+from rules.evaluator.timeline import TimelineEntry, TimelineEvent, TimelineKind, list_entries
 
 
 def event(
@@ -148,7 +148,7 @@ def test_the_page_shows_only_so_many() -> None:
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main(["timeline", *words])
+    code = main.main(["timeline", *words])
     said = capsys.readouterr()
     return code, said.out, said.err
 

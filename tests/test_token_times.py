@@ -11,14 +11,15 @@ import pytest
 import recorded
 from making import EDGES, START, gauge, histogram, window
 
-from agent.collect.reader import PageReader
-from agent.recording import load, scrapes
-from rules import tracks, windows
-from rules.histograms import Histogram
-from rules.readings import families_of, read
-from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.tracks import ScrapeTrack
-from rules.windows import Window
+from agent.scrape.reader import PageReader
+from agent.sources.recording import load, scrapes
+from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry import windows
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.readings import families_of, read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import Window
 
 
 def value(name: str, of: Window) -> SignalValue:

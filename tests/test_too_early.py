@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from judging_samples import START, each, gauge, minute, minutes, seen, view
 
-from rules import watch, watch_long
-from rules.bounds import Certainty
-from rules.catalogue import RULES
-from rules.judgements import BY_SLICES, judge
-from rules.judging import TierWindows
-from rules.slices import BinnedWindow, TierContext, bin_window
-from rules.step13 import check_benchmark
-from rules.verdicts import RuleResult, Status, Unknown, Verdict
-from rules.watched import watched_seconds
-from rules.windows import Window
+from rules.catalogue.registry import RULES
+from rules.confidence import Certainty
+from rules.evaluator import long_rules, tier_rules
+from rules.evaluator.benchmark_check import check_benchmark
+from rules.evaluator.judgements import BY_SLICES, judge
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
+from rules.telemetry.windows import Window
+from rules.verdicts.context import TierWindows
+from rules.verdicts.hold import watched_seconds
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 JUDGED = tuple(rule for rule in RULES if rule.way in BY_SLICES)
 
@@ -132,8 +132,8 @@ def answers(history: list[Window]) -> list[RuleResult]:
     now = max((one.end for one in history), default=START)
     booked = minutes(tier, {"a": history})
     fleet = {"t": TierWindows(view=tier, slices=found)}
-    told: list[RuleResult] = list(watch.evaluate_tier_rules(booked, tier, now, fleet))
-    told += watch_long.evaluate_long_rules(tier, found, now)
+    told: list[RuleResult] = list(tier_rules.evaluate_tier_rules(booked, tier, now, fleet))
+    told += long_rules.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
         told += check_benchmark(tier, found, now, period).answers
         told += [judge(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import START, snapshot
 
-from rules import tracks, windows
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.snapshots import Snapshot
-from rules.tracks import BRIDGE_SECONDS, ScrapeTrack
-from rules.windows import EVERYTHING, Window
+from rules.replicas import track as tracks
+from rules.replicas.track import BRIDGE_SECONDS, ScrapeTrack
+from rules.telemetry import windows
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import EVERYTHING, Window
 
 
 def page(seconds: float, **overrides: object) -> Snapshot:

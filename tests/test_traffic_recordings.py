@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import recorded
 
-from agent.cli import main
+from agent.cli.main import main
 
 OPEN = recorded.PLANS / "cpu-small-open.yaml"
 RULES = frozenset(

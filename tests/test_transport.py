@@ -7,7 +7,7 @@ import time
 import pytest
 from waiting import CEILING_SECONDS
 
-from agent.collect.transport import DeadlineReader
+from agent.http_client.transport import DeadlineReader
 
 
 def test_a_read_waits_for_no_longer_than_is_left_whatever_the_socket_would_allow() -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from forecast import trees
-from forecast.series import Array
-from forecast.trees import DAY, LEAST_ROWS, SHORT, fit_trees, missing_library
+from forecast.models import trees
+from forecast.models.trees import DAY, LEAST_ROWS, SHORT, fit_trees, missing_library
+from forecast.series.binned import Array
 
 
 def rows(count: int) -> tuple[Array, Array, Array]:

@@ -13,10 +13,10 @@ from table_checks import misread, never_met, unknown, uses, without
 from agent.errors import ScrapeError
 from rules.engines.coverage import Use
 from rules.engines.triton import TRITON
-from rules.lifetime import window_since_start
-from rules.readings import read_all
-from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.snapshots import Snapshot
+from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
 
 PAGE = "made-triton.prom"
 README = Path(__file__).parents[2] / "shared" / "pages" / "triton-tensorrtllm_backend-readme.prom"

@@ -14,10 +14,10 @@ from rules.engines.coverage import Use
 from rules.engines.table import EngineTable
 from rules.engines.trtllm import TRTLLM
 from rules.engines.trtllm_plain import TRTLLM_PLAIN
-from rules.lifetime import window_since_start
-from rules.readings import read_all
-from rules.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.snapshots import Snapshot
+from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.snapshots import Snapshot
 
 FIRST, NEWER = "made-trtllm-1.3.prom", "made-trtllm-1.3-newer.prom"
 PLAIN, THROUGH_DYNAMO = "made-trtllm-1.0.prom", "made-dynamo-worker-trtllm.prom"

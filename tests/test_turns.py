@@ -14,19 +14,19 @@ from engine_server import Engine, Handler, answers_500, engines, give, hangs
 from gpu_samples import T, by_uuid, readout
 from waiting import CEILING_SECONDS, wait_for
 
-from agent import news
-from agent.collect.gpus import GpuCollector, GpuReader
-from agent.collect.scrapers import Scrapers, Target
-from agent.collect.target_options import TargetOptions
-from agent.publishing import StatusInputs, status
-from agent.turns import EvaluationLoop
-from exporters.status import AgentHealth, AgentStatus
-from rules import slices
-from rules.bounds import Certainty
-from rules.episodes import Finding, RuleState, Transition
-from rules.gpu_readout import GpuReadout
-from rules.signals import Gap, Missing
-from rules.verdicts import Status, Subject, Unknown, Verdict
+from agent.daemon.status_builder import StatusInputs, status
+from agent.gpu.collector import GpuCollector, GpuReader
+from agent.http_client.target_options import TargetOptions
+from agent.pipeline import change_log
+from agent.pipeline.loop import EvaluationLoop
+from agent.scrape.scrapers import Scrapers, Target
+from exporters.status.records import AgentHealth, AgentStatus
+from rules.confidence import Certainty
+from rules.plan import load_bins
+from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.signals import Gap, Missing
+from rules.verdicts.finding import Finding, RuleState, Transition
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 
 class Clock:
@@ -59,7 +59,7 @@ class Watched:
     def made(self, targets: list[Target], gpus: GpuCollector) -> EvaluationLoop:
         return EvaluationLoop(
             targets=targets,
-            views={"t": slices.build_tier_context("t", None)},
+            views={"t": load_bins.build_tier_context("t", None)},
             versions={},
             scrapers=Scrapers(targets, clock=self.clock),
             gpus=gpus,
@@ -290,7 +290,7 @@ def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Finding, s
 
 
 def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="agent.news")
+    caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     with watching() as (served, watched):
         watched.go(2)
         served[0].act = answers_500
@@ -309,11 +309,11 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
 
 
 def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="agent.news")
+    caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     for before, now in (((), ("lost",)), (("lost",), ("lost", "and another")), (("lost",), ())):
-        news.log_gpu_change(before, now)
+        change_log.log_gpu_change(before, now)
     for was, is_now in ((None, "full: x"), ("full: x", "full: y"), ("full: y", None)):
-        news.log_history_change(was, is_now)
+        change_log.log_history_change(was, is_now)
     assert [r.getMessage().split(":")[0] for r in caplog.records] == [
         "GPUs",
         "GPUs are read again",
@@ -325,13 +325,13 @@ def test_the_log_tells_of_gpus_and_history_when_that_begins_and_ends(caplog: pyt
 def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, logger="agent.news")
+    caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     first = episode("KvCacheCascade")
     key = (first.rule, first.subject)
     worse = replace(first, worst=replace(first.worst, status=Status.CRITICAL, stage=3))
     for before, now in (({}, first), ({key: first}, first), ({key: first}, worse), ({key: worse}, worse)):
-        news.log_finding_changes(before, [RuleState(answer=now.worst, episode=now)], ())
-    news.log_finding_changes({key: worse}, [], [replace(worse, ended_at=T)])
+        change_log.log_finding_changes(before, [RuleState(answer=now.worst, episode=now)], ())
+    change_log.log_finding_changes({key: worse}, [], [replace(worse, ended_at=T)])
     assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
         "KvCacheCascade of t/r0 is warning (certain)",
         "KvCacheCascade of t/r0 is critical (certain)",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent.config import LoadedConfig, parse_config
-from agent.config_files import load_plan
-from agent.views import build_tier_contexts, plan_versions
-from rules.plan import plan_version
+from agent.config.files import load_plan
+from agent.config.load import LoadedConfig, parse_config
+from agent.config.views import build_tier_contexts, plan_versions
+from rules.plan.schema import plan_version
 
 PLAN = load_plan(Path(__file__).parent / "plans" / "cpu-small.yaml")
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "cpu-small"}

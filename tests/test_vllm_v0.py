@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from making import PAGES, START, page_text, read
 
-from agent.collect.reader import PageReader
 from agent.errors import ScrapeError
-from rules import windows
+from agent.scrape.reader import PageReader
 from rules.engines.coverage import FamilyUse, Use, explain_families
 from rules.engines.registry import ENGINES, detect_engine
 from rules.engines.support import Support, exposures
 from rules.engines.vllm_v0 import VLLM_V0
-from rules.families import BY_NAME, stem
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.snapshots import Snapshot
+from rules.telemetry import windows
+from rules.telemetry.families import BY_NAME, stem
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
 
 PAGE, TWIN = "vllm-0.6.6.post1.prom", "vllm-0.6.6.post1.openmetrics.txt"
 SHARED = Path(__file__).parents[2] / "shared" / "pages"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from making import START, page_text, read
 
-from rules import windows
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.lifetime import window_since_start
-from rules.readings import read_all
-from rules.signals import Gap, Missing, Reading
-from rules.snapshots import Snapshot
+from rules.telemetry import windows
+from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.snapshots import Snapshot
 
 OLDEST, NEWEST, REAL = "vllm-0.8.5.prom", "vllm-0.33.0.prom", "steady_after_load.prom"
 RELEASES = ("0.8.5", "0.9.2", "0.11.0", "0.12.0", "0.15.1", "0.20.2", "0.29.0", "0.33.0")

@@ -5,32 +5,32 @@ from days_samples import answered, hour, hours, slices, unknown, verdict, view
 from judging_samples import START, seen
 from recorded import folder
 
-from agent.cycle import Evaluator
-from agent.recording import load
-from agent.replay import replay
-from rules import watch, watch_long
-from rules.bounds import Certainty
-from rules.catalogue import RULES
-from rules.judgements import BY_SLICES
-from rules.signals import Gap
-from rules.slices import BinnedWindow, bin_window
-from rules.verdicts import Status, Subject, Unknown, Verdict
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.catalogue.registry import RULES
+from rules.confidence import Certainty
+from rules.evaluator import long_rules, tier_rules
+from rules.evaluator.judgements import BY_SLICES
+from rules.evaluator.step import Evaluator
+from rules.plan.load_bins import BinnedWindow, bin_window
+from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 DAY, WEEK = 24, 168
 TIER = Subject(tier="t")
 
 
 def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
-    live, long = {rule.name for rule in watch.LIVE}, {rule.name for rule in watch_long.LONG}
+    live, long = {rule.name for rule in tier_rules.LIVE}, {rule.name for rule in long_rules.LONG}
     assert live | long == {rule.name for rule in RULES if rule.way in BY_SLICES}
     assert not live & long
-    assert live >= watch_long.ALSO_WEEKLY
-    assert watch.LONGEST <= watch.LIVE_SECONDS
+    assert live >= long_rules.ALSO_WEEKLY
+    assert tier_rules.LONGEST <= tier_rules.LIVE_SECONDS
 
 
 def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
-    answers = watch_long.evaluate_long_rules(view(), (), START)
-    assert [a.rule for a in answers] == [rule.name for rule in watch_long.ASKED]
+    answers = long_rules.evaluate_long_rules(view(), (), START)
+    assert [a.rule for a in answers] == [rule.name for rule in long_rules.ASKED]
     assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in answers)
     assert "0 of 168 hours seen, 152 are needed" in {a.text for a in answers if isinstance(a, Unknown)}
 
@@ -69,21 +69,21 @@ def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_w
 def test_load_bins_of_an_hour_are_one_hour() -> None:
     several = hours(WEEK)
     parts = [replace(bin_window(one, None, None), bin=bin) for one in several for bin in (0, 2)]
-    whole = watch_long.sum_by_hour(parts)
+    whole = long_rules.sum_by_hour(parts)
     assert len(whole) == WEEK
     assert whole[0].window.counters["requests_finished"] == 2 * several[0].counters["requests_finished"]
-    assert watch_long.sum_by_hour(whole) == whole
+    assert long_rules.sum_by_hour(whole) == whole
 
 
 def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
     one = bin_window(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
-    (slim,) = watch_long.sum_by_hour([one])
+    (slim,) = long_rules.sum_by_hour([one])
     assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters)
 
 
 def test_only_hours_under_the_present_plan_count_for_what_rests_on_its_curve() -> None:
     every = slices(hours(WEEK))
-    answers = {a.rule: a for a in watch_long.evaluate_long_rules(view(), every, hour(WEEK).start, every[100:])}
+    answers = {a.rule: a for a in long_rules.evaluate_long_rules(view(), every, hour(WEEK).start, every[100:])}
     trap = answers["UtilizationTrap"]
     assert isinstance(trap, Unknown)
     assert trap.text == "68 of 168 hours seen, 152 are needed"
@@ -99,7 +99,7 @@ NOW = hour(WEEK).start
 
 def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hours() -> None:
     watcher = Evaluator({"t": view()})
-    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
     assert not watcher.standings
     for seconds in (0, 15, 30):
         watcher.step(NOW + seconds)
@@ -107,16 +107,16 @@ def test_what_the_history_says_stands_from_the_next_turn_on_and_between_two_hour
         assert standing.episode is not None
         assert standing.episode.started_at == NOW
         assert [key.rule for key in watcher.alerts] == ["KvCacheUnderused", "UtilizationTrap"]
-    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), slices(hours(WEEK)), NOW))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), slices(hours(WEEK)), NOW))
     (ended, _) = watcher.step(NOW + 3600)
     assert "UtilizationTrap" in {one.rule for one in ended}
 
 
 def test_too_few_hours_after_a_change_of_plan_end_nothing() -> None:
     watcher = Evaluator({"t": view()})
-    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
     watcher.step(NOW)
-    watcher.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW, ()))
+    watcher.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW, ()))
     assert not [one for one in watcher.step(NOW + 15)[0] if one.rule == "UtilizationTrap"]
     standing = watcher.standings["UtilizationTrap", TIER]
     assert standing.episode is not None
@@ -128,8 +128,8 @@ def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_
     for tier in ("t", "gone"):
         before.apply_failed_scrape(tier, "a", NOW)
         before.apply_failed_scrape(tier, "a", NOW + 15)
-    before.set_long_term_results(watch_long.evaluate_long_rules(view(), trap(), NOW))
-    before.set_long_term_results(watch_long.evaluate_long_rules(replace(view(), tier="gone"), trap(), NOW))
+    before.set_long_term_results(long_rules.evaluate_long_rules(view(), trap(), NOW))
+    before.set_long_term_results(long_rules.evaluate_long_rules(replace(view(), tier="gone"), trap(), NOW))
     after.inherit_state(before, {("t", "a")})
     after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.standings
@@ -141,8 +141,8 @@ def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_
 
 
 def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -> None:
-    answers = watch_long.unknown_results(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
-    assert [a.rule for a in answers] == [rule.name for rule in watch_long.LONG]
+    answers = long_rules.unknown_results(view(), NOW, Gap.NOT_EXPOSED, "this agent keeps no history")
+    assert [a.rule for a in answers] == [rule.name for rule in long_rules.LONG]
     assert {(a.reason, a.text) for a in answers if isinstance(a, Unknown)} == {
         (Gap.NOT_EXPOSED, "this agent keeps no history")
     }
@@ -150,8 +150,8 @@ def test_without_a_history_every_rule_over_days_is_unknown_in_the_same_words() -
 
 def test_a_replay_lists_the_rules_over_days_as_not_judged_in_the_same_words() -> None:
     found = replay(load(folder("steady"))[0], None)
-    told = [s for s in found.standings if s.answer.rule in {rule.name for rule in watch_long.LONG}]
-    assert len(told) == len(watch_long.LONG)
+    told = [s for s in found.standings if s.answer.rule in {rule.name for rule in long_rules.LONG}]
+    assert len(told) == len(long_rules.LONG)
     assert len({s.unknown.text for s in told if s.unknown}) == 1
 
 
@@ -160,4 +160,4 @@ def test_an_answer_over_a_week_keeps_its_certainty_beside_a_live_one(certainty: 
     weekly = verdict("NoHeadroom", view(), hours(WEEK, lambda n: hour(n, used=0.95)))
     sure = replace(weekly, certainty=certainty)
     quiet = replace(weekly, t=weekly.t + 900, status=Status.OK)
-    assert watch_long.prefer_firing_result(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)
+    assert long_rules.prefer_firing_result(quiet, {("NoHeadroom", TIER): sure}) == replace(sure, t=quiet.t)

@@ -17,17 +17,17 @@ import pytest
 from hostile_store import Handler, Tls, give, matrix, serving
 from telemetry_samples import run
 
-from agent import cli, doctor_pages
 from agent.alerting.posting import PATH, AlertmanagerClient
 from agent.benchmarks.telemetry import open_telemetry
-from agent.collect.pages import PageFetcher
-from agent.commands import plan_import
-from agent.commands.connecting import ways_in
-from agent.config import parse_config
-from agent.config_keys import Config
+from agent.cli import main, plan_import
+from agent.cli.connecting import ways_in
+from agent.config.keys import Config
+from agent.config.load import parse_config
+from agent.doctor import page_probes
 from agent.errors import BenchmarkError
-from agent.store.api import StoreApi
-from exporters.alertmanager import AlertPayload
+from agent.http_client.pages import PageFetcher
+from agent.prometheus.api import StoreApi
+from exporters.alertmanager.payload import AlertPayload
 
 PASSWORD = "c4n4ry-s3cret"
 BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
@@ -50,7 +50,7 @@ def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
 
 def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (seen,) = doctor_pages.probe_targets(config.list_targets(), time.time)
+    (seen,) = page_probes.probe_targets(config.list_targets(), time.time)
     assert seen.clock_ahead_seconds == 0.0
 
 
@@ -88,17 +88,17 @@ def flags(keys: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def an_inspected_page(url: str, keys: dict[str, Any], folder: Path) -> None:
-    assert cli.main(["inspect", f"{url}/metrics", *flags(keys, folder)]) == 0
+    assert main.main(["inspect", f"{url}/metrics", *flags(keys, folder)]) == 0
 
 
 def a_linted_page(url: str, keys: dict[str, Any], folder: Path) -> None:
     rules = folder / "rules.yml"
     rules.write_text(json.dumps({"groups": [{"name": "g", "rules": [{"record": "a", "expr": "up"}]}]}))
-    assert cli.main(["lint", str(rules), "--url", f"{url}/metrics", *flags(keys, folder)]) in (0, 1)
+    assert main.main(["lint", str(rules), "--url", f"{url}/metrics", *flags(keys, folder)]) in (0, 1)
 
 
 def a_page_for_a_first_plan(url: str, keys: dict[str, Any], folder: Path) -> None:
-    assert cli.main(["plan", "init", f"{url}/metrics", *flags(keys, folder)]) == 0
+    assert main.main(["plan", "init", f"{url}/metrics", *flags(keys, folder)]) == 0
 
 
 def the_telemetry_of_a_benchmark(url: str, keys: dict[str, Any], folder: Path) -> None:

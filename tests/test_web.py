@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from status_samples import NOW, agent_status
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.config_keys import Web
+from agent.config.keys import Web
 from agent.errors import ConfigError
-from agent.web import ROUTES, WebServer
-from agent.web_config import WebOptions, options_of
-from exporters.status import AgentHealth, AgentStatus
+from agent.http_server.options import WebOptions, options_of
+from agent.http_server.server import ROUTES, WebServer
+from exporters.status.records import AgentHealth, AgentStatus
 
 STATUS = agent_status()
 TOKEN = "an-honest-token-of-32-characters"

@@ -17,11 +17,11 @@ from status_samples import agent_status
 from test_web import TOKEN, ask, issue, raw, serving, silent, trusting
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.alerting.receiver import WebhookReceiver
+from agent.alerting.webhook import WebhookReceiver
 from agent.errors import ConfigError
-from agent.web import ROUTES, WebServer
-from agent.web_config import WEBHOOK, WebOptions
-from agent.web_credentials import Authenticator, hash_password
+from agent.http_server.credentials import Authenticator, hash_password
+from agent.http_server.options import WEBHOOK, WebOptions
+from agent.http_server.server import ROUTES, WebServer
 
 
 @pytest.fixture(name="server", scope="module")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from waiting import CEILING_SECONDS
 
-from agent import web_credentials
 from agent.errors import ConfigError
-from agent.web_config import WebOptions
-from agent.web_credentials import Authenticator, PasswordHash, hash_password, read_gate, users_line
+from agent.http_server import credentials
+from agent.http_server.credentials import Authenticator, PasswordHash, hash_password, read_gate, users_line
+from agent.http_server.options import WebOptions
 
 TOKEN = "an-honest-token-of-32-characters"
 
@@ -133,7 +133,7 @@ def test_a_name_that_the_file_could_not_hold_is_refused(name: str) -> None:
 
 def test_the_command_prints_a_line_that_the_server_takes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agent.web_credentials", "ada"]
-    root = Path(web_credentials.__file__).parent.parent
+    root = Path(credentials.__file__).parent.parent
     made = subprocess.run(
         command, input="engine\n", capture_output=True, text=True, cwd=root, timeout=CEILING_SECONDS, check=True
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from test_web import TOKEN, ask, serving
 
-from agent.reporting import folder
-from agent.web import WebServer
+from agent.http_server.server import WebServer
+from agent.reporting import storage
 
 PAGE = b"<html><style>p{color:red}</style><p>report</p></html>" + b" " * 3000
 FILES = {
@@ -31,7 +31,7 @@ def reports(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text("secret")
     root = tmp_path / "reports"
     for name in ("2026-11-16", NAME):
-        folder.publish(root, name, FILES)
+        storage.publish(root, name, FILES)
     (root / "2026-11-09").mkdir()
     (root / "2026-11-09" / "report.json").write_text("no json")
     return root
@@ -44,7 +44,7 @@ def served(place: Path) -> Iterator[WebServer]:
         yield server
 
 
-@pytest.mark.parametrize(("file", "kind"), folder.FILES.items())
+@pytest.mark.parametrize(("file", "kind"), storage.FILES.items())
 def test_every_file_of_a_report_comes_with_its_type_and_a_policy(server: WebServer, file: str, kind: str) -> None:
     status, headers, body = ask(server, f"/reports/{NAME}/{file}")
     assert (status, headers["content-type"], body) == (200, kind, FILES[file])
@@ -78,7 +78,7 @@ def test_a_report_that_is_made_anew_is_listed_anew_and_one_of_a_made_up_history_
 ) -> None:
     ask(server, "/reports/")
     told = {"headline": "Keep all", "simulated": True}
-    folder.publish(place, NAME, {"report.json": json.dumps(told).encode()})
+    storage.publish(place, NAME, {"report.json": json.dumps(told).encode()})
     assert b"<b>Simulated.</b> Keep all" in ask(server, "/reports/")[2]
 
 
@@ -132,7 +132,7 @@ def test_what_a_browser_has_already_is_not_sent_again(server: WebServer, place: 
     etag = ask(server, path)[1]["etag"]
     status, headers, body = ask(server, path, If_None_Match=f'"other", {etag}')
     assert (status, headers["etag"], body) == (304, etag, b"")
-    folder.publish(place, NAME, {"report.html": b"another"})
+    storage.publish(place, NAME, {"report.html": b"another"})
     assert ask(server, path, If_None_Match=etag)[0] == 200
 
 

@@ -18,12 +18,12 @@ from status_samples import agent_status
 from test_web import ask, issue, raw, serving, trusting
 from waiting import CEILING_SECONDS, wait_for
 
-from agent import web
-from agent.web import WebServer
-from agent.web_connections import origin
-from agent.web_head import MOST_BODY_BYTES, missing
-from agent.web_replies import text_reply
-from agent.web_room import NOTHING, READ, ConnectionPool
+from agent.http_server import server as web
+from agent.http_server.connection_pool import NOTHING, READ, ConnectionPool
+from agent.http_server.connections import origin
+from agent.http_server.server import WebServer
+from agent.http_server.web_head import MOST_BODY_BYTES, missing
+from agent.http_server.web_replies import text_reply
 
 CROWD = tuple(f"127.0.0.{number}" for number in range(2, 10))
 EACH = 8

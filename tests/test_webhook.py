@@ -20,14 +20,14 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting import payload
 from agent.alerting.payload import PayloadError, read
-from agent.alerting.receiver import BURST, PER_SECOND, TokenBucket, WebhookReceiver
-from agent.daemon import Daemon
+from agent.alerting.webhook import BURST, PER_SECOND, TokenBucket, WebhookReceiver
+from agent.daemon.daemon import Daemon
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
-from agent.web import WebServer
-from agent.web_config import WEBHOOK, WEBHOOK_BYTES, WebOptions
-from agent.web_credentials import Authenticator, token_gate
-from exporters.alertmanager import timestamp
+from agent.http_server.credentials import Authenticator, token_gate
+from agent.http_server.options import WEBHOOK, WEBHOOK_BYTES, WebOptions
+from agent.http_server.server import WebServer
+from exporters.alertmanager.payload import timestamp
 
 NOW = 1_790_000_000.0
 TOKEN = "a-token-of-the-webhook"
@@ -176,7 +176,7 @@ def test_a_receiver_without_credentials_is_a_defect() -> None:
 
 
 def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.alerting.receiver.MOST_WAITING", 3)
+    monkeypatch.setattr("agent.alerting.webhook.MOST_WAITING", 3)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
     assert receiver.take(body(*[ALERT] * 5)) is None
     assert len(receiver.waiting()) == 3

@@ -17,9 +17,9 @@ from engine_server import engines
 from test_webhook import ALERT, TOKEN, body
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.receiver import BURST, PER_SECOND
+from agent.alerting.webhook import BURST, PER_SECOND
 from agent.history.store import HistoryStore
-from agent.web_config import WEBHOOK
+from agent.http_server.options import WEBHOOK
 
 SENDERS = 8
 EACH = 150

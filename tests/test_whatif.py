@@ -8,15 +8,15 @@ from collections.abc import Iterable
 import pytest
 from report_samples import HOUR, START, USABLE, WEEK, hours, seen_of, slices, tier_view
 
-from rules.resize_curve import SloStatus
-from rules.resize_seen import ProductionSummaryBuilder
-from rules.signals import Gap, Missing, Reading
-from rules.slices import TierContext, build_tier_context
-from rules.whatif import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
-from rules.whatif_limits import BENCHMARK_END, GIVEN, PRODUCTION_END
-from rules.whatif_predict import PredictionSource
-from rules.whatif_prompts import find_prompt_variation
-from rules.windows import Window
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.resize.production_curve import SloStatus
+from rules.resize.production_summary import ProductionSummaryBuilder
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.windows import Window
+from rules.what_if.answer import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
+from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
+from rules.what_if.prediction import PredictionSource
+from rules.what_if.prompts import find_prompt_variation
 
 PLANNED = tier_view()
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from report_samples import HOUR, START, TIER, book, day_and_night, hours, plan
 
-from agent import cli
-from agent.demo.past.mark import KEPT, NOTE
+from agent.cli import main
+from agent.history.mark import KEPT, NOTE
 from agent.history.store import HistoryStore
-from rules.windows import Window
+from rules.telemetry.windows import Window
 
 DOCS = Path(__file__).parent.parent / "docs" / "what-if.md"
 
@@ -45,7 +45,7 @@ def configured(
 
 
 def ask(config: str, *words: str) -> int:
-    return cli.main(["whatif", "-c", config, *words])
+    return main.main(["whatif", "-c", config, *words])
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,14 @@ import pytest
 from judging_samples import gauge, seen
 from report_samples import EDGES, USABLE, tier_view
 
-from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.slices import BinnedWindow, TierContext, bin_window, build_tier_context
-from rules.whatif_benchmark import find_benchmark_crossing, read_benchmark
-from rules.whatif_limits import find_crossing
-from rules.whatif_predict import PredictionInputs, PredictionSource
-from rules.whatif_prompts import (
+from rules.plan.benchmark_reading import find_benchmark_crossing, read_benchmark
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import Window
+from rules.what_if.limits import find_crossing
+from rules.what_if.prediction import PredictionInputs, PredictionSource
+from rules.what_if.production import ProductionLoads, collect_loads
+from rules.what_if.prompts import (
     PromptEffect,
     PromptVariation,
     estimate_effect,
@@ -21,8 +23,6 @@ from rules.whatif_prompts import (
     scale_prediction,
     shift_prediction,
 )
-from rules.whatif_served import ProductionLoads, collect_loads
-from rules.windows import Window
 
 PLANNED = tier_view()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from whatif_samples import DAY, Simulated, simulated
 
-from agent.demo.past.engine import PREFILL_EXPONENT
-from rules.resize_curve import SloStatus
-from rules.signals import Gap, Missing, Reading, SignalValue
-from rules.whatif import LATENCIES, AtLoad
-from rules.whatif_limits import BENCHMARK_END
-from rules.whatif_predict import PredictionSource
-from rules.whatif_prompts import estimate_effect
+from agent.demo.simulation.engine import PREFILL_EXPONENT
+from rules.resize.production_curve import SloStatus
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.what_if.answer import LATENCIES, AtLoad
+from rules.what_if.limits import BENCHMARK_END
+from rules.what_if.prediction import PredictionSource
+from rules.what_if.prompts import estimate_effect
 
 RAG, CHAT = "rag-l40s", "chat-h100"
 

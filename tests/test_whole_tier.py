@@ -5,19 +5,19 @@ import recorded
 from judging_samples import START, view
 from test_cycle import TIER, at, standing, watched
 
-from agent.cycle import Evaluator
-from agent.recording import load
-from agent.replay import replay
-from rules.alert_state import AlertKey
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME
-from rules.episodes import Finding, RuleState, UnknownSpan
-from rules.replicas import ReplicaState
-from rules.signals import Gap
-from rules.snapshots import Snapshot
-from rules.tracks import ScrapeTrack
-from rules.verdicts import Status, Subject, Unknown, Verdict
-from rules.whole_tier import tier_down, unknown_too_long
+from agent.replay.replay import replay
+from agent.sources.recording import load
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.evaluator.alert_state import AlertKey
+from rules.evaluator.step import Evaluator
+from rules.methods.whole_tier import tier_down, unknown_too_long
+from rules.replicas.state import ReplicaState
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.finding import Finding, RuleState, UnknownSpan
+from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 NOW = START + 7200.0
 PAGE: Snapshot = at(0)

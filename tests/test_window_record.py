@@ -13,12 +13,12 @@ from history_samples import recorded_minutes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules import windows
-from rules.gauges import GaugeSum
-from rules.histograms import Histogram
-from rules.signals import Gap
-from rules.window_record import from_record, to_record
-from rules.windows import Window
+from rules.telemetry import windows
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap
+from rules.telemetry.window_record import from_record, to_record
+from rules.telemetry.windows import Window
 
 number = st.floats(allow_nan=False)
 count = st.one_of(st.just(0.0), st.integers(0, 2**60).map(float), st.floats(0, 1e18))

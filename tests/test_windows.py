@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import EDGES, START, cumulative, gauge, histogram, snapshot, window, without
 
-from rules import windows
-from rules.capacity import stated_capacity
-from rules.derived import PlanFacts
-from rules.families import FAMILIES, FamilyKind
-from rules.gauges import GaugeSum
-from rules.readings import read_all
-from rules.signals import SIGNALS, Gap, Missing, Reading
-from rules.windows import EVERYTHING, Window
-from rules.work import CapacityLengths, MeanTokens
+from rules.plan.capacity import stated_capacity
+from rules.telemetry import windows
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.readings import read_all
+from rules.telemetry.signals import SIGNALS, Gap, Missing, Reading
+from rules.telemetry.windows import EVERYTHING, Window
+from rules.telemetry.work import CapacityLengths, MeanTokens
 
 BASIS = PlanFacts(
     gpus_per_replica=4,

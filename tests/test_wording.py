@@ -1,7 +1,7 @@
 import pytest
 
-from rules.signals import Gap, Missing, Reading
-from rules.wording import number, quantity
+from rules.telemetry.signals import Gap, Missing, Reading
+from rules.telemetry.wording import number, quantity
 
 
 @pytest.mark.parametrize(

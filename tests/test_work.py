@@ -11,15 +11,15 @@ import yaml
 from days_samples import HOUR, verdict
 from judging_samples import START, gauge
 
-from rules.bounds import Certainty, mean_bounds
-from rules.plan import parse_plan
-from rules.readings import read
-from rules.signals import BY_NAME, Reading
-from rules.slices import TierContext
-from rules.slices import build_tier_context as view_of
-from rules.verdicts import Status
-from rules.windows import Window
-from rules.work import CapacityLengths, MeanTokens, work_of
+from rules.confidence import Certainty, mean_bounds
+from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import build_tier_context as view_of
+from rules.plan.schema import parse_plan
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.windows import Window
+from rules.telemetry.work import CapacityLengths, MeanTokens, work_of
+from rules.verdicts.verdict import Status
 
 PLAN = yaml.safe_load((Path(__file__).parent / "plans" / "guide-h100.yaml").read_text(encoding="utf-8"))
 TIER = PLAN["tiers"]["h100-llama70b-fp8"]

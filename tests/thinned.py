@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import recorded
 
-from agent import replay as replaying
-from agent.config_files import load_plan
-from agent.recording import Recording, load
-from rules.plan import Plan
-from rules.verdicts import RuleResult, Subject
+from agent.config.files import load_plan
+from agent.replay import replay as replaying
+from agent.sources.recording import Recording, load
+from rules.plan.schema import Plan
+from rules.verdicts.verdict import RuleResult, Subject
 
 Answers = Mapping[tuple[str, Subject], RuleResult]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forecast.series import Array, Series
+from forecast.series.binned import Array, Series
 
 MONDAY = 1_767_571_200.0
 """2026-01-05T00:00:00Z."""

@@ -11,24 +11,25 @@ from pathlib import Path
 from report_samples import measured
 
 import agent.demo
-from agent.config_files import load_plan
-from agent.demo.past.engine import PREFILL_EXPONENT, Conditions, SimulatedEngine
-from agent.demo.past.loads import Loads
-from agent.demo.past.lognormal import Z99
-from agent.demo.past.tier_run import build_window
-from rules import arrivals, slices, windows
-from rules.curve import Curve
-from rules.plan import TierPlan
-from rules.resize_seen import ProductionSummary, ProductionSummaryBuilder
-from rules.slices import BinnedWindow, TierContext
-from rules.whatif import WhatIf, WhatIfQuestion, answer_question
-from rules.whatif_prompts import PromptVariation, find_prompt_variation
+from agent.config.files import load_plan
+from agent.demo.simulation.engine import PREFILL_EXPONENT, Conditions, SimulatedEngine
+from agent.demo.simulation.loads import Loads
+from agent.demo.simulation.lognormal import Z99
+from agent.demo.simulation.tier_run import build_window
+from rules.plan import load_bins
+from rules.plan.curve import Curve
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.schema import TierPlan
+from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.telemetry import arrivals, windows
+from rules.what_if.answer import WhatIf, WhatIfQuestion, answer_question
+from rules.what_if.prompts import PromptVariation, find_prompt_variation
 
 HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
 START = 1_793_577_600.0
 """Monday 2 November 2026, 0:00 UTC."""
 
-PLANS = load_plan(Path(agent.demo.__file__).parent / "plan_past.yaml").tiers
+PLANS = load_plan(Path(agent.demo.__file__).parent / "simulation" / "plan.yaml").tiers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def simulated(
     """Days with a peak of `busiest` rps of a replica in the afternoon; `longer` says how many times as long prompts are, by the
     seconds since the begin."""
     plan, rng = PLANS[tier], random.Random(tier)
-    view = slices.build_tier_context(tier, plan)
+    view = load_bins.build_tier_context(tier, plan)
     assert view.curve is not None
     engines = [SimulatedEngine(plan, view.curve, rng, START) for _ in range(replicas)]
     pages = [engine.snapshot() for engine in engines]
@@ -74,7 +75,7 @@ def simulated(
             arrived = max(0, round(mean + rng.gauss(0.0, 1.0) * math.sqrt(mean)))
             engine.advance(t, arrived, Conditions(prompt_scale=longer(t - START)))
             after = engine.snapshot()
-            found.append(slices.bin_window(build_window(pages[n], after), view.curve, f"r{n}"))
+            found.append(load_bins.bin_window(build_window(pages[n], after), view.curve, f"r{n}"))
             pages[n] = after
     return _simulated(view, plan, found, START + days * DAY)
 
@@ -84,7 +85,7 @@ def _simulated(view: TierContext, plan: TierPlan, found: list[BinnedWindow], unt
     for one in found:
         hourly.setdefault(((one.window.start + one.window.end) / 2 // HOUR, one.bin), []).append(one)
     hours = [
-        slices.bin_window(windows.sum_windows(one.window for one in group), None, None, bin)
+        load_bins.bin_window(windows.sum_windows(one.window for one in group), None, None, bin)
         for (_, bin), group in hourly.items()
     ]
     collected = ProductionSummaryBuilder(view=view, since=START, until=until)

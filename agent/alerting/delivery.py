@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agent.alerting.posting import AlertmanagerClient, DeliveryError
-from exporters.alertmanager import AlertPayload
-from exporters.status import AlertmanagerHealth
+from exporters.alertmanager.payload import AlertPayload
+from exporters.status.records import AlertmanagerHealth
 
 Present = Callable[[], Sequence[AlertPayload]]
 """The present state, made when a round begins: what it says of now must be true then."""

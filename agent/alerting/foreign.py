@@ -1,6 +1,6 @@
 """Remembers the alerts of other systems: each once, on its tier, with what explains it, until a while after its end.
 
-Owns the memory and its bound. How an alert is placed and explained is `rules.foreign_alerts`'; it is handed what came in
+Owns the memory and its bound. How an alert is placed and explained is `rules.evaluator.external_alerts`'; it is handed what came in
 and the episodes of a turn, and gives back what changed, for the history. For the thread of the turns.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from rules.episodes import Finding
-from rules.foreign_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
+from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
+from rules.verdicts.finding import Finding
 
 MOST = 1_000
 """Alerts in memory; of a storm of others' alerts these say enough."""

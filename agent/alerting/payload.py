@@ -1,6 +1,6 @@
 """Reads the body of an Alertmanager's webhook (payload version 4): all of it is sound, or nothing is used.
 
-Owns the limits and the checks of types; who may send, and how often, is `agent.alerting.receiver`'s. What it takes over
+Owns the limits and the checks of types; who may send, and how often, is `agent.alerting.webhook`'s. What it takes over
 is cut to size: names, labels, one summary. Times that cannot be are replaced by the time of arrival.
 Format: prometheus.io/docs/alerting/latest/configuration/#webhook_config, held against Alertmanager 0.25.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rules.foreign_alerts import OURS, ExternalAlert
+from rules.evaluator.external_alerts import OURS, ExternalAlert
 
 VERSION = "4"
 MOST_PARTS = 20_000

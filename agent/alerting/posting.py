@@ -1,7 +1,7 @@
 """Posts alerts to one Alertmanager, and finds out which of them it refused.
 
 Owns one round of posting: the batches, the one deadline, what an answer means. It keeps no state of alerts and no time
-between rounds: `agent.alerting.delivery` does. What is posted comes from `exporters.alertmanager`.
+between rounds: `agent.alerting.delivery` does. What is posted comes from `exporters.alertmanager.payload`.
 
 Alertmanager's API v2 answers 400 for a batch with one bad alert and has stored the good ones (api/v2/api.go, 0.25); a
 proxy before it may have refused all. Posting is idempotent, so a refused batch is halved and posted again until the
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import requests
 import urllib3
 
-from agent.collect.hidden import redact
-from agent.collect.scrape_failures import place_of, translate_http_error
-from agent.collect.target_options import TargetOptions, authorization, tls_of
-from agent.collect.transport import TargetAdapter
 from agent.errors import SizewatchError
-from exporters.alertmanager import AlertPayload
-from exporters.plain_text import quote_external_text
+from agent.http_client.error_text import place_of, translate_http_error
+from agent.http_client.hidden import redact
+from agent.http_client.target_options import TargetOptions, authorization, tls_of
+from agent.http_client.transport import TargetAdapter
+from exporters.alertmanager.payload import AlertPayload
+from exporters.render.text import quote_external_text
 
 PATH = "/api/v2/alerts"
 BATCH = 64

@@ -13,8 +13,8 @@ from typing import Any
 from agent.benchmarks import remarks
 from agent.benchmarks.points import BenchmarkRun, build_measurement
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
-from agent.benchmarks.values import ResultFields
-from exporters.plain_text import quote_external_text
+from agent.benchmarks.typed_fields import ResultFields
+from exporters.render.text import quote_external_text
 
 NAME = "aiperf"
 

@@ -1,6 +1,6 @@
 """What an imported curve cannot tell, and where it does not fit the tier it is meant for: a sentence each.
 
-Owns the wording and the lists below; it changes nothing and refuses nothing. `rules.plan_findings` says what weakens a
+Owns the wording and the lists below; it changes nothing and refuses nothing. `rules.plan.checks` says what weakens a
 plan, whoever wrote it; here stands what only the importer can know. A new remark is a function and a row in ABOUT_CURVE
 or ABOUT_TIER.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.results import LengthQuantiles
-from rules.plan import Point, TierPlan, TokenQuantiles
-from rules.plan_findings import LENGTH_GAP
+from rules.plan.checks import LENGTH_GAP
+from rules.plan.schema import Point, TierPlan, TokenQuantiles
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds")
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
@@ -100,7 +100,7 @@ def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
         word = "median" if sent.p50 is not None else "mean"
         planned: TokenQuantiles | None = getattr(tier.workload, f"{kind}_tokens", None)
         if planned is not None and planned.mean is not None and sent.mean is not None:
-            continue  # Means are compared by `rules.plan_findings`, whoever wrote them.
+            continue  # Means are compared by `rules.plan.checks`, whoever wrote them.
         if planned is None or planned.p50 is None:
             text = f"the tier has no workload.{kind}_tokens.p50; the benchmark had {tokens:.4g} a request ({word})"
             yield f"{text}: write production's, so that the two can be compared"

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from agent.benchmarks.points import LATENCIES
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
 from agent.errors import BenchmarkError
-from rules.plan import BenchmarkCurve, Point
-from rules.plan_mistakes import FEW_FOR_A_P99
-from rules.plan_problems import cross_problems
+from rules.plan.mistakes import FEW_FOR_A_P99
+from rules.plan.schema import BenchmarkCurve, Point
+from rules.plan.validation import cross_problems
 
 SIGNIFICANT = 4
 """Digits that are kept: no sweep repeats itself within 0.05 %."""
@@ -225,7 +225,7 @@ def _one_model(measured: Sequence[BenchmarkMeasurement]) -> tuple[str, ...]:
 
 
 def _controls(loop: str | None) -> tuple[str, ...]:
-    """What a generator holds fixed, as `rules.envelope.sort_by_load` asks for it; completed rps is always there."""
+    """What a generator holds fixed, as `rules.plan.envelope.sort_by_load` asks for it; completed rps is always there."""
     names = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
     return (*names, "completed_rps")
 
@@ -262,7 +262,7 @@ def _as_controlled(point: Point, loop: str | None) -> Point:
     """Without the requests in the system where a rate was held: there they are an outcome and no load.
 
     As the load of a point they would make a server that became slower, and so holds more requests at the same rate,
-    one whose load is beyond the benchmark; `rules.envelope.concurrencies` estimates them where they are needed.
+    one whose load is beyond the benchmark; `rules.plan.envelope.concurrencies` estimates them where they are needed.
     """
     outcome = loop == "open" and point.requested_rps is not None
     return point.model_copy(update={"concurrency": None}) if outcome else point

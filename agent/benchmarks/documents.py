@@ -1,7 +1,7 @@
 """Decodes a benchmark's result file: one JSON object, JSON lines (an object a line), or YAML.
 
 Owns reading, decoding and what is said of a file that is none of them. It knows no tool and no key: the files of the
-tools do, through the parts that come from here (`agent.benchmarks.values`). Another encoding is a function here that
+tools do, through the parts that come from here (`agent.benchmarks.typed_fields`). Another encoding is a function here that
 `decoded` chooses by how the text begins.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from agent import yaml_size
-from agent.benchmarks.values import ResultFields
+from agent.benchmarks.typed_fields import ResultFields
+from agent.config import yaml_size
 from agent.errors import BenchmarkError
 
 MAX_BYTES = 256 * 1024 * 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.benchmarks import aiperf, guidellm, inference_perf, vllm_bench
 from agent.benchmarks.documents import decode_file
 from agent.benchmarks.results import BenchmarkMeasurement
-from agent.benchmarks.values import ResultFields
+from agent.benchmarks.typed_fields import ResultFields
 from agent.errors import BenchmarkError
 
 AUTO = "auto"

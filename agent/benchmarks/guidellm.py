@@ -15,7 +15,7 @@ from dataclasses import replace
 from agent.benchmarks import remarks
 from agent.benchmarks.points import BenchmarkRun, build_measurement
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop
-from agent.benchmarks.values import ResultFields
+from agent.benchmarks.typed_fields import ResultFields
 
 NAME = "guidellm"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agent.benchmarks.points import BenchmarkRun, build_measurement
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
-from agent.benchmarks.values import ResultFields
+from agent.benchmarks.typed_fields import ResultFields
 
 NAME = "inference-perf"
 

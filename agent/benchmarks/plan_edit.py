@@ -22,11 +22,11 @@ from typing import Any
 
 import yaml
 
-from agent.config_files import Document, read_document
+from agent.config.files import Document, read_document
 from agent.errors import PlanError
-from exporters.plan_yaml import WRITTEN, YamlIndentation, curve_lines
-from rules.plan import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
-from rules.plan_problems import path_text
+from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
+from rules.plan.validation import path_text
 
 CURVE = "curve"
 

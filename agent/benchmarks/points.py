@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from agent.benchmarks import remarks
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
-from agent.benchmarks.values import ResultFields
-from rules.plan import Point
-from rules.plan_findings import GENERATOR_LIMITED
-from rules.plan_mistakes import FEW_FOR_A_P99
-from rules.plan_problems import problems_of
+from agent.benchmarks.typed_fields import ResultFields
+from rules.plan.checks import GENERATOR_LIMITED
+from rules.plan.mistakes import FEW_FOR_A_P99
+from rules.plan.schema import Point
+from rules.plan.validation import problems_of
 
 FEW_FOR_P99 = 1000
 """With fewer requests the P99 rests on less than ten of them (PEERS 3.2, item 10)."""

@@ -1,6 +1,6 @@
 """Asks a Prometheus-compatible server for the raw samples of a benchmark's span.
 
-Owns how `agent.store.api`'s answers and troubles are told to who imports a benchmark. It knows no metric. No message holds
+Owns how `agent.prometheus.api`'s answers and troubles are told to who imports a benchmark. It knows no metric. No message holds
 a password, a token or a query.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent.benchmarks.telemetry_found import span_text
-from agent.collect.scrape_failures import place_of
+from agent.benchmarks.telemetry_merge import span_text
 from agent.errors import BenchmarkError, ConfigError
-from agent.store.answers import MatrixSeries
-from agent.store.api import StoreApi
-from agent.store.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
-from agent.store.trouble import StoreError, StoreErrorKind
+from agent.http_client.error_text import place_of
+from agent.prometheus.answers import MatrixSeries
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions
+from agent.prometheus.trouble import StoreError, StoreErrorKind
 
 _LOGIN = "give --bearer-token-file"
 _NARROWER = "narrow it with --telemetry-selector"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rules.plan import Point
+from rules.plan.schema import Point
 
 Loop = Literal["open", "closed"]
 

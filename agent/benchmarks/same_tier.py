@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from agent.benchmarks.curves import ImportedCurve
 from agent.benchmarks.results import BenchmarkMeasurement
-from rules.plan import TierPlan
-from rules.same_names import same_model
+from rules.plan.model_names import same_model
+from rules.plan.schema import TierPlan
 
 Difference = tuple[str, str, str]
 """Where it was measured, what was measured, and the path in the tier with what stands there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.benchmarks.prometheus_api import PrometheusApi
-from agent.benchmarks.telemetry_found import Telemetry
+from agent.benchmarks.telemetry_merge import Telemetry
 from agent.benchmarks.telemetry_pages import SavedPages, page_files
 from agent.benchmarks.telemetry_prometheus import PrometheusTelemetry
 from agent.benchmarks.telemetry_recording import RecordedTelemetry
@@ -28,7 +28,7 @@ def open_telemetry(
 
     `engine` is the engine's name where its pages must not tell it. `selector` names the benchmarked replica: label
     matchers for a server (`{instance="10.0.0.5:8000"}`), the replica's name for a recording. `ways_in` are
-    fields of `agent.store.options.StoreOptions`, for a server.
+    fields of `agent.prometheus.options.StoreOptions`, for a server.
     """
     if not place.strip():
         raise BenchmarkError(

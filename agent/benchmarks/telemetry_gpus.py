@@ -1,7 +1,7 @@
 """Utilisation of a replica's GPUs during a run, from GPU exporters' series on a Prometheus server.
 
 Owns which GPUs are the benchmarked replica's: those of its pod, else those that the person's selector matches, else all
-of its host if none of them idled. What an exporter's series mean is `rules.gpu_names`'.
+of its host if none of them idled. What an exporter's series mean is `rules.gpu_sources`'.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.benchmarks.prometheus_api import BenchmarkSeries
-from agent.benchmarks.telemetry_found import TelemetryFields, extract_gpu_utilization
+from agent.benchmarks.telemetry_merge import TelemetryFields, extract_gpu_utilization
 from agent.benchmarks.telemetry_series import Target, group_by_target, pages, selecting
-from rules import gpu_windows
-from rules.gpu_names.exporter import Sample
-from rules.gpu_names.registry import EXPORTERS, detect_exporter
-from rules.gpu_readings import GPU_UTILIZATION_KINDS
-from rules.gpu_readout import GpuReadout
-from rules.windows import Window
+from rules.gpu_sources.exporter import Sample
+from rules.gpu_sources.registry import EXPORTERS, detect_exporter
+from rules.telemetry import gpu_windows
+from rules.telemetry.gpu_readings import GPU_UTILIZATION_KINDS
+from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.windows import Window
 
 _FAMILIES = frozenset({*GPU_UTILIZATION_KINDS.values(), "gpu_utilization_sampled"})
 

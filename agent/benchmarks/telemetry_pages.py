@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.benchmarks.results import BenchmarkMeasurement
-from agent.benchmarks.telemetry_found import FINISHED, RunTelemetry, TelemetryFields, extract_fields
-from agent.collect.reader import PageReader
-from agent.collect.target_options import DEFAULT_MAX_BYTES
+from agent.benchmarks.telemetry_merge import FINISHED, RunTelemetry, TelemetryFields, extract_fields
 from agent.errors import BenchmarkError, ScrapeError
-from rules import windows
+from agent.http_client.target_options import DEFAULT_MAX_BYTES
+from agent.scrape.reader import PageReader
 from rules.engines.table import EngineTable
-from rules.lifetime import window_since_start
-from rules.snapshots import Snapshot
-from rules.windows import Window
+from rules.telemetry import windows
+from rules.telemetry.lifetime import window_since_start
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 SUFFIXES = (".prom", ".txt", ".metrics")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from agent.benchmarks import telemetry_gpus
 from agent.benchmarks.prometheus_api import PrometheusApi, missing_data_text
 from agent.benchmarks.results import BenchmarkMeasurement
-from agent.benchmarks.telemetry_found import TelemetryFields, span_of, span_text
+from agent.benchmarks.telemetry_merge import TelemetryFields, span_of, span_text
 from agent.benchmarks.telemetry_recording import NO_TIME, RecordedReplica, during_run, has_traffic
 from agent.benchmarks.telemetry_series import Target, engine_selector, engines_named, group_by_target, one_line, replica
 from agent.errors import BenchmarkError

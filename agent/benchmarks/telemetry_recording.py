@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.benchmarks.results import BenchmarkMeasurement
-from agent.benchmarks.telemetry_found import (
+from agent.benchmarks.telemetry_merge import (
     FINISHED,
     GENERATED,
     RunTelemetry,
@@ -22,15 +22,16 @@ from agent.benchmarks.telemetry_found import (
     span_of,
     span_text,
 )
-from agent.collect.reader import PageReader
 from agent.errors import BenchmarkError, RecordingError, ScrapeError
-from agent.recording import RecordedTarget, Scrape, load, scrapes
-from rules import tracks, windows
+from agent.scrape.reader import PageReader
+from agent.sources.recording import RecordedTarget, Scrape, load, scrapes
 from rules.engines.table import EngineTable
-from rules.snapshots import Snapshot
-from rules.tracks import ScrapeTrack
-from rules.ways import FULL_COVERAGE
-from rules.windows import Window
+from rules.replicas import track
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry import windows
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
 
 NO_TIME = "the result file does not tell when this run was: nothing can be taken from telemetry"
 
@@ -122,7 +123,7 @@ def _replicas(folder: Path, engine: str | None) -> tuple[RecordedReplica, ...]:
         at = scrape.target
         page = _page(readers[at], scrape, recording.targets[at], met)
         after = (
-            tracks.record_failure(followed[at], scrape.t) if page is None else tracks.record_success(followed[at], page)
+            track.record_failure(followed[at], scrape.t) if page is None else track.record_success(followed[at], page)
         )
         followed[at], window = after
         if page is not None:

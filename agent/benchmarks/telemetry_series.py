@@ -10,16 +10,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agent.benchmarks.prometheus_api import BenchmarkSeries
-from agent.benchmarks.telemetry_found import FAMILIES
+from agent.benchmarks.telemetry_merge import FAMILIES
 from agent.benchmarks.telemetry_recording import RecordedReplica
 from agent.errors import BenchmarkError
-from rules import tracks
+from rules.engines.layout import SeriesLayout, compile_layout
+from rules.engines.normalize import snapshot
 from rules.engines.registry import ENGINES, detect_engine, normalize_name
 from rules.engines.table import EngineTable
-from rules.layouts import SeriesLayout, compile_layout
-from rules.normalise import snapshot
-from rules.tracks import ScrapeTrack
-from rules.windows import Window
+from rules.replicas import track as tracks
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry.windows import Window
 
 TARGET_LABELS = ("instance", "job", "cluster", "namespace", "pod", "prometheus", "prometheus_replica", "replica")
 """Labels that tell one scraped target from another. Others that a server adds are the same on all series of a target."""

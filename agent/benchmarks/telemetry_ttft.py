@@ -1,7 +1,7 @@
 """Whether the client's TTFT agrees with the engine's own histogram of the same run.
 
 Owns that comparison and its words. The engine counts from the arrival of a request to the first token that it makes; the
-client counts to the first chunk that it reads. Which window is of the run is decided in `agent.benchmarks.telemetry_found`.
+client counts to the first chunk that it reads. Which window is of the run is decided in `agent.benchmarks.telemetry_merge`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agent.benchmarks.results import BenchmarkMeasurement
-from rules import histograms
-from rules.histograms import Histogram
-from rules.wording import number, spread
+from rules.telemetry import histograms
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.wording import number, spread
 
 TTFT = "ttft_seconds"
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from agent.benchmarks import remarks
 from agent.benchmarks.points import BenchmarkRun, build_measurement
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles, Loop, Setup
-from agent.benchmarks.values import ResultFields, percentile
+from agent.benchmarks.typed_fields import ResultFields, percentile
 from rules.sizing import acceptance_from_mean_accepted
 
 NAME = "vllm-bench"

@@ -1,13 +1,13 @@
 """Stand-in GPUs for machines that have none: their load follows the recorded engine's, and their name says what they are.
 
-Owns the simulation only. It answers like `agent.collect.nvml.NvmlReader`, with cumulative sums and without samples.
+Owns the simulation only. It answers like `agent.gpu.nvml_reader.NvmlReader`, with cumulative sums and without samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rules.gpu_readout import GpuReadout
+from rules.telemetry.gpu_readout import GpuReadout
 
 PRODUCT = "stand-in GPU (simulated)"
 MEMORY_BYTES = 80e9

@@ -13,12 +13,12 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rules.bounds import Certainty
-from rules.cascade import STAGES
-from rules.catalogue import BY_NAME
-from rules.episodes import Finding, RuleState
-from rules.rule import Severity
-from rules.verdicts import Status, Subject, Verdict
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.replicas.cascade import STAGES
+from rules.verdicts.finding import Finding, RuleState
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 NARROWEST, WIDEST = 40, 100
 INDENT = " " * 8

@@ -1,7 +1,7 @@
 """Serves `/NAME/metrics` on loopback, for whatever plays an engine.
 
-Owns the HTTP server only. What a page says is the affair of who is asked for it: a recording (`agent.demo.player`) or a
-simulated engine (`agent.demo.past.live`).
+Owns the HTTP server only. What a page says is the affair of who is asked for it: a recording (`agent.demo.engines`) or a
+simulated engine (`agent.demo.simulation.live_fleet`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One tier asked of the store replica by replica: one query a turn, with the true times of every scrape.
 
-Owns the question; what its answer means is the readers' of `agent.store`. A tier of many replicas is asked as sums instead
-(`agent.fleet.summed`).
+Owns the question; what its answer means is the readers' of `agent.prometheus`. A tier of many replicas is asked as sums instead
+(`agent.fleet.tier_readers`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from agent.fleet.pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
-from agent.store.found import StoredSeries
-from agent.store.trouble import StoreError, StoreErrorKind
-from rules.slices import BinnedWindow, TierContext
-from rules.windows import Window
+from agent.fleet.found import StoredSeries
+from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
+from agent.prometheus.trouble import StoreError, StoreErrorKind
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.windows import Window
 
 PIECE_SECONDS = 900.0
 """So much is asked for at once after a silence of the store."""
@@ -29,7 +29,7 @@ TOO_LARGE = frozenset({StoreErrorKind.TOO_MUCH, StoreErrorKind.SLOW})
 
 
 class RawQueryClient(Protocol):
-    """What gives the samples of a selector: `agent.store.api.StoreApi`."""
+    """What gives the samples of a selector: `agent.prometheus.api.StoreApi`."""
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[StoredSeries, ...]: ...
 

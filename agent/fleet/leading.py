@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.config_fleet import Lease
+from agent.config.store_keys import Lease
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 from agent.kubernetes.lease import REQUEST_SECONDS, Elector, Leadership
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from agent.fleet.each import ReplicaReader
-from agent.fleet.pages import ReplicaPage, TierPages
-from agent.fleet.summed import AggregatedTierReader
-from agent.store.answers import InstantSample
-from rules.slices import BinnedWindow, TierContext
-from rules.windows import Window
+from agent.fleet.stored_pages import ReplicaPage, TierPages
+from agent.fleet.tier_readers import AggregatedTierReader
+from agent.prometheus.answers import InstantSample
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.windows import Window
 
 BACK_SHARE = 0.75
 """Of the limit: a tier that shrank below it is read replica by replica again."""
@@ -26,7 +26,7 @@ COUNT_SECONDS = 300.0
 
 
 class InstantQueryClient(Protocol):
-    """What gives an expression's value: `agent.store.api.StoreApi`."""
+    """What gives an expression's value: `agent.prometheus.api.StoreApi`."""
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 

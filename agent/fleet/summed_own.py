@@ -1,6 +1,6 @@
 """The sums of a tier that node agents tell of: asked of the store, and put together to a window for each load.
 
-Owns what becomes of the answers to `agent.store.sums`' questions. Histograms whose replicas have different bucket grids
+Owns what becomes of the answers to `agent.fleet.sums`' questions. Histograms whose replicas have different bucket grids
 are asked again replica by replica.
 """
 
@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from agent.store.answers import InstantSample, MatrixSeries
-from agent.store.own_pages import AgentPages
-from agent.store.sums import AgentSums
-from agent.store.sums_found import GroupSums, group_sums, replica_parts
-from exporters import names
-from rules import histograms, windows
-from rules.histograms import Histogram
-from rules.signals import Gap
-from rules.slices import BinnedWindow
-from rules.windows import EVERYTHING, Window
+from agent.fleet.agent_series import AgentPages
+from agent.fleet.sums import AgentSums
+from agent.fleet.sums_found import GroupSums, group_sums, replica_parts
+from agent.prometheus.answers import InstantSample, MatrixSeries
+from exporters.metrics import names
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import histograms, windows
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import EVERYTHING, Window
 
 
 class RangeQueryClient(Protocol):
-    """What is asked: `agent.store.api.StoreApi`."""
+    """What is asked: `agent.prometheus.api.StoreApi`."""
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 

@@ -1,6 +1,6 @@
 """A backtest that was walked, as the plain records that it is told by.
 
-Owns the way from `forecast.backtest`'s arrays to `exporters.backtest_text`'s records, in requests per second where the
+Owns the way from `forecast.backtest.walk`'s arrays to `exporters.documents.backtest`'s records, in requests per second where the
 picture asks for them.
 """
 
@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from exporters.backtest_text import OURS, Backtest, BacktestTrace, MethodScore
-from forecast.backtest import BacktestRun, MethodForecasts
-from forecast.backtest_scores import Scored, score_walk
-from rules.projections import ForecastPoint
+from exporters.documents.backtest import OURS, Backtest, BacktestTrace, MethodScore
+from forecast.backtest.backtest_scores import Scored, score_walk
+from forecast.backtest.walk import BacktestRun, MethodForecasts
+from rules.verdicts.projection import ForecastPoint
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:

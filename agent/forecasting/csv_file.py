@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from agent.errors import SizewatchError
-from agent.forecasting.times import LATEST_SECONDS, Integers, TimestampForm, TimeStyle, detect_style
-from forecast.series import Array
+from agent.forecasting.timestamps import LATEST_SECONDS, Integers, TimestampForm, TimeStyle, detect_style
+from forecast.series.binned import Array
 
 TIME, REQUESTS = "timestamp", "requests"
 COLUMNS = (TIME, REQUESTS, "prompt_tokens", "output_tokens")

@@ -1,7 +1,7 @@
 """A trace (what arrived when, from a CSV) as Series: what is not in it is missing, what contradicts itself is refused.
 
 Owns what the rows mean together: their order, the length of a bin, gaps, bins that were asked for. How a file is read and
-a time written is `agent.forecasting.csv_file`'s and `agent.forecasting.times`'s.
+a time written is `agent.forecasting.csv_file`'s and `agent.forecasting.timestamps`'s.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from agent.durations import duration_text
 from agent.forecasting.csv_file import REQUESTS, TraceColumns, TraceError, line_of, read_columns
-from agent.forecasting.times import MICRO, Integers, TimestampForm, TimeStyle, TraceRowError, local_to_utc
-from exporters.plain_text import quote_external_text
-from forecast.binning import bin_events, resample
-from forecast.series import Array, Series
+from agent.forecasting.timestamps import MICRO, Integers, TimestampForm, TimeStyle, TraceRowError, local_to_utc
+from exporters.render.text import quote_external_text
+from forecast.series.binned import Array, Series
+from forecast.series.binning import bin_events, resample
 
 FEWEST_ROWS = 3
 """Two rows are one distance, and nothing says that it is a bin and no gap."""

@@ -1,7 +1,7 @@
 """A tier's demand in the history as Series of minutes: requests, prompt tokens, generation tokens.
 
-Owns the way from booked minutes to the forecast's records. What arrived is `rules.arrivals`'s, how minutes become longer
-bins `forecast.binning`'s. A minute that nothing was booked of, or too little, is missing.
+Owns the way from booked minutes to the forecast's records. What arrived is `rules.telemetry.arrivals`'s, how minutes become longer
+bins `forecast.series.binning`'s. A minute that nothing was booked of, or too little, is missing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecast.binning import bin_events, resample
-from forecast.series import Array, Series
-from rules.arrivals import MinuteDemand
-from rules.windows import MINUTE_SECONDS
+from forecast.series.binned import Array, Series
+from forecast.series.binning import bin_events, resample
+from rules.telemetry.arrivals import MinuteDemand
+from rules.telemetry.windows import MINUTE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from forecast.lead_live import OnlineLeadForecaster
-from forecast.lead_profile import FIRST_PROFILE_DAYS, profile_outlook
-from forecast.lead_signals import SeasonalPrior
-from forecast.series import Array, Series
-from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, rates
+from forecast.capacity.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, rates
+from forecast.lead.features import SeasonalPrior
+from forecast.lead.lead_profile import FIRST_PROFILE_DAYS, profile_outlook
+from forecast.lead.online import OnlineLeadForecaster
+from forecast.series.binned import Array, Series
 
 KEPT_DAYS = 34
 """Four weeks of profile, and what the beginning of a day loses of them."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from agent.errors import SizewatchError
-from agent.forecasting.times import TimeStyle
-from forecast.backtest import BacktestRun
+from agent.forecasting.timestamps import TimeStyle
+from forecast.backtest.walk import BacktestRun
 
 COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95", "q99")
 

@@ -1,6 +1,6 @@
 """Whether the forecasting process could work here: it is begun as the daemon would, loads what it needs, and says so.
 
-Owns what is tried. It reads no history and answers no question; what a doctor makes of it is `agent.doctor_forecast`'s.
+Owns what is tried. It reads no history and answers no question; what a doctor makes of it is `agent.doctor.background_jobs`'s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def run_probe() -> int:
     """Prints one JSON object: the memory that the libraries take, why there are no trees (null where there are), and what
     is wrong with the country that is the second argument (null where nothing is, or where there is none)."""
     limit_memory(sys.argv[1])
-    import agent.forecasting.history_forecasts  # noqa: F401
-    from forecast.trees import missing_library
+    import agent.forecasting.history_input  # noqa: F401
+    from forecast.models.trees import missing_library
 
     said = {"memory_bytes": memory_bytes(), "no_trees": missing_library(), "no_holidays": no_holidays(*sys.argv[2:])}
     print(json.dumps(said))
@@ -25,7 +25,7 @@ def run_probe() -> int:
 
 def no_holidays(country: str = "") -> str | None:
     """Why the public holidays of a country are not known; None where they are, and for none."""
-    from forecast.public_holidays import public_holidays
+    from forecast.series.public_holidays import public_holidays
 
     try:
         public_holidays(country, ()) if country else None

@@ -1,7 +1,7 @@
 """The forecast of one tier, kept between questions: bins for the day ahead, minutes for the lead, replicas from both.
 
 Owns how the parts of `forecast/` work together on what arrives at a tier, from a history or from a trace: no I/O and no clock.
-How what is found becomes an answer is `agent.forecasting.telling`'s.
+How what is found becomes an answer is `agent.forecasting.responses`'s.
 `TierForecast` is made from minutes, takes further ones, refits daily, and answers a question with plain records.
 """
 
@@ -12,20 +12,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from agent.forecasting import telling, worth
-from agent.forecasting.exchange import ForecastRequest, ForecastResponse
-from agent.forecasting.known import list_calendar_events, sundays
+from agent.forecasting import prewarm_value, responses
+from agent.forecasting.calendar_events import list_calendar_events, sundays
 from agent.forecasting.lead_now import LiveLeadForecast
-from agent.forecasting.telling import ReplicaForecast
-from exporters.prewarm_demand import Highest
-from exporters.prewarm_worth import PrewarmValue
-from forecast.binning import last_bins, resample
-from forecast.events import event_factors
-from forecast.forecaster import Forecaster
-from forecast.newsvendor import CapacityPrices
-from forecast.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
-from forecast.series import Array, Series
-from forecast.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Interpolation, per_minute, rates
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
+from agent.forecasting.responses import ReplicaForecast
+from exporters.documents.prewarm_demand import Highest
+from exporters.documents.prewarm_value import PrewarmValue
+from forecast.capacity.minimum_warm import CapacityPrices
+from forecast.capacity.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
+from forecast.capacity.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Interpolation, per_minute, rates
+from forecast.models.bin_forecaster import Forecaster
+from forecast.series.binned import Array, Series
+from forecast.series.binning import last_bins, resample
+from forecast.series.events import event_factors
 
 AHEAD_SECONDS = 86_400.0
 KEPT_SECONDS = 34 * 86_400.0
@@ -94,7 +94,7 @@ class TierForecast:
         told, factors = None, np.ones(0)
         if maker is not None and path is not None:
             factors = self._factors(path.start, path.bin_seconds, len(path.q50))
-            told = telling.forecast(asked, path, factors, maker.quality(), self._seen(asked))
+            told = responses.forecast(asked, path, factors, maker.quality(), self._seen(asked))
         found = ReplicaForecast(
             why=self._why,
             now_rps=self._now_rps(),
@@ -104,13 +104,13 @@ class TierForecast:
             worth=self._worth,
             demand=self._demand(factors),
         )
-        return telling.build_response(asked, told, found)
+        return responses.build_response(asked, told, found)
 
     def _take(self, rate: float) -> None:
         self._rates.append(rate)
         factor = float(self._factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
         if self._now is not None:
-            self._now.step(float(worth.remove_event_factors(np.array([rate]), np.array([factor]))[0]))
+            self._now.step(float(prewarm_value.remove_event_factors(np.array([rate]), np.array([factor]))[0]))
         if len(self._rates) // self._bin_minutes > self._bins_taken:
             self._bins_taken += 1
             if self._forecaster is None:
@@ -147,12 +147,12 @@ class TierForecast:
             start=self._start + first * seconds, bin_seconds=MINUTE_SECONDS, values=amounts, zone=self.settings.zone
         )
         coarse = resample(series, seconds)
-        usual = worth.remove_event_factors(coarse.values, self._factors(coarse.start, seconds, len(coarse)))
+        usual = prewarm_value.remove_event_factors(coarse.values, self._factors(coarse.start, seconds, len(coarse)))
         return Series(start=coarse.start, bin_seconds=seconds, values=usual, zone=self.settings.zone)
 
     def _usual(self) -> Array:
         factors = self._factors(self._start, MINUTE_SECONDS, len(self._rates))
-        return worth.remove_event_factors(np.array(self._rates), factors)
+        return prewarm_value.remove_event_factors(np.array(self._rates), factors)
 
     def _factors(self, start: float, seconds: float, count: int) -> Array:
         if not self._events:
@@ -177,7 +177,7 @@ class TierForecast:
         asked = self.settings
         if asked.lead_seconds is None or self._capacity is None or self._lead is None:
             return
-        past = worth.ValueInputs(
+        past = prewarm_value.ValueInputs(
             rates=np.array(self._rates),
             factors=self._factors(self._start, MINUTE_SECONDS, len(self._rates)),
             end=self.end,
@@ -191,14 +191,14 @@ class TierForecast:
             replica_hour=asked.replica_hour,
             currency=asked.currency,
         )
-        week = worth.simulate_last_week(past)
+        week = prewarm_value.simulate_last_week(past)
         if week is None:
             return
         prices, planned = _prices(asked), max(1, asked.minimum_warm)
         ratio = None if prices is None else prices.critical_ratio(self._capacity.rps)
         if ratio is not None:
-            self._minimum = worth.compute_minimum_warm(past, week.judged, ratio, planned, asked.margin).replicas
-        self._worth = worth.worth_lately(past, week, planned, ratio)
+            self._minimum = prewarm_value.compute_minimum_warm(past, week.judged, ratio, planned, asked.margin).replicas
+        self._worth = prewarm_value.worth_lately(past, week, planned, ratio)
 
     def _begin_warming(self, held: int) -> None:
         """Replicas are counted from now on; those that were recommended last (`held`), and what the last minutes needed, are
@@ -231,14 +231,14 @@ class TierForecast:
         assert self._capacity is not None
         self._why = self._warmer.step(quantile, rate, self._capacity)
 
-    def _demand(self, factors: Array) -> telling.FoundDemand:
+    def _demand(self, factors: Array) -> responses.FoundDemand:
         """What is said of demand beside its quantiles; `factors` are those of the path's bins."""
         event = float(self._factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
         expected = self._now.expected if self._now is not None else None
         known = np.flatnonzero(np.isfinite(self._rates))
-        week = np.array(self._rates[-worth.WEEK_MINUTES :])
+        week = np.array(self._rates[-prewarm_value.WEEK_MINUTES :])
         most = int(np.nanargmax(week)) if np.isfinite(week).any() else None
-        return telling.FoundDemand(
+        return responses.FoundDemand(
             seen_until=self._start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None,
             expected_rps=None if expected is None else expected * event,
             event_factor=event,
@@ -250,7 +250,7 @@ class TierForecast:
 
     def _now_rps(self) -> float | None:
         """What arrives now: the last minute that is known, if that is not long ago."""
-        return next((rate for rate in reversed(self._rates[-telling.SILENT_MINUTES :]) if np.isfinite(rate)), None)
+        return next((rate for rate in reversed(self._rates[-responses.SILENT_MINUTES :]) if np.isfinite(rate)), None)
 
     def _seen(self, asked: ForecastRequest) -> tuple[tuple[float, float | None], ...]:
         """The bins of the last day, requests per second; None where less than half of one is known."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from agent.forecasting.exchange import (
+from agent.forecasting.messages import (
     OUT_OF_MEMORY,
     ForecastFailure,
     ForecastRequest,
@@ -25,7 +25,7 @@ from agent.forecasting.exchange import (
 )
 
 if TYPE_CHECKING:
-    from agent.forecasting.history_forecasts import HistoryForecasts
+    from agent.forecasting.history_input import HistoryForecasts
 
 NICE = 5
 """Behind the collector, and behind the engine that may share the machine."""
@@ -56,7 +56,7 @@ def limit_memory(limit: str) -> None:
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answers until the questions end. Raises ValueError for what is no question: then both ends are not of one release."""
     # After the limits: what is loaded here counts.
-    from agent.forecasting.history_forecasts import HistoryForecasts
+    from agent.forecasting.history_input import HistoryForecasts
 
     known = HistoryForecasts()
     for line in questions:

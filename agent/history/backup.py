@@ -15,8 +15,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from agent.history.troubles import HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from agent.new_files import NO_LINK, OWNER_ONLY
+from agent.files import NO_LINK, OWNER_ONLY
+from agent.history.errors import HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
 
 _log = logging.getLogger(__name__)
 

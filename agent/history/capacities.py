@@ -1,7 +1,7 @@
 """The capacity of each tier, asked of the history: whoever counts replicas or judges use takes it from here.
 
-Owns which days are read: whole ones of UTC, up to the last midnight. The estimate is `rules.measured_capacity`'s. The daemon and
-every command ask in this one way, so that they count with the same number, and that number stands for a day.
+Owns which days are read: whole ones of UTC, up to the last midnight. The estimate is `rules.resize.measured_capacity`'s. The
+daemon and every command ask in this one way, so that they count with the same number, and that number stands for a day.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.history.reader import Reader
-from rules.measured_capacity import DAY_SECONDS, DAYS, capacity_now
-from rules.slices import TierContext, with_capacity
-from rules.work import Capacity
+from rules.plan.load_bins import TierContext, with_capacity
+from rules.resize.measured_capacity import DAY_SECONDS, DAYS, capacity_now
+from rules.telemetry.work import Capacity
 
 
 def read_capacity(store: Reader, view: TierContext, version: str, now: float) -> Capacity | None:

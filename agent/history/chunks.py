@@ -1,6 +1,6 @@
 """A chunk: the windows of one series over an hour or a day, column by column in one compressed body, without loss.
 
-Owns both ways between rows and a body. It must not touch a file, nor know which rows belong together (`agent.history.sealing`).
+Owns both ways between rows and a body. It must not touch a file, nor know which rows belong together (`agent.history.compaction`).
 Rows of one shape (the same families on the same bucket grids) stand together; each number that a window has is then a column,
 and the columns of buckets that stayed empty are left out. A new field of `Window` is a line in `_shape`, `_numbers` and `_windows`,
 and another FORMAT.
@@ -17,12 +17,12 @@ from functools import lru_cache
 from itertools import count, islice, repeat
 from typing import NamedTuple
 
-from agent.history.bodies import decompress_body
+from agent.history.codec import decompress_body
 from agent.history.columns import Column, decode_columns, encode_columns
-from rules.gauges import GaugeSum
-from rules.histograms import Histogram
-from rules.signals import Gap
-from rules.windows import Window
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
 
 FORMAT = 1
 

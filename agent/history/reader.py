@@ -13,18 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agent.history import demand_rows, slice_rows, spans
-from agent.history.demand_rows import DEMAND_SELECT, minute_sums, numbers
+from agent.history import rows as demand_rows
+from agent.history import slice_rows, spans
+from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
+from agent.history.rows import DEMAND_SELECT, minute_sums, numbers
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable, format_of, has
-from agent.history.troubles import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from exporters.plain_text import quote_external_text
-from rules import arrivals
-from rules.arrivals import MinuteDemand
-from rules.episodes import Finding, UnknownSpan
-from rules.foreign_alerts import ExternalAlert
-from rules.slices import BinnedWindow
-from rules.spans import Spans, add_spans
-from rules.timeline import TimelineEvent
+from exporters.render.text import quote_external_text
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.timeline import TimelineEvent
+from rules.plan.load_bins import BinnedWindow
+from rules.replicas.spans import Spans, add_spans
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteDemand
+from rules.verdicts.finding import Finding, UnknownSpan
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from agent.history.backup import back_up, name_of
-from agent.history.troubles import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from exporters.plain_text import quote_external_text
+from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
+from exporters.render.text import quote_external_text
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agent.history.bodies import decode_window, slice_of
 from agent.history.chunks import ChunkRow, decode_chunk
+from agent.history.codec import decode_window, slice_of
+from agent.history.compaction import merge_rows
 from agent.history.schema import HOURS, SumTable
-from agent.history.sealing import merge_rows
-from rules.slices import BinnedWindow
+from rules.plan.load_bins import BinnedWindow
 
 Stored = tuple[int, str, int, int, str, bytes, int]
 """Series, replica, when it begins, load bin, why beyond, body, and 1 for a chunk (of which the two before say nothing)."""

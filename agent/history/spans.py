@@ -1,6 +1,6 @@
 """Episodes, unknown spans and alerts of others as JSON text and back.
 
-Owns the text, which kind of span it is, and by what a row is known. What an episode is belongs to `rules.episodes`; a new
+Owns the text, which kind of span it is, and by what a row is known. What an episode is belongs to `rules.verdicts.finding`; a new
 field there with a default reads back from older texts, one without needs a new version of the file's format.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from pydantic import TypeAdapter
 
-from rules.episodes import ClosedSpan, Finding, UnknownSpan
-from rules.foreign_alerts import ExternalAlert
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
 
 EPISODE, UNKNOWN, FOREIGN = "episode", "unknown", "foreign"
 

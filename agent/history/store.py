@@ -1,7 +1,7 @@
 """Writing the history: the three sums, demand, episodes, events, kept values, and what is thrown away.
 
 Owns every change of the file after it was made; each method is one transaction, committed to the disk before it
-returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows`'s.
+returns, or nothing. What is asked of the file is `agent.history.reader`'s, what a row holds `agent.history.rows_part`'s.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from agent.history import schema, sealing, spans
-from agent.history.bodies import decode_window, encode_window, slice_of
-from agent.history.booking import MinuteRecord
-from agent.history.demand_rows import DEMAND_UPSERT, demand_values, group_by_tier_minute
+from agent.history import compaction, schema, spans
+from agent.history.codec import decode_window, encode_window, slice_of
+from agent.history.errors import HistoryErrorKind, translate_sqlite_errors, trouble
 from agent.history.reader import Reader
-from agent.history.rows import RowKey, group_by_row, sum_row
+from agent.history.rows import DEMAND_UPSERT, demand_values, group_by_tier_minute
+from agent.history.rows_part import RowKey, group_by_row, sum_row
 from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
 from agent.history.spans import Span
-from agent.history.troubles import HistoryErrorKind, translate_sqlite_errors, trouble
-from rules import arrivals
-from rules.arrivals import MinuteSums
-from rules.slices import BinnedWindow
-from rules.timeline import TimelineEvent
+from agent.history.write_buffer import MinuteRecord
+from rules.evaluator.timeline import TimelineEvent
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteSums
 
 BUSY_TIMEOUT_SECONDS = 5.0
 
@@ -159,7 +159,7 @@ class HistoryStore(Reader):
         sealed, until = 0, time.monotonic() + most_seconds
         for kind in SUMS:
             with self._lock, translate_sqlite_errors(self._path):
-                pieces = sealing.find_due_units(self._connection, kind, now)
+                pieces = compaction.find_due_units(self._connection, kind, now)
             for piece in pieces:
                 if time.monotonic() >= until or stopping():
                     return sealed
@@ -167,10 +167,10 @@ class HistoryStore(Reader):
                 time.sleep(PAUSE_SECONDS)
         return sealed
 
-    def _exchange(self, piece: sealing.CompactionUnit) -> int:
+    def _exchange(self, piece: compaction.CompactionUnit) -> int:
         with self._transaction():
             try:
-                return sealing.replace_rows_by_chunk(self._connection, piece)
+                return compaction.replace_rows_by_chunk(self._connection, piece)
             except ValueError as error:
                 raise trouble(HistoryErrorKind.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
 

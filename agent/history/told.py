@@ -2,7 +2,7 @@
 
 Owns which waiting minutes may still be booked: what is booked twice counts twice. The history is asked about a tier once in
 each way of the clock, before the first of its minutes is booked in it. What one replica told twice in one run is known to
-`rules.replicas` already.
+`rules.replicas.state` already.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from agent.history.booking import MinuteRecord
 from agent.history.reader import Reader
-from rules import spans
-from rules.spans import Spans
+from agent.history.write_buffer import MinuteRecord
+from rules.replicas import spans
+from rules.replicas.spans import Spans
 
 
 class BookedMinutes:

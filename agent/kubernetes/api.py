@@ -24,12 +24,12 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from agent.collect.hidden import HIDDEN, redact
-from agent.collect.scrape_failures import closed_by_peer, place_of, translate_http_error
-from agent.collect.transport import TargetAdapter, tls_context
 from agent.errors import SizewatchError
+from agent.http_client.error_text import closed_by_peer, place_of, translate_http_error
+from agent.http_client.hidden import HIDDEN, redact
+from agent.http_client.transport import TargetAdapter, tls_context
 from agent.kubernetes.pods import truncate_value
-from exporters.plain_text import quote_external_text
+from exporters.render.text import quote_external_text
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account: `token`, which the kubelet renews, and `ca.crt`."""

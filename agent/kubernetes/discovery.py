@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from agent.config_discovery import Kubernetes
-from agent.config_problems import unknown_key_text
+from agent.config.discovery_keys import Kubernetes
+from agent.config.problems import unknown_key_text
 from agent.kubernetes.pods import LWS, Pod, Port
-from agent.kubernetes.tiers import AmbiguousTierError, TierCandidates, tier_of
+from agent.kubernetes.tier_match import AmbiguousTierError, TierCandidates, tier_of
 from rules.engines.registry import ENGINES
 
 DEFAULT_PATH = "/metrics"

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.collect.gpu_owners import GpuAssignment
-from agent.collect.processes import PROC
+from agent.gpu.owners import GpuAssignment
+from agent.gpu.processes import PROC
 from agent.kubernetes.pod_resources import Devices
 from agent.kubernetes.pods import GPU_RESOURCES, Pod
-from rules.gpu_readout import GpuReadout
+from rules.telemetry.gpu_readout import GpuReadout
 
 SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?P<name>(?:GPU|MIG)-[0-9A-Za-z/-]+)(?:::\d+)?"), "UUID, of a time slice or an MPS share with ::N"),

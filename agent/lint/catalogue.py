@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from agent.collect.exposition import ExpositionSeries, SeriesReader
+from agent.scrape.exposition import ExpositionSeries, SeriesReader
 from rules.engines.coverage import Versions, allowed_versions
 from rules.engines.registry import ENGINES, normalize_name
 from rules.engines.registry import detect_engine as recognise_engine
 from rules.engines.table import EngineTable
-from rules.gpu_names.registry import detect_exporter as recognise_gpus
+from rules.gpu_sources.registry import detect_exporter as recognise_gpus
 
 WRAPPERS = tuple(dict.fromkeys(wrapper for engine in ENGINES for wrapper in engine.wrappers))
 

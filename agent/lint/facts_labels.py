@@ -1,6 +1,6 @@
 """Labels that are often misspelt, and label values of which there are only so many.
 
-Owns rows only. Sources: the wheels and exporters that METRICS 1 and 2 name (as `rules.engines`, `rules.gpu_names`).
+Owns rows only. Sources: the wheels and exporters that METRICS 1 and 2 name (as `rules.engines`, `rules.gpu_sources`).
 """
 
 from __future__ import annotations

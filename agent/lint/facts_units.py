@@ -2,7 +2,7 @@
 
 Owns rows only. A name that keeps to Prometheus' naming (`_seconds`, `_bytes`, `_ratio`) needs none. A limit stands where a
 number beyond it can only be meant in another unit; what somebody could mean is not in it. Sources: METRICS 1 and 2 (wheels,
-dcgm-exporter etc/default-counters.csv), as `rules.engines` and `rules.gpu_names`.
+dcgm-exporter etc/default-counters.csv), as `rules.engines` and `rules.gpu_sources`.
 """
 
 from __future__ import annotations

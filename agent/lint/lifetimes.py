@@ -14,7 +14,7 @@ from agent.lint.catalogue import Catalogue, Page, namespace_of, stem_of
 from rules.engines.registry import ENGINES
 from rules.engines.support import number
 from rules.engines.table import EngineTable, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 NOT_YET = "only from "
 

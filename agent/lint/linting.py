@@ -23,7 +23,7 @@ from agent.lint.promql import BadExpression, parse
 from agent.lint.rule_files import PANEL, RECORD, BadRuleFile, Rule, read_rules
 from agent.lint.types_check import check_types
 from agent.lint.units_check import check_units
-from exporters.plain_text import quote_external_text
+from exporters.render.text import quote_external_text
 
 CHECKS: tuple[Check, ...] = (check_names, check_types, check_histograms, check_units, check_labels, check_meaning)
 

@@ -15,10 +15,10 @@ from agent.lint.expressions import Binary, Call, Node, Selector, matched_names, 
 from agent.lint.facts_names import APPEARING, DEPRECATED, ELSEWHERE, FORMER, NEGOTIATED, OFF, Former
 from agent.lint.findings import Fault, Judged, Remark
 from agent.lint.lifetimes import NOT_YET, Life, life_of, same_family
-from exporters.names import ALL as OWN
-from rules.families import FamilyKind
-from rules.gpu_names.dcgm import FIELDS
-from rules.gpu_names.dcgm_ignored import IGNORED as DCGM_IGNORED
+from exporters.metrics.names import ALL as OWN
+from rules.gpu_sources.dcgm import FIELDS
+from rules.gpu_sources.dcgm_ignored import IGNORED as DCGM_IGNORED
+from rules.telemetry.families import FamilyKind
 
 DEAD, SPELLING, SUFFIX, RENAMED, AVOID = "dead-name", "spelling", "suffix", "renamed", "avoid"
 _CLOSE = 0.8

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.config_report import Destination
+from agent.config.report_keys import Destination
 
 if TYPE_CHECKING:
     # A process that sends needs one destination of the configuration and not all that reads one.
-    from agent.config import LoadedConfig
+    from agent.config.load import LoadedConfig
 
 OUT_OF_MEMORY = 12
 """The exit code of a process that needed more memory than it may take (ENOMEM)."""

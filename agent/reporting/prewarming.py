@@ -6,18 +6,18 @@ not where forecasting is switched off.
 
 from __future__ import annotations
 
-from agent.config import LoadedConfig
+from agent.config.load import LoadedConfig
+from agent.config.views import build_tier_contexts
 from agent.errors import SizewatchError
-from agent.forecasting.exchange import ForecastResponse
-from agent.views import build_tier_contexts
-from exporters.report.past import Prewarming
+from agent.forecasting.messages import ForecastResponse
+from exporters.report.inputs import Prewarming
 
 
 def prewarming(loaded: LoadedConfig, now: float) -> dict[str, Prewarming]:
     """By tier, as of `now` (unix seconds); a tier of which nothing could be found is left out, and the report says why."""
     if not loaded.config.forecast.enabled:
         return {}
-    from agent.forecasting.prewarm_now import PlanOverrides, prewarm_from_history
+    from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
 
     nothing_said = PlanOverrides(usable_rps=None, start_seconds=None)
     found: dict[str, Prewarming] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.new_files import OWNER_ONLY, open_new_file
+from agent.files import OWNER_ONLY, open_new_file
 
 STATE_FILE = "reports.json"
 """In `data_dir`."""

@@ -1,7 +1,7 @@
 """The reporting process: one job by stdin, what became of it to stdout, and the end.
 
-Owns the limits that the process sets itself, and that two never work at once. What is made is `agent.reporting.making`'s, what is
-sent `agent.reporting.sending`'s; each is loaded for its job alone. Whatever a library prints goes to stderr.
+Owns the limits that the process sets itself, and that two never work at once. What is made is `agent.reporting.generate`'s, what is
+sent `agent.reporting.delivery`'s; each is loaded for its job alone. Whatever a library prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.errors import SizewatchError
-from agent.new_files import NO_LINK, OWNER_ONLY
+from agent.files import NO_LINK, OWNER_ONLY
 from agent.reporting.jobs import (
     OUT_OF_MEMORY,
     AddressCheckJob,
@@ -77,7 +77,7 @@ def _done(job: Job) -> JobResult:
 
 
 def _make(job: Job) -> JobResult:
-    from agent.reporting.making import generate_report
+    from agent.reporting.generate import generate_report
 
     assert isinstance(job, GenerateJob)
     with _alone(job.lock):
@@ -85,7 +85,7 @@ def _make(job: Job) -> JobResult:
 
 
 def _send(job: Job) -> JobResult:
-    from agent.reporting.sending import send
+    from agent.reporting.delivery import send
 
     assert isinstance(job, DeliveryJob)
     with _alone(job.lock):
@@ -93,7 +93,7 @@ def _send(job: Job) -> JobResult:
 
 
 def _check(job: Job) -> JobResult:
-    from agent.reporting.sending import check
+    from agent.reporting.delivery import check
 
     assert isinstance(job, AddressCheckJob)
     return JobResult(checked=tuple(check(one) for one in job.destinations))

@@ -5,13 +5,13 @@ Owns the list. Where they are put, served or sent is decided by whoever asks.
 
 from __future__ import annotations
 
+from exporters.report.build import report, report_json
 from exporters.report.html import report_html
+from exporters.report.inputs import ReportInputs
 from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.past import ReportInputs
 from exporters.report.picture import png
-from exporters.report.record import Report
-from exporters.report.whole import report, report_json
+from exporters.report.records import Report
 
 
 def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:

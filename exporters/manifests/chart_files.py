@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from exporters.dashboards.files import config_maps_text
+from exporters.grafana.files import config_maps_text
 from exporters.manifests import fleet, monitoring, network, node, settings, shared, standalone
 from exporters.manifests.slots import Slot, Tree, printed
 from exporters.manifests.template_text import escaped, guarded, template, value_of
-from exporters.prometheus_rules import objects_text
-from exporters.rule_files import comment_lines
+from exporters.prometheus_rules.alerts import objects_text
+from exporters.prometheus_rules.rule_files import comment_lines
 
 CHART = "deploy/chart/sizewatch"
 

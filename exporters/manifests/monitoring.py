@@ -1,7 +1,7 @@
 """How Prometheus finds the agents, as objects of the Prometheus operator.
 
 Owns the monitors. Their interval is that at which agents scrape their engines: nothing is lost then. Alerts and recording
-rules are `exporters.prometheus_rules`'.
+rules are `exporters.prometheus_rules.alerts`'.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def pod_security(**more: Tree) -> dict[str, Tree]:
 
 
 def probes() -> dict[str, Tree]:
-    """Alive while turns end, ready once the first has; /healthz and /readyz of agent.web."""
+    """Alive while turns end, ready once the first has; /healthz and /readyz of agent.http_server.server."""
     return {
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": PORT_NAME, "scheme": settings.PROBE_SCHEME},

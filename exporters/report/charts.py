@@ -1,7 +1,7 @@
 """The report's charts as inline SVG: latency against load, arrivals over the time, utilisation by hour of the week.
 
 Owns these drawings only; colours are classes of the page, and there is no script and no other file. Each has its numbers in a table
-beside it or in a sentence for who cannot see it. A gap is left open. Small bars are `exporters.svg_charts`'s.
+beside it or in a sentence for who cannot see it. A gap is left open. Small bars are `exporters.render.svg_charts`'s.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
-from exporters.report.record import CurvePart, CurvePoint, ReportNumber, TrapPart, WorkloadPart
+from exporters.report.records import CurvePart, CurvePoint, ReportNumber, TrapPart, WorkloadPart
 from exporters.report.wording import DAYS
-from rules.wording import number
+from rules.telemetry.wording import number
 
 WIDTH, HEIGHT = 640.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 626.0, 22.0, 220.0

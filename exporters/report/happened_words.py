@@ -1,6 +1,6 @@
 """Incidents and restarts in words, for report.md and report.html alike.
 
-Owns words only; what is one line is `exporters.report.happened`'s.
+Owns words only; what is one line is `exporters.report.findings`'s.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from exporters.report.record import TierReport
-from exporters.report.record_time import ExternalAlertRow, ReportFinding, RestartRow
+from exporters.render.time_words import format_duration
+from exporters.report.period_records import ExternalAlertRow, ReportFinding, RestartRow
+from exporters.report.records import TierReport
 from exporters.report.wording import instant
-from exporters.time_words import format_duration
-from rules.cascade import STAGES
+from rules.replicas.cascade import STAGES
 
 MOST_RESTARTED = 10
 """So many replicas are named with their restarts; the others are one line, and report.json has them all."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from exporters.plain_text import strip_control_characters
+from exporters.render.html_parts import SIGNS, icon
+from exporters.render.svg_charts import draw_scale
+from exporters.render.text import strip_control_characters
+from exporters.render.time_words import format_duration
 from exporters.report import charts, happened_words, numbers, wording
-from exporters.report.record import Report, ReportNumber
-from exporters.status_signs import SIGNS, icon
-from exporters.svg_charts import draw_scale
-from exporters.time_words import format_duration
-from rules.verdicts import Status
+from exporters.report.records import Report, ReportNumber
+from rules.verdicts.verdict import Status
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from exporters import plain_text
-from exporters.markdown import table
+from exporters.render import text as plain_text
+from exporters.render.markdown import table
 from exporters.report.happened_words import (
     affected_replicas,
     finding_text,
@@ -20,7 +20,7 @@ from exporters.report.happened_words import (
     stage_lines,
 )
 from exporters.report.numbers import DASH, money, number_text, times, trend, words
-from exporters.report.record import Report, TierReport
+from exporters.report.records import Report, TierReport
 from exporters.report.wording import (
     BOUNDS,
     FLEET_USE,

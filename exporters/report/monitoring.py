@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from exporters.plan_against_now import worst_result
-from exporters.report.happened import total_duration
+from exporters.render.time_words import format_duration
+from exporters.report.findings import total_duration
+from exporters.report.inputs import TierPast
 from exporters.report.numbers import as_number
-from exporters.report.past import TierPast
-from exporters.report.record import MonitoredValue, ReportNumber, RuleOutcome
-from exporters.time_words import format_duration
-from rules.bounds import Certainty
-from rules.catalogue import BY_NAME as RULES
-from rules.episodes import Finding
-from rules.gpu_readings import gpu_utilization
-from rules.judging_errors import allowed_to_fail
-from rules.readings import read
-from rules.resize_curve import merge_bins
-from rules.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
-from rules.slices import TierContext
-from rules.verdicts import FIRING, SEVERITY, Unknown, Verdict
-from rules.windows import Window
-from rules.wording import number
+from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome
+from exporters.status.plan_comparison import worst_result
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
+from rules.methods.errors import allowed_to_fail
+from rules.plan.load_bins import TierContext
+from rules.resize.production_curve import merge_bins
+from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
+from rules.telemetry.windows import Window
+from rules.telemetry.wording import number
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rules.resize import ProposalKind, Resize
-from rules.resize_workload import Length
-from rules.signals import Reading
-from rules.wording import number
-from rules.work import SAME
+from rules.resize.proposal import ProposalKind, Resize
+from rules.resize.workload import Length
+from rules.telemetry.signals import Reading
+from rules.telemetry.wording import number
+from rules.telemetry.work import SAME
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """The words of the report and the plan's keys."""

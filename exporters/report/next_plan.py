@@ -2,7 +2,7 @@
 
 Owns which keys follow production and how the plan is written. Benchmark curves stay as they were measured, not bent: where
 production refutes one, the operating point that production measured stands beside it, marked as such, until somebody
-benchmarks again. What a proposal is belongs to `rules.resize`.
+benchmarks again. What a proposal is belongs to `rules.resize.proposal`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from exporters.plan_yaml import YamlIndentation, curve_lines, number, scalar
+from exporters.documents.plan_files import YamlIndentation, curve_lines, number, scalar
+from exporters.report.inputs import ReportInputs, TierPast
 from exporters.report.next_lengths import KEYS, next_lengths, unchanged_lengths
-from exporters.report.past import ReportInputs, TierPast
-from rules.plan import Plan, TierPlan, parse_plan
-from rules.plan_problems import impossible_means
-from rules.resize import Proposal, ProposalKind, Resize
-from rules.resize_guardrails import list_guardrail_ranges
-from rules.verdicts import FIRING, Verdict
-from rules.work import SAME, Capacity, CapacitySource
+from rules.plan.schema import Plan, TierPlan, parse_plan
+from rules.plan.validation import impossible_means
+from rules.resize.proposal import Proposal, ProposalKind, Resize
+from rules.resize.resize_guardrails import list_guardrail_ranges
+from rules.telemetry.work import SAME, Capacity, CapacitySource
+from rules.verdicts.verdict import FIRING, Verdict
 
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:

@@ -1,16 +1,16 @@
 """How readings, rates and money of the report are written, as data and in words.
 
-Owns conversions only. Units are those of `rules.wording`.
+Owns conversions only. Units are those of `rules.telemetry.wording`.
 """
 
 from __future__ import annotations
 
 import math
 
-from exporters.report.record import ReportNumber
-from rules.money import amount as amount_of
-from rules.signals import Missing, SignalValue
-from rules.wording import number
+from exporters.report.records import ReportNumber
+from rules.plan.money import amount as amount_of
+from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.wording import number
 
 DASH = "–"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import resvg_py
 
+from exporters.render.html_parts import SIGNS
 from exporters.report import charts
-from exporters.report.record import Report, TierReport
+from exporters.report.records import Report, TierReport
 from exporters.report.wording import SIMULATED, instant
-from exporters.status_signs import SIGNS
-from rules.verdicts import SEVERITY, Status
+from rules.verdicts.verdict import SEVERITY, Status
 
 HERE = Path(__file__).parent
 FONTS = (HERE / "fonts" / "DejaVuSans.ttf", HERE / "fonts" / "DejaVuSans-Bold.ttf")

@@ -10,21 +10,21 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exporters.check_text import HEADS
+from exporters.documents.check import HEADS
+from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
 from exporters.report.numbers import as_number, money, words
-from exporters.report.past import TierPast
-from exporters.report.record import QuestionAnswer, ReportNumber, TermRow
-from rules import histograms
-from rules.derived import PlanFacts
-from rules.readings import read
-from rules.resize import Resize
-from rules.resize_curve import merge_bins
-from rules.signals import BY_NAME, Reading, SignalValue
+from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
+from rules.resize.production_curve import merge_bins
+from rules.resize.proposal import Resize
 from rules.sizing import littles_ceiling_rps
-from rules.ways import replica_rate
-from rules.windows import Window
-from rules.wording import number, quantity, spread
+from rules.telemetry import histograms
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading, SignalValue
+from rules.telemetry.windows import Window
+from rules.telemetry.wording import number, quantity, spread
 
 GIGA = 1e9
 

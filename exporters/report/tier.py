@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from exporters.check_text import HEADS
-from exporters.plan_diff import tier_diff
-from exporters.report.happened import list_findings, restarts, worst_titles
+from exporters.documents.check import HEADS
+from exporters.documents.plan_diff import tier_diff
+from exporters.report.data_quality import quality, quality_summary
+from exporters.report.findings import list_findings, restarts, worst_titles
+from exporters.report.inputs import Prewarming, TierPast
 from exporters.report.monitoring import judge_row, monitoring_rows
 from exporters.report.next_lengths import unchanged_lengths
 from exporters.report.next_plan import is_benchmark_refuted
 from exporters.report.numbers import as_number, exact_number, money
-from exporters.report.past import Prewarming, TierPast
-from exporters.report.quality import quality, quality_summary
 from exporters.report.questions import lengths_words, questions
-from exporters.report.record import (
+from exporters.report.records import (
     CostRow,
     CurvePart,
     CurvePoint,
@@ -40,17 +40,17 @@ from exporters.report.record import (
     WeekHour,
     WorkloadPart,
 )
-from rules.catalogue import BY_NAME as RULES
-from rules.money import HOURS_A_DAY
-from rules.plan import Plan, Point, TierPlan
-from rules.resize import ProposalKind, Resize
-from rules.resize_curve import ProductionPoint
-from rules.resize_fleet import Arithmetic, FleetCost
-from rules.resize_guardrails import list_guardrail_ranges
-from rules.resize_levers import group_by_hour_of_week
-from rules.resize_seen import RECENT_SECONDS, Rate
-from rules.verdicts import FIRING, SEVERITY, Status, Verdict
-from rules.watch_long import HOUR_SECONDS
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.evaluator.long_rules import HOUR_SECONDS
+from rules.plan.money import HOURS_A_DAY
+from rules.plan.schema import Plan, Point, TierPlan
+from rules.resize.fleet_cost import Arithmetic, FleetCost
+from rules.resize.levers import group_by_hour_of_week
+from rules.resize.production_curve import ProductionPoint
+from rules.resize.production_summary import RECENT_SECONDS, Rate
+from rules.resize.proposal import ProposalKind, Resize
+from rules.resize.resize_guardrails import list_guardrail_ranges
+from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

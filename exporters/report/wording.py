@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from exporters.render.time_words import format_duration
 from exporters.report.numbers import DASH, money, number_text, words
-from exporters.report.record import CurvePart, Formula, GuardrailRow, PrewarmPart, Report, TierReport, TrapPart
-from exporters.report.record_time import QualityPart, UnknownPeriod
-from exporters.time_words import format_duration
-from rules.resize import ProposalKind
-from rules.wording import number
+from exporters.report.period_records import QualityPart, UnknownPeriod
+from exporters.report.records import CurvePart, Formula, GuardrailRow, PrewarmPart, Report, TierReport, TrapPart
+from rules.resize.proposal import ProposalKind
+from rules.telemetry.wording import number
 
 SIMULATED = "Simulated: none of this traffic is real, and no GPU served it."
 

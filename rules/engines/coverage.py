@@ -1,7 +1,7 @@
 """What an engine's table makes of the families of a page: read, left alone with a reason, or not known.
 
 Owns the explanation for people (`sizewatch inspect`, the doctor, the tests that hold table and pages to each other) and
-what the names tell of the release. It reads no values and no labels: `rules.layouts` decides by them.
+what the names tell of the release. It reads no values and no labels: `rules.engines.layout` decides by them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.engines.alongside import ALONGSIDE
+from rules.engines.layout import SUFFIXES
 from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
-from rules.families import FamilyKind
-from rules.layouts import SUFFIXES
+from rules.telemetry.families import FamilyKind
 
 CREATED = "_created"
 SUMMARY = "summary"

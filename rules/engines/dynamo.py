@@ -12,7 +12,7 @@ from a name (Dynamo's own source means to remove the variable). Before requests_
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE, BEFORE = "1.6.1", "0.8.0"

@@ -12,7 +12,7 @@ next, and are left alone. In router mode the page itself loads a model and keeps
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Marker, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, G = FamilyKind.COUNTER, FamilyKind.GAUGE
 COMPUTED, CACHED = "llamacpp_prompt_tokens_total", "llamacpp_prompt_tokens_cached_total"

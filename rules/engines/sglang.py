@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rules.engines.sglang_ignored import IGNORED, NOT_EXPOSED
 from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, http_status_row
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 

@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.bounds import Certainty
-from rules.derived import PlanFacts
+from rules.confidence import Certainty
 from rules.engines.table import EngineTable
-from rules.families import BY_NAME, FamilyKind
-from rules.gauges import IN_SYSTEM, GaugeSum
-from rules.gpu_readout import GPU_NAMES
-from rules.histograms import Histogram
-from rules.readings import read
-from rules.signals import SIGNALS, Missing, Signal, SignalValue
-from rules.windows import NET_CHANGE, Window
-from rules.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.families import BY_NAME, FamilyKind
+from rules.telemetry.gauges import IN_SYSTEM, GaugeSum
+from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.readings import read
+from rules.telemetry.signals import SIGNALS, Missing, Signal, SignalValue
+from rules.telemetry.windows import NET_CHANGE, Window
+from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
 
 SECONDS = 60.0
 REQUESTS = 120.0

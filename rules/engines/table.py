@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 
 class LabelAggregation(StrEnum):

@@ -9,7 +9,7 @@ in seconds though no name says so; they and the lengths of outputs are of reques
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 ARRIVED, SUCCESS, FAILURE = "tgi_request_count", "tgi_request_success", "tgi_request_failure"

@@ -12,7 +12,7 @@ gives a mean and no quantile, so no signal is read from them. nv_trt_llm_* are a
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 REQUESTS, BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"

@@ -13,7 +13,7 @@ differ. A series appears with its first event. trtllm-serve counts in multiproce
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, LabelAggregation, Match, SourceRow, http_status_row
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 SINCE = "1.3.0"

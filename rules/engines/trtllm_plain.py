@@ -9,7 +9,7 @@ Dynamo the same families have the prefix `trtllm_`: `rules.engines.trtllm`.
 from __future__ import annotations
 
 from rules.engines.table import EngineTable, IgnoredFamily, Match, SourceRow
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 PLAIN_C, PLAIN_H = FamilyKind.COUNTER, FamilyKind.HISTOGRAM
 ENDED = "request_success_total"

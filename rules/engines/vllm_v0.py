@@ -15,7 +15,7 @@ from __future__ import annotations
 from rules.engines.table import EngineTable, LabelAggregation, Marker, SourceRow, source_row
 from rules.engines.vllm_v0_ignored import IGNORED
 from rules.engines.vllm_v1 import GENERATING
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 RUNNING = "vllm_num_requests_running"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rules.engines.table import EngineTable, LabelAggregation, Marker, Match, SourceRow, source_row
 from rules.engines.vllm_ignored import IGNORED
-from rules.families import FamilyKind
+from rules.telemetry.families import FamilyKind
 
 C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 

@@ -1,0 +1,245 @@
+"""What telemetry of a benchmark's run adds to its point of the curve, and when it adds nothing.
+
+Owns the record of what was found and the judgement that a window of the engine is of this run and of no other traffic.
+Where the window comes from (saved pages, a recording, a Prometheus server) is one file each beside this one. A further
+field of a point is a row of FIELDS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from agent.benchmarks.remarks import CONTRADICTION
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.telemetry_ttft import TTFT, disagreements
+from rules.engines.table import EngineTable
+from rules.telemetry.gauges import STEP_GAUGES
+from rules.telemetry.gpu_readings import GPU_UTILIZATION_KINDS, gpu_utilization
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
+from rules.telemetry.windows import UNKNOWN_BETWEEN_SCRAPES, Window
+
+FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
+"""Fields of a point that are signals of the same name and meaning; GPUs' utilisation comes from elsewhere."""
+
+MEANS = frozenset({"kv_utilization"})
+"""Those of them that are means over the run, and nothing where much of it was not seen."""
+
+FINISHED = "requests_finished"
+
+GENERATED = "generation_tokens"
+
+GAUGES = {
+    "kv_utilization": "kv_utilization",
+    "prefix_hit_ratio": "prefix_hit_gauge",
+    "speculative_acceptance": "spec_accept_length",
+}
+"""By field the gauge that tells it, on an engine that has no counters of it."""
+
+FAMILIES = frozenset(
+    {
+        *(family for name in FIELDS for family in BY_NAME[name].families),
+        *STEP_GAUGES,
+        *GAUGES.values(),
+        "spec_accepted_at_position",
+        "spec_steps",
+        "engine_steps",
+        FINISHED,
+        GENERATED,
+        TTFT,
+    }
+)
+"""What a source must bring of an engine's page for these fields and for the checks before them."""
+
+SAME_REQUESTS = 0.02
+"""Up to this share more or fewer requests than the tool counted is its warm-up; beyond it is said."""
+
+SAME_TOKENS = 0.01
+"""vLLM's bench and its engine agree to the token; beyond this share the difference is said."""
+
+OTHER_TRAFFIC = 0.2
+"""Beyond this share what the engine counted is not this run."""
+
+GPU_KINDS = tuple(GPU_UTILIZATION_KINDS)
+"""In the order of preference: hardware counters before a poll of "any kernel ran"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryFields:
+    """`values` by the field name of `rules.plan.schema.Point`; what is not in it was not found, and `remarks` say why."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    gpu_utilization_kind: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class Telemetry(Protocol):
+    """What an engine and its GPUs said while benchmarks ran."""
+
+    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
+        """What it says of one run. Raises BadBenchmark where a person must choose or the source cannot be read."""
+        ...
+
+    def close(self) -> None:
+        """Ends what was opened for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTelemetry:
+    """An engine's window of one run; `edge_seconds` is how far its ends may lie from those of the run.
+
+    With `ends_only` it was seen at its two ends alone: its gauges are not read.
+    """
+
+    window: Window
+    engine: EngineTable | None
+    edge_seconds: float = 0.0
+    ends_only: bool = False
+
+
+def span_of(measured: BenchmarkMeasurement) -> tuple[float, float] | None:
+    """Start and end of the run (unix seconds), None where the file tells no time that goes forward."""
+    start, end = measured.started_at, measured.ended_at
+    if start is None or end is None or not (math.isfinite(start) and math.isfinite(end)) or end <= start:
+        return None
+    return start, end
+
+
+def span_text(start: float, end: float) -> str:
+    """A span in UTC, as a person compares it with a clock."""
+    try:
+        begin, finish = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"unix seconds {start:g} to {end:g}"
+    until = f"{finish:%H:%M:%S}" if begin.date() == finish.date() else f"{finish:%Y-%m-%d %H:%M:%S}"
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {until} UTC"
+
+
+def is_inside_run(window: Window, start: float, end: float) -> bool:
+    """Whether a window belongs to a run: its middle lies in it."""
+    return start <= (window.start + window.end) / 2 <= end
+
+
+def extract_fields(measured: BenchmarkMeasurement, seen: RunTelemetry) -> TelemetryFields:
+    """The fields that this window of the run tells; nothing where other traffic ran in it."""
+    usable, remarks = _same_requests(measured, seen)
+    if not usable:
+        return TelemetryFields(remarks=remarks)
+    values: dict[str, float] = {}
+    told = [*remarks, *_other_tokens(measured, seen), *_other_first_tokens(measured, seen)]
+    for name in FIELDS:
+        answer = _of_the_run(name, seen)
+        if isinstance(answer, float):
+            values[name] = answer
+        else:
+            told.append(f"{name}: {answer}")
+    return TelemetryFields(values=values, remarks=tuple(told))
+
+
+def extract_gpu_utilization(window: Window) -> tuple[str, float] | None:
+    """Kind and mean (0-1) of the GPUs' utilisation in a window, of the best kind that is in it."""
+    for kind in GPU_KINDS:
+        value = gpu_utilization(window, kind)
+        if isinstance(value, Reading) and value.value is not None and 0 <= value.value <= 1:
+            return kind, value.value
+    return None
+
+
+def _same_requests(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[bool, tuple[str, ...]]:
+    """Whether the window may be taken for this run's, by the requests that ended in it."""
+    asked, finished = measured.point.requests, seen.window.counters.get(FINISHED)
+    if finished == 0:
+        return False, ("the engine finished no request in this run: nothing was taken from its telemetry",)
+    if asked is None or finished is None:
+        whose = "the result file" if asked is None else "the engine"
+        return True, (f"{whose} does not tell how many requests it counted: other traffic would not show",)
+    differs = abs(finished - asked)
+    if differs <= SAME_REQUESTS * asked:
+        return True, ()
+    text = f"the engine finished {finished:.0f} requests in this run, the result file has {asked}"
+    if differs > OTHER_TRAFFIC * asked + _edge_requests(seen):
+        return False, (f"{text}: its telemetry is not of this run alone, and nothing was taken from it",)
+    return True, (f"{text} (warm-up requests, or scrapes that do not meet its ends)",)
+
+
+def _other_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
+    """Another run of as many requests shows in the tokens alone, such as pages of another sweep with the same names.
+
+    Said and no reason to refuse: some tools count tokens with a tokenizer of their own.
+    """
+    mean, asked, finished = measured.generation_tokens.mean, measured.point.requests, seen.window.counters.get(FINISHED)
+    generated = seen.window.counters.get(GENERATED)
+    # Where the requests differ, so do the tokens.
+    if mean is None or generated is None or asked is None or finished not in (None, asked):
+        return ()
+    if abs(generated - mean * asked) <= SAME_TOKENS * mean * asked:
+        return ()
+    text = f"the engine generated {generated:.0f} tokens in this run, the result file has {mean * asked:.0f}"
+    return (f"{text}: make sure that its telemetry is of this run",)
+
+
+def _other_first_tokens(measured: BenchmarkMeasurement, seen: RunTelemetry) -> tuple[str, ...]:
+    """Where the client's TTFT is not within the engine's histogram; nothing where that was not seen in the whole run."""
+    window = seen.window
+    if TTFT not in window.histograms or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
+        return ()
+    return disagreements(measured, window.histograms[TTFT], _edge_requests(seen))
+
+
+def _edge_requests(seen: RunTelemetry) -> float:
+    """Requests that may have ended between an end of the run and the scrape nearest to it."""
+    finished = seen.window.counters.get(FINISHED, 0.0)
+    return finished * seen.edge_seconds / seen.window.span if seen.window.span > 0 else 0.0
+
+
+def _of_the_run(name: str, seen: RunTelemetry) -> float | str:
+    """A field's value, or why there is none."""
+    value = read(BY_NAME[name], replace(seen.window, gauges={}) if seen.ends_only else seen.window)
+    if isinstance(value, Missing):
+        gauge = GAUGES.get(name, "")
+        untold = seen.window.gaps.get(gauge) in UNKNOWN_BETWEEN_SCRAPES and not value.text
+        if seen.ends_only and (untold or gauge in seen.window.gauges):
+            return "is a gauge of this engine, and a page before and one after tell no mean over the run"
+        if untold:
+            return f"is a gauge of this engine, and {_WHY_UNTOLD[seen.window.gaps[gauge]]}"
+        if value.gap is Gap.CONTRADICTORY:
+            told = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
+            return f"{told}, {CONTRADICTION}; left out"
+        return _why(name, value, seen.engine)
+    if value.value is None:
+        return "only bounds are known"
+    if name != "eviction_rate" and not 0 <= value.value <= 1:
+        return f"the engine's counters give {value.value:.0%}, {CONTRADICTION}; left out"
+    return value.value if name not in MEANS else _whole(name, value, seen.window)
+
+
+def _whole(name: str, value: Reading, window: Window) -> float | str:
+    gauge = window.gauges[BY_NAME[name].families[0]]
+    share = gauge.seconds / window.due_seconds
+    if value.value is None or share < FULL_COVERAGE:
+        return f"was seen in {share:.0%} of the run only"
+    return value.value
+
+
+_WHY_UNTOLD = {
+    Gap.NOT_SCRAPED: "scrapes too far apart tell no mean over the run",
+    Gap.CONTRADICTORY: "more requests finished in the run than it shows",
+}
+
+
+def _why(name: str, value: Missing, engine: EngineTable | None) -> str:
+    if value.text:
+        return value.text
+    if value.gap is Gap.NO_TRAFFIC:
+        return "nothing was counted in this run"
+    if value.gap is not Gap.NOT_EXPOSED or engine is None:
+        return value.gap.value.replace("_", " ")
+    told = dict(engine.not_exposed)
+    why = next((told[family] for family in BY_NAME[name].families if family in told), "")
+    return why or f"{engine.title} does not expose it, or it is not switched on"

@@ -1,0 +1,111 @@
+"""`sizewatch backtest`: how well would the traffic have been forecast, beside the methods that anyone would try first?
+
+Owns the command's arguments and where the series comes from: a CSV, or a tier's own demand in the history. The libraries
+of the forecast are loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.cli.arguments import add_format
+from agent.cli.forecast import add_history
+from agent.durations import parse_duration
+from agent.errors import SizewatchError
+from agent.worker.process import ONE_THREAD
+
+FINE = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_history(parser)
+    parser.add_argument("--tier", metavar="T", help="whose demand is read where no CSV is given; default the only one")
+    parser.add_argument(
+        "--horizons",
+        type=durations,
+        default=(900.0, 86_400.0),
+        metavar="LIST",
+        help="how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)",
+    )
+    parser.add_argument(
+        "--test-days",
+        type=int,
+        metavar="DAYS",
+        help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
+    )
+    parser.add_argument("--emit", type=Path, metavar="FILE", help="every forecast of every method as CSV")
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE.svg",
+        help="what was forecast at the first horizon, over what came, as SVG",
+    )
+    add_format(parser)
+
+
+def durations(text: str) -> tuple[float, ...]:
+    """Seconds of durations with commas between; argparse turns the error into its usage message and exit code 2."""
+    try:
+        found = tuple(dict.fromkeys(parse_duration(part.strip()) for part in text.split(",")))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not all(0 < seconds <= 86_400 for seconds in found):
+        raise argparse.ArgumentTypeError("must be longer than nothing and at most 24h")
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
+    os.environ.update(ONE_THREAD)
+    from agent.forecasting.backtest_report import backtest_report
+    from agent.forecasting.input_series import input_from_options
+    from agent.forecasting.output import must_be_writable, write_forecasts, write_text
+    from exporters.documents.backtest import backtest_json, backtest_svg, backtest_text
+    from forecast.backtest.walk import walk
+    from forecast.backtest.window import CannotTest
+
+    must_be_writable(options.emit, options.picture)
+    given = input_from_options(options)
+    try:
+        with _progress() as tell:
+            walked = walk(
+                given.series,
+                options.horizons,
+                test_days=options.test_days,
+                sundays=given.sundays,
+                factors=given.factors,
+                tell=tell,
+            )
+    except CannotTest as error:
+        raise SizewatchError(f"{given.name}: {error}") from error
+    report = backtest_report(given.name, walked, given.notes)
+    if options.emit is not None:
+        write_forecasts(options.emit, walked, given.times)
+    if options.picture is not None:
+        write_text(options.picture, backtest_svg(report, report.traced[0].horizon_minutes))
+    print(json.dumps(backtest_json(report), indent=2) if options.format == "json" else backtest_text(report))
+    return FINE
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=1, file=sys.stderr, leave=False, unit="bin") as bar:
+
+        def tell(method: str, done: int, total: int) -> None:
+            bar.total = total
+            bar.set_description_str(method, refresh=False)
+            bar.update(done - bar.n)
+
+        yield tell

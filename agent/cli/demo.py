@@ -1,0 +1,169 @@
+"""`sizewatch demo`: engines that are none, served over HTTP as three tiers and watched live by the real daemon; with
+`--history` after weeks that were made up for them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from agent.cli.arguments import duration
+from agent.config.files import load_plan
+from agent.config.keys import Logging
+from agent.config.load import LoadedConfig, parse_config
+from agent.daemon.logs import set_up
+from agent.demo.runner import DemoRun, watch
+from agent.demo.setup import CAST, PLAN, Clock, DemoSetup
+from agent.durations import duration_text
+from agent.errors import ConfigError
+
+BANNER = "Demo: recorded engines at {speed:g} times their speed, simulated GPUs, made-up prices."
+SPEED = 10.0
+
+DAY = 86_400.0
+SHORTEST_PAST, LONGEST_PAST = 14 * DAY, 84 * DAY
+
+
+def _between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g}")
+        return value
+
+    return read
+
+
+def _past(text: str) -> float:
+    value = duration(text)
+    if not SHORTEST_PAST <= value <= LONGEST_PAST:
+        raise argparse.ArgumentTypeError(
+            f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}"
+        )
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=_between(0, 65535, int),
+        default=9095,
+        help="port of the status page on 127.0.0.1; 0: any free one",
+    )
+    parser.add_argument(
+        "--speed",
+        type=_between(0.1, 60),
+        help=f"how many times faster time runs (default {SPEED:g}; 1 with --out)",
+    )
+    parser.add_argument(
+        "--seconds", type=_between(0.1, 1e6), metavar="N", help="end after N seconds; default: until Ctrl-C"
+    )
+    parser.add_argument(
+        "--history", type=_past, metavar="LENGTH", help="a simulated fleet with so much past (4w), not recorded engines"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="with --history: keep it in a new folder; default: thrown away at the end",
+    )
+    parser.add_argument(
+        "--fill-only", action="store_true", help="with --history and --out: end after filling, and say what to run next"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    _check(options)
+    # Findings are the narrator's; the log's lines would say them once more.
+    set_up(Logging(level="error"))
+    with ExitStack() as ends:
+        # Entered first, so left last: the folder goes when nobody writes into it any more.
+        folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
+        show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)
+        if show is not None:
+            watch(show, options.port, options.seconds, ends)
+    if show is not None:
+        print(f"\nEnded; {show.ended}.")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.history is None and (options.out is not None or options.fill_only):
+        raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
+    if options.fill_only and options.out is None:
+        raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
+
+
+def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun:
+    """Recordings of real engines; the history is thrown away."""
+    speed = options.speed or SPEED
+    clock = Clock(speed)
+    stage = DemoSetup(clock)
+    stage.player.start()
+    ends.callback(stage.player.stop)
+    return DemoRun(
+        loaded=_loaded(stage, folder),
+        gpus=stage.gpus,
+        clock=clock,
+        speed=speed,
+        banner=BANNER.format(speed=speed),
+        parts=tuple((part.tier, part.says) for part in CAST),
+        rounds=stage.player.rounds,
+        ended="nothing was left behind",
+    )
+
+
+def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
+    """The demo's configuration, as a file would give it."""
+    plan = load_plan(PLAN)
+    data = {
+        "plan": str(PLAN),
+        "data_dir": str(folder),
+        "scrape_interval": "15s",
+        # The recordings are minutes long; a forecast needs days.
+        "forecast": {"enabled": False},
+        "targets": [
+            {
+                "url": stage.player.url(part.tier),
+                "tier": part.tier,
+                "replica": f"{part.tier}-0",
+                "gpus": [f"stand-in-{part.tier}"],
+            }
+            for part in CAST
+        ],
+    }
+    config = parse_config(data, folder=folder, plan=plan)
+    return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
+
+
+def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun | None:
+    """Simulated engines, after the weeks that were filled in; None where there is nothing to watch."""
+    # Only this demo needs the simulator.
+    from agent.demo.simulation import folder as past_folder
+    from agent.demo.simulation.going_on import continue_simulation
+    from agent.demo.simulation.live_fleet import targets
+
+    began = time.monotonic()
+    past = past_folder.fill(folder, seconds=options.history, end=time.time(), progress=_progress)
+    took = time.monotonic() - began
+    print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
+    if options.fill_only:
+        past_folder.write_configuration(folder, past_folder.configuration(targets(past, past_folder.unserved_url)))
+        print(past_folder.next_steps_text(folder))
+        return None
+    return continue_simulation(
+        past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends
+    )
+
+
+def _progress(share: float) -> None:
+    """On a terminal only: a line that is written over."""
+    if sys.stderr.isatty():
+        print(f"\rfilling in the past: {share:4.0%}", end="" if share < 1 else "\n", file=sys.stderr, flush=True)

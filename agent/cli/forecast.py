@@ -1,0 +1,74 @@
+"""`sizewatch forecast`: what is expected to arrive, with what certainty, and how well such forecasts did in the last day.
+
+Owns the command's arguments. The libraries of the forecast are loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from agent.cli.arguments import add_config, add_format, duration
+from agent.worker.process import ONE_THREAD
+
+FINE = 0
+DEFAULT_HORIZON_SECONDS = 900.0
+DAY_SECONDS = 86_400.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tier", metavar="T", help="whose demand; default the only one")
+    add_history(parser)
+    parser.add_argument(
+        "--horizon",
+        type=horizon,
+        default=DEFAULT_HORIZON_SECONDS,
+        metavar="15m",
+        help="how far ahead, at most 24h (default: 15m)",
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="what came and what is expected, as SVG")
+    add_format(parser)
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """`--history CSV`, `-c FILE`, `--bin 5m`: what a series is made of."""
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="CSV",
+        help="timestamp,requests[,...], also gzipped; without it the demand that the daemon has kept of the tier",
+    )
+    add_config(parser)
+    parser.add_argument(
+        "--bin",
+        type=duration,
+        metavar="DURATION",
+        help="sums over so long are forecast, such as 5m (default: the configuration's, or 5m)",
+    )
+
+
+def horizon(text: str) -> float:
+    """Seconds of a duration of at most a day; argparse turns the error into its usage message and exit code 2."""
+    seconds = duration(text)
+    if seconds > DAY_SECONDS:
+        raise argparse.ArgumentTypeError("must be at most 24h: nothing is forecast beyond a day")
+    return seconds
+
+
+def run(options: argparse.Namespace) -> int:
+    # Before they are loaded: threads of the numbers' library only wait for each other here, and others need the cores.
+    os.environ.update(ONE_THREAD)
+    from agent.forecasting.input_series import input_from_options
+    from agent.forecasting.output import must_be_writable, write_text
+    from agent.forecasting.results import forecast_now
+    from exporters.documents.forecast import forecast_json, forecast_svg, forecast_text
+
+    must_be_writable(options.picture)
+    given = input_from_options(options)
+    found = forecast_now(options.tier or given.name, given, options.horizon)
+    if options.picture is not None:
+        write_text(options.picture, forecast_svg(found))
+    print(json.dumps(forecast_json(found), indent=2) if options.format == "json" else forecast_text(found))
+    return FINE

@@ -1,0 +1,111 @@
+"""`sizewatch import`: the past of a Prometheus-compatible store, put into an embedded history.
+
+Owns the arguments, the lock on the history's folder and what is said meanwhile. What may be booked, and how that stays safe, is
+`agent.replay.back_fill_writer`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from agent.cli.store_arguments import LONGEST_SECONDS, StoreQuery, add_stored, open_store_query
+from agent.config.keys import HISTORY_FILE
+from agent.config.load import DEFAULT_DATA_DIR
+from agent.data_dir import DataDir
+from agent.durations import duration_text
+from agent.errors import ConfigError
+from agent.history.store import HistoryStore
+from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+
+FINE, CANNOT_JUDGE = 0, 3
+
+TOLD_SECONDS = 5.0
+"""A line of progress at most so often."""
+
+KEPT_UP_PIECES = 24
+"""After so many hours what is older than it is kept goes, and what is whole is packed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plan", type=Path, metavar="PLAN", help="sizing plan under which it is booked; default that of -c"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of the history; default that of -c")
+    add_stored(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises BadConfig where another sizewatch has the history: two that book the same minutes would count them twice."""
+    asked = open_store_query(options)
+    now = time.time()
+    span = (asked.since, min(asked.until, last_whole_minute(now)))
+    if now - asked.since > LONGEST_SECONDS:
+        raise ConfigError(("--from is longer ago than a history is kept, which is 91d",))
+    if span[1] - span[0] < 60.0:
+        raise ConfigError(("there is no whole minute in that time; the newest five minutes are left to the daemon",))
+    folder = Path(options.data_dir or asked.loaded.config.data_dir or DEFAULT_DATA_DIR)
+    named = Path("--data-dir") if options.data_dir else asked.loaded.path
+    ours = DataDir(folder, named)
+    try:
+        with closing(asked.api), HistoryStore(folder / HISTORY_FILE) as store:
+            return _import(asked, store, span, now)
+    except KeyboardInterrupt:
+        _tell("interrupted; what was booked stays, and the same command goes on from there")
+        raise
+    finally:
+        ours.close()
+
+
+def _import(asked: StoreQuery, store: HistoryStore, span: Stretch, now: float) -> int:
+    progress = _Progress(store, now)
+    found = fill_history(asked.loaded, asked.api, store, span, told=progress.tell)
+    progress.keep_up()
+    for tier, seconds in (found.left_alone or {}).items():
+        if seconds:
+            _tell(f"{tier}: {seconds / 3600:.3g} h of it were booked before and are left alone")
+    text = f"{found.minutes} minutes of replicas from {_local(span[0])} to {_local(span[1])} were booked from {asked.api.place}"
+    if found.minutes:
+        store.add_event(TimelineEvent(t=now, kind=TimelineKind.BACK_FILL, tier=None, replica=None, text=text))
+    print(text)
+    if found.trouble:
+        _tell(f"{found.trouble}; what was booked stays, and the same command goes on from there")
+        return CANNOT_JUDGE
+    if not found.minutes and not any((found.left_alone or {}).values()):
+        _tell("the store has nothing of that time: are the tier, its selector and its replica label right?")
+        return CANNOT_JUDGE
+    return FINE
+
+
+class _Progress:
+    """What is said while it runs, and the upkeep of a history that grows by weeks at once."""
+
+    def __init__(self, store: HistoryStore, now: float) -> None:
+        self._store = store
+        self._now = now
+        self._next = time.monotonic() + TOLD_SECONDS
+
+    def tell(self, piece: Stretch, so_far: BackFillProgress) -> None:
+        if so_far.hours % KEPT_UP_PIECES == 0:
+            self.keep_up()
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + TOLD_SECONDS
+            booked = duration_text(round(so_far.hours * 3600.0))
+            _tell(f"{_local(piece[0])}: {booked} read, {so_far.minutes} minutes of replicas booked")
+
+    def keep_up(self) -> None:
+        self._store.seal(self._now)
+        self._store.prune(self._now)
+
+
+def _local(t: float) -> str:
+    return datetime.fromtimestamp(t).astimezone().isoformat(" ", "minutes")
+
+
+def _tell(text: str) -> None:
+    print(f"sizewatch import: {text}", file=sys.stderr)

@@ -1,0 +1,247 @@
+"""The command line: one row a command, exit codes, and no traceback for what a user got wrong.
+
+Owns the parser and the translation of errors into exit codes: 2 for what a user got wrong, 70 for what we did. What a
+command does lives in `agent/cli/`, one module each, loaded only when asked for. A new command is a module there and
+a row here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agent.cli.arguments import normalize_arguments
+from agent.cli.plain_output import plain_output
+from agent.errors import SizewatchError
+from agent.version import VERSION
+
+
+class Command(NamedTuple):
+    """One row: its name, what it is for, and what its exit codes mean, each beginning with its digit; 2 unless given. `file` is
+    what its module is called, where that is not the name."""
+
+    name: str
+    text: str
+    exits: tuple[str, ...]
+    file: str = ""
+
+    @property
+    def module(self) -> str:
+        return f"agent.cli.{self.file or self.name}"
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "run",
+        "the daemon: watch targets, judge them against the plan, serve the status page",
+        ("0 ended by SIGTERM or SIGINT",),
+    ),
+    Command(
+        "demo",
+        "recorded engines served over HTTP and watched live; no GPU, no server needed",
+        ("0 ended by Ctrl-C or after --seconds",),
+    ),
+    Command(
+        "check",
+        "step 13: does production confirm the benchmark?",
+        ("0 it does, as far as it could be judged", "1 in some tier it does not", "3 no tier could be judged"),
+    ),
+    Command(
+        "replay",
+        "the same judgement over a recording, or over the past of a Prometheus-compatible store",
+        (
+            "0 nothing was found",
+            "1 something was found",
+            "3 there is nothing to judge, or the store failed on the way: up to when was printed",
+        ),
+    ),
+    Command(
+        "import",
+        "the past of a Prometheus-compatible store, put into an embedded history",
+        ("0 the history holds what the store has", "3 the store has nothing of it, or failed on the way"),
+        "import_history",
+    ),
+    Command(
+        "plan",
+        "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
+        ("0 a valid plan, or done", "1 two plans differ, or a grave mistake was found"),
+    ),
+    Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
+    Command(
+        "signals",
+        "which signal each engine can give: known, bounded, or not exposed and why",
+        ("0 the table was printed",),
+    ),
+    Command(
+        "lint",
+        "rule files and dashboards against what live pages print",
+        (
+            "0 nothing wrong was found",
+            "1 something was found",
+            "2 a page, a rule file or an expression that cannot be read",
+        ),
+    ),
+    Command(
+        "doctor",
+        "is this installation sound? what to do, line by line",
+        (
+            "0 sound, perhaps with warnings",
+            "1 at least one line fails",
+            "2 wrong arguments, or a configuration that cannot be used",
+        ),
+    ),
+    Command(
+        "timeline",
+        "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
+        ("0 the timeline was printed",),
+    ),
+    Command(
+        "forecast",
+        "what is expected to arrive, and how well such forecasts did in the last day",
+        ("0 the forecast was printed, or why there is none yet",),
+    ),
+    Command(
+        "backtest",
+        "how well would the traffic have been forecast, beside the methods that anyone would try first?",
+        ("0 the table was printed",),
+    ),
+    Command(
+        "prewarm",
+        "how many replicas must be warm one cold start from now, why, and what it was worth; as manifests too",
+        ("0 the recommendation was printed", "3 there is none; what is missing was printed"),
+    ),
+    Command(
+        "report",
+        "the re-size report: what production showed against the plan, and the plan that follows",
+        (
+            "0 the report is written, and sent where that was asked for",
+            "1 a destination did not take it",
+            "3 it is written, and nothing was seen in that time",
+        ),
+    ),
+    Command(
+        "whatif",
+        "another number of replicas, another load, other prompts: what would be seen, cost and break first?",
+        ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
+    ),
+    Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",)),
+    Command(
+        "render",
+        "write the generated files of a checkout anew: schemas and tables of the documentation",
+        ("0 written, or nothing to write", "1 with --check: a file differs"),
+    ),
+)
+
+FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
+DEFECT = 70
+"""EX_SOFTWARE of sysexits.h: never to be taken for a finding."""
+INTERRUPTED = 130
+"""What a shell gives for a command that Ctrl-C ended."""
+
+UNWRITABLE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
+
+
+def parser(commands: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The whole parser, or that of some commands only (loading a command's module costs start-up time)."""
+    top = argparse.ArgumentParser(
+        prog="sizewatch",
+        description="Tells whether an LLM serving fleet is still the size that was planned.",
+        epilog="Exit codes: 0 fine, 1 a finding, 2 bad input or configuration, 3 could not judge, "
+        "70 a defect of sizewatch itself, 130 ended by Ctrl-C.",
+    )
+    top.add_argument("--version", action="version", version=f"sizewatch {VERSION}")
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.name, help=command.text, description=_sentence(command.text), epilog=_exit_codes(command)
+        )
+        if commands is None or command.name in commands:
+            importlib.import_module(command.module).add_arguments(sub)
+    return top
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
+
+
+def _exit_codes(command: Command) -> str:
+    codes = {BAD_INPUT: f"{BAD_INPUT} bad input or configuration", **{int(text[0]): text for text in command.exits}}
+    return f"Exit codes: {'; '.join(codes[code] for code in sorted(codes))}."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal cannot show is no reason to end.
+        sys.stdout.reconfigure(errors="replace")
+    with plain_output():
+        return _flushed(words)
+
+
+def _flushed(words: list[str]) -> int:
+    code = _guarded(words)
+    try:
+        # Here and not at the very end of the process, where an error would be nobody's.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        return _unwritable(error, code)
+    return code
+
+
+def _guarded(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except SystemExit as end:
+        # argparse, after --help, --version or a usage error.
+        return end.code if isinstance(end.code, int) else FINE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        if error.errno in UNWRITABLE:
+            return _unwritable(error, FINE)
+        return _defect(words)
+    except Exception:  # noqa: BLE001 - whatever else rises is a defect; it must not look like a finding
+        return _defect(words)
+
+
+def _run(words: list[str]) -> int:
+    named = [word for word in words[:1] if word in {command.name for command in COMMANDS}]
+    options = parser(named).parse_args(normalize_arguments(words))
+    modules = {command.name: command.module for command in COMMANDS}
+    command = importlib.import_module(modules[options.command])
+    try:
+        return int(command.run(options))
+    except SizewatchError as error:
+        _complain(words, *str(error).splitlines())
+        return BAD_INPUT
+
+
+def _complain(words: list[str], *lines: str) -> None:
+    for line in lines:
+        print(f"sizewatch {words[0] if words else ''}: {line}", file=sys.stderr)
+
+
+def _defect(words: list[str]) -> int:
+    traceback.print_exc()
+    _complain(words, "this is a defect in sizewatch; please report it with the lines above")
+    return DEFECT
+
+
+def _unwritable(error: OSError, code: int) -> int:
+    """The exit code where the output cannot be written; that its reader went away (head, less) changes nothing."""
+    if sys.stdout is not None:
+        # What is still in its buffer would fail once more at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return code
+    print(f"sizewatch: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return BAD_INPUT

@@ -1,0 +1,317 @@
+"""`sizewatch plan import`: the benchmark curve of a tier out of result files, printed or written into a plan.
+
+Owns the arguments, the order of the steps and what is printed. What the files say is read by `agent.benchmarks.formats`,
+what telemetry adds by `agent.benchmarks.telemetry`; a curve is made by `agent.benchmarks.curves` and written into a
+plan by `agent.benchmarks.plan_edit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.benchmarks.curve_remarks import missing_fields, remarks_of
+from agent.benchmarks.curves import ImportedCurve, ImportRemark, add_telemetry, curve_of
+from agent.benchmarks.formats import AUTO, NAMES, read_results
+from agent.benchmarks.plan_edit import (
+    CURVE,
+    EditedPlan,
+    PlanFile,
+    chosen_tier,
+    curve_data,
+    open_plan,
+    replace_curve,
+    write,
+)
+from agent.benchmarks.remarks import CONTRADICTION, LOCAL_CLOCK
+from agent.benchmarks.results import BenchmarkMeasurement
+from agent.benchmarks.same_tier import CHECKS, differences
+from agent.cli.arguments import add_format
+from agent.cli.connecting import NAMES as WAYS_IN
+from agent.cli.connecting import add_ways_in, option, ways_in
+from agent.errors import PlanError
+from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from rules.engines.registry import ENGINES
+from rules.plan.checks import PlanWarning, check_tier
+from rules.plan.curve import operating_point
+from rules.plan.schema import TierPlan
+
+if TYPE_CHECKING:
+    from agent.benchmarks.telemetry_merge import TelemetryFields
+
+FINE, FINDING = 0, 1
+SPECULATION = "speculative_acceptance"
+
+NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
+"""Options that say nothing without another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """The tier that gets the curve, before it has it."""
+
+    plan: PlanFile
+    tier: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="result files; all together are one curve")
+    parser.add_argument(
+        "--from",
+        dest="tool",
+        choices=(AUTO, *NAMES),
+        default=AUTO,
+        help="which tool wrote them; told by what they hold unless given",
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="PLAN", help="write the curve into this plan; without it, it is printed"
+    )
+    parser.add_argument("--tier", metavar="T", help="the tier that was measured; default the plan's only one")
+    parser.add_argument(
+        "--telemetry",
+        metavar="PLACE",
+        help="what engine and GPUs said meanwhile: a recording, a folder of saved pages, the address of a Prometheus server",
+    )
+    parser.add_argument(
+        "--telemetry-selector",
+        metavar="SELECTOR",
+        help='the replica that was measured: its labels on a server ({instance="10.0.0.5:8000"}), its name in a recording',
+    )
+    add_ways_in(parser, "the telemetry's address")
+    parser.add_argument(
+        "--org-id", metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
+    )
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        choices=tuple(CHECKS),
+        help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
+    )
+    add_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What cannot be used, and what is of another model or machine than the tier's, raises BadBenchmark or BadPlan (exit 2), and
+    then nothing was written. A grave mistake in what was written is exit 1."""
+    _check(options)
+    target, code = None, FINE
+    if options.into is not None:
+        plan = open_plan(options.into)
+        target = _Target(plan=plan, tier=chosen_tier(plan, options.tier))
+    imported = _imported(options, target)
+    if target is None:
+        _print_curve(options, imported)
+    else:
+        code = _put(options, imported, target)
+    return max(code, FINDING if _contradicts(imported) else FINE)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for given, needed in NEEDS.items():
+        if getattr(options, given) is not None and getattr(options, needed) is None:
+            raise PlanError((f"{option(given)} says nothing without --{needed}",))
+
+
+def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCurve:
+    measured = [one for path in options.files for one in read_results(path, options.tool)]
+    kind = None
+    if options.telemetry is None:
+        # What the clock of a file is worth matters only to what is found by it.
+        measured = [replace(one, remarks=tuple(t for t in one.remarks if t != LOCAL_CLOCK)) for one in measured]
+    else:
+        measured, kind = _observed(measured, options, target)
+    folder = (options.into.resolve().parent if options.into else Path.cwd()).resolve()
+    names = _names([one.source for one in measured], folder)
+    return curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
+
+
+def _observed(
+    measured: Sequence[BenchmarkMeasurement], options: argparse.Namespace, target: _Target | None
+) -> tuple[list[BenchmarkMeasurement], str | None]:
+    # It brings what speaks HTTP, which no other part of `sizewatch plan` needs.
+    from agent.benchmarks.telemetry import open_telemetry
+
+    engine = str(target.plan.tiers[target.tier].get("engine")) if target else None
+    telemetry = open_telemetry(
+        options.telemetry,
+        engine=engine if engine in {known.name for known in ENGINES} else None,
+        selector=options.telemetry_selector,
+        org_id=options.org_id,
+        **ways_in(options),
+    )
+    speculates = target is None or target.plan.tiers[target.tier].get("speculation") is not None
+    with closing(telemetry):
+        found = [_relevant(telemetry.read_run(one), speculates) for one in measured]
+    return add_telemetry(measured, found)
+
+
+def _relevant(found: TelemetryFields, speculates: bool) -> TelemetryFields:
+    """Without the reason why a tier that does not speculate has no acceptance."""
+    unasked = () if speculates else (f"{SPECULATION}:",)
+    return replace(found, remarks=tuple(text for text in found.remarks if not text.startswith(unasked)))
+
+
+def _names(sources: Sequence[str], folder: Path) -> dict[str, str]:
+    """How the files are called in the plan: by their path from its folder where it is near, else by name alone."""
+    short = {source: _near(Path(source), folder) for source in dict.fromkeys(sources)}
+    names = list(short.values())
+    called = {source: name if names.count(name) == 1 else Path(source).as_posix() for source, name in short.items()}
+    # The bytes of a file's name need not be text; a plan's are.
+    return {source: name.encode("utf-8", "replace").decode() for source, name in called.items()}
+
+
+def _near(source: Path, folder: Path) -> str:
+    path = source.resolve()
+    for root, before in ((folder, ""), (folder.parent, "../")):
+        if root != root.parent and path.is_relative_to(root):
+            return before + path.relative_to(root).as_posix()
+    return path.name
+
+
+def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
+    remarks = remarks_of(imported, observed=options.telemetry is not None)
+    if options.format == "json":
+        _print_json({**_as_data(imported), "remarks": _remark_data(remarks)})
+        return
+    head, notes = _comments(imported)
+    print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
+    _tell(imported, remarks)
+
+
+def _contradicts(imported: ImportedCurve) -> bool:
+    return any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
+
+
+def _of_the_tier(
+    options: argparse.Namespace, imported: ImportedCurve, tier: TierPlan, name: str
+) -> tuple[ImportRemark, ...]:
+    """What a person accepted though the files tell another. Raises BadPlan for the rest."""
+    found = differences(imported, tier)
+    refused = [
+        f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, name the tier that was "
+        f"measured, or, where they are the same, say --accept {what}"
+        for what, several in found.items()
+        if what not in options.accept
+        for where, measured, planned in several
+    ]
+    if refused:
+        raise PlanError(tuple(refused))
+    return tuple(
+        ImportRemark(
+            source=where, text=f"measured {measured}, tiers.{name}.{planned}; taken to be the same (--accept {what})"
+        )
+        for what, several in found.items()
+        for where, measured, planned in several
+    )
+
+
+def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) -> int:
+    head, notes = _comments(imported)
+    edited = replace_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
+    tier = edited.plan.tiers[target.tier]
+    accepted = _of_the_tier(options, imported, tier, target.tier)
+    remarks = (
+        *accepted,
+        *remarks_of(imported, tier, observed=options.telemetry is not None),
+        *_went(target, edited, imported),
+    )
+    changed = write(target.plan, edited.text)
+    found = check_tier(target.tier, tier)
+    code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
+    if options.format == "json":
+        given = {"plan": str(options.into), "tier": target.tier, "changed": changed}
+        told = [{"severity": one.severity, "path": one.path, "text": one.text} for one in found]
+        point = operating_point(tier)
+        derived = {"operating_point": asdict(point) if point else None, "findings": told}
+        _print_json({**given, **_as_data(imported), **derived, "remarks": _remark_data(remarks)})
+        return code
+    _print_outcome(options, imported, tier, found, changed, target.tier)
+    _tell(imported, remarks)
+    return code
+
+
+def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[ImportRemark]:
+    """What the replaced curve had and the new one has not."""
+    before = target.plan.tiers[target.tier].get(CURVE)
+    fields = missing_fields(before, imported.curve.points) if isinstance(before, dict) else ()
+    texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
+    point = edited.plan.tiers[target.tier].operating_point
+    if point is not None and point.source == "production":
+        texts.append("operating_point is what production measured before this benchmark, and outranks it: delete it")
+    texts += [f"a comment went with the replaced curve: {comment}" for comment in edited.lost_comments]
+    return [ImportRemark(source=str(target.plan.path), text=text) for text in texts]
+
+
+def _print_outcome(
+    options: argparse.Namespace,
+    imported: ImportedCurve,
+    tier: TierPlan,
+    found: Sequence[PlanWarning],
+    changed: bool,
+    name: str,
+) -> None:
+    for finding in found:
+        print(f"{finding.severity}: {finding.path}: {finding.text}")
+    points, files = len(imported.curve.points), len(imported.curve.source)
+    counted = f"{points} point{'s' if points != 1 else ''} from {files} file{'s' if files != 1 else ''}"
+    point, capacity = operating_point(tier), ""
+    if point:
+        bound = "" if point.knee_reached else " at least"
+        capacity = f"; within the SLO{bound} {point.usable_rps:.4g} rps"
+        capacity += f" at C_max {point.c_max:.4g}" if point.c_max else ""
+    state = "written" if changed else "already as it was"
+    print(f"{options.into}: curve of {name}: {counted}, {state}{capacity}")
+
+
+def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
+    """Comments on the whole, and above each point: what is said of every load is said once."""
+    texts = [
+        list(dict.fromkeys(note.text for note in load.notes if note.text != LOCAL_CLOCK)) for load in imported.loads
+    ]
+    common = [text for text in texts[0] if len(texts) > 1 and all(text in other for other in texts[1:])]
+    notes = [_about_point(load.notes, (LOCAL_CLOCK, *common)) for load in imported.loads]
+    return [WRITTEN, *(f"Every point: {text}." for text in common)], notes
+
+
+def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[str]:
+    by_file: dict[str, list[str]] = {}
+    for note in notes:
+        if note.text not in common:
+            by_file.setdefault(Path(note.source).name, []).append(note.text)
+    return [f"{source}: {'; '.join(dict.fromkeys(texts))}" for source, texts in by_file.items()]
+
+
+def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark]) -> None:
+    """A line each on stderr; what is said of several files is said once."""
+    measured = {run.location for load in imported.loads for run in load.runs}
+    said: dict[str, dict[str, None]] = {}
+    # What cannot be is told before what is only weak.
+    for remark in sorted(remarks, key=lambda one: CONTRADICTION not in one.text):
+        said.setdefault(remark.text, {})[remark.source] = None
+    for text, about in said.items():
+        sources = [source for source in about if source]
+        every = len(sources) > 1 and set(sources) == measured
+        number = "both" if len(sources) == 2 else f"all {len(sources)}"
+        named = f"{number} loads" if every else ", ".join(sources)
+        print(f"sizewatch plan: {named}{': ' if named else ''}{text}", file=sys.stderr)
+
+
+def _as_data(imported: ImportedCurve) -> dict[str, Any]:
+    lengths = {f"{kind}_tokens": asdict(getattr(imported, f"{kind}_tokens")) for kind in ("prompt", "generation")}
+    return {"curve": curve_data(imported.curve), "models": imported.models, "tools": imported.tools, **lengths}
+
+
+def _remark_data(remarks: Sequence[ImportRemark]) -> list[dict[str, str]]:
+    return [{"file": remark.source, "text": remark.text} for remark in remarks]
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    json.dump({"schema": 1, **document}, sys.stdout, indent=2, allow_nan=False)
+    print()

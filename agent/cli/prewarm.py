@@ -1,0 +1,164 @@
+"""`sizewatch prewarm`: how many replicas must be warm one cold start from now, why, what it was worth, and as a manifest.
+
+Owns the command's arguments. It changes nothing anywhere: a manifest is printed, and somebody applies it or not. The
+libraries of the forecast are loaded when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+
+from agent.cli.arguments import duration
+from agent.cli.forecast import add_history
+from agent.config.load import find, load
+from agent.errors import ConfigError
+from agent.history import mark
+from agent.history.store import HistoryStore
+from agent.worker.process import ONE_THREAD
+from exporters.autoscaling.records import AUTOSCALERS, WORKLOADS, ObjectReference, Secret
+
+FINE, CANNOT_JUDGE = 0, 3
+MANIFESTS = ("keda", "hpa", "cronjob", "aibrix")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
+    add_history(parser)
+    parser.add_argument(
+        "--usable-rps", type=amount, metavar="N", help="what one replica carries; default what it takes now"
+    )
+    parser.add_argument(
+        "--start",
+        type=duration,
+        metavar="DURATION",
+        help="how long a start takes, such as 3m; default the P95 of those measured",
+    )
+    parser.add_argument("--explain", action="store_true", help="also what pre-warming was worth on the last week")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", *MANIFESTS),
+        default="text",
+        help="for people, for programs, or as manifests for an autoscaler",
+    )
+    manifests = parser.add_argument_group("manifests", "what --format keda, hpa, cronjob or aibrix writes")
+    manifests.add_argument("--namespace", default="default", metavar="NS", help="of the workload (default: default)")
+    manifests.add_argument(
+        "--workload", type=reference, metavar="KIND/NAME", help=f"what is scaled: {', '.join(WORKLOADS)}"
+    )
+    manifests.add_argument("--maximum", type=count, metavar="N", help="replicas at most; default twice the most wanted")
+    manifests.add_argument(
+        "--prometheus",
+        default="http://prometheus.monitoring:9090",
+        metavar="URL",
+        help="where the autoscaler reads the number (default: http://prometheus.monitoring:9090)",
+    )
+    manifests.add_argument(
+        "--autoscaler",
+        type=reference,
+        metavar="KIND/NAME",
+        help=f"what owns the replicas now: {', '.join(AUTOSCALERS)}",
+    )
+    manifests.add_argument(
+        "--token-secret", type=secret, metavar="NAME/KEY", help="Secret that holds a bearer token for Prometheus"
+    )
+    manifests.add_argument(
+        "--exact-steps", action="store_true", help="the cluster knows an HPA's tolerance (Kubernetes 1.35)"
+    )
+
+
+def amount(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _pair(text: str, what: str) -> tuple[str, str]:
+    first, slash, second = text.partition("/")
+    if not (first and slash and second):
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+    return first, second
+
+
+def reference(text: str) -> ObjectReference:
+    """An object by kind and name."""
+    kind, name = _pair(text, "KIND/NAME, such as Deployment/chat")
+    return ObjectReference(kind=kind, name=name)
+
+
+def secret(text: str) -> Secret:
+    """A Secret by name and key."""
+    name, key = _pair(text, "NAME/KEY of a Secret")
+    return Secret(name=name, key=key)
+
+
+def run(options: argparse.Namespace) -> int:
+    # As `agent.cli.forecast` has it.
+    os.environ.update(ONE_THREAD)
+    from agent.forecasting.input_series import history_path, select_tier
+    from agent.forecasting.prewarm_result import (
+        ManifestOptions,
+        PlanOverrides,
+        manifest,
+        prewarm_from_csv,
+        prewarm_from_history,
+        too_old,
+    )
+    from exporters.documents.prewarm import prewarm_json, prewarm_text
+
+    if options.format in MANIFESTS and options.workload is None:
+        raise ConfigError((f"--format {options.format}: say with --workload what is scaled, such as Deployment/chat",))
+    if options.bin is not None and options.history is None:
+        raise ConfigError(
+            ("--bin is for --history: the daemon's demand is kept by the minute, and forecast in `forecast.bin`",)
+        )
+    said = PlanOverrides(usable_rps=options.usable_rps, start_seconds=options.start)
+    loaded = load(find(options.config)) if options.history is None or options.config is not None else None
+    if options.history is not None:
+        tier = options.tier or "trace" if loaded is None else select_tier(loaded, options.tier)
+        answer = prewarm_from_csv(options.history, loaded, tier, said, options.bin)
+    else:
+        assert loaded is not None
+        answer = prewarm_from_history(loaded, select_tier(loaded, options.tier), said)
+        with HistoryStore.open_reader(history_path(loaded)) as store:
+            mark.print_simulated_notice(store)
+    found = answer.prewarm.recommendation is not None
+    if options.format in MANIFESTS:
+        if not found:
+            print(f"sizewatch prewarm: no manifest: {prewarm_text(answer.prewarm)}", file=sys.stderr)
+            return CANNOT_JUDGE
+        where = ManifestOptions(
+            namespace=options.namespace,
+            workload=options.workload,
+            maximum=options.maximum,
+            prometheus=options.prometheus,
+            autoscaler=options.autoscaler,
+            token=options.token_secret,
+            exact_steps=options.exact_steps,
+        )
+        text = manifest(answer, options.format, where)
+        if old := too_old(answer.prewarm, time.time()):
+            print(f"sizewatch prewarm: no manifest: {answer.tier}: {old}", file=sys.stderr)
+            return CANNOT_JUDGE
+        print(text, end="")
+    elif options.format == "json":
+        print(json.dumps(prewarm_json(answer.prewarm), indent=2))
+    else:
+        print(prewarm_text(answer.prewarm, explain=options.explain))
+    return FINE if found else CANNOT_JUDGE

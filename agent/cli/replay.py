@@ -1,0 +1,102 @@
+"""`sizewatch replay`: the same judgement over a recording, or over what a store has of some time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from agent.cli.arguments import add_format, duration
+from agent.cli.store_arguments import OF_PROMETHEUS, OF_SERIES, add_stored, open_store_query
+from agent.config.files import load_plan
+from agent.errors import ConfigError
+from agent.replay.replay import DEFAULT_STEP_SECONDS, ReplayResult, replay
+from agent.sources.recording import load
+from exporters.documents.replay import replay_json
+from exporters.documents.replay_text import not_exposed_text, replay_text
+from rules.catalogue.registry import BY_NAME
+from rules.verdicts.finding import Finding
+from rules.verdicts.rule import Severity
+
+FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
+
+OF_A_STORE = ("tier", "since", *OF_SERIES, *OF_PROMETHEUS)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "recording",
+        nargs="?",
+        type=Path,
+        metavar="RECORDING",
+        help="folder with recording.yaml and its scrapes; or a store, by --prometheus or -c, and --from",
+    )
+    parser.add_argument(
+        "--plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON); without it nothing is compared"
+    )
+    add_format(parser)
+    parser.add_argument(
+        "--step",
+        type=duration,
+        default=DEFAULT_STEP_SECONDS,
+        metavar="60s",
+        help="width of the windows that are shown; the judgement does not depend on it",
+    )
+    add_stored(parser)
+    parser.set_defaults(misused=parser.error)
+
+
+def run(options: argparse.Namespace) -> int:
+    found = _of_store(options) if options.recording is None else _of_recording(options)
+    unseen = found.unseen()
+    if unseen and (found.windows or not found.problems):
+        found = replace(found, problems=(*found.problems, unseen))
+    if options.format == "json":
+        shown = [(s.tier, s.replica, s.window) for s in found.windows]
+        bases = {tier: view.basis for tier, view in found.views.items()}
+        document = replay_json(shown, bases, found.ended, found.standings, found.problems)
+        print(json.dumps(document, allow_nan=False))
+    elif found.windows or options.recording is not None:
+        print(
+            replay_text(found.name, found.start, found.end, found.views, found.ended, found.standings, seen=not unseen)
+        )
+        if missing := not_exposed_text(found.engines, found.total_by_tier()):
+            print(missing)
+    for problem in (*found.problems, *(text for text in (found.cut_short,) if text)):
+        print(f"sizewatch replay: {problem}", file=sys.stderr)
+    return _exit_code(found)
+
+
+def _of_recording(options: argparse.Namespace) -> ReplayResult:
+    given = [name for name in ("prometheus", "config", *OF_A_STORE) if getattr(options, name) is not None]
+    if given:
+        raise ConfigError((f"{options.recording} is a recording: --{given[0].replace('_', '-')} is for a store",))
+    plan = load_plan(options.plan) if options.plan else None
+    recording, problems = load(options.recording)
+    return replay(recording, plan, options.step, problems)
+
+
+def _of_store(options: argparse.Namespace) -> ReplayResult:
+    if options.prometheus is None and options.config is None:
+        options.misused("give a RECORDING, or a store: --prometheus URL or -c FILE")
+    asked = open_store_query(options)
+    from agent.replay.replayed import replay_store
+
+    with closing(asked.api):
+        found = replay_store(asked.loaded, asked.api, asked.since, asked.until, options.step, options.tier)
+    begin = datetime.fromtimestamp(asked.since).astimezone()
+    return replace(found, name=f"{asked.api.place} from {begin.isoformat(' ', 'seconds')}")
+
+
+def _exit_code(found: ReplayResult) -> int:
+    """What is for the report only fails nothing."""
+    if not found.windows or found.cut_short:
+        return CANNOT_JUDGE
+    met = [e for e in found.ended if isinstance(e, Finding)] + [s.episode for s in found.standings if s.episode]
+    if any(BY_NAME[e.rule].loudness is not Severity.REPORT for e in met):
+        return FINDING
+    return CANNOT_JUDGE if found.unseen() else FINE

@@ -1,0 +1,120 @@
+"""`sizewatch report`: the re-size report from the history that the daemon keeps, written into a directory and, if wanted, sent."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent.cli.arguments import add_config, duration
+from agent.config.load import LoadedConfig, find, load
+from agent.durations import duration_text
+from agent.errors import ConfigError, SizewatchError
+from agent.files import EVERYBODY_READS, open_new_file
+from agent.history import mark
+from agent.reporting import storage
+from agent.reporting.jobs import DeliveryJob
+from agent.worker.process import ONE_THREAD
+from agent.worker.process_part import JobRunner
+
+FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
+WEEK_SECONDS = 604_800.0
+
+RARELY = (50_000, 20, 100)
+"""Windows of weeks hold no cycles: looking for some at Python's own pace takes a seventh of a report's time."""
+
+
+class ReportOutputError(SizewatchError):
+    """The report cannot be written where it should stand."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default=WEEK_SECONDS,
+        metavar="7d",
+        help="how far back, in full hours (default 7d; 13 weeks are kept)",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="where to write it; made where it is not"
+    )
+    parser.add_argument(
+        "--deliver",
+        action="store_true",
+        help="send it to every destination of report.deliver too, once, with its picture",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes report.json, report.md, report.html and plan.next.yaml; the exit code says whether anything was seen, and whether
+    every destination took it."""
+    # Jinja2 and the forecast's libraries are loaded when a report is written, and not with the command line.
+    os.environ.update(ONE_THREAD)
+    gc.set_threshold(*RARELY)
+    from agent.reporting.generate import load_report_inputs
+    from agent.reporting.writing import files_of, picture_of
+
+    loaded = load(find(options.config))
+    if options.deliver and not loaded.config.report.deliver:
+        raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
+    if options.out.exists() and not options.out.is_dir():
+        raise ReportOutputError(f"{options.out} is a file and cannot be written into; give with --out a directory")
+    texts, found = files_of(load_report_inputs(loaded, options.since, time.time()))
+    files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+    if options.deliver:
+        files[storage.PICTURE] = picture_of(found)
+    _write(options.out, files)
+    if found.simulated:
+        print(mark.NOTE, file=sys.stderr)
+    print(found.headline)
+    for tier in found.tiers:
+        print(f"  {tier.verdict}")
+    used = found.until - found.since
+    print(f"{', '.join(files)} of the last {duration_text(used)}{_instead(options.since, used)} in {options.out}")
+    arrived = not options.deliver or _deliver(loaded, options.out.absolute())
+    if not arrived:
+        return FINDING
+    return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
+
+
+def _instead(asked: float, used: float) -> str:
+    """Says that it is another time than was asked for, and why."""
+    return (
+        ""
+        if asked == used
+        else f" (not {duration_text(asked)}: a report is of full hours, at least 1 and at most 13 weeks)"
+    )
+
+
+def _deliver(loaded: LoadedConfig, out: Path) -> bool:
+    """Each destination in turn, whatever became of the others; whether all took it."""
+    troubles = []
+    with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
+        for one in loaded.config.report.deliver:
+            # A receipt of its own: what is sent by hand is sent again as often as it is asked for.
+            receipt, lock = Path(own) / one.name, Path(own) / "lock"
+            job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
+            trouble = JobRunner().run(job).trouble
+            print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
+            troubles += [trouble] if trouble else []
+    return not troubles
+
+
+def _write(place: Path, files: Mapping[str, bytes]) -> None:
+    """Each file whole or not at all: a reader never sees half of one."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            unfinished = place / f".{name}.{os.getpid()}"
+            with open_new_file(unfinished, EVERYBODY_READS) as opened:
+                opened.write(content)
+            unfinished.replace(place / name)
+    except OSError as error:
+        raise ReportOutputError(f"{place} cannot be written: {error.strerror or error}; give another --out") from error

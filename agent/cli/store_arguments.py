@@ -1,0 +1,187 @@
+"""The options of a command that reads the past of a Prometheus-compatible store: where it is, which series, which time.
+
+Owns their names, how times are written, and what they make of a configuration. What is done with the past is the commands'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.cli.arguments import add_config
+from agent.cli.connecting import NAMES as WAYS_IN
+from agent.cli.connecting import add_ways_in, option, ways_in
+from agent.config.files import load_plan
+from agent.config.keys import Config
+from agent.config.load import LoadedConfig, find, load, parse_config
+from agent.durations import parse_duration
+from agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agent.prometheus.api import StoreApi
+
+LONGEST_SECONDS = 91 * 86_400.0
+"""As long as a history is kept."""
+
+TIMEOUT_SECONDS = 60.0
+"""For one query: nobody waits for a turn, and pieces are large."""
+
+OF_ENGINES = ("engine", "replica_label", "pool_label")
+OF_SERIES = ("source", "selector", *OF_ENGINES)
+OF_PROMETHEUS = ("org_id", *WAYS_IN)
+
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreQuery:
+    """What is asked for: `loaded` says which tiers, `api` is the store; unix seconds, to the millisecond."""
+
+    loaded: LoadedConfig
+    api: StoreApi
+    since: float
+    until: float
+
+
+def moment(text: str) -> float:
+    """Unix seconds of a time: seconds, ISO 8601 (without a zone in that of this machine), or a duration back from now."""
+    for read in (_seconds, _iso, _back):
+        t = read(text)
+        if t is not None:
+            return t
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    raise argparse.ArgumentTypeError(
+        f"must be a time such as 2026-11-17T09:00, 2026-11-17T09:00+01:00, unix seconds, now or -7d, not '{shown}'"
+    )
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if _SECONDS.fullmatch(text) else None
+
+
+def _iso(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _back(text: str) -> float | None:
+    try:
+        return time.time() - (parse_duration(text.removeprefix("-")) if text != "now" else 0.0)
+    except ValueError:
+        return None
+
+
+def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
+    """`--prometheus`, `-c`, `--from`, `--to`, which series, and the ways in."""
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="what the Prometheus API of the store is served under; default store: of -c"
+    )
+    add_config(parser)
+    when = "ISO 8601, unix seconds, or back from now such as -7d"
+    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help=f"{when}; required")
+    parser.add_argument("--to", dest="until", type=moment, default=to, metavar="TIME", help=f"the same; default {to}")
+    parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan and of tiers:")
+    parser.add_argument(
+        "--source",
+        choices=("agents", "engines"),
+        help="whose series the tier is read from: those of node agents, or the engines' own (default where --engine, "
+        "--replica-label or --pool-label is given)",
+    )
+    parser.add_argument(
+        "--selector", metavar="MATCHERS", help='label matchers of the tier\'s series, such as job="vllm"'
+    )
+    parser.add_argument("--engine", metavar="NAME", help="whose series they are, such as vllm; default the plan's")
+    parser.add_argument(
+        "--replica-label", metavar="LABEL", help="the label that tells replicas apart (default instance)"
+    )
+    parser.add_argument("--pool-label", metavar="LABEL", help="a label whose value is mixed, prefill or decode")
+    add_ways_in(parser, "the store")
+    parser.add_argument("--org-id", metavar="TENANT", help="of a store of several, sent as X-Scope-OrgID")
+
+
+def open_store_query(options: argparse.Namespace) -> StoreQuery:
+    """Raises BadConfig or BadPlan with every problem."""
+    problems = tuple(_contradictions(options))
+    if problems:
+        raise ConfigError(problems)
+    loaded = _loaded(options)
+    return StoreQuery(
+        loaded=loaded, api=_api(options, loaded), since=round(options.since, 3), until=round(options.until, 3)
+    )
+
+
+def _contradictions(options: argparse.Namespace) -> list[str]:
+    found = []
+    if options.since is None:
+        found.append("--from is missing")
+    elif not 0 < options.until - options.since <= LONGEST_SECONDS:
+        found.append("--to must be after --from, and at most 91d after it")
+    if options.prometheus is None:
+        found += [
+            f"{option(name)} says nothing without --prometheus" for name in OF_PROMETHEUS if getattr(options, name)
+        ]
+    given = [option(name) for name in OF_SERIES if getattr(options, name) is not None]
+    if given and options.tier is None:
+        found.append(f"{given[0]} says nothing without --tier")
+    if options.source == "agents":
+        found += [
+            f"{option(name)} is for --source engines" for name in OF_ENGINES if getattr(options, name) is not None
+        ]
+    return found
+
+
+def _loaded(options: argparse.Namespace) -> LoadedConfig:
+    """The configuration of the file, or an empty one; what the options give is in its place."""
+    plan = load_plan(Path(options.plan)) if options.plan else None
+    if options.config is not None or options.prometheus is None:
+        loaded = load(find(options.config))
+        if plan is not None:
+            loaded = LoadedConfig(path=loaded.path, config=loaded.config, plan=plan, warnings=())
+    else:
+        config = _with_tiers(options)
+        loaded = LoadedConfig(path=Path("the command line"), config=config, plan=plan, warnings=())
+    if options.tier is not None:
+        tiers = {**loaded.config.tiers, **_with_tiers(options).tiers}
+        loaded = LoadedConfig(
+            path=loaded.path, config=loaded.config.model_copy(update={"tiers": tiers}), plan=loaded.plan, warnings=()
+        )
+    known = {*loaded.config.tiers, *(loaded.plan.tiers if loaded.plan else ())}
+    if not known:
+        raise ConfigError(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
+    return loaded
+
+
+def _with_tiers(options: argparse.Namespace) -> Config:
+    """A configuration that holds the tier of the options."""
+    keys = {name: getattr(options, name) for name in ("selector", *OF_ENGINES) if getattr(options, name) is not None}
+    source = options.source or ("engines" if any(name in keys for name in OF_ENGINES) else None)
+    if source is not None or keys:
+        keys["from"] = source or "agents"
+    tiers = {options.tier: keys} if options.tier is not None and keys else {}
+    # The address is checked where it is used.
+    return parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1"}, "tiers": tiers})
+
+
+def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
+    # It brings what speaks HTTP, which a command that may read a recording does not need.
+    from dataclasses import replace
+
+    from agent.prometheus.api import StoreApi
+    from agent.prometheus.options import StoreOptions
+    from agent.sources.past_store import MOST_SAMPLES
+
+    if options.prometheus is not None:
+        url = options.prometheus
+        given = StoreOptions(url=url, timeout_seconds=TIMEOUT_SECONDS, org_id=options.org_id, **ways_in(options))
+    elif loaded.config.store is not None:
+        given = loaded.config.store.options()
+    else:
+        raise ConfigError((f"{loaded.path}: store: is missing; give --prometheus URL",))
+    return StoreApi(replace(given, most_samples=min(given.most_samples, MOST_SAMPLES)))

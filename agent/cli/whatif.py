@@ -1,0 +1,132 @@
+"""`sizewatch whatif`: another number of replicas, another load, other prompts: what would be seen, cost and break first?
+
+Owns the command's arguments. It reads the history that the daemon keeps, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+
+from agent.cli.arguments import add_config, add_format, duration
+from agent.config.load import LoadedConfig, find, load
+from agent.config.views import build_tier_contexts, plan_versions
+from agent.durations import duration_text
+from agent.errors import ConfigError
+from agent.history import mark
+from agent.history.capacities import measured_views
+from agent.history.gathering import Material, material
+from agent.history.store import HistoryStore
+from exporters.documents.what_if import whatif_text
+from exporters.documents.what_if_json import whatif_json
+from rules.resize.production_curve import BAD
+from rules.resize.production_curve import FINE as HELD
+from rules.what_if.answer import WhatIfQuestion, answer_question, explain_unanswerable
+
+FINE, FINDING, CANNOT_JUDGE = 0, 1, 3
+HOUR_SECONDS, WEEK_SECONDS, LONGEST_SECONDS = 3600.0, 604_800.0, 91 * 86_400.0
+MOST_INSTANCES, MOST_RPS = 100_000, 1e7
+SCALES = (0.1, 10.0)
+"""Beyond a tenth or ten times the prompts it is another workload, and no curve of this one says anything of it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
+    parser.add_argument("--instances", type=_instances, required=True, metavar="N", help="so many replicas")
+    parser.add_argument(
+        "--rps", type=_rps, metavar="R", help="requests per second of the whole tier; default the peak seen"
+    )
+    parser.add_argument(
+        "--prompt-scale",
+        type=_scale,
+        default=1.0,
+        metavar="FACTOR",
+        help="prompts so many times as long as now, such as 0.7",
+    )
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default=WEEK_SECONDS,
+        metavar="7d",
+        help="how far back the peak is looked for, and what other prompts did (default 7d; 13 weeks are kept)",
+    )
+    add_config(parser)
+    add_format(parser)
+
+
+def _instances(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_INSTANCES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas from 1 to {MOST_INSTANCES:,}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _rps(text: str) -> float:
+    if not 0 < _number(text) <= MOST_RPS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no load: requests per second above 0, at most {MOST_RPS:,.0f}")
+    return _number(text)
+
+
+def _scale(text: str) -> float:
+    low, high = SCALES
+    if not low <= _number(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is no factor from {low:g} to {high:g}")
+    return _number(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the answer; the exit code says whether the SLO would hold."""
+    loaded = load(find(options.config))
+    tier = _tier(loaded, options.tier)
+    question = WhatIfQuestion(instances=options.instances, rps=options.rps, prompt_scale=options.prompt_scale)
+    found, simulated = _material(loaded, tier, options.since, time.time())
+    why = explain_unanswerable(found.seen, question)
+    if why:
+        print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
+        return CANNOT_JUDGE
+    answer = answer_question(found.seen, found.slices, found.hours, question)
+    if options.format == "json":
+        print(json.dumps(whatif_json(answer, simulated), indent=2))
+    else:
+        print(whatif_text(answer, loaded.config.forecast.zone))
+    if answer.asked.kept in BAD:
+        return FINDING
+    return FINE if answer.asked.kept in HELD else CANNOT_JUDGE
+
+
+def _tier(loaded: LoadedConfig, tier: str | None) -> str:
+    tiers = sorted(build_tier_contexts(loaded))
+    if tier is None and len(tiers) == 1:
+        return tiers[0]
+    known = ", ".join(tiers) or "none"
+    if tier is None:
+        raise ConfigError((f"say with --tier which one; there are {known}",))
+    if tier not in tiers:
+        raise ConfigError((f"there is no tier {tier}; there are {known}",))
+    return tier
+
+
+def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
+    """What the history tells of the tier, and what it says of itself where it was made up."""
+    if loaded.config.history_path is None:
+        raise ConfigError(
+            (f"{loaded.path}: data_dir: there is no history to ask; role node keeps none unless it is given",)
+        )
+    # Full hours: the history keeps no smaller part of a tier's load bins for weeks.
+    until = now // HOUR_SECONDS * HOUR_SECONDS
+    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
+    with HistoryStore.open_reader(loaded.config.history_path) as store:
+        mark.print_simulated_notice(store)
+        versions = plan_versions(loaded)
+        view = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
+        found = material(store, view, versions.get(tier, ""), until - span, until)
+        return found, mark.simulated_notice(store)

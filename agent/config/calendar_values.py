@@ -1,0 +1,182 @@
+"""The kinds of value that the forecast's part of a configuration is written in: zones, countries, times, recurrences.
+
+Owns how each is read, checked and described in the schema. What can be said without loading the forecast's libraries is
+said here, and so at once with everything else; of a part of a country only the forecast itself knows whether it exists.
+Another kind is an Annotated type here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from datetime import date, datetime
+from typing import Annotated
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from agent.config.values import duration_range, validation_error
+from agent.durations import PATTERN, duration_text
+
+COUNTRIES = frozenset(
+    re.findall(
+        "[A-Z]{2}",
+        """
+        AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT
+        BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH
+        ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT
+        HU ID IE IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS
+        LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI
+        NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG
+        SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG
+        UM US UY UZ VA VC VE VG VI VN VU WF WS XK YE YT ZA ZM ZW
+        """,
+    )
+)
+"""ISO 3166-1, and XK."""
+
+DAY_SECONDS = 86_400.0
+
+YEARS = range(2000, 2200)
+"""A rule is followed from its first time on, so one that began long ago is slow; and no calendar goes beyond 9999."""
+
+MOST_A_DAY = 24
+"""Times at which a rule may come on one day: each is followed, and bins are minutes long."""
+
+_RULE_PARTS = {
+    "FREQ": "YEARLY|MONTHLY|WEEKLY|DAILY",
+    "INTERVAL": "[1-9][0-9]{0,3}",
+    "COUNT": "[1-9][0-9]{0,4}",
+    "UNTIL": "[0-9]{8}(T[0-9]{6})?",
+    "WKST": "MO|TU|WE|TH|FR|SA|SU",
+    "BYMONTH": "0?[1-9]|1[0-2]",
+    "BYMONTHDAY": "-?(0?[1-9]|[12][0-9]|3[01])",
+    "BYDAY": "([+-]?[1-5]?[0-9])?(MO|TU|WE|TH|FR|SA|SU)",
+    "BYYEARDAY": "-?[1-9][0-9]{0,2}",
+    "BYWEEKNO": "-?[1-9][0-9]?",
+    "BYSETPOS": "-?[1-9][0-9]{0,2}",
+    "BYHOUR": "0?[0-9]|1[0-9]|2[0-3]",
+    "BYMINUTE": "[0-5]?[0-9]",
+    "BYSECOND": "[0-5]?[0-9]",
+}
+"""RFC 5545, 3.3.10, but for frequencies below a day (BYHOUR says the same); what stands in a list is separated by commas."""
+
+_OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
+_SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
+
+
+def _zone(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise validation_error("must be a time zone such as Europe/Berlin or UTC")
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        close = difflib.get_close_matches(value, available_timezones(), n=1)
+        raise validation_error(
+            f"is no time zone{f'; did you mean {close[0]}?' if close else ' such as Europe/Berlin'}"
+        ) from None
+    return value
+
+
+Zone = Annotated[str, BeforeValidator(_zone), WithJsonSchema({"type": "string", "title": "time zone", "minLength": 1})]
+
+
+def _country(value: object) -> str:
+    found = re.fullmatch(r"([A-Z]{2})(-[\w .'-]+)?", value) if isinstance(value, str) else None
+    if found is None:
+        hint = "; YAML reads a bare NO as false: write 'NO'" if value is False else ""
+        raise validation_error(f"must be a country by ISO 3166 such as DE, or a part of one such as DE-BY{hint}")
+    if found[1] not in COUNTRIES:
+        raise validation_error(
+            f"{found[1]} is no country of ISO 3166{'; did you mean GB?' if found[1] == 'UK' else ''}"
+        )
+    return str(value)
+
+
+_COUNTRY = WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"})
+Country = Annotated[str, BeforeValidator(_country), _COUNTRY]
+
+
+def _local_time(value: object) -> datetime:
+    """YAML reads a time that is not quoted by itself."""
+    given = value
+    if isinstance(value, str):
+        try:
+            given = datetime.fromisoformat(value) if re.match(r"\d{4}-\d\d-\d\d", value) else None
+        except ValueError:
+            given = None
+    if isinstance(given, date) and not isinstance(given, datetime):
+        given = datetime(given.year, given.month, given.day)
+    if not isinstance(given, datetime):
+        raise validation_error("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
+    if given.tzinfo is not None:
+        raise validation_error("must have no offset: it is what the clock in forecast.zone shows")
+    if given.year not in YEARS:
+        raise validation_error(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
+    return given
+
+
+LocalTime = Annotated[
+    datetime,
+    BeforeValidator(_local_time),
+    WithJsonSchema(
+        {"type": "string", "title": "day or time", "pattern": r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"},
+    ),
+]
+"""Without a zone: of the clock in `forecast.zone`."""
+
+
+def _recurrence(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise validation_error("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
+    names: list[str] = []
+    a_day = 1
+    for part in value.upper().removeprefix("RRULE:").split(";"):
+        name, equals, text = part.partition("=")
+        if name not in _RULE_PARTS or not equals:
+            known = difflib.get_close_matches(name, _RULE_PARTS, n=1) or [", ".join(_RULE_PARTS)]
+            raise validation_error(f"has a part that no recurrence rule has; it may have {known[0]}")
+        texts = [text] if name in _SINGLE else text.split(",")
+        if not all(re.fullmatch(_RULE_PARTS[name], one, re.ASCII) for one in texts):
+            raise validation_error(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")
+        names.append(name)
+        a_day *= len(set(texts)) if name in _OF_A_DAY else 1
+    if "FREQ" not in names:
+        raise validation_error("has no FREQ; write one, such as FREQ=WEEKLY;BYDAY=MO")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise validation_error(f"has {twice} twice")
+    if {"COUNT", "UNTIL"} <= set(names):
+        raise validation_error("has COUNT and UNTIL; only one of them may end it")
+    if a_day > MOST_A_DAY:
+        raise validation_error(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
+    return value.upper()
+
+
+_EXPECTED = {
+    "FREQ": "must be YEARLY, MONTHLY, WEEKLY or DAILY (more often than daily: add BYHOUR=8,12,16)",
+    "UNTIL": "must be a day or a local time such as 20261231 or 20261231T180000, without Z",
+    "BYDAY": "must be days such as MO,TU or 1MO (the first Monday) or -1FR (the last Friday)",
+}
+
+_RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})
+Recurrence = Annotated[str, BeforeValidator(_recurrence), _RULE]
+"""RFC 5545's RRULE; when it begins says `start`."""
+
+_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
+Length = Annotated[float, BeforeValidator(duration_range(60.0, 92 * DAY_SECONDS)), _DURATION]
+"""Seconds."""
+Hold = Annotated[float, BeforeValidator(duration_range(0.0, DAY_SECONDS)), _DURATION]
+
+
+def _bin(value: object) -> float:
+    # Minutes themselves are what replicas are counted by; as bins of a day ahead they would only be many.
+    seconds = duration_range(120.0, 3600.0)(value)
+    if seconds % 60 or 3600 % seconds:
+        raise validation_error(
+            f"must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not {duration_text(seconds)}"
+        )
+    return seconds
+
+
+Bin = Annotated[float, BeforeValidator(_bin), _DURATION]
+"""Seconds."""

@@ -1,0 +1,130 @@
+"""The keys of `discovery`: how engine pods are found and what is believed of them, as strict frozen records.
+
+Owns the keys; what is done with them is `agent.kubernetes`'s. A new key is a field here with a description;
+then `sizewatch render` writes the documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+
+from agent.config.config_pod import object_name
+from agent.config.values import EnvironmentFileName, Name, Url, duration_range, validation_error
+from agent.durations import PATTERN
+
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+"""Where every kubelet since 1.20 answers which device belongs to which container."""
+
+PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api", 8000, 30000, 8080, 3000)
+"""Names and numbers of container ports that engines answer on: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
+
+
+class _DiscoverySection(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _object_name(scope: str) -> Any:
+    """A name of an object; empty in the other scope, where nobody asks for it."""
+
+    def read(value: object, info: ValidationInfo) -> str:
+        return "" if info.data.get("scope", scope) != scope else object_name(value, info)
+
+    return BeforeValidator(read)
+
+
+def _ports(value: object) -> object:
+    if not isinstance(value, list | tuple) or not value:
+        raise validation_error("must be a list of names or numbers of container ports")
+    for place, port in enumerate(value):
+        number = type(port) is int and 0 < port <= 65535
+        if not number and not (isinstance(port, str) and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?", port)):
+            raise validation_error(
+                f"[{place}] is neither the name of a port (at most 15 small letters, digits, -) nor a number"
+            )
+    return tuple(value)
+
+
+_PORTS: dict[str, Any] = {
+    "title": "list of ports",
+    "type": "array",
+    "minItems": 1,
+    "items": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string"}]},
+}
+_NAME_SCHEMA = WithJsonSchema({"type": "string", "title": "name"})
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+Keep = Annotated[
+    float,
+    BeforeValidator(duration_range(30.0, 86_400.0)),
+    WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN}),
+]
+
+
+class PodTier(_DiscoverySection):
+    """Which pods belong to a tier, an entry; all that is given must hold."""
+
+    tier: Name = Field(description="Tier of the plan.")
+    labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
+    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field((), description="One of these.")
+
+
+class KubernetesApiConfig(_DiscoverySection):
+    """Where the API is, for an agent that runs in no pod."""
+
+    url: Url = Field(description="Its address.")
+    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
+    ca_file: EnvironmentFileName | None = Field(None, description="CA that signed its certificate.")
+
+
+class Kubernetes(_DiscoverySection):
+    """Engine pods of this node, found by the API (scope node), or the pod that this agent is a sidecar of (scope pod)."""
+
+    scope: Literal["node", "pod"] = Field(
+        "node",
+        description="node: a DaemonSet that watches the pods of its node; pod: a sidecar that asks no API, watches the "
+        "targets of the file and takes of the GPUs of gpus.dcgm those of its own pod.",
+    )
+    node: Annotated[str, _object_name("node"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
+        "${NODE_NAME}", description="Name of the node, for scope node."
+    )
+    pod: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
+        "${POD_NAME}", description="Name of the pod, for scope pod; its targets are called so."
+    )
+    namespace: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
+        "${POD_NAMESPACE}", description="Namespace of the pod, for scope pod."
+    )
+    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
+        (), description="Only pods of these; default all. With one, a Role of that namespace is enough."
+    )
+    selector: Text | None = Field(
+        None, description="Label selector, such as app=vllm: only these pods are looked at, and each is an engine."
+    )
+    ports: Annotated[tuple[str | int, ...], BeforeValidator(_ports), WithJsonSchema(_PORTS)] = Field(
+        PORTS,
+        description="Container ports, by name or number, that a page is looked for on; the first that the pod has counts.",
+        json_schema_extra={"default": list(PORTS)},
+    )
+    tiers: Annotated[tuple[PodTier, ...], Field(strict=False)] = Field(
+        (), description="Tiers of pods that do not say it themselves (label or annotation sizewatch.io/tier)."
+    )
+    keep_seconds: Keep = Field(
+        600.0,
+        alias="keep",
+        description="While the API is away, the pods last known are watched for so long.",
+        json_schema_extra={"default": "10m"},
+    )
+    pod_resources: EnvironmentFileName = Field(
+        SOCKET, description="Socket of the kubelet that tells which GPU belongs to which pod; used where it is there."
+    )
+    api: KubernetesApiConfig | None = Field(
+        None, description="Default: what a pod finds of itself (its service account)."
+    )
+
+
+class Discovery(_DiscoverySection):
+    """Targets that are found, beside those of the file."""
+
+    kubernetes: Kubernetes | None = None

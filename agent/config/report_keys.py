@@ -1,0 +1,117 @@
+"""The keys of `report`: when the weekly report is written, where it is kept and to whom it is sent, as strict frozen records.
+
+Owns the keys; when a report is due is `agent.reporting.due`'s, sending it `agent.reporting.delivery`'s. The address of a
+destination
+is a secret: it is named here by file or environment variable, and never read here. A new key is a field with a description;
+then `sizewatch render` writes the documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from agent.config.calendar_values import Zone
+from agent.config.problems import WORDS
+from agent.config.values import EnvironmentFileName, FileName, duration_range, validation_error
+from agent.durations import PATTERN
+
+HOUR, DAY = 3600.0, 86_400.0
+LONGEST = 91 * DAY
+"""So much the history keeps."""
+
+WRITING_ROLES = ("standalone", "fleet")
+"""Roles that have the history which a report is made from."""
+
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+Part = Literal["picture", "report", "markdown", "json", "plan"]
+
+
+def _at(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
+        # YAML 1.1 reads 07:00 without quotes as a number in sixties.
+        raise validation_error('must be a time of the day such as "07:00", in quotes')
+    return value
+
+
+def _variable(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        # What stands here may be the address itself, by mistake: it is not repeated.
+        raise validation_error(
+            "must be the name of an environment variable; the address itself stands in that variable"
+        )
+    return value
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
+        raise validation_error(
+            "must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address"
+        )
+    return value
+
+
+def _text(title: str, pattern: str) -> Any:
+    return WithJsonSchema({"type": "string", "title": title, "pattern": pattern})
+
+
+_DURATION = _text("duration", PATTERN)
+At = Annotated[str, BeforeValidator(_at), _text("time of the day", r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+Variable = Annotated[str, BeforeValidator(_variable), _text("environment variable", r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Name = Annotated[str, BeforeValidator(_name), _text("name", r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Since = Annotated[float, BeforeValidator(duration_range(HOUR, LONGEST)), _DURATION]
+RetryFor = Annotated[float, BeforeValidator(duration_range(60.0, 7 * DAY)), _DURATION]
+
+
+class _ReportSection(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Destination(_ReportSection):
+    """Somebody who gets the report, an entry. Its address is a secret: it stands in a file or an environment variable."""
+
+    name: Name = Field(description="What it is called on pages, in metrics and in the log.")
+    url_file: EnvironmentFileName | None = Field(
+        None, description="File that holds its address, as Apprise writes them: mailtos://..., slack://..., json://..."
+    )
+    url_env: Variable | None = Field(None, description="Environment variable that holds it instead.")
+    attached: Annotated[tuple[Part, ...], Field(strict=False)] = Field(
+        ("picture", "report"),
+        alias="with",
+        description="What goes along, where the service takes attachments: picture (PNG), report (HTML), markdown, json, plan.",
+        json_schema_extra={"default": ["picture", "report"]},
+    )
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Destination:
+        if (self.url_file is None) == (self.url_env is None):
+            text = "needs url_file or url_env, one of them: where its address is read from"
+            raise PydanticCustomError(WORDS, "{text}", {"text": text})
+        return self
+
+
+class ReportConfig(_ReportSection):
+    """The weekly re-size report of the daemon, where a history is kept."""
+
+    enabled: bool = Field(True, description="Write it every week, in a process of its own.")
+    weekday: Weekday = Field("monday", description="The day on which it is written.")
+    at: At = Field("07:00", description="The time of that day.")
+    zone: Zone | None = Field(None, description="The clock of that time; default forecast.zone.")
+    since_seconds: Since = Field(
+        7 * DAY, alias="since", description="How far back it looks.", json_schema_extra={"default": "7d"}
+    )
+    directory: FileName | None = Field(
+        None, description="Where reports stand, each in a folder of its date; default reports in data_dir."
+    )
+    keep: Annotated[int, Field(ge=1, le=1000)] = Field(26, description="How many are kept; the oldest go.")
+    retry_seconds: RetryFor = Field(
+        DAY,
+        alias="retry_for",
+        description="A delivery that fails is tried again, ever more rarely, for so long.",
+        json_schema_extra={"default": "1d"},
+    )
+    deliver: Annotated[tuple[Destination, ...], Field(strict=False)] = Field((), description="To whom it is sent.")

@@ -1,0 +1,156 @@
+"""The keys of role `fleet`: where each tier's series stand in the store, and how often it is asked.
+
+Owns the keys, as strict frozen records; the connection is `agent.config.config_store`'s, what is done with them `agent.fleet`'s.
+A new key is a field here with a description; then `sizewatch render` writes the documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from agent.config.config_pod import object_name
+from agent.config.values import duration_range, validation_error
+from agent.durations import PATTERN
+from rules.engines.registry import ENGINES
+
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
+_MATCHERS = re.compile(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*")
+_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
+
+
+def _matchers(value: object) -> object:
+    """Label matchers and nothing else: what stands here goes into every query."""
+    if not isinstance(value, str) or not _MATCHERS.fullmatch(value):
+        raise validation_error(
+            'must be label matchers as they stand between { and }, such as job="vllm",cluster=~"a|b"'
+        )
+    return value.strip().rstrip(",").rstrip()
+
+
+def _known_engine(value: object) -> object:
+    known = sorted({engine.name for engine in ENGINES})
+    if value is not None and value not in known:
+        raise validation_error(f"must be one of {', '.join(known)}")
+    return value
+
+
+_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
+Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
+Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
+EngineName = Annotated[str, BeforeValidator(_known_engine), WithJsonSchema({"type": "string", "title": "engine"})]
+Turn = Annotated[float, BeforeValidator(duration_range(5.0, 300.0)), _DURATION]
+Delay = Annotated[float, BeforeValidator(duration_range(0.0, 600.0)), _DURATION]
+BackFill = Annotated[float, BeforeValidator(duration_range(0.0, 91 * 86_400.0)), _DURATION]
+
+
+class _FleetSection(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GpuSource(_FleetSection):
+    """The series of a GPU exporter that the store scrapes."""
+
+    exporter: Literal["dcgm", "amd", "nvidia_smi"] = Field(
+        "dcgm", description="dcgm: dcgm-exporter; amd: device-metrics-exporter; nvidia_smi: nvidia_gpu_exporter."
+    )
+    selector: Matchers = Field(description="Label matchers of its series.")
+    replica_label: Label = Field(
+        "exported_pod",
+        description="The label of its series that has a replica's name, as the tier's replica_label has it.",
+    )
+
+
+class TierSource(_FleetSection):
+    """Where a tier's series stand in the store. Without an entry: in what node agents export under the tier's name."""
+
+    source: Literal["agents", "engines"] = Field(
+        "agents",
+        alias="from",
+        description="agents: sizewatch's own series, as role node exports them; engines: the engines' own, where no agent runs.",
+    )
+    selector: Matchers | None = Field(
+        None,
+        description="Label matchers of the tier's series; from agents tier=... is added, and they narrow it further.",
+    )
+    replica_label: Label = Field(
+        "instance", description="From engines: the label that tells replicas apart, such as pod."
+    )
+    pool_label: Label | None = Field(
+        None,
+        description="From engines: a label whose value is the pool, mixed, prefill or decode; default all are mixed.",
+    )
+    engine: EngineName | None = Field(None, description="From engines: its name, such as vllm; default the plan's.")
+    gpus: GpuSource | None = Field(
+        None, description="From engines: where their GPUs are told of; a tier that is read as sums has none."
+    )
+
+
+OwnName = Annotated[
+    str,
+    BeforeValidator(object_name),
+    WithJsonSchema({"type": "string", "title": "name"}),
+    Field(validate_default=True),
+]
+
+
+class Lease(_FleetSection):
+    """Several agents of one fleet: a Lease of Kubernetes says which of them posts alerts and sends reports."""
+
+    name: OwnName = Field("sizewatch-fleet", description="Name of the Lease.")
+    namespace: OwnName = Field("${POD_NAMESPACE}", description="Namespace of the Lease.")
+    identity: OwnName = Field("${POD_NAME}", description="What this agent is called in it; its own alone.")
+
+
+class FleetConfig(_FleetSection):
+    """How role fleet asks the store."""
+
+    turn_seconds: Turn = Field(
+        60.0, alias="turn", description="Time between two turns.", json_schema_extra={"default": "60s"}
+    )
+    delay_seconds: Delay = Field(
+        30.0,
+        alias="delay",
+        description="How long after a scrape its samples can be asked for: what the way into the store takes.",
+        json_schema_extra={"default": "30s"},
+    )
+    each_up_to: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        32,
+        description="Tiers of at most so many replicas are read replica by replica, larger ones as sums by load.",
+    )
+    back_fill_seconds: BackFill = Field(
+        7 * 86_400.0,
+        alias="back_fill",
+        description="How far back an empty history is filled from the store; 0s: not at all.",
+        json_schema_extra={"default": "7d"},
+    )
+    lease: Lease | None = Field(None, description="Where several agents watch one fleet; without it there is one.")
+
+
+def contradictions(data: Any) -> tuple[str, ...]:
+    """What the keys of a whole configuration say against each other, of role fleet; `data` as a parser returns it."""
+    if not isinstance(data, dict):
+        return ()
+    fleet = data.get("role") == "fleet"
+    problems = []
+    if fleet and not data.get("store"):
+        problems.append("store: is missing; role fleet reads everything from it")
+    for key in ("targets", "discovery"):
+        if fleet and data.get(key):
+            problems.append(f"{key}: role fleet scrapes nothing; node agents or the store's own scrapes do")
+    if data.get("tier_verdicts") is False and data.get("role") != "node":
+        problems.append("tier_verdicts: may be false in role node only; whoever judges whole tiers tells it")
+    for key in ("tiers", "fleet"):
+        if not fleet and data.get(key):
+            problems.append(f"{key}: is for role fleet")
+    tiers = data.get("tiers")
+    for name, tier in tiers.items() if isinstance(tiers, dict) else ():
+        if isinstance(tier, dict) and tier.get("from") != "engines" and tier.get("gpus"):
+            problems.append(f"tiers.{name}.gpus: is for from: engines; agents tell of GPUs themselves")
+        if isinstance(tier, dict) and tier.get("from") == "engines" and not tier.get("selector"):
+            problems.append(
+                f"tiers.{name}.selector: is missing; without it every engine of the store would be this tier"
+            )
+    return tuple(problems)

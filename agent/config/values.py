@@ -1,0 +1,177 @@
+"""The kinds of value a configuration is written in: durations, files, addresses, lists of GPUs.
+
+Owns how each is read, checked and described in the schema; which key takes which kind is `agent.config.load`'s. It opens
+neither file nor socket. Relative files stand in the folder of the configuration, and only the names of files may hold
+${NAME}; both come in the validation context (`folder`, `environment`). Another kind is an Annotated type here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeGuard
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from agent.config.problems import WORDS, printable
+from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
+from exporters.render.text import one_line
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def validation_error(text: str) -> PydanticCustomError:
+    """What to raise in a validator: the sentence, which the path of its place is put before."""
+    return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Whether it is text that can be a name outside; YAML and JSON can spell halves of characters ("\\ud800")."""
+    return isinstance(value, str) and value == printable(value) and "\0" not in value
+
+
+def _name(value: str) -> str:
+    if value != one_line(value) or value != value.strip():
+        raise validation_error("must be one line without control characters and without blanks around it")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
+"""What something is called, wherever it is shown: in a page, a label, a log."""
+
+
+def duration_range(low: float, high: float) -> Callable[[object], float]:
+    """A validator of durations, in seconds, from `low` to `high`."""
+
+    def read(value: object) -> float:
+        if not isinstance(value, str):
+            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            raise validation_error(str(error)) from None
+        if not low <= seconds <= high:
+            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+        return seconds
+
+    return read
+
+
+_DURATION = WithJsonSchema({"type": "string", "title": "duration", "pattern": PATTERN})
+Interval = Annotated[float, BeforeValidator(duration_range(0.5, 60.0)), _DURATION]
+"""Seconds. A minute at most: minutes are what is judged and kept."""
+Timeout = Annotated[float, BeforeValidator(duration_range(0.1, 60.0)), _DURATION]
+Resend = Annotated[float, BeforeValidator(duration_range(1.0, 300.0)), _DURATION]
+"""Seconds. An alert ends by itself after four of them: 20 minutes at most."""
+
+
+def _file(value: object, context: Mapping[str, Any], expands: bool) -> str:
+    if not _is_text(value) or not value:
+        raise validation_error("must be the name of a file or folder")
+    environment: Mapping[str, str] = context["environment"]
+    for name in _VARIABLE.findall(value):
+        if not expands:
+            raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
+        if name not in environment:
+            raise validation_error(f"names the environment variable {name}, which is not set")
+    folder: Path = context["folder"]
+    return str(folder / _VARIABLE.sub(lambda found: environment[found[1]], value))
+
+
+def _plain_file(value: object, info: ValidationInfo) -> str:
+    return _file(value, info.context or {}, expands=False)
+
+
+def _expanded_file(value: object, info: ValidationInfo) -> str:
+    return _file(value, info.context or {}, expands=True)
+
+
+_FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
+FileName = Annotated[str, BeforeValidator(_plain_file), _FILE]
+EnvironmentFileName = Annotated[str, BeforeValidator(_expanded_file), _FILE]
+"""Its name may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
+
+
+_HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def _url(value: object) -> str:
+    if not _is_text(value):
+        raise validation_error("must be an address such as http://127.0.0.1:8000/metrics")
+    # What is wrong is said without the address: it may hold a password.
+    if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
+        raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
+    if "${" in value:
+        raise validation_error(
+            "holds ${...}, which is not replaced here; a secret goes into bearer_token_file or basic_auth"
+        )
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise validation_error("cannot be read as an address: is the port a number from 0 to 65535?") from None
+    if parts.scheme not in ("http", "https"):
+        raise validation_error("must begin with http:// or https://")
+    if not host or re.search(r"[\s\x00-\x1f]", value):
+        raise validation_error("names no host" if not host else "must hold no blank")
+    if not _is_host(host):
+        raise validation_error("names a host that no host can be called")
+    return value
+
+
+def _is_host(name: str) -> bool:
+    """Whether anything can be asked at a host of this name; what the libraries say of another holds the whole address."""
+    try:
+        return bool(":" in name and ip_address(name)) or _HOST.fullmatch(name.encode("idna").decode()) is not None
+    except (UnicodeError, ValueError):
+        return False
+
+
+Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]
+
+
+def split_listen(value: str) -> tuple[str, int]:
+    """Host (empty: every address) and port of HOST:PORT, :PORT or [IPV6]:PORT. Raises ValueError in words."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
+    if found is None or not 0 < int(found[2]) <= 65535:
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
+    return found[1].strip("[]"), int(found[2])
+
+
+def _listen(value: object) -> str:
+    try:
+        split_listen(value if _is_text(value) else "")
+    except ValueError as error:
+        raise validation_error(str(error)) from None
+    return str(value)
+
+
+Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "title": "host:port"})]
+
+
+def _gpus(value: object) -> object:
+    if value == "auto":
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise validation_error("must be auto or a list of GPUs, by UUID or index")
+    for place, gpu in enumerate(value):
+        is_index = type(gpu) is int and 0 <= gpu < 1024
+        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
+            raise validation_error(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
+        if gpu in value[:place]:
+            raise validation_error(f"[{place}] names GPU {gpu} again")
+    return tuple(value)
+
+
+_GPU_SCHEMA: dict[str, Any] = {
+    "title": "auto or list of GPUs",
+    "anyOf": [
+        {"const": "auto"},
+        {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
+    ],
+}
+GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus), WithJsonSchema(_GPU_SCHEMA)]

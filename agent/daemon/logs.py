@@ -1,0 +1,46 @@
+"""Log lines on stderr, for people or as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+from agent.config.keys import Logging
+from exporters.render.text import one_line, strip_control_characters
+
+
+class _Lines(logging.Formatter):
+    """One line a record, whatever is in its message; a traceback stands below it, indented, so no line of it is taken for one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
+        return strip_control_characters(super().formatException(ei)).replace("\n", "\n    ")
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "t": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up(options: Logging) -> None:
+    """Sends every logger to stderr in the configured form; the scheduler only speaks up when something is wrong."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = _Lines("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonLines() if options.format == "json" else text)
+    logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    # At debug it logs every address with its query, which may hold a key.
+    logging.getLogger("urllib3").setLevel(logging.INFO)

@@ -1,0 +1,203 @@
+"""Fills a history with the simulated weeks, hour by hour, as a daemon would have that watched them.
+
+Owns the order: engines advance, pages become minutes, minutes are booked (`Store.book`: the three sums and demand), then
+rules are asked, then once a day what the daemon does of itself (`Keeping.upkeep`: Step 13 of the first week, retention).
+Booked from the story, because nobody can be asked for it any more: that the plan changed, and when sizewatch itself was
+not running. All else is what the daemon's own code makes of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.demo.simulation import ground_truth
+from agent.demo.simulation.demand import DAY, HOUR, weekday
+from agent.demo.simulation.evaluation import SimulatedEvaluation
+from agent.demo.simulation.scenario import QUARTER, TierScenario, stories
+from agent.demo.simulation.scene import CascadeRun
+from agent.demo.simulation.tier_run import TierRun
+from agent.history.schema import MINUTES
+from agent.history.service import HistoryService
+from agent.history.spans import Span
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
+from agent.version import VERSION
+from rules.evaluator.step import ClosedMinute
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan import load_bins
+from rules.plan.load_bins import TierContext
+from rules.plan.schema import Plan, TierPlan, plan_version
+from rules.replicas.starts import ReplicaStart
+
+OUTAGE_SHARE, OUTAGE_HOUR, OUTAGE_SECONDS = 0.4, 2.0, 1.5 * HOUR
+"""After this share of the time, in the night from this hour on, and for so long, sizewatch itself does not run."""
+
+BEFORE_SAFETY = 1.5
+"""The safety factor of the plan that was replaced: of a new deployment (guide 9.1, step 11)."""
+
+Progress = Callable[[float], None]
+
+
+@dataclass(slots=True)
+class _FilledTier:
+    """One tier while it is filled: its engines, its judge, the plan and version of the moment, the scene if there is one."""
+
+    run: TierRun
+    judging: SimulatedEvaluation
+    version: str
+    starts: tuple[ReplicaStart, ...] = ()
+    scene: CascadeRun | None = None
+
+
+class HistorySimulation:
+    """The weeks from `begin` to `end` (unix seconds, full quarters of an hour) into one store; of the last `fine_seconds`
+    there are minutes, as the daemon keeps them."""
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        plan: Plan,
+        begin: float,
+        end: float,
+        seed: int,
+        fine_seconds: float = MINUTES.keep_seconds,
+    ) -> None:
+        self._store, self._plan, self._begin, self._end = store, plan, begin, end
+        self._seed, self._fine_from = seed, end - fine_seconds
+        self._stories = stories(begin, end, seed)
+        self._outage = _outage(begin, end)
+        self._tiers = {story.tier: self._made(story) for story in self._stories}
+        self._keeping = HistoryService(lambda: store)
+        self._events: list[TimelineEvent] = []
+        self._spans: list[Span] = []
+
+    def _made(self, story: TierScenario) -> _FilledTier:
+        plan = self._plan.tiers[story.tier]
+        before = plan if story.replanned_at is None else _plan_before(plan)
+        return _FilledTier(
+            run=TierRun(story, plan, self._begin, self._fine_from, self._seed),
+            judging=SimulatedEvaluation(load_bins.build_tier_context(story.tier, before)),
+            version=plan_version(before),
+        )
+
+    @property
+    def runs(self) -> Mapping[str, TierRun]:
+        """The tiers' engines, which may go on from the end."""
+        return {name: tier.run for name, tier in self._tiers.items()}
+
+    def run(self, progress: Progress = lambda share: None) -> dict[str, Any]:
+        """Fills, and returns the truth. `progress` is told what share of the weeks is done."""
+        replicas = sum(story.replicas for story in self._stories)
+        began = f"sizewatch {VERSION} began to watch {replicas} targets"
+        self._say(TimelineEvent(t=self._begin, kind=TimelineKind.START, tier=None, replica=None, text=began))
+        hour = self._begin
+        while hour < self._end:
+            until = min(self._end, (hour // HOUR + 1) * HOUR)
+            self._hour(hour, until, began)
+            hour = until
+            progress((hour - self._begin) / (self._end - self._begin))
+        self._store.save_episode(*(one for tier in self._tiers.values() for one in tier.judging.open))
+        tallies = {name: tier.run.tally for name, tier in self._tiers.items()}
+        about = {"seed": self._seed, "begin": self._begin, "end": self._end}
+        return ground_truth.document(self._stories, tallies, [self._outage], **about)
+
+    def _hour(self, hour: float, until: float, began: str) -> None:
+        watched = not self._out(hour)
+        if self._outage[0] == hour:
+            text = "sizewatch ended in order"
+            self._say(TimelineEvent(t=hour, kind=TimelineKind.STOP, tier=None, replica=None, text=text))
+        bookings: list[MinuteRecord] = []
+        for tier in self._tiers.values():
+            self._replan(tier, hour)
+            quarter, taken = hour, []
+            while quarter < until:
+                if self._out(quarter):
+                    tier.run.skip()
+                else:
+                    taken += self._quarter(tier, quarter)
+                quarter += QUARTER
+            bookings += (MinuteRecord(tier=one.tier, plan_version=tier.version, slice=one.slice) for one in taken)
+            close = tier.run.scene(hour) or tier.run.scene(until - 1)
+            seen = [one.slice for one in taken]
+            self._spans += tier.judging.hour(seen, until, tier.starts, close) if watched else ()
+        if hour < self._outage[1] <= until:
+            self._say(TimelineEvent(t=self._outage[1], kind=TimelineKind.START, tier=None, replica=None, text=began))
+        self._book(bookings, until)
+
+    def _out(self, quarter: float) -> bool:
+        return self._outage[0] <= quarter < self._outage[1]
+
+    def _quarter(self, tier: _FilledTier, quarter: float) -> list[ClosedMinute]:
+        """A quarter of an hour of one tier, by whoever watches it now."""
+        cascade, closed = tier.run.story.cascade, list[ClosedMinute]()
+        view = tier.judging.view
+        if cascade is not None and tier.run.scene(quarter) and tier.scene is None:
+            tier.scene = CascadeRun(tier.run, view, cascade)
+            closed += self._turned(tier, tier.scene.turn(quarter, tier.run.pages()))
+        for t in tier.run.ticks(quarter):
+            tier.run.advance(t)
+            if tier.scene is not None:
+                closed += self._turned(tier, tier.scene.turn(t, tier.run.pages()))
+            else:
+                closed += tier.run.bin_minutes(tier.run.scrape(t), view)
+                tier.starts = tier.run.detect_events(t, tier.starts, self._say)
+        if tier.scene is not None and not tier.run.scene(quarter + QUARTER):
+            closed += self._turned(tier, tier.scene.end(quarter + QUARTER))
+            tier.run.resume()
+            tier.scene = None
+        return closed
+
+    def _turned(
+        self, tier: _FilledTier, turn: tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]
+    ) -> tuple[ClosedMinute, ...]:
+        self._spans += turn[0]
+        return turn[1]
+
+    def _replan(self, tier: _FilledTier, hour: float) -> None:
+        story = tier.run.story
+        if story.replanned_at is None or not hour - HOUR < story.replanned_at <= hour:
+            return
+        plan = self._plan.tiers[story.tier]
+        before, tier.version = tier.version, plan_version(plan)
+        tier.judging.replanned(load_bins.build_tier_context(story.tier, plan), hour)
+        replicas = sum(one.replicas for one in self._stories)
+        again = f"the configuration was read again: {replicas} targets"
+        self._say(TimelineEvent(t=hour, kind=TimelineKind.RELOAD, tier=None, replica=None, text=again))
+        text = f"the plan of {story.tier} changed from version {before} to {tier.version}"
+        self._say(TimelineEvent(t=hour, kind=TimelineKind.PLAN, tier=story.tier, replica=None, text=text))
+
+    def _book(self, bookings: list[MinuteRecord], now: float) -> None:
+        self._store.book(bookings)
+        if self._spans:
+            self._store.save_episode(*self._spans)
+        if self._events:
+            self._store.add_event(*sorted(self._events, key=lambda event: event.t))
+        self._spans, self._events = [], []
+        if now % DAY == 0 or now == self._end:
+            self._keeping.upkeep(self._views, self._versions, now)
+
+    def _say(self, event: TimelineEvent) -> None:
+        self._events.append(event)
+
+    @property
+    def _views(self) -> Mapping[str, TierContext]:
+        return {name: tier.judging.view for name, tier in self._tiers.items()}
+
+    @property
+    def _versions(self) -> Mapping[str, str]:
+        return {name: tier.version for name, tier in self._tiers.items()}
+
+
+def _outage(begin: float, end: float) -> tuple[float, float]:
+    """In the first night of a workday after that share, so that it meets no weekend."""
+    first = (begin + OUTAGE_SHARE * (end - begin)) // DAY * DAY + DAY
+    day = next(t for t in (first + n * DAY for n in range(3)) if weekday(t) < 5)
+    return day + OUTAGE_HOUR * HOUR, day + OUTAGE_HOUR * HOUR + OUTAGE_SECONDS
+
+
+def _plan_before(plan: TierPlan) -> TierPlan:
+    """The plan that was replaced."""
+    assert plan.fleet is not None
+    return plan.model_copy(update={"fleet": plan.fleet.model_copy(update={"safety_factor": BEFORE_SAFETY})})

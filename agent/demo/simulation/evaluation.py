@@ -1,0 +1,91 @@
+"""The rules over the simulated weeks: asked every two hours, where the daemon asks them every minute.
+
+Owns which rules are asked and over what. A calm hour is known in quarters, so a rule that is judged by the minute is here
+asked over the last hour with quarters as its periods (Step 13 asks the same rules over hours); rules over days are asked
+every twelve hours of the hours so far. What begins or ends is known to that much. The judgement is
+`rules.evaluator.judgements`', what
+becomes of an answer `rules.verdicts.finding`'. A cascade is judged page by page elsewhere (`agent.demo.simulation.scene`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agent.demo.simulation.scenario import QUARTER
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.causes import explain
+from rules.evaluator import long_rules
+from rules.evaluator.benchmark_check import ASKED
+from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.long_rules import HOUR_SECONDS
+from rules.evaluator.tier_rules import LIVE_SECONDS
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.replicas.starts import ReplicaStart
+from rules.verdicts import finding
+from rules.verdicts.finding import ClosedSpan, Finding, RuleState
+from rules.verdicts.rule import Way
+from rules.verdicts.verdict import RuleResult, Verdict
+
+LIVE_EVERY_SECONDS = 2 * HOUR_SECONDS
+LONG_EVERY_SECONDS = 12 * HOUR_SECONDS
+
+NEEDS_MORE = frozenset({Way.FORECAST, Way.DEMAND, Way.BURN, Way.AVAILABILITY, Way.TIERS})
+"""A projection, an error budget or other tiers: these are judged by the daemon only."""
+
+HOURLY = tuple(
+    rule
+    for rule in RULES
+    if rule.way in BY_SLICES
+    and rule.way not in NEEDS_MORE
+    and rule.window_seconds <= LIVE_SECONDS
+    and (rule.window_seconds == LIVE_SECONDS or rule.name in ASKED)
+)
+
+
+class SimulatedEvaluation:
+    """One tier's standings. Slices and hours are given oldest first."""
+
+    def __init__(self, view: TierContext) -> None:
+        self.view = view
+        self._standings: dict[str, RuleState] = {}
+        self._hours: list[BinnedWindow] = []
+        self._planned_since = 0.0
+
+    def replanned(self, view: TierContext, t: float) -> None:
+        """Another plan from `t` on: rules that rest on a curve count only hours under it."""
+        self.view, self._planned_since = view, t
+
+    @property
+    def open(self) -> tuple[Finding, ...]:
+        """The episodes that last."""
+        return tuple(s.episode for s in self._standings.values() if s.episode is not None)
+
+    def hour(
+        self, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...], close: bool
+    ) -> tuple[ClosedSpan, ...]:
+        """The hour that is over at `now`, with what was seen in it; what ended with it. Live rules are left out of an hour
+        that was watched more closely (`close`)."""
+        self._hours += long_rules.sum_by_hour(taken)
+        horizon = now - long_rules.LOOK_BACK_SECONDS - HOUR_SECONDS
+        self._hours = [one for one in self._hours if one.window.end > horizon]
+        ended: list[ClosedSpan] = []
+        if taken and not close and now % LIVE_EVERY_SECONDS == 0:
+            ended += self._stand(self._answer(rule.name, taken, now, starts) for rule in HOURLY)
+        if now % LONG_EVERY_SECONDS == 0:
+            of_plan = [one for one in self._hours if one.window.start >= self._planned_since]
+            told = long_rules.evaluate_long_rules(self.view, self._hours, now, of_plan)
+            ended += self._stand(long_rules.long_only_results(told))
+        return tuple(ended)
+
+    def _answer(
+        self, name: str, taken: Sequence[BinnedWindow], now: float, starts: tuple[ReplicaStart, ...]
+    ) -> RuleResult:
+        answer = judge(BY_NAME[name], self.view, taken, now, QUARTER, starts=starts)
+        return explain.add_causes(answer, self.view, taken) if isinstance(answer, Verdict) else answer
+
+    def _stand(self, answers: Iterable[RuleResult]) -> tuple[ClosedSpan, ...]:
+        ended: list[ClosedSpan] = []
+        for answer in answers:
+            self._standings[answer.rule], over = finding.step_rule_state(self._standings.get(answer.rule), answer)
+            ended += over
+        return tuple(ended)

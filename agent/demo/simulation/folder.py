@@ -1,0 +1,123 @@
+"""The folder of a fleet with a past: its history, the plan, a configuration that points to both, and the truth.
+
+Owns the files' names and what is in the configuration, and that a folder which holds anything is never written into. That
+the history is simulated is kept in it too (`agent.history.mark`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent.config.files import load_plan
+from agent.demo.simulation.back_fill import HistorySimulation, Progress
+from agent.demo.simulation.scenario import QUARTER
+from agent.errors import ConfigError
+from agent.history.mark import KEPT, NOTE
+from agent.history.schema import MINUTES
+from agent.history.store import HistoryStore
+from rules.plan.schema import Plan
+
+PLAN = Path(__file__).parent / "plan.yaml"
+
+BANNER = "SIMULATED: made-up engines, GPUs and prices, with {past} of made-up past. None of it was ever measured."
+
+SEED = 7
+
+ENGINES_PORT = 9096
+"""Where the configuration of a folder that is only filled looks for engines; nobody serves there."""
+
+CONFIG, HISTORY, TRUTH = "sizewatch.yaml", "history.db", "truth.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedHistory:
+    """What was filled: the plan, the engines as they stand at `end`, the truth."""
+
+    plan: Plan
+    filling: HistorySimulation
+    begin: float
+    end: float
+    truth: Mapping[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+def fill(
+    folder: Path,
+    *,
+    seconds: float,
+    end: float,
+    seed: int = SEED,
+    progress: Progress = lambda share: None,
+    fine_seconds: float = MINUTES.keep_seconds,
+) -> SimulatedHistory:
+    """So many seconds up to `end` (unix; both are cut to quarters of an hour) into an empty or new folder, the last
+    `fine_seconds` in minutes.
+
+    Raises BadConfig where the folder holds anything or cannot be written, HistoryProblem and HistoryTrouble of its file.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(
+                (f"{folder} is not empty; name a new folder, so that nothing real is mixed with made-up weeks",)
+            )
+    except OSError as error:
+        raise ConfigError((f"{folder} cannot be made or read ({error.strerror}); name another folder",)) from error
+    end = end // QUARTER * QUARTER
+    begin = end - seconds // QUARTER * QUARTER
+    plan = load_plan(PLAN)
+    with HistoryStore(folder / HISTORY) as store:
+        about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
+        store.keep(KEPT, json.dumps(about))
+        filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
+        truth = filling.run(progress)
+    (folder / TRUTH).write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(PLAN, folder / "plan.yaml")
+    return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end, truth=truth)
+
+
+def unserved_url(replica: str) -> str:
+    """The address of a replica that nobody serves: a folder that is only filled is looked at, not watched."""
+    return f"http://127.0.0.1:{ENGINES_PORT}/{replica}/metrics"
+
+
+def configuration(targets: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """The configuration, as its file holds it: files stand beside it."""
+    return {
+        "plan": "plan.yaml",
+        "data_dir": ".",
+        "scrape_interval": "15s",
+        "targets": [dict(target) for target in targets],
+    }
+
+
+def write_configuration(folder: Path, data: Mapping[str, object]) -> Path:
+    """Writes it, with a remark that says what it is."""
+    path = folder / CONFIG
+    path.write_text(f"# {NOTE}\n{yaml.safe_dump(dict(data), sort_keys=False)}", encoding="utf-8")
+    return path
+
+
+def next_steps_text(folder: Path) -> str:
+    """What to run on a folder that was filled."""
+    config = folder / CONFIG
+    lines = (
+        f"{NOTE}",
+        f"The history is in {folder}; what really happened stands in {folder / TRUTH}.",
+        "Look at it:",
+        f"  sizewatch check -c {config} --since 7d",
+        f"  sizewatch timeline -c {config} --since 28d",
+        f"  sizewatch forecast -c {config} --tier chat-h100",
+        f"  sizewatch report -c {config} --since 28d --out {folder / 'report'}",
+    )
+    return "\n".join(lines)

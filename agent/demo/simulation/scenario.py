@@ -1,0 +1,201 @@
+"""The story of the simulated weeks: who asks what of which tier, what goes wrong when. Pure; the seed draws the chances.
+
+Owns the three tiers' scripts. All times hang on the end, so that the newest days are always those before now. A new
+incident is a field of `Story`, a line in `STORIES`' functions, what it does to a replica in `conditions`, and an entry of
+the truth (`agent.demo.simulation.ground_truth`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from agent.demo.simulation.demand import DAY, HOUR, Pattern, ScriptedDemand, weekday
+from agent.demo.simulation.engine import Conditions
+
+QUARTER = 900.0
+
+SHORTEST_SECONDS = 14 * DAY
+"""A week as it was planned, and a week in which things go wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A replica whose process ended at `gone`, was started again at `started` and served from `ready` on (unix seconds)."""
+
+    replica: int
+    gone: float
+    started: float
+    ready: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Prompts that grow evenly from `begin` to `end` until they are `factor` times as long, and stay so."""
+
+    begin: float
+    end: float
+    factor: float
+
+    def factor_at(self, t: float) -> float:
+        """How many times as long as planned at `t`."""
+        place = min(1.0, max(0.0, (t - self.begin) / (self.end - self.begin)))
+        return round(1 + place * (self.factor - 1), 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedCascade:
+    """A KV cascade of one replica. `begin` is when long answers begin to be asked for."""
+
+    replica: int
+    begin: float
+    alert_at: float
+    alert_until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierScenario:
+    """One tier. `idle` says that it is in the utilization trap; `replanned_at` is when the present plan took effect."""
+
+    tier: str
+    replicas: int
+    demand: ScriptedDemand
+    restarts: tuple[Restart, ...] = ()
+    drift: Drift | None = None
+    cascade: ScriptedCascade | None = None
+    idle: bool = False
+    replanned_at: float | None = None
+
+
+CASCADE_SECONDS = 1200.0
+
+# Seconds after the begin: KV level, running, waiting, preemptions a second, times the usual TTFT, times the usual answers.
+_CASCADE = (
+    (0.0, 0.36, 12.0, 0.0, 0.0, 1.0, 1.0),
+    (60.0, 0.42, 14.0, 0.0, 0.0, 1.0, 4.0),
+    (90.0, 0.58, 20.0, 0.0, 0.0, 1.0, 4.0),
+    (105.0, 0.70, 25.0, 0.0, 0.0, 1.0, 4.0),
+    (120.0, 0.83, 30.0, 0.0, 0.0, 1.1, 4.0),
+    (135.0, 0.97, 35.0, 0.0, 0.9, 1.3, 4.0),
+    (150.0, 0.98, 37.0, 0.0, 0.9, 1.5, 4.0),
+    (180.0, 0.99, 38.0, 7.0, 0.9, 2.0, 4.0),
+    (240.0, 0.99, 36.0, 22.0, 0.9, 6.0, 4.0),
+    (420.0, 0.99, 36.0, 40.0, 0.9, 12.0, 3.0),
+    (600.0, 0.98, 36.0, 36.0, 0.7, 12.0, 1.0),
+    (720.0, 0.95, 35.0, 14.0, 0.3, 6.0, 1.0),
+    (780.0, 0.75, 28.0, 2.0, 0.0, 2.0, 1.0),
+    (840.0, 0.50, 18.0, 0.0, 0.0, 1.0, 1.0),
+    (CASCADE_SECONDS, 0.36, 12.0, 0.0, 0.0, 1.0, 1.0),
+)
+
+
+PARTS = (
+    ("chat-h100", "prompts grow until they are twice as long as planned"),
+    ("rag-l40s", "sized for traffic that never came: the utilization trap"),
+    ("code-h100", "a KV cascade; then, three days ago, the traffic became another one"),
+)
+"""What a newcomer is told of each tier."""
+
+
+def conditions(story: TierScenario, replica: int, t: float) -> Conditions:
+    """What is unusual about a replica at `t`."""
+    longer = story.drift.factor_at(t) if story.drift is not None else 1.0
+    cascade = story.cascade
+    if cascade is None or replica != cascade.replica or not 0 <= t - cascade.begin <= CASCADE_SECONDS:
+        return Conditions(prompt_scale=longer)
+    level, running, waiting, preemptions, first, answers = _between(t - cascade.begin)
+    return Conditions(
+        prompt_scale=longer,
+        generation_scale=answers,
+        first_token_factor=first,
+        kv_level=level,
+        running=round(running),
+        waiting=round(waiting),
+        preemptions_per_second=preemptions,
+    )
+
+
+def _between(elapsed: float) -> tuple[float, ...]:
+    after = min(bisect_right(_CASCADE, elapsed, key=lambda row: row[0]), len(_CASCADE) - 1)
+    earlier, later = _CASCADE[after - 1], _CASCADE[after]
+    share = min(1.0, (elapsed - earlier[0]) / (later[0] - earlier[0]))
+    return tuple(a + share * (b - a) for a, b in zip(earlier[1:], later[1:], strict=True))
+
+
+def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
+    """The tiers between `begin` and `end` (unix seconds, on full quarters of an hour).
+
+    Raises ValueError where there is too little time for all that happens.
+    """
+    if end - begin < SHORTEST_SECONDS:
+        raise ValueError(f"the story takes {SHORTEST_SECONDS / DAY:.0f} days or more")
+    return _chat(begin, end, seed), _rag(begin, end, seed), _code(begin, end, seed)
+
+
+def _chat(begin: float, end: float, seed: int) -> TierScenario:
+    """Prompts double over ten days: people paste whole documents. It is deployed twice a week."""
+    rng = random.Random(f"{seed}/chat")
+    days = _days(begin, end)
+    deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days if weekday(day) in (1, 3)]
+    return TierScenario(
+        tier="chat-h100",
+        replicas=3,
+        demand=ScriptedDemand(pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.4, weekend=0.75)),
+        restarts=_rolled(deploys, 3, 172.0, rng, end),
+        drift=Drift(begin=end - min(14 * DAY, (end - begin) / 2), end=end - 4 * DAY, factor=2.0),
+    )
+
+
+def _rag(begin: float, end: float, seed: int) -> TierScenario:
+    """Sized for twice the traffic that ever came: the utilization trap."""
+    rng = random.Random(f"{seed}/rag")
+    deploys = [day + 8 * HOUR for day in _days(begin, end) if weekday(day) == 2]
+    return TierScenario(
+        tier="rag-l40s",
+        replicas=3,
+        demand=ScriptedDemand(pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4)),
+        restarts=_rolled(deploys, 3, 88.0, rng, end),
+        idle=True,
+    )
+
+
+def _code(begin: float, end: float, seed: int) -> TierScenario:
+    """A KV cascade on a busy afternoon; three days before the end a nightly job moves in and half of the people leave."""
+    rng = random.Random(f"{seed}/code")
+    days = _days(begin, end)
+    workdays = [day for day in days if weekday(day) < 5 and end - 12 * DAY <= day < end - 5 * DAY]
+    at = workdays[rng.randrange(len(workdays))] + 15 * HOUR + rng.randrange(0, 4) * 600.0 if workdays else None
+    usual = Pattern(busiest=3.6, peak_hour=15.0, night=0.35, weekend=0.6)
+    other = Pattern(busiest=2.0, peak_hour=15.0, night=0.35, weekend=0.6, batch=2.8, batch_from=1.0, batch_until=6.0)
+    crashes = [day + rng.uniform(6, 8) * HOUR for day in days[2::5] if at is None or abs(day + 14 * HOUR - at) > DAY]
+    wednesday = [day for day in days if weekday(day) == 2 and begin + 3 * DAY < day < end - 4 * DAY]
+    return TierScenario(
+        tier="code-h100",
+        replicas=2,
+        demand=ScriptedDemand(pattern=usual, changes_at=math.floor((end - 3 * DAY) / DAY) * DAY, then=other),
+        restarts=tuple(_restart(rng.randrange(2), at, 121.0, rng) for at in crashes if at < end - HOUR),
+        cascade=None
+        if at is None
+        else ScriptedCascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
+        replanned_at=wednesday[0] + 10 * HOUR if wednesday else None,
+    )
+
+
+def _days(begin: float, end: float) -> list[float]:
+    """The full days, by their begin."""
+    first = math.ceil(begin / DAY)
+    return [day * DAY for day in range(first, math.floor(end / DAY))]
+
+
+def _rolled(deploys: list[float], replicas: int, cold: float, rng: random.Random, end: float) -> tuple[Restart, ...]:
+    """One replica after the other, ten minutes apart, so that the others carry the load meanwhile."""
+    found = [_restart(n, at + n * 600.0, cold, rng) for at in deploys for n in range(replicas)]
+    return tuple(one for one in found if one.ready < end - HOUR)
+
+
+def _restart(replica: int, at: float, cold: float, rng: random.Random) -> Restart:
+    gone = round(at) + rng.uniform(1, 14)
+    started = gone + rng.uniform(3, 9)
+    return Restart(replica=replica, gone=gone, started=started, ready=started + cold * rng.lognormvariate(0.0, 0.08))

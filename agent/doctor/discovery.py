@@ -1,0 +1,101 @@
+"""Looks for engine pods as the daemon does, once, and judges what was found.
+
+Owns the look (the API, the node, the kubelet's socket) and the words. Which pod is an engine is `agent.kubernetes`'s, and what
+its page says is checked with the other targets. It is loaded where the configuration asks for discovery.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.config.load import LoadedConfig
+from agent.doctor.check_result import CheckResult, count, fail, ok, warn
+from agent.errors import SizewatchError
+from agent.gpu.owners import GpuAssignment
+from agent.kubernetes import pod_resources
+from agent.kubernetes.discovered_targets import PodSource, pods_of
+from agent.scrape.scrapers import Target
+from exporters.status.records import DiscoveryHealth
+from rules.telemetry.gpu_readout import GpuReadout
+
+CHECK = "pods"
+LOOK_SECONDS = 6.0
+"""A page that must tell the model of its pod is waited for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryProbe:
+    """What was found; `loaded` is the configuration with the pods. `trouble` says why nothing could be asked."""
+
+    loaded: LoadedConfig
+    pods: PodSource | None = None
+    health: DiscoveryHealth | None = None
+    trouble: str = ""
+    socket: bool = False
+
+    def owners(
+        self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
+    ) -> dict[tuple[str, str], tuple[str, ...]]:
+        """The GPUs of each target."""
+        owned: Mapping[tuple[str, str], GpuAssignment] = (
+            self.pods.assign_gpus(targets, readouts) if self.pods is not None else {}
+        )
+        return {target.key: owned[target.key].gpus if target.key in owned else () for target in targets}
+
+
+def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time) -> DiscoveryProbe | None:
+    """One look at the node's pods; None where the configuration asks for none."""
+    keys = loaded.config.discovery.kubernetes
+    if keys is None:
+        return None
+    try:
+        pods = pods_of(loaded.config, clock)
+        assert pods is not None
+        pods.start()
+    except SizewatchError as error:
+        return DiscoveryProbe(loaded=loaded, trouble=str(error))
+    try:
+        joined = pods.add_discovered_targets(loaded)
+        until = time.monotonic() + LOOK_SECONDS
+        while (health := pods.health()) is not None and health.later and time.monotonic() < until:
+            time.sleep(0.1)
+            joined = pods.add_discovered_targets(loaded)
+        socket = pod_resources.socket_exists(keys.pod_resources)
+        return DiscoveryProbe(loaded=joined, pods=pods, health=health, socket=socket)
+    finally:
+        pods.stop()
+
+
+def check_discovery(seen: DiscoveryProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Whether pods are told of, which are watched and which are left out, and whether their GPUs can be known."""
+    if seen is None:
+        return
+    keys = loaded.config.discovery.kubernetes
+    assert keys is not None
+    if seen.trouble or (seen.health is not None and seen.health.trouble):
+        said = seen.trouble or (seen.health.trouble if seen.health is not None else "")
+        yield fail(CHECK, str(said), "look at the service account and its role; docs/kubernetes-discovery.md has both")
+        return
+    if seen.health is None:
+        yield ok(CHECK, f"sidecar of {keys.namespace}/{keys.pod}; its targets stand in the file")
+        return
+    found = seen.health
+    yield ok(CHECK, f"node {keys.node}: {count(found.watched, 'engine pod')}, {found.starting} starting")
+    if not found.watched and not found.left_out:
+        yield warn(
+            CHECK,
+            "no pod of this node is taken for an engine",
+            "annotate them with sizewatch.io/scrape: 'true', or set discovery.kubernetes.selector",
+        )
+    for text in found.left_out:
+        yield warn(CHECK, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
+    for text in found.notes:
+        yield warn(CHECK, text, "docs/kubernetes-discovery.md has what the agent needs")
+    if not seen.socket:
+        yield warn(
+            CHECK,
+            f"there is no socket {keys.pod_resources} here: which GPU is whose only the exporter or hostPID can tell",
+            "mount the folder of the kubelet's pod-resources socket",
+        )

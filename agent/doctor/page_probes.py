@@ -1,0 +1,164 @@
+"""What the doctor looks at of each target: its name, its page, its clock, its process.
+
+Owns the record of what was seen and how it was looked for. It judges nothing: `doctor_targets` does. Whatever goes wrong
+while looking is kept in the record.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import requests
+
+from agent.errors import ScrapeError
+from agent.gpu.processes import PROC, PidFileError, read_pid
+from agent.http_client.connection import KeptConnection
+from agent.http_client.pages import PageFetcher
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.reader import PageReader
+from agent.scrape.scrapers import MOST_THREADS, Target
+from rules.telemetry.snapshots import Snapshot
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+AGAIN = 2
+"""Further answers that are looked at: of two engines that take turns, the next is the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetProbe:
+    """One target's page, or why there is none. `t` is unix seconds when it was complete.
+
+    `unknown_host` is the resolver's reason where the host has no address. `clock_ahead_seconds` is by how much the
+    target's clock is surely ahead of ours (negative: behind); None where the target gave no date.
+    """
+
+    target: Target
+    t: float
+    unknown_host: str = ""
+    error: ScrapeError | None = None
+    page_bytes: int = 0
+    seconds: float = 0.0
+    snapshot: Snapshot | None = None
+    families: Mapping[str, str] = field(default_factory=dict)
+    clock_ahead_seconds: float | None = None
+    pid: int | None = None
+    pid_trouble: str = ""
+    proxies: bool = False
+    """Whether the environment names a proxy, which somebody may expect to be used."""
+    several: str = ""
+    """By what it shows that other processes answer there, too; empty where all answers were of one."""
+
+
+def probe_targets(watched: Sequence[Target], clock: Callable[[], float]) -> tuple[TargetProbe, ...]:
+    """Every target, all at once; each takes at most its own timeout, four times."""
+    if not watched:
+        return ()
+    with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
+        return tuple(pool.map(lambda target: _target(target, clock), watched))
+
+
+def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
+    pid, pid_trouble = _process_id(target.pid_file)
+    parts = urlsplit(target.options.url)
+    try:
+        # The port by number: a slim container knows no names of services.
+        socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = str(getattr(error, "strerror", "") or "it is no host name")
+        return TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
+    fetcher, reader = PageFetcher(target.options), PageReader(target.engine)
+    start = time.monotonic()
+    body, snapshot, failure = b"", None, None
+    try:
+        body = fetcher.fetch()
+        snapshot = reader.read(body, clock())
+    except ScrapeError as error:
+        failure = error
+    finally:
+        fetcher.close()
+    seconds, families = time.monotonic() - start, dict(reader.families)
+    return TargetProbe(
+        target=target,
+        t=clock(),
+        error=failure,
+        proxies=any(os.environ.get(name) for given in PROXIES for name in (given, given.upper())),
+        page_bytes=len(body),
+        seconds=seconds,
+        snapshot=snapshot,
+        families=families,
+        several=_several(target, reader, snapshot, seconds, clock) if snapshot is not None else "",
+        clock_ahead_seconds=_clock_ahead(target.options, clock) if failure is None else None,
+        pid=pid,
+        pid_trouble=pid_trouble,
+    )
+
+
+def _several(target: Target, reader: PageReader, first: Snapshot, seconds: float, clock: Callable[[], float]) -> str:
+    """Asks again over connections of their own, as whatever shares out requests would see them; not where that takes long."""
+    if seconds * AGAIN > target.options.timeout_seconds:
+        return ""
+    before = first
+    for _ in range(AGAIN):
+        fetcher = PageFetcher(target.options)
+        try:
+            now = reader.read(fetcher.fetch(), clock())
+        except ScrapeError:
+            return ""
+        finally:
+            fetcher.close()
+        if differs := _differs(before, now):
+            return differs
+        before = now
+    return ""
+
+
+def _differs(one: Snapshot, other: Snapshot) -> str:
+    """By what two pages cannot be of one process, one shortly after the other."""
+    if one.facts.get("model", "") != other.facts.get("model", ""):
+        return "its model changes from one answer to the next"
+    if one.started_at is not None and other.started_at is not None and abs(one.started_at - other.started_at) > 1.0:
+        return "the time at which it started changes from one answer to the next"
+    if one.started_at is None and any(other.counters.get(name, value) < value for name, value in one.counters.items()):
+        return "its counters go back from one answer to the next"
+    return ""
+
+
+def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | None:
+    """How far the server's clock is surely ahead of ours, from its Date header; None where it gives none.
+
+    The header has whole seconds and was written between our asking and its arrival: within that, nothing is sure. It
+    is asked for without any secret, since also a refusal carries a date.
+    """
+    open_to_all = replace(options, bearer_token_file=None, username=None, password_file=None)
+    head = requests.Request("HEAD", urlsplit(options.url)._replace(query="").geturl()).prepare()
+    try:
+        with closing(KeptConnection(open_to_all, "answer")) as connection:
+            connection.load_if_changed()
+            before = clock()
+            with closing(connection.answer(head, time.monotonic() + options.timeout_seconds)) as answer:
+                after = clock()
+        theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except (ScrapeError, ValueError):
+        return None
+    return max(theirs - after, 0.0) + min(theirs + 1.0 - before, 0.0)
+
+
+def _process_id(path: str | None) -> tuple[int | None, str]:
+    if path is None:
+        return None, ""
+    try:
+        pid = read_pid(path)
+    except PidFileError as none:
+        return None, str(none)
+    if not PROC.joinpath("self").exists():
+        return pid, f"{path}: there is no /proc here that tells of processes"
+    return pid, "" if PROC.joinpath(str(pid)).exists() else f"{path}: there is no process {pid} here"

@@ -1,0 +1,171 @@
+"""The series that agents export, as columns: one a sample name and label set, over the times of an answer.
+
+Owns which sample name is which part of which family, and the way from a column's place to a snapshot. Whose series they
+are, one replica's or the sum of many, is for who asks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from agent.fleet.found import StoredSeries
+from exporters.metrics import names
+from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.gpu_readout import GPU_NAMES, GpuReadout
+from rules.telemetry.histograms import Cumulative
+from rules.telemetry.snapshots import Snapshot
+
+GPU_INFO = names.GPU_INFO.name
+
+_KINDS = {family.name: family.kind for family in FAMILIES}
+
+
+def _samples() -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for family, metric in names.FAMILY.items():
+        if metric.kind is FamilyKind.HISTOGRAM:
+            found |= {f"{metric.name}_bucket": (family, "bucket"), f"{metric.name}_sum": (family, "sum")}
+        else:
+            found[metric.name] = (family, "")
+    return found
+
+
+SAMPLES: Mapping[str, tuple[str, str]] = _samples()
+"""By sample name: the family, and which part of a histogram it is. `_count` is the +Inf bucket again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HistogramColumns:
+    """One part of a histogram: edges in order, a column each, and the column of the sum."""
+
+    edges: tuple[float, ...]
+    columns: tuple[Sequence[float], ...]
+    total: Sequence[float] | None
+
+
+class SeriesColumns:
+    """Series by sample name as columns over some times."""
+
+    def __init__(self, by_name: Mapping[str, Sequence[StoredSeries]], times: tuple[float, ...]) -> None:
+        self.times = times
+        self._by_name = by_name
+        self._nothing = (math.nan,) * len(self.times)
+        self._plain: list[tuple[str, bool, Sequence[float]]] = []
+        self._of_gpus: dict[str, list[tuple[str, bool, Sequence[float]]]] = {}
+        buckets: dict[str, dict[float, Sequence[float]]] = {}
+        totals: dict[str, Sequence[float]] = {}
+        for name, several in by_name.items():
+            family, part = SAMPLES.get(name, ("", ""))
+            if not family:
+                continue
+            for one in several:
+                column = self._aligned(one)
+                if _KINDS[family] is not FamilyKind.GAUGE:
+                    column = _from_nothing(column)
+                if part == "bucket":
+                    buckets.setdefault(family, {})[_edge(one.labels.get("le", ""))] = column
+                elif part == "sum":
+                    totals[family] = column
+                else:
+                    self._take(family, one.labels, column)
+        self._histograms = {
+            family: _HistogramColumns(
+                edges := _grid(tuple(sorted(found))), tuple(found[e] for e in edges), totals.get(family)
+            )
+            for family, found in buckets.items()
+            if not any(math.isnan(edge) for edge in found)
+        }
+        self._products = {s.labels.get(names.GPU, ""): s.labels.get("product", "") for s in by_name.get(GPU_INFO, ())}
+
+    def _take(self, family: str, labels: Mapping[str, str], column: Sequence[float]) -> None:
+        label = names.PARTS.get(family)
+        full = f"{family}/{labels.get(label, '')}" if label else family
+        gauge = _KINDS[family] is FamilyKind.GAUGE
+        if family in GPU_NAMES:
+            self._of_gpus.setdefault(labels.get(names.GPU, ""), []).append((full, gauge, column))
+        else:
+            self._plain.append((full, gauge, column))
+
+    def _aligned(self, one: StoredSeries) -> Sequence[float]:
+        if one.times == self.times:
+            return one.values
+        known = dict(zip(one.times, one.values, strict=True))
+        return [known.get(t, math.nan) for t in self.times]
+
+    def column(self, name: str) -> Sequence[float]:
+        """The values of a series of which a replica has one."""
+        several = self._by_name.get(name, ())
+        return self._aligned(several[0]) if several else self._nothing
+
+    def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
+        """The page at one of the times."""
+        counters: dict[str, float] = {}
+        gauges: dict[str, float] = {}
+        for family, gauge, column in self._plain:
+            value = column[place]
+            if 0 <= value < math.inf:
+                (gauges if gauge else counters)[family] = value
+        return Snapshot(
+            t=t,
+            engine=facts.get("engine", ""),
+            generation="",
+            started_at=None,
+            ready_at=None,
+            counters=counters,
+            histograms=dict(self._cumulative(place)),
+            gauges=gauges,
+            facts={name: value for name, value in facts.items() if name != "engine"},
+        )
+
+    def _cumulative(self, place: int) -> Iterator[tuple[str, Cumulative]]:
+        for family, part in self._histograms.items():
+            counts = tuple(column[place] for column in part.columns)
+            if part.edges[-1] == math.inf and all(0 <= c < math.inf for c in counts):
+                total = part.total[place] if part.total is not None else math.nan
+                yield family, Cumulative(part.edges, counts, total if math.isfinite(total) else None)
+
+    def gpus(self, place: int, t: float) -> tuple[GpuReadout, ...]:
+        """What the replica's GPUs said with that page."""
+        return tuple(
+            GpuReadout(
+                t=t,
+                gpu=gpu,
+                index=None,
+                product=self._products.get(gpu, ""),
+                counters={f: c[place] for f, gauge, c in several if not gauge and math.isfinite(c[place])},
+                gauges={f: c[place] for f, gauge, c in several if gauge and math.isfinite(c[place])},
+                gaps={},
+                sampled=frozenset(f for f, _, _ in several if f == "gpu_utilization_sampled"),
+                pids=(),
+            )
+            for gpu, several in sorted(self._of_gpus.items())
+        )
+
+
+def _from_nothing(column: Sequence[float]) -> Sequence[float]:
+    """A sum that is not there yet is one of which nothing was added: the first of it is an increase from zero."""
+    if not len(column) or not math.isnan(column[0]):
+        return column
+    first = next((place for place, value in enumerate(column) if not math.isnan(value)), 0)
+    return [*(0.0 for _ in column[:first]), *column[first:]]
+
+
+_NUMBER = re.compile(r"[+-]?(\d|Inf)")
+
+
+@lru_cache(maxsize=1024)
+def _grid(edges: tuple[float, ...]) -> tuple[float, ...]:
+    """The same object for the same edges: the minutes of thousands of replicas hold theirs for an hour."""
+    return edges
+
+
+@lru_cache(maxsize=4096)
+def _edge(text: str) -> float:
+    try:
+        return float(text) if _NUMBER.match(text) else math.nan
+    except ValueError:
+        return math.nan

@@ -1,0 +1,228 @@
+"""The sums of a tier whose engines the store scrapes itself: asked of the store, and put together to a window for each load.
+
+Owns what becomes of the answers to `agent.fleet.engine_sums`' questions. Replicas of one load that run different releases,
+or are labelled differently, are added up apart; what a sum leaves open is asked again replica by replica. Of GPUs nothing
+is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol, TypeVar
+
+from agent.fleet.engine_series import EnginePages, Name
+from agent.fleet.engine_sum_results import PartSums, name_of, part_sums, replica_windows
+from agent.fleet.engine_sums import SCRAPED, EngineSums, ReleaseGroup, alternatives, read_of_each, used_labels
+from agent.fleet.promql import GROUP, WHAT
+from agent.prometheus.answers import InstantSample, MatrixSeries
+from rules.engines.registry import detect_engine, normalize_name, strip_wrapper_prefix
+from rules.engines.table import EngineTable
+from rules.plan.load_bins import BinnedWindow
+from rules.telemetry import windows
+from rules.telemetry.families import stem
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+
+T = TypeVar("T")
+
+RELEASES = 256
+"""Sets of series whose release is remembered."""
+
+TTFT = "ttft_seconds"
+
+
+class EngineQueryClient(Protocol):
+    """What is asked: `agent.prometheus.api.StoreApi`."""
+
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
+
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRelease:
+    """What replicas must have in common to be added up: the engine's place in the list, whether their pages repeat numbers,
+    and the series that tell releases apart, with the labels that they carry."""
+
+    engine: int
+    repeated: bool
+    telling: frozenset[tuple[str, frozenset[str]]]
+
+
+class EngineAggregates:
+    """The questions of one tier; `slo_seconds` is its TTFT objective, around which every replica's buckets are read."""
+
+    def __init__(self, sums: EngineSums, pool_label: str, slo_seconds: float | None, api: EngineQueryClient) -> None:
+        self.reader = EnginePages(sums.replica_label, pool_label, sums.engine)
+        self._sums = sums
+        self._slo = slo_seconds
+        self._api = api
+        self._edges: tuple[str, ...] = ()
+        self._of_the_target: frozenset[str] = frozenset()
+        self._releases: dict[tuple[Name, ...], EngineRelease | None] = {}
+
+    def query_replicas(self, until: float) -> Iterable[MatrixSeries]:
+        """Every replica's few series as of its last scrape up to `until`. Raises StoreTrouble."""
+        label = self._sums.replica_label
+        scraped: dict[str, float] = {}
+        series: list[InstantSample] = []
+        for one in self._api.query(self._sums.replica_queries(self._edges), until):
+            if one.labels.get(WHAT) == SCRAPED:
+                replica = one.labels.get(label, "")
+                scraped[replica] = max(one.value, scraped.get(replica, 0.0))
+                self._of_the_target |= one.labels.keys() - {WHAT, "__name__"}
+            else:
+                series.append(one)
+        for one in series:
+            t = scraped.get(one.labels.get(label, ""))
+            if t is not None:
+                yield MatrixSeries(one.labels, (t,), (one.value,))
+
+    def query_groups(self, grouped: Sequence[Sequence[BinnedWindow]], start: float, end: float) -> list[Window]:
+        """The window of every group of replicas: what the store added up, over the time that they were seen.
+
+        Raises StoreTrouble.
+        """
+        parts = [part for place, group in enumerate(grouped) for part in self._parts(place, group)]
+        answers: dict[str, list[MatrixSeries]] = {}
+        for query in self._sums.queries(parts, self._of_the_target):
+            for one in self._api.query_range(query, start, end, end - start):
+                answers.setdefault(one.labels[GROUP], []).append(one)
+        self._learn_edges(parts, answers)
+        found = part_sums((one for several in answers.values() for one in several), parts, (start, end))
+        of_group: dict[str, list[Window]] = {}
+        seen = {str(place): {one.replica or "": one.window for one in group} for place, group in enumerate(grouped)}
+        for part in parts:
+            place = part.key.partition(".")[0]
+            of_group.setdefault(place, []).append(self._whole(part, found[part.key], seen[place], (start, end)))
+        families = _summed_families(self._sums.engines)
+        unsaid = (windows.gap_window(start, end, Gap.SCRAPE_FAILED),)
+        return [
+            _with_sums(
+                windows.sum_windows(of_each.values()), windows.sum_windows(of_group.get(place, unsaid)), families
+            )
+            for place, of_each in seen.items()
+        ]
+
+    def _parts(self, place: int, group: Sequence[BinnedWindow]) -> Iterator[ReleaseGroup]:
+        by_release: dict[EngineRelease, list[str]] = {}
+        for one in group:
+            release = self._release(self.reader.series_of(one.replica or ""))
+            if release is not None:
+                by_release.setdefault(release, []).append(one.replica or "")
+        several = (
+            (release, lot)
+            for release, members in sorted(by_release.items(), key=lambda found: found[1])
+            for lot in self._sums.fitting(self._sums.engines[release.engine], members)
+        )
+        for number, (release, lot) in enumerate(several):
+            engine = self._sums.engines[release.engine]
+            yield ReleaseGroup(key=f"{place}.{number}", engine=engine, repeated=release.repeated, members=lot)
+
+    def _release(self, series: tuple[Name, ...]) -> EngineRelease | None:
+        if series not in self._releases:
+            if len(self._releases) >= RELEASES:
+                self._releases.clear()
+            self._releases[series] = self._told_apart(series)
+        return self._releases[series]
+
+    def _told_apart(self, series: tuple[Name, ...]) -> EngineRelease | None:
+        engine = detect_engine(((normalize_name(name), dict(labels)) for name, labels in series), self._sums.engines)
+        if engine is None:
+            return None
+        telling = _telling(engine)
+        kept = frozenset(used_labels(engine)) - {"le"}
+        found = [
+            (strip_wrapper_prefix(normalize_name(name), engine), frozenset(label for label, _ in labels))
+            for name, labels in series
+        ]
+        return EngineRelease(
+            engine=self._sums.engines.index(engine),
+            repeated=any(not labels.isdisjoint(engine.repeats) for _, labels in found),
+            telling=frozenset((name, kept & labels) for name, labels in found if name in telling),
+        )
+
+    def _whole(
+        self, part: ReleaseGroup, sums: PartSums | None, seen: Mapping[str, Window], times: tuple[float, float]
+    ) -> Window:
+        """A part's window: all that its replicas were seen, with the families of the sum and those asked one by one."""
+        covered = sum(seen[name].covered_seconds for name in part.members)
+        if sums is None:
+            return replace(windows.gap_window(*times, Gap.SCRAPE_FAILED), expected_seconds=0.0, covered_seconds=covered)
+        whole = replace(sums.window, expected_seconds=covered, covered_seconds=covered)
+        if not sums.open:
+            return whole
+        answers = (
+            one
+            for query in self._sums.families_by_replica_query(part, sums.open, self._of_the_target)
+            for one in self._api.query_range(query, times[0], times[1], times[1] - times[0])
+        )
+        found = replica_windows(answers, part, sums.open, self._sums.replica_label, times)
+        one_by_one = [_covering(found.get(name), seen[name], times) for name in part.members]
+        rest = windows.sum_windows(one_by_one)
+        return replace(
+            whole,
+            counters={**whole.counters, **rest.counters},
+            histograms={**whole.histograms, **rest.histograms},
+            short_seconds={**whole.short_seconds, **rest.short_seconds},
+            gaps={**whole.gaps, **rest.gaps},
+        )
+
+    def _learn_edges(self, parts: Iterable[ReleaseGroup], answers: Mapping[str, Iterable[MatrixSeries]]) -> None:
+        """The edges around the TTFT objective as the pages of each part print them: the cascade counts what was later."""
+        if self._slo is None:
+            return
+        edges: set[str] = set()
+        for part in parts:
+            factor = {row.sample: row.factor for row in part.engine.rows if row.family == TTFT}
+            printed = {
+                (float(one.labels["le"]) * factor[name], one.labels["le"])
+                for one in answers.get(part.key, ())
+                if (name := name_of(one.labels, part.engine)) in factor and one.labels.get("le", "+Inf") != "+Inf"
+            }
+            edges |= set(_around(sorted(printed), self._slo))
+        self._edges = tuple(sorted(edges)) or self._edges
+
+
+def _around(printed: Sequence[tuple[float, str]], slo_seconds: float) -> list[str]:
+    """The last edge up to the objective and the first beyond it."""
+    below = [text for edge, text in printed if edge <= slo_seconds][-1:]
+    return below + [text for edge, text in printed if edge > slo_seconds][:1]
+
+
+@cache
+def _telling(engine: EngineTable) -> frozenset[str]:
+    """Names whose presence, or whose labels, tell releases apart as far as sums go."""
+    several = alternatives(engine)
+    rows = (row for row in engine.rows if not read_of_each(row))
+    return frozenset(row.sample for row in rows if row.family in several or any(m.optional for m in row.matches))
+
+
+@cache
+def _summed_families(engines: tuple[EngineTable, ...]) -> frozenset[str]:
+    return frozenset(row.family for engine in engines for row in engine.rows if not read_of_each(row))
+
+
+def _covering(window: Window | None, seen: Window, times: tuple[float, float]) -> Window:
+    """What was asked of one replica, over the time that it was seen."""
+    covered = seen.covered_seconds
+    found = window or Window(start=times[0], end=times[1], expected_seconds=0.0, covered_seconds=0.0)
+    short = dict.fromkeys(found.short_seconds, covered)
+    return replace(found, expected_seconds=covered, covered_seconds=covered, short_seconds=short)
+
+
+def _with_sums(seen: Window, added: Window, families: frozenset[str]) -> Window:
+    """What replicas were seen to do, with these families as the store added them up."""
+
+    def own(several: Mapping[str, T]) -> dict[str, T]:
+        return {family: value for family, value in several.items() if stem(family) not in families}
+
+    return replace(
+        seen,
+        counters={**own(seen.counters), **added.counters},
+        histograms=added.histograms,
+        short_seconds={**own(seen.short_seconds), **added.short_seconds},
+        gaps={**own(seen.gaps), **added.gaps},
+    )

@@ -1,0 +1,81 @@
+"""The question about one tier: what the configuration, the plan and the starts that were seen say together.
+
+Owns that gathering, for the daemon as for the commands; it loads no numbers' library. What is done with it is
+`agent.forecasting.tier_forecast`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.config.keys import ForecastConfig
+from agent.forecasting.messages import EventMessage, ForecastRequest
+from forecast.capacity.cold_start import ColdStart, cold_start
+from rules.plan.load_bins import TierContext
+from rules.plan.replica_count import margin_of
+from rules.replicas.starts import ReplicaStart
+from rules.telemetry.windows import MINUTE_SECONDS
+
+
+def cold_start_of(view: TierContext, starts: Iterable[ReplicaStart]) -> ColdStart | None:
+    """The tier's cold start from its starts and its plan."""
+    return cold_start(starts, view.plan.cold_start_seconds if view.plan else None)
+
+
+def build_request(
+    view: TierContext,
+    starts: Iterable[ReplicaStart],
+    keys: ForecastConfig,
+    *,
+    history: Path | str,
+    now: float,
+    scrape_interval_seconds: float,
+) -> ForecastRequest:
+    """What to ask about the tier of `view` at `now` (unix seconds); `history` is the file its demand is read from.
+
+    A minute is whole two scrapes after its end (`Reader.demand`).
+    """
+    found, plan = cold_start_of(view, starts), view.plan
+    late = keys.late_request_cost.get(view.tier)
+    price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
+    return ForecastRequest(
+        tier=view.tier,
+        now=now,
+        settled_until=(now - 2 * scrape_interval_seconds) // MINUTE_SECONDS * MINUTE_SECONDS,
+        history=str(Path(history).absolute()),
+        settling_seconds=2 * scrape_interval_seconds,
+        bin_seconds=keys.bin_seconds,
+        zone=keys.zone,
+        certainty=keys.quantile,
+        country=keys.country,
+        events=tuple(
+            EventMessage(
+                name=one.name,
+                start=one.start,
+                duration_seconds=one.duration_seconds,
+                factor=one.factor,
+                recurrence=one.recurrence or "",
+            )
+            for one in keys.events
+        ),
+        lead_seconds=found.p95_seconds if found else None,
+        lead_source=found.sentence if found else "",
+        capacity=None if _no_replicas(view) else view.capacity,
+        margin=margin_of(view.limits),
+        no_replicas=_no_replicas(view),
+        minimum_warm=(plan.fleet.minimum_warm or 0) if plan and plan.fleet else 0,
+        hold_seconds=keys.scale_down_hold_seconds,
+        replica_hour=price,
+        late_request=late,
+        currency=plan.cost.currency if plan and plan.cost else "",
+    )
+
+
+def _no_replicas(view: TierContext) -> str:
+    """Why replicas cannot be counted, in words; empty where they can."""
+    if not view.serves_whole_requests:
+        return "prefill and decode replicas each do a part of a request: usable rps say nothing of them"
+    if view.capacity is None or view.capacity.is_lower_bound:
+        return "the plan has no curve to derive usable rps from"
+    return ""

@@ -1,0 +1,201 @@
+"""How the timestamps of a trace are written: recognised from the first, read for all, and written again the same way.
+
+Owns the forms of a time in a CSV and what a clock that is put forward or back does to those without an offset. Another
+form is a row of `_FORMS`. It opens no file: what is wrong comes with the number of its row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from forecast.series.calendar import ClockChange, clock_changes
+
+if TYPE_CHECKING:
+    TextColumn = pd.Series[str]
+
+Integers = NDArray[np.int64]
+
+MICRO = 1_000_000
+LATEST_SECONDS = 1e11
+"""The year 5138: what is beyond is milliseconds (or smaller) and no seconds."""
+
+UTC_ADVICE = "write times in UTC (2026-10-25T00:30:00Z) or with their offset (2026-10-25T02:30:00+02:00)"
+EXPECTED = "a time such as 2026-03-01T00:05:00Z, 2026-03-01 00:05 (of the zone's clock), or seconds"
+
+_ISO = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)"
+    r"((?P<sep>[T ])(?P<time>\d\d:\d\d)(?P<second>:\d\d)?(?P<fraction>\.\d{1,6})?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_SECONDS = re.compile(r"\d{1,17}(\.(?P<fraction>\d{1,6}))?", re.ASCII)
+
+
+class TimestampForm(StrEnum):
+    """What a time is told by."""
+
+    SECONDS = "seconds"  # unix seconds, or from the trace's own start
+    UTC = "utc"  # ... and a Z
+    OFFSET = "offset"  # ... and +01:00 or +0100
+    LOCAL = "local"  # of the clock in the zone
+
+
+class TraceRowError(Exception):
+    """What is wrong in a row of the data (0 is the first after the header); `other` is one it contradicts."""
+
+    def __init__(self, row: int, text: str, other: int | None = None) -> None:
+        super().__init__(text)
+        self.row = row
+        self.text = text
+        self.other = other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStyle:
+    """How times are written: `pattern` is that of strptime (without the offset), `decimals` those of a second; `suffix` is
+    the offset as it was first written, and `follows_zone` says whether it was the one of the zone's clock then."""
+
+    form: TimestampForm
+    zone: str = "UTC"
+    pattern: str = ""
+    decimals: int = 0
+    suffix: str = ""
+    offset_seconds: float = 0.0
+    follows_zone: bool = False
+
+    def text(self, t: float) -> str:
+        """A time (unix seconds) as the trace writes them. Within the hour that a clock repeats, local times come twice."""
+        if self.form is TimestampForm.SECONDS:
+            decimals = self.decimals if round(t, self.decimals) == round(t, 6) else 6
+            return f"{t:.{decimals}f}"
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=round(t * MICRO))
+        moment = moment.astimezone(self._clock())
+        shown = moment.strftime(self.pattern.removesuffix(".%f"))
+        return f"{shown}{self._fraction(moment)}{self._suffix(moment)}"
+
+    def _clock(self) -> tzinfo:
+        if self.form is TimestampForm.LOCAL or self.follows_zone:
+            return ZoneInfo(self.zone)
+        return timezone(timedelta(seconds=self.offset_seconds))
+
+    def _fraction(self, moment: datetime) -> str:
+        return f".{moment.microsecond:06d}"[: self.decimals + 1] if self.decimals else ""
+
+    def _suffix(self, moment: datetime) -> str:
+        if self.form is not TimestampForm.OFFSET:
+            return self.suffix
+        offset = moment.strftime("%z")
+        return f"{offset[:3]}:{offset[3:5]}" if ":" in self.suffix else offset
+
+    def micros(self, cells: TextColumn) -> Integers:
+        """Microseconds since the epoch (LOCAL: as if the clock stood at UTC). Raises ValueError for a cell of another form."""
+        zoned = self.form is not TimestampForm.LOCAL
+        parsed = pd.to_datetime(cells, format=self.pattern + ("%z" if zoned else ""), exact=True, utc=zoned)
+        if parsed.isna().any():
+            raise ValueError("a time is missing")
+        found: Integers = parsed.to_numpy(dtype="datetime64[us]").astype(np.int64)
+        return found
+
+    def check(self, cell: str) -> None:
+        """Raises ValueError, in words, for a cell that is no time, or is written otherwise than the first."""
+        if not cell.strip():
+            raise ValueError("is missing; a row that nothing is known of may be left out")
+        found = detect_style(cell, self.zone)
+        if (found.form, found.pattern) != (self.form, self.pattern):
+            raise ValueError(f"'{_short(cell)}' is written otherwise than the first time; write all alike")
+
+
+UTC_TIMES = TimeStyle(form=TimestampForm.UTC, pattern="%Y-%m-%dT%H:%M:%S", suffix="Z")
+"""For what has no file whose style could be kept."""
+
+
+def detect_style(cell: str, zone: str) -> TimeStyle:
+    """The style of a first time. Raises ValueError, in words, for what is none."""
+    if found := _SECONDS.fullmatch(cell):
+        if float(cell) > LATEST_SECONDS:
+            raise ValueError(f"'{_short(cell)}' is too large for seconds; are these milliseconds? write seconds")
+        return TimeStyle(form=TimestampForm.SECONDS, zone=zone, decimals=len(found["fraction"] or ""))
+    found = _ISO.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"'{_short(cell)}' is no time; write {EXPECTED}")
+    try:
+        offset = datetime.fromisoformat(cell).utcoffset() or timedelta()
+        of_zone = datetime.fromisoformat(cell).astimezone(ZoneInfo(zone)).utcoffset()
+    except (ValueError, OverflowError):
+        raise ValueError(f"'{_short(cell)}' is no time that there is; write {EXPECTED}") from None
+    suffix = found["zone"] or ""
+    form = TimestampForm.LOCAL if not suffix else TimestampForm.UTC if suffix == "Z" else TimestampForm.OFFSET
+    return TimeStyle(
+        form=form,
+        zone=zone,
+        pattern=_pattern(found),
+        decimals=len(found["fraction"] or ".") - 1,
+        suffix=suffix,
+        offset_seconds=offset.total_seconds(),
+        follows_zone=form is TimestampForm.OFFSET and offset == of_zone,
+    )
+
+
+def _pattern(found: re.Match[str]) -> str:
+    if not found["time"]:
+        return "%Y-%m-%d"
+    parts = (found["sep"], "%H:%M", ":%S" if found["second"] else "", ".%f" if found["fraction"] else "")
+    return "%Y-%m-%d" + "".join(parts)
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= 40 else f"{cell[:37]}..."
+
+
+def local_to_utc(local: Integers, zone: str) -> Integers:
+    """Times of the clock in `zone` (microseconds, in the order of the file) as UTC.
+
+    The hour that the clock repeats in autumn is told apart by order: where its times go back, the second hour begins.
+    Raises BadRow where they do not (nobody can tell then which hour it is), where they go back twice, and for times that
+    the clock leaves out in spring.
+    """
+    if not len(local):
+        return local
+    day = 86_400
+    first, last = int(local.min() // MICRO) - 2 * day, int(local.max() // MICRO) + 2 * day
+    changes = clock_changes(first, last, zone)
+    offsets = [_first_offset(first, zone, changes), *(change.after for change in changes)]
+    ends = np.array([change.t + max(change.before, change.after) for change in changes], dtype=np.int64) * MICRO
+    ahead = np.array(offsets, dtype=np.int64)[np.searchsorted(ends, local, "right")]
+    for change in changes:
+        low, high = sorted((change.t + change.before, change.t + change.after))
+        rows = np.flatnonzero((local >= low * MICRO) & (local < high * MICRO))
+        if len(rows) and change.after > change.before:
+            raise TraceRowError(
+                int(rows[0]), f"the clock in {zone} leaves this time out; is it the time of another zone? {UTC_ADVICE}"
+            )
+        if len(rows):
+            ahead[rows[_second_hour(local, rows, zone) :]] = change.after
+    return local - ahead * MICRO
+
+
+def _first_offset(first: int, zone: str, changes: tuple[ClockChange, ...]) -> int:
+    if changes:
+        return changes[0].before
+    offset = datetime.fromtimestamp(first, ZoneInfo(zone)).utcoffset()
+    return round(offset.total_seconds()) if offset is not None else 0
+
+
+def _second_hour(local: Integers, rows: Integers, zone: str) -> int:
+    """Which of the rows within an hour that comes twice is the first of its second time."""
+    back = np.flatnonzero(np.diff(local[rows]) <= 0) + 1
+    if len(back) == 0:
+        text = f"the clock in {zone} shows this time twice, and the trace has it once: which it is cannot be told"
+        raise TraceRowError(int(rows[0]), f"{text}; {UTC_ADVICE}")
+    if len(back) > 1:
+        row = int(rows[back[1]])
+        raise TraceRowError(row, "times go back more than once in the hour that the clock repeats", row - 1)
+    return int(back[0])

@@ -1,0 +1,128 @@
+"""One GPU in its slot: read as a whole, or, where MIG is on, as the instances that it has now.
+
+Owns the question which of the two it is, asked again every minute and after every refusal, because instances come and
+go while sizewatch runs. Must not open the library: that is ``nvml``; what is asked of a GPU or an instance is
+``nvml_gpu``'s and ``nvml_mig``'s business. A GPU with MIG on is itself no GPU: nothing can run on it.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from agent.gpu.nvml_device import address
+from agent.gpu.nvml_errors import CAPABILITY, NvmlErrorKind, NvmlRefusedError
+from agent.gpu.nvml_faults import FaultEvents, XidFault
+from agent.gpu.nvml_gpu import NvmlGpu
+from agent.gpu.nvml_mig import MigInstance, instances
+from rules.telemetry.gpu_readout import GpuReadout
+
+MIG_SECONDS = 60.0
+"""How long the list of instances is believed."""
+
+_log = logging.getLogger(__name__)
+
+
+class GpuSlot:
+    """One physical GPU. Every method but ``note`` may raise NvmlRefusedError of the kinds lost, library and bug."""
+
+    def __init__(self, whole: NvmlGpu) -> None:
+        self.whole = whole
+        self._instances: dict[str, MigInstance] | None = None
+        self._listed_at: float | None = None
+        self._address = 0
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a handle to ask."""
+        return self.whole.handle is not None
+
+    def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:
+        """Take a fresh handle; instances are listed anew, sums go on."""
+        self.whole.acquire(handle, index=index, driver=driver)
+        self._address = address(handle)
+        self._listed_at = None
+
+    def lose(self) -> None:
+        """Drop the handle; time until it is back is covered by nothing."""
+        self.whole.lose()
+        for one in self._parts():
+            one.interrupt()
+
+    def free(self) -> None:
+        """Give back what NVML lent; to be done before the library is closed."""
+        self.whole.free()
+        for one in self._parts():
+            one.free()
+
+    def _parts(self) -> tuple[MigInstance, ...]:
+        return tuple((self._instances or {}).values())
+
+    def note(self, faults: Sequence[XidFault]) -> None:
+        """Count those faults that are this GPU's, each where it struck."""
+        own = [fault for fault in faults if fault.gpu == self._address]
+        for fault, count in Counter(own).items():
+            where = "" if fault.instance is None else f" in GPU instance {fault.instance}"
+            _log.warning("%s: the driver reported XID %d%s (%d x)", self.whole.label, fault.xid, where, count)
+        if self._instances is None:
+            self.whole.faults.add([fault.xid for fault in own])
+        for one in self._parts():
+            one.faults.add([fault.xid for fault in own if fault.instance in (None, one.instance)])
+
+    def read(
+        self, faults: FaultEvents, clock: Callable[[], float], unix_offset: float
+    ) -> tuple[list[GpuReadout], list[str]]:
+        """Readouts of what is to be read of it, and in words what was wrong with single instances."""
+        self.whole.renew(clock())
+        self._list(clock())
+        no_faults = self._watch(faults)
+        if self._instances is None:
+            return [self.whole.read(clock, unix_offset, no_faults)], []
+        if not self._instances:
+            return [], [f"{self.whole.label}: MIG is on and there is no instance, so there is nothing to read"]
+        readouts: list[GpuReadout] = []
+        problems: list[str] = []
+        for one in self._parts():
+            try:
+                readouts.append(one.read(self.whole, clock, unix_offset, no_faults))
+            except NvmlRefusedError as refused:
+                if refused.kind is NvmlErrorKind.LIBRARY:
+                    raise
+                problems.append(f"{one.label}: {refused}; looked for again next turn")
+        if problems:
+            self.lose()
+        return readouts, problems
+
+    def _watch(self, faults: FaultEvents) -> str:
+        """Have its faults collected; why that cannot be, in words."""
+        try:
+            faults.watch(self.whole)
+        except NvmlRefusedError as refused:
+            if refused.kind not in CAPABILITY:
+                raise
+            return f"{refused.words} by {self.whole.product} (driver {self.whole.driver})"
+        return ""
+
+    def _list(self, at: float) -> None:
+        if self._listed_at is not None and at - self._listed_at < MIG_SECONDS:
+            return
+        before = self._parts()
+        now = instances(self.whole, self._instances or {}) if self._mig_is_on() else None
+        if now is not None and self._instances is None:
+            self.whole.interrupt()
+        kept = set((now or {}).values())
+        for one in (one for one in before if one not in kept):
+            _log.info("%s is gone", one.label)
+            one.free()
+        self._instances, self._listed_at = now, at
+
+    def _mig_is_on(self) -> bool:
+        try:
+            current, _ = self.whole.ask("nvmlDeviceGetMigMode")
+        except NvmlRefusedError as refused:
+            if refused.kind not in CAPABILITY:
+                raise
+            return False
+        return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)

@@ -1,0 +1,296 @@
+"""What the daemon does with its history, turn by turn and hour by hour; nothing of it can stop a turn.
+
+Owns the order of writing (minutes first, then episodes), the buffer while the file cannot take them, retention and the
+kept answer of Step 13. SQL is the store's business.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from agent.history import capacities, daily_queries
+from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.reader import Reader
+from agent.history.spans import Span
+from agent.history.store import HistoryStore
+from agent.history.told import BookedMinutes
+from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from exporters.documents.check import check_json, headline
+from rules.evaluator import long_rules
+from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.step import ClosedMinute, ReplicaKey
+from rules.evaluator.timeline import TimelineEvent
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import MINUTE_SECONDS
+from rules.verdicts import error_budget
+from rules.verdicts.error_budget import Budget
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import RuleResult
+
+MOST_WAITING = 1000
+"""Ended episodes, spans, alerts of others and events that wait for a history that cannot be written; older ones are lost."""
+
+ALIVE_SECONDS = 3600.0
+"""An earlier run that booked a minute within so long was interrupted rather than ended: its episodes go on."""
+
+MINUTES_BELOW_SECONDS = 43_200.0
+"""A check over less than half a day is made from minutes: hours are too few to tell a burst from a habit."""
+
+PIECE_OF_MINUTES_SECONDS = 600.0
+"""What of the minutes of some hundred replicas is in memory at once when a budget is filled again."""
+
+AT_ONCE = 2
+"""What each hour takes of the oldest, in chunks: enough to catch up after a stop, and a clock that is years ahead for an hour costs
+two days of thirteen weeks."""
+
+NO_POOLS: Mapping[ReplicaKey, str] = MappingProxyType({})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousRun:
+    """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago.
+    `foreign` are alerts of others, `events` what it told.
+    """
+
+    past: tuple[Finding, ...] = ()
+    unfinished: tuple[Finding, ...] = ()
+    seen: bool = False
+    foreign: tuple[ExternalAlert, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
+
+
+class HistoryService:
+    """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
+
+    `opened` makes the store. What it raises as HistoryProblem rises: a person must act. What it raises as HistoryTrouble
+    (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing.
+    """
+
+    def __init__(self, opened: Callable[[], HistoryStore], let_go: Callable[[], None] = lambda: None) -> None:
+        self._opened = opened
+        self._let_go = let_go
+        self._store: HistoryStore | None = None
+        self._opening = threading.Lock()
+        self._waiting: list[Span] = []
+        self._events: list[TimelineEvent] = []
+        self._told = BookedMinutes()
+        self.buffer = WriteBuffer()
+        self.trouble: str | None = None
+        try:
+            self._open()
+        except HistoryError as trouble:
+            self.trouble = str(trouble)
+
+    def _open(self) -> HistoryStore:
+        """The store, opened now where it could not be before. Raises HistoryTrouble."""
+        with self._opening:
+            self._store = self._store or self._opened()
+            return self._store
+
+    def store(self) -> HistoryStore:
+        """The store, for what is booked beside the turns. Raises HistoryTrouble or HistoryProblem."""
+        return self._open()
+
+    def turn(
+        self,
+        closed: Iterable[ClosedMinute],
+        versions: Mapping[str, str],
+        ended: Iterable[Span],
+        still_open: Iterable[Finding],
+        pools: Mapping[ReplicaKey, str] = NO_POOLS,
+        now: float | None = None,
+    ) -> None:
+        """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
+
+        `pools` says to which part of its tier a replica belongs, where that is not "mixed". By `now` (unix seconds) it is known
+        whether a minute was booked before (`agent.history.told`); without it all are taken to be new.
+        What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
+        """
+        if now is not None:
+            self._told.turn(now)
+        self._waiting.extend(ended)
+        self.buffer.add(
+            MinuteRecord(
+                tier=one.tier,
+                plan_version=versions.get(one.tier, ""),
+                slice=one.slice,
+                pool=pools.get((one.tier, one.replica), "mixed"),
+            )
+            for one in closed
+        )
+        lasting = tuple(still_open)
+        if not (self.buffer or self._waiting or self._events or lasting) and self._store is not None:
+            return
+        try:
+            store = self._open()
+            self.buffer.drain(lambda several: store.book(self._told.select_new_minutes(store, several)))
+            self._save(store, lasting)
+            self.trouble = None
+        except (HistoryError, HistoryOpenError) as trouble:
+            self.trouble = str(trouble)
+            self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
+
+    def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
+        waiting, events = tuple(self._waiting), tuple(self._events)
+        try:
+            if waiting or lasting:
+                store.save_episode(*waiting, *lasting)
+            if events:
+                store.add_event(*events)
+        except HistoryError:
+            raise
+        except Exception:
+            # What cannot be put into a row now never can, and would stand in the way of all that follows.
+            self._drop(len(waiting), len(events))
+            raise
+        self._drop(len(waiting), len(events))
+
+    def _drop(self, waiting: int, events: int) -> None:
+        """The oldest of each: another thread may have added to the events meanwhile."""
+        del self._waiting[: max(0, waiting)], self._events[: max(0, events)]
+
+    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
+        """Something that explains numbers later; written with the next turn."""
+        self._events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
+
+    def load_previous_run(self, since: float, now: float) -> PreviousRun:
+        """What is known since then, for a daemon that starts anew; nothing where the history cannot be read."""
+        try:
+            store = self._open()
+            found = store.episodes(since)
+            unfinished = tuple(e for e in found if e.ended_at is None)
+            tiers = {episode.subject.tier for episode in unfinished}
+            seen = any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers)
+            foreign, events = store.foreign_alerts(since), store.events(since)
+        except HistoryError as trouble:
+            self.trouble = str(trouble)
+            return PreviousRun()
+        past = tuple(e for e in found if e.ended_at is not None)
+        return PreviousRun(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
+
+    def budget(self, view: TierContext, now: float) -> Budget | None:
+        """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
+        cannot be read."""
+        cut = (now - error_budget.HOUR_SECONDS) // error_budget.HOUR_SECONDS * error_budget.HOUR_SECONDS
+        try:
+            store = self._open()
+            return error_budget.restore_budget(
+                view,
+                _hours(store, view.tier, now - error_budget.KEPT_SECONDS, cut),
+                _minutes(store, view.tier, cut, now),
+            )
+        except HistoryError as trouble:
+            self.trouble = str(trouble)
+            return None
+
+    def seal(self, now: float, stopping: Callable[[], bool] = lambda: False) -> None:
+        """What is over goes into chunks (`agent.history.compaction`), until all is done or `stopping`. Takes up to
+        SEALING_SECONDS: not for a start, nor a turn."""
+        try:
+            self._open().seal(now, stopping=stopping)
+        except (HistoryError, HistoryOpenError) as trouble:
+            self.trouble = str(trouble)
+
+    def upkeep(
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> dict[str, str] | None:
+        """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
+
+        None where the history does not take or give anything now.
+        """
+        try:
+            store = self._open()
+            store.prune(now, AT_ONCE)
+            found = {tier: _step13(store, views[tier], version, now) for tier, version in versions.items()}
+        except (HistoryError, HistoryOpenError) as trouble:
+            self.trouble = str(trouble)
+            return None
+        return {tier: text for tier, text in found.items() if text is not None}
+
+    def measured_views(
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> dict[str, TierContext] | None:
+        """The views with what a replica can take by now; None where the history cannot be asked."""
+        try:
+            return capacities.measured_views(self._open(), views, versions, now)
+        except (HistoryError, HistoryOpenError) as trouble:
+            self.trouble = str(trouble)
+            return None
+
+    def long_answers(
+        self, views: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+    ) -> tuple[RuleResult, ...]:
+        """What rules over days say of each tier; unknown where the history cannot be asked now."""
+        try:
+            store = self._open()
+            told = [
+                daily_queries.evaluate_days(store, view, versions.get(tier, ""), now) for tier, view in views.items()
+            ]
+        except (HistoryError, HistoryOpenError) as trouble:
+            self.trouble = str(trouble)
+            text = f"the history cannot be read: {trouble}"
+            told = [long_rules.unknown_results(view, now, Gap.STALE, text) for view in views.values()]
+        return tuple(answer for answers in told for answer in answers)
+
+    def close(self) -> None:
+        """Lets go of the file. What still waits is lost, and told."""
+        lost = len(self.buffer) + len(self._waiting) + len(self._events)
+        if lost:
+            _log.error("the history did not take %d minutes, episodes and events that waited: %s", lost, self.trouble)
+        try:
+            if self._store is not None:
+                self._store.close()
+        finally:
+            self._let_go()
+
+
+def _hours(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
+    for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
+        yield from daily_queries.sum_by_hour(store.bins(tier, begin, end))
+
+
+def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
+    for begin, end in daily_queries.pieces(since, until, PIECE_OF_MINUTES_SECONDS):
+        yield from store.minutes(tier, begin, end)
+
+
+def _step13(store: HistoryStore, view: TierContext, version: str, now: float) -> str | None:
+    """The kept answer, or the answer now if the first week of this plan version is over, or None.
+
+    What was kept by a clock that was ahead more than an hour is kept anew: its week was none.
+    """
+    seen, answered = f"first-seen/{view.tier}/{version}", f"step13/{view.tier}/{version}"
+    kept = json.loads(store.read_value(answered) or "null")
+    if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
+        return str(kept["sentence"])
+    first = json.loads(store.read_value(seen) or "null")
+    if first is None or first > now + ALIVE_SECONDS:
+        store.keep(seen, json.dumps(now))
+        return None
+    if now - first < FIRST_WEEK_SECONDS:
+        return None
+    found = check_tier(store, view, version, first, now)
+    store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
+    store.add_event(TimelineEvent(t=now, kind="step13", tier=view.tier, replica=None, text=headline(found)))
+    return headline(found)
+
+
+def check_tier(store: Reader, view: TierContext, version: str, since: float, now: float) -> Step13:
+    """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
+
+    Raises HistoryTrouble.
+    """
+    bins = store.bins(view.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
+    begin = min((one.window.start for one in bins), default=since)
+    if now - begin < MINUTES_BELOW_SECONDS:
+        return check_benchmark(view, store.minutes(view.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS)
+    return check_benchmark(view, bins, now)

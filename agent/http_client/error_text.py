@@ -1,0 +1,125 @@
+"""The words for everything that can go wrong between asking a target and holding its page.
+
+Owns the one place where exceptions of requests, urllib3, ssl and the operating system become a ScrapeError, and the
+hints that go with them. It must not do I/O, and no message may hold a header, a query or anything read from a file.
+Add a status with something to say about it as a row of `_STATUSES`, a TLS verification code as a row of `_UNTRUSTED`.
+"""
+
+import ssl
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+
+from agent.errors import ScrapeError, ScrapeFailure
+from exporters.render.text import quote_external_text
+
+_REDIRECTIONS = (301, 302, 303, 307, 308)
+_STATUSES = {
+    401: (ScrapeFailure.AUTH, "set bearer_token_file, or username and password_file, or renew what is in them"),
+    403: (ScrapeFailure.AUTH, "these credentials may not read the metrics"),
+    404: (
+        ScrapeFailure.HTTP_STATUS,
+        "is the path right? vLLM and SGLang (with --enable-metrics) use /metrics, trtllm-serve /prometheus/metrics",
+    ),
+}
+_NAME_A_CA = "name the CA that signed it in ca_file"
+# X509_V_ERR_* of OpenSSL's x509_vfy.h
+_UNTRUSTED = {
+    7: f"is signed by a different key than that of the trusted CA of this name; {_NAME_A_CA}",
+    10: "has expired",
+    18: f"is self-signed; {_NAME_A_CA}, which may be the certificate itself",
+    19: f"leads to a self-signed CA that is not trusted; {_NAME_A_CA}",
+    20: f"is signed by a CA that is not trusted; {_NAME_A_CA}",
+    21: f"is signed by a CA that is not trusted; {_NAME_A_CA}",
+    62: "is for another host name",
+    64: "is for another IP address",
+}
+_CONTENT_HINTS = {
+    "json": (
+        "is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics, not at /metrics,"
+        " and only with return_perf_metrics: true in its options"
+    ),
+    "html": "is an HTML page; is there a login, a proxy or a web interface at this address, or is the path wrong?",
+}
+
+
+def place_of(url: str) -> str:
+    """The part of a URL that may stand in a message: no user, no password, no query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def http_status_error(place: str, status: int, location: str) -> ScrapeError:
+    """What an answer other than 200 means; `location` without secrets, "" where it names none."""
+    if status in _REDIRECTIONS:
+        host = quote_external_text(_host_of(location), 300)
+        text = f"{place} redirects to {host}; that is not followed: give the final address as url"
+        return ScrapeError(ScrapeFailure.REDIRECT, text)
+    kind, hint = _STATUSES.get(status, (ScrapeFailure.HTTP_STATUS, "look into the log of the target"))
+    return ScrapeError(kind, f"{place} answered {status}: {hint}")
+
+
+def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeError | None:
+    """What is wrong with an answer of this type that starts like this, if anything; no type at all is accepted."""
+    lowered = content_type.lower()
+    first = start.lstrip()[:1]
+    for sort, mark in (("json", b"["), ("html", b"<")):
+        if sort in lowered or first == mark:
+            return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} {_CONTENT_HINTS[sort]}")
+    if not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered:
+        return None
+    return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} sent {content_type[:80]!r}, not a text page of metrics")
+
+
+def translate_http_error(error: Exception, place: str, timeout_seconds: float, what: str = "page") -> ScrapeError:
+    """An exception of requests or urllib3, raised while asking for or reading a `what`, as ours."""
+    causes = tuple(_causes(error))
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        return ScrapeError(ScrapeFailure.TLS, f"{place}: {_tls_reason(causes)}")
+    if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
+        text = f"{place} gave no complete {what} within {timeout_seconds:g} s"
+        return ScrapeError(ScrapeFailure.TIMEOUT, text)
+    if isinstance(error, urllib3.exceptions.HTTPError):
+        return ScrapeError(ScrapeFailure.CUT_OFF, f"{place} ended the connection in the middle of the {what}")
+    reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
+    reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
+    return ScrapeError(ScrapeFailure.CONNECT, f"{place}: {reason[:1].lower()}{reason[1:]}; is the target up?")
+
+
+def closed_by_peer(error: BaseException) -> bool:
+    """Whether the other side had hung up, as it may on a connection that stood idle."""
+    hung_up = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    return any(isinstance(cause, hung_up) for cause in _causes(error))
+
+
+def _host_of(location: str) -> str:
+    try:
+        return urlsplit(location).netloc.rpartition("@")[2] or "another path of the same host"
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def _tls_reason(causes: tuple[BaseException, ...]) -> str:
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate {_UNTRUSTED.get(cause.verify_code, f'is refused: {cause.verify_message}')}"
+    reason = next(str(getattr(cause, "reason", None) or cause) for cause in causes if isinstance(cause, ssl.SSLError))
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
+        return "answers without TLS; does its url begin with http://?"
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason or closed_by_peer(causes[0]):
+        return "the handshake was refused; does it want a client_cert_file?"
+    return f"TLS failed ({reason.replace('_', ' ').lower()})"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and all behind it: what it was raised from, and what it carries, as those of urllib3 do."""
+    waiting: list[object] = [error]
+    seen: list[object] = []
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, BaseException) and each not in seen:
+            seen.append(each)
+            yield each
+            waiting += [each.__cause__, each.__context__, getattr(each, "reason", None), *each.args]

@@ -1,0 +1,142 @@
+"""What the daemon remembers for its pages and metrics: running sums, the last outcome of each target, the last hour.
+
+Owns the bookkeeping that no judgement needs. It is written by turns and read by the status; it does no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from agent.pipeline.running_sums import RunningSums
+from agent.scrape.scrapers import ScrapeResult
+from exporters.status.records import TrendPoint
+from rules.evaluator.step import ClosedMinute, ReplicaKey
+from rules.evaluator.tier_rules import AHEAD_SECONDS
+from rules.plan.load_bins import TierContext
+from rules.telemetry import readings, windows
+from rules.telemetry.signals import BY_NAME
+from rules.telemetry.windows import Window
+
+TREND_SIGNALS = (
+    "completed_rps",
+    "arrival_rps",
+    "ttft_p50_seconds",
+    "ttft_p99_seconds",
+    "tpot_p99_seconds",
+    "requests_running",
+    "requests_waiting",
+    "kv_utilization",
+    "prefix_hit_ratio",
+    "gpu_utilization",
+)
+TREND_MINUTES = 60
+
+OPEN_MINUTES = 3
+"""So many of the last minutes may still gain a replica: a slow target's page belongs to the minute before."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class ReplicaRuntime:
+    """`sums` are running sums of accepted increases; `outcome` the last scrape; `seen` the time of the last good page."""
+
+    sums: RunningSums = field(default_factory=RunningSums)
+    outcome: ScrapeResult | None = None
+    seen: float | None = None
+    trouble: str = ""
+    gpu_totals: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class RuntimeState:
+    """One daemon's books."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[ReplicaKey, ReplicaRuntime] = {}
+        self.failures: Counter[tuple[str, str, str]] = Counter()
+        self._trend: dict[str, dict[float, TrendPoint]] = {}
+        self._minutes: dict[str, dict[float, Window]] = {}
+
+    def take_over(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
+        """The books of another configuration, for the replicas that are still watched and their tiers."""
+        self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
+        self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
+        tiers = {tier for tier, _ in self.replicas} | _seen_of_late(before._trend)
+        self._trend = {tier: points for tier, points in before._trend.items() if tier in tiers}
+        self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
+
+    def forget(self, keys: Container[ReplicaKey]) -> None:
+        """Replicas that are no more."""
+        self.replicas = {key: entry for key, entry in self.replicas.items() if key not in keys}
+        self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in keys})
+
+    def trouble(self, key: ReplicaKey) -> str:
+        """Why the last scrape of a target gave no page, also while it is left alone; empty where it gave one."""
+        entry = self.replicas.get(key)
+        return entry.trouble if entry is not None else ""
+
+    def trend(self, tier: str) -> tuple[TrendPoint, ...]:
+        """The last hour of a tier, a point a closed minute, oldest first."""
+        return tuple(self._trend.get(tier, {}).values())
+
+    def record_scrape(self, key: ReplicaKey, outcome: ScrapeResult) -> None:
+        """The outcome of a target's scrape."""
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
+        entry.outcome = outcome
+        if outcome.snapshot is not None:
+            entry.seen, entry.trouble = outcome.t, ""
+        elif outcome.error is not None:
+            entry.trouble = str(outcome.error)
+            self.failures[(*key, outcome.error.kind.value)] += 1
+
+    def add_window(self, key: ReplicaKey, window: Window, gpus: Mapping[str, Window]) -> None:
+        """An accepted window of a replica and of its GPUs."""
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
+        of_gpus = {name for extra in gpus.values() for name in extra.counters} if gpus else ()
+        entry.sums.add(window, leave_out=of_gpus)
+        self.add_gpu_windows(key, gpus)
+
+    def add_gpu_windows(self, key: ReplicaKey, gpus: Mapping[str, Window]) -> None:
+        """Windows of GPUs of a replica, also of one that is scraped elsewhere."""
+        entry = self.replicas.setdefault(key, ReplicaRuntime())
+        for gpu, extra in gpus.items():
+            sums = entry.gpu_totals.setdefault(gpu, {})
+            for name, value in extra.counters.items():
+                sums[name] = sums.get(name, 0.0) + value
+
+    def record_minutes(
+        self, minutes: tuple[ClosedMinute, ...], views: Mapping[str, TierContext], now: float = math.inf
+    ) -> None:
+        """Minutes that are over. Replicas may close one in different turns: its point is that of all so far. What is far ahead
+        of `now` is of a clock that has gone back since."""
+        grouped: dict[tuple[str, float], list[Window]] = {}
+        for one in minutes:
+            grouped.setdefault((one.tier, windows.minute_of(one.slice.window)), []).append(one.slice.window)
+        for (tier, minute), group in grouped.items():
+            sums = _not_ahead(self._minutes.get(tier, {}), now)
+            points = _not_ahead(self._trend.get(tier, {}), now)
+            whole = windows.sum_windows([*([sums[minute]] if minute in sums else []), *group])
+            values = {name: readings.read(BY_NAME[name], whole, views[tier].basis) for name in TREND_SIGNALS}
+            sums[minute] = whole
+            points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
+            self._minutes[tier] = _newest(sums, OPEN_MINUTES)
+            self._trend[tier] = _newest(points, TREND_MINUTES)
+
+
+def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:
+    """Tiers with a point of the last hour: where a pod takes another's place, there may be none in between."""
+    newest = {tier: max(points) for tier, points in trends.items() if points}
+    since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
+    return {tier for tier, last in newest.items() if last > since}
+
+
+def _not_ahead(by_minute: Mapping[float, T], now: float) -> dict[float, T]:
+    return {minute: value for minute, value in by_minute.items() if minute <= now + AHEAD_SECONDS}
+
+
+def _newest(by_minute: dict[float, T], most: int) -> dict[float, T]:
+    return {minute: by_minute[minute] for minute in sorted(by_minute)[-most:]}

@@ -1,0 +1,201 @@
+"""The three questions that are asked of a Prometheus-compatible store: an instant, raw samples, a grid of points.
+
+Owns how a question is put so that its answer is exact and bounded, how long a store that is away is left alone, and what
+asking has cost. It knows no metric. Connections are `asking`'s, answers `answers`', refusals `refusals`'.
+
+Nothing is cached: a time that has passed may still get samples (late writers, back-fill), and who asks keeps what it made
+of the answers. API: prometheus.io/docs/prometheus/latest/querying/api.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
+
+from agent.http_client.pages import Backoff
+from agent.prometheus import refusals
+from agent.prometheus.answers import ApiResponse, InstantSample, MatrixSeries, key, matrix, vector
+from agent.prometheus.options import StoreOptions
+from agent.prometheus.query import QueryRunner
+from agent.prometheus.trouble import StoreError, StoreErrorKind
+
+T = TypeVar("T")
+
+QUERY = "/api/v1/query"
+QUERY_RANGE = "/api/v1/query_range"
+MOST_POINTS = 11_000
+"""A series in one answer of query_range (Prometheus: web/api/v1/api.go, "exceeded maximum resolution")."""
+
+SLOW_IN_A_ROW = 2
+"""One slow query may be at fault itself; after so many the store is."""
+
+_WHOLE_STORE = frozenset({StoreErrorKind.AWAY, StoreErrorKind.CREDENTIALS})
+"""What the next question would meet as well."""
+
+
+@dataclass(slots=True)
+class QueryCounters:
+    """What asking has cost since the start: queries that went out, bytes and samples that came, seconds waited, and troubles by
+    kind. `spared` were not asked, for the store was left alone; `partial` are answers without a part of the store that were
+    taken, since the options allow it."""
+
+    queries: int = 0
+    bytes: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    spared: int = 0
+    partial: int = 0
+    troubles: dict[StoreErrorKind, int] = field(default_factory=lambda: dict.fromkeys(StoreErrorKind, 0))
+
+
+class StoreApi:
+    """One store, for one thread at a time. Nothing is opened before the first question.
+
+    Every question raises StoreTrouble and then gives no part of the answer. After one that says that the store is away,
+    or that it lets nobody in, the rest of this turn is refused at once with the same words, and later every second
+    turn (`agent.http_client.pages.Backoff`); a changed secret ends that.
+    """
+
+    def __init__(
+        self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = refusals.LOGIN
+    ) -> None:
+        self.options = options
+        self._clock = clock
+        self._asker = QueryRunner(options, login)
+        self._backoff = Backoff()
+        self._slow = 0
+        self._last: StoreError | None = None
+        self.place = self._asker.place
+        self.counts = QueryCounters()
+
+    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
+        """The expression's value at `t` (unix seconds), by series. Raises StoreTrouble."""
+        most = self.options.most_samples
+        found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
+        self.counts.samples += len(found)
+        return found
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
+        """All samples in (start, end] (unix seconds, to the millisecond) with their true times. Raises StoreTrouble.
+
+        A range selector in an instant query: a range query would repeat old samples at its steps. Prometheus before 3.0
+        gives one at `start` itself as well.
+        """
+        window = _milliseconds(end) - _milliseconds(start)
+        if window <= 0:
+            raise ValueError("end must be after start")
+        most, span = self.options.most_samples, (_milliseconds(start) / 1000, _milliseconds(end) / 1000)
+        form = {"query": f"{selector}[{window}ms]", "time": _stamp(end)}
+        return self._counted(self._asked(QUERY, form, lambda given: matrix(given, most, span)))
+
+    def query_range(
+        self, expr: str, start: float, end: float, step: float, series: int = 1
+    ) -> tuple[MatrixSeries, ...]:
+        """The expression's value at start, start + step, ... up to `end` (unix seconds, to the millisecond).
+
+        Asked in parts, of at most MOST_POINTS a series and of no more samples than a query may have, where `series` are
+        expected: how many there are is known after the first part, and one that was too much is halved. Of a step below a
+        minute the newest 30 s are not to be trusted: an older VictoriaMetrics repeats the value before them there.
+        Raises StoreTrouble.
+        """
+        width, first = _milliseconds(step), _milliseconds(start)
+        last = (_milliseconds(end) - first) // width if width > 0 else -1
+        if last < 0:
+            raise ValueError("step must be 0.001 or more, and end not before start")
+        found: dict[frozenset[tuple[str, str]], list[MatrixSeries]] = {}
+        most = self.options.most_samples
+        at, points = 0, min(MOST_POINTS, max(1, most // max(1, series)))
+        while at <= last:
+            until = min(at + points - 1, last)
+            try:
+                part = self._part(expr, first + at * width, first + until * width, width)
+            except StoreError as trouble:
+                if trouble.kind is not StoreErrorKind.TOO_MUCH or until == at:
+                    raise
+                points = (until - at + 1) // 2
+                continue
+            for one in part:
+                found.setdefault(key(one.labels), []).append(one)
+            points = min(points, max(1, most // max(1, len(part))))
+            at = until + 1
+        return tuple(_joined(parts) for parts in found.values())
+
+    def load(self) -> None:
+        """Reads the files that the options name, as every question does. Raises StoreTrouble where one cannot be used."""
+        self._asker.reload_credentials()
+
+    def close(self) -> None:
+        """Ends the kept connection; a later question opens a new one."""
+        self._asker.close()
+
+    def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
+        form = {
+            "query": expr,
+            "start": _stamp(start / 1000),
+            "end": _stamp(end / 1000),
+            "step": _stamp(step / 1000),
+        }
+        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
+
+    def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
+        self.counts.samples += sum(len(one.times) for one in found)
+        return found
+
+    def _asked(self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T]) -> T:
+        began = self._clock()
+        try:
+            self._leave_alone(began)
+            self.counts.queries += 1
+            try:
+                given = self._asker.ask(path, form)
+                found = read(given)
+                self.counts.partial += bool(given.partial)
+            finally:
+                self.counts.seconds += self._clock() - began
+                self.counts.bytes = self._asker.bytes
+        except StoreError as trouble:
+            self.counts.troubles[trouble.kind] += 1
+            self._failed(trouble, self._clock())
+            raise
+        self._slow, self._backoff, self._last = 0, Backoff(), None
+        return found
+
+    def _leave_alone(self, now: float) -> None:
+        """Raises what the last question raised, while the store is left alone."""
+        if self._asker.reload_credentials() or self._last is None or self._backoff.is_due(now):
+            return
+        self.counts.spared += 1
+        seconds = math.ceil(self._backoff.skip_until - now)
+        text = f"{self._last.text} (not asked again for {seconds} s)"
+        raise _SparedError(self._last.kind, self.place, text)
+
+    def _failed(self, trouble: StoreError, now: float) -> None:
+        if isinstance(trouble, _SparedError):
+            return
+        self._slow = self._slow + 1 if trouble.kind is StoreErrorKind.SLOW else 0
+        if trouble.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
+            self._backoff = self._backoff.record_failure(now, self.options.turn_seconds)
+            self._last = trouble
+
+
+class _SparedError(StoreError):
+    """Not asked; the same trouble still."""
+
+
+def _joined(parts: list[MatrixSeries]) -> MatrixSeries:
+    if len(parts) == 1:
+        return parts[0]
+    times = tuple(chain.from_iterable(part.times for part in parts))
+    return MatrixSeries(parts[0].labels, times, tuple(chain.from_iterable(part.values for part in parts)))
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _stamp(seconds: float) -> str:
+    return f"{seconds:.3f}"

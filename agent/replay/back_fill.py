@@ -1,0 +1,130 @@
+"""An empty history of role fleet, filled from the store while the turns go on.
+
+Owns the thread and its share of the processor. What is booked, and that it can stop at any moment and go on with the next
+start, is `agent.replay.back_fill_writer`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from agent.config.load import LoadedConfig
+from agent.durations import duration_text
+from agent.fleet.stored_pages import GONE_SECONDS
+from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.service import HistoryService
+from agent.prometheus.api import StoreApi
+from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
+from agent.sources.past_store import MOST_SAMPLES
+
+SHARE = 0.2
+"""Of one processor at most: a turn that comes meanwhile is not late."""
+
+MOST_REST_SECONDS = 10.0
+
+AGAIN_SECONDS = 600.0
+"""After a store or a history that failed."""
+
+TOLD_SECONDS = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+class BackFillService:
+    """Fills what is missing in the history before its start, once. `done` is called with what is to be said and the time when it
+    is; `text` says how far it is."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        history: HistoryService,
+        clock: Callable[[], float],
+        done: Callable[[str, float], None],
+    ) -> None:
+        fleet = loaded.config.fleet
+        # The first turn reaches back for a few minutes of its own.
+        until = last_whole_minute(clock() - fleet.delay_seconds - GONE_SECONDS)
+        self.loaded = loaded
+        self.text = ""
+        self.done = done
+        self._span: Stretch = (until - fleet.back_fill_seconds, until)
+        self._history = history
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._next_word = time.monotonic() + TOLD_SECONDS
+        self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
+
+    def fills(self, loaded: LoadedConfig) -> bool:
+        """Whether it fills what this configuration says."""
+        ours, other = self.loaded, loaded
+        keys = ("store", "tiers", "fleet", "thresholds", "data_dir")
+        return ours.plan == other.plan and all(getattr(ours.config, k) == getattr(other.config, k) for k in keys)
+
+    def start(self) -> None:
+        """Begins, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it between two turns; what was booked stays."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                found = self._fill()
+            except (HistoryError, HistoryOpenError) as trouble:
+                found = BackFillProgress(trouble=str(trouble))
+            except Exception:  # noqa: BLE001 - a defect costs the back-fill, not the daemon
+                _log.exception("the history could not be filled from the store; it is tried again at the next start")
+                self.text = "failed by a defect in sizewatch, see its log"
+                return
+            if not found.trouble:
+                self._finished(found)
+                return
+            if not self._stopping.is_set():
+                self.text = f"waits: {found.trouble}"
+                _log.warning("the history is not filled for now: %s; again in %s", found.trouble, _AGAIN)
+            self._stopping.wait(AGAIN_SECONDS)
+
+    def _fill(self) -> BackFillProgress:
+        keys = self.loaded.config.store
+        assert keys is not None, "role fleet has a store"
+        options = keys.options()
+        api = StoreApi(replace(options, most_samples=min(options.most_samples, MOST_SAMPLES)))
+        try:
+            return fill_history(
+                self.loaded,
+                api,
+                self._history.store(),
+                self._span,
+                told=self._told,
+                rest=self._rest,
+                stopped=self._stopping.is_set,
+            )
+        finally:
+            api.close()
+
+    def _rest(self, worked: float) -> None:
+        self._stopping.wait(min(MOST_REST_SECONDS, worked * (1 - SHARE) / SHARE))
+
+    def _told(self, piece: Stretch, so_far: BackFillProgress) -> None:
+        self.text = f"{so_far.hours} hours read, {so_far.minutes} minutes of replicas booked"
+        if time.monotonic() >= self._next_word:
+            self._next_word = time.monotonic() + TOLD_SECONDS
+            _log.info("the history is being filled from the store: %s", self.text)
+
+    def _finished(self, found: BackFillProgress) -> None:
+        begin = duration_text(round(self._span[1] - self._span[0]))
+        self.text = f"{found.minutes} minutes of replicas of the {begin} before the start were booked from the store"
+        if found.minutes:
+            _log.info("%s", self.text)
+            self.done(self.text, self._clock())
+
+
+_AGAIN = duration_text(AGAIN_SECONDS)

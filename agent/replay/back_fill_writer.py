@@ -1,0 +1,260 @@
+"""From a store's past into an embedded history: what the daemon would have booked, had it run then.
+
+Owns which minutes may be booked (those of which nothing was: what is booked twice counts twice), in which order, and what
+makes it safe to stop at any moment: an hour is booked whole or not at all, and an episode that has not ended is left as if
+it had ended with the hour, until the hour after it says more. Newest days first: they are what is looked at, and what is
+judged by days begins with them; within a day time runs forward, so that what lasts is one episode.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from agent.config.load import LoadedConfig
+from agent.config.views import build_tier_contexts, plan_versions
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
+from agent.sources.past_store import PastQueryClient, QueryClient
+from agent.sources.past_turns import PastStoreSource
+from rules.evaluator.step import ClosedMinute
+from rules.telemetry import windows
+from rules.telemetry.windows import MINUTE_SECONDS
+from rules.verdicts.finding import ClosedSpan, Finding
+
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86_400.0
+
+LEAD_SECONDS = 900.0
+"""Watched before what is booked: what must hold for minutes has then held."""
+
+SETTLE_SECONDS = 300.0
+"""After its end a minute is whole: the scrape that closes it has come."""
+
+LEAST_SECONDS = 600.0
+"""A shorter stretch without a minute lies between two scrapes, or the daemon was restarted: it is left alone."""
+
+MARK = "past"
+"""Under this name the history keeps where one that was stopped goes on."""
+
+Stretch = tuple[float, float]
+"""From and to, whole minutes in unix seconds."""
+
+
+@dataclass(slots=True)
+class BackFillProgress:
+    """What has become of a span. `minutes` and `hours` (pieces of at most an hour) were booked; `left_alone` is how much of each
+    tier was booked before, in seconds; `trouble` says why it is not all that the store has, empty where it is.
+    """
+
+    minutes: int = 0
+    hours: int = 0
+    left_alone: dict[str, float] | None = None
+    trouble: str = ""
+
+
+def fill_history(
+    loaded: LoadedConfig,
+    api: QueryClient,
+    store: HistoryStore,
+    span: Stretch,
+    *,
+    told: Callable[[Stretch, BackFillProgress], None] = lambda piece, so_far: None,
+    rest: Callable[[float], None] = lambda worked: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> BackFillProgress:
+    """Books what a store has of a span, of all tiers of the configuration. `told` is called after each piece, `rest` after each
+    turn with the seconds that it took. Raises HistoryTrouble; what was booked until then stays, and another call goes on.
+    """
+    span = (span[0] // MINUTE_SECONDS * MINUTE_SECONDS, span[1] // MINUTE_SECONDS * MINUTE_SECONDS)
+    booked = {
+        tier: sorted(int(one.start) for one in store.requests(tier, *span)) for tier in build_tier_contexts(loaded)
+    }
+    free = {tier: tuple(_free(minutes, span)) for tier, minutes in booked.items()}
+    found = BackFillProgress(left_alone={tier: len(minutes) * MINUTE_SECONDS for tier, minutes in booked.items()})
+    whose = f"{api.place} {loaded.config.tiers} {sorted(plan_versions(loaded).items())}"
+    mark = _mark(store, whose)
+    for block in _blocks(free.values()):
+        resumed = mark if mark is not None and block[0] <= mark.at < block[1] else None
+        walk = _BackFillRun(loaded, api, store, free, block if resumed is None else (resumed.at, block[1]), resumed)
+        for piece in walk.pieces(rest, stopped):
+            found.minutes += walk.book(piece)
+            store.keep(MARK, json.dumps({"whose": whose, "at": piece[1], "open": walk.open}))
+            found.hours += 1
+            told(piece, found)
+        if walk.trouble or stopped():
+            found.trouble = walk.trouble or "it was stopped"
+            return found
+    store.keep(MARK, "null")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where the last one was stopped, in unix seconds, and what lasted there."""
+
+    at: float
+    open: frozenset[tuple[str, str, str, float]]
+
+
+def _mark(store: HistoryStore, whose: str) -> _Mark | None:
+    kept = json.loads(store.read_value(MARK) or "null")
+    if not kept or kept["whose"] != whose:
+        return None
+    return _Mark(kept["at"], frozenset(tuple(one) for one in kept["open"]))
+
+
+def _name(one: ClosedSpan) -> tuple[str, str, str, float]:
+    return one.rule, one.subject.tier, one.subject.replica or "", one.started_at
+
+
+def _free(booked: Iterable[int], span: Stretch) -> Iterator[Stretch]:
+    """The stretches of a span between the minutes that were booked."""
+    begin, end = span
+    least = min(LEAST_SECONDS, end - begin)
+    for one in (*booked, end):
+        if one - begin >= least and one > begin:
+            yield begin, float(one)
+        begin = one + MINUTE_SECONDS
+
+
+def _blocks(free: Iterable[tuple[Stretch, ...]]) -> list[Stretch]:
+    """What is free of any tier, in parts of at most a day, the newest first."""
+    joined: list[Stretch] = []
+    for begin, end in sorted(one for several in free for one in several):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return [part for one in joined for part in _parts(one, DAY_SECONDS)][::-1]
+
+
+def _parts(stretch: Stretch, seconds: float) -> Iterator[Stretch]:
+    begin, end = stretch
+    while begin < end:
+        until = min(end, (begin // seconds + 1) * seconds)
+        yield begin, until
+        begin = until
+
+
+class _BackFillRun:
+    """One way through a block, forward."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        api: QueryClient,
+        store: HistoryStore,
+        free: Mapping[str, tuple[Stretch, ...]],
+        block: Stretch,
+        mark: _Mark | None,
+    ) -> None:
+        self._store = store
+        self._free = free
+        self._block = block
+        self._step = loaded.config.fleet.turn_seconds
+        self._versions = plan_versions(loaded)
+        self._api = PastQueryClient(api, block[1] + SETTLE_SECONDS)
+        self._turns = PastStoreSource(loaded, self._api, block[0] - LEAD_SECONDS)
+        self._mark = mark
+        self.trouble = ""
+        self.open: list[tuple[str, str, str, float]] = []
+
+    def pieces(self, rest: Callable[[float], None], stopped: Callable[[], bool]) -> Iterator[Stretch]:
+        """The hours of the block as they become whole; after a trouble or when stopped no more."""
+        turns, (begin, end) = self._turns, self._block
+        due = list(_parts(self._block, HOUR_SECONDS))
+        resumed = False
+        while due and not stopped():
+            turns.at = min(turns.at + self._step, end + SETTLE_SECONDS)
+            if not resumed and turns.at > begin:
+                self._resume()
+                resumed = True
+            began = time.thread_time()
+            turns.run_cycle()
+            if self._api.trouble is not None:
+                self.trouble = str(self._api.trouble)
+                return
+            while due and turns.at >= due[0][1] + SETTLE_SECONDS:
+                yield due.pop(0)
+            rest(time.thread_time() - began)
+
+    def _resume(self) -> None:
+        """What was cut off where this begins goes on."""
+        self._turns.collected.closed.clear()
+        self._turns.collected.ended.clear()
+        self._turns.collected.events.clear()
+        if self._mark is not None:
+            known = self._store.episodes(self._mark.at - DAY_SECONDS)
+            lasted = [replace(one, ended_at=None) for one in known if _name(one) in self._mark.open]
+            self._turns.restore_findings(lasted, self._mark.at, seen=True)
+
+    def book(self, piece: Stretch) -> int:
+        """Books a piece: its episodes, then its minutes, which say that it was booked, then its events."""
+        _, end = piece
+        collected = self._turns.collected
+        here = [one for one in collected.closed if windows.minute_of(one.slice.window) < end]
+        collected.closed = [one for one in collected.closed if windows.minute_of(one.slice.window) >= end]
+        later = [one for one in collected.ended if (one.ended_at or 0.0) > end]
+        lasting = [*self._turns.open_findings_at(end), *(_cut(one, end) for one in later if one.started_at < end)]
+        ended = [one for one in collected.ended if (one.ended_at or 0.0) <= end]
+        self._store.save_episode(*self._news(*ended, *lasting))
+        self.open = [_name(one) for one in lasting if isinstance(one, Finding)]
+        collected.ended = later
+        bookings = tuple(self._bookings(here, piece))
+        self._store.book(bookings)
+        known = set(self._store.events(self._block[0]))
+        events = [one for one in collected.events if one not in known and self._in_free(one.tier or "", one.t)]
+        collected.events.clear()
+        self._store.add_event(*events)
+        return len(bookings)
+
+    def _news(self, *several: ClosedSpan) -> list[ClosedSpan]:
+        """Without what the history knows already, or knows more of: what was cut off here may go on in time that was booked."""
+        known = {_name(one): one.ended_at for one in self._store.episodes(self._block[0])}
+        return [
+            one
+            for one in several
+            if self._is_free(one)
+            and not (
+                isinstance(one, Finding)
+                and _name(one) in known
+                and (known[_name(one)] or math.inf) >= (one.ended_at or math.inf)
+            )
+        ]
+
+    def _bookings(self, closed: Iterable[ClosedMinute], piece: Stretch) -> Iterator[MinuteRecord]:
+        booked = {tier: {int(one.start) for one in self._store.requests(tier, *piece)} for tier in self._free}
+        for one in closed:
+            minute = windows.minute_of(one.slice.window)
+            if self._in_free(one.tier, minute) and int(minute) not in booked[one.tier]:
+                yield MinuteRecord(
+                    tier=one.tier,
+                    plan_version=self._versions.get(one.tier, ""),
+                    slice=one.slice,
+                    pool=self._turns.pool(one),
+                )
+
+    def _in_free(self, tier: str, t: float) -> bool:
+        inside = self._block[0] <= t < self._block[1]
+        return inside and any(begin <= t < end for begin, end in self._free.get(tier, ()))
+
+    def _is_free(self, one: ClosedSpan) -> bool:
+        """Whether it lies, in part, in time that is booked here."""
+        ended = one.ended_at if one.ended_at is not None else self._block[1]
+        begin, end = max(one.started_at, self._block[0]), min(ended, self._block[1])
+        return begin < end and any(b < end and begin < e for b, e in self._free.get(one.subject.tier, ()))
+
+
+def _cut(one: ClosedSpan, t: float) -> ClosedSpan:
+    """As it was at `t`."""
+    if not isinstance(one, Finding):
+        return replace(one, ended_at=t)
+    return replace(one, ended_at=t, transitions=tuple(each for each in one.transitions if each.t <= t))
+
+
+def last_whole_minute(now: float) -> float:
+    """Up to when a store can be asked for whole minutes at `now`."""
+    return (now - SETTLE_SECONDS) // MINUTE_SECONDS * MINUTE_SECONDS

@@ -1,0 +1,217 @@
+"""Replay: the judgement of the daemon over what is past.
+
+Owns the walk through scrapes, the windows of its step grid, and the scrapes of a recording; those of a store are
+`agent.replay.replayed`'s. The judgement is `rules.evaluator.step`'s, scrape by scrape, whatever the step; the step only sets how
+windows are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.errors import ScrapeError
+from agent.scrape.reader import PageReader
+from agent.sources.recording import Recording, Scrape, scrapes, tell
+from rules.engines.registry import itl_comparable
+from rules.evaluator import long_rules
+from rules.evaluator.step import NOBODY, Evaluator
+from rules.plan.load_bins import TierContext, build_tier_context
+from rules.plan.schema import Plan
+from rules.replicas.track import BRIDGE_SECONDS
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import ClosedSpan, RuleState
+
+DEFAULT_STEP_SECONDS = 60.0
+
+DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownWindow:
+    """A window of the step grid; `replica` None for the whole tier."""
+
+    tier: str
+    replica: str | None
+    window: Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What a replay found. `standings` are as they stood at the end, `ended` what ended before; `engines` are the engines of
+    each tier as people call them. `cut_short` says why it ends before the time that was asked for, empty where it does not.
+    """
+
+    name: str
+    start: float
+    end: float
+    windows: tuple[ShownWindow, ...]
+    ended: tuple[ClosedSpan, ...]
+    standings: tuple[RuleState, ...]
+    views: Mapping[str, TierContext]
+    engines: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...]
+    cut_short: str = ""
+
+    def unseen(self) -> str:
+        """Why nothing at all was seen, "" where something was. No silence longer than BRIDGE_SECONDS is bridged."""
+        if any(one.window.covered_seconds > 0 for one in self.windows):
+            return ""
+        reasons = sorted({gap.value for one in self.windows for gap in one.window.gaps.values()})
+        if Gap.NOT_SCRAPED.value not in reasons:
+            return f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
+        silences = (one.window for one in self.windows if one.replica is not None)
+        longest = max(window.span for window in silences if Gap.NOT_SCRAPED in window.gaps.values())
+        return (
+            f"nothing was seen ({Gap.NOT_SCRAPED.value}): scrapes are up to {longest:.0f} s apart, and at most "
+            f"{BRIDGE_SECONDS:.0f} s are bridged"
+        )
+
+    def total_by_tier(self) -> dict[str, Window]:
+        """All that was seen of each tier, as one window."""
+        tiers: dict[str, list[Window]] = {}
+        for shown in self.windows:
+            if shown.replica is None:
+                tiers.setdefault(shown.tier, []).append(shown.window)
+        return {tier: windows.sum_windows(group) for tier, group in tiers.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayScrape:
+    """One scrape of a replica: its page, or (None) in words why there is none. `gpus` is what its GPUs did meanwhile."""
+
+    t: float
+    tier: str
+    replica: str
+    page: Snapshot | None
+    trouble: str = ""
+    gpus: Window | None = None
+
+
+class ReplayRun:
+    """The judgement of the daemon, scrape by scrape, whose windows are kept on a step grid: of recordings and of stores."""
+
+    def __init__(self, views: Mapping[str, TierContext], step_seconds: float) -> None:
+        self.watcher = Evaluator(views)
+        self._grid = _Grid(step_seconds)
+        self._ended: list[ClosedSpan] = []
+        self._start = self._end = math.nan
+
+    def take(self, one: ReplayScrape) -> None:
+        """A scrape, in order of time."""
+        self._start = one.t if math.isnan(self._start) else self._start
+        self._end = one.t
+        if one.page is None:
+            window = self.watcher.apply_failed_scrape(one.tier, one.replica, one.t, trouble=one.trouble)
+        else:
+            window = self.watcher.apply_snapshot(one.tier, one.replica, one.page, one.gpus)
+        if window is not None:
+            self._grid.book(one.tier, one.replica, window, self._start)
+
+    def judge(self, t: float, blind: Mapping[str, str] = NOBODY) -> None:
+        """What the scrapes that were taken say at `t`; of tiers that are `blind`, for the reason given, nothing."""
+        self._ended.extend(self.watcher.step(t, blind)[0])
+
+    def replayed(
+        self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
+    ) -> ReplayResult:
+        """What was found; the end of the walk."""
+        self.watcher.flush()
+        if not math.isnan(self._end):
+            for tier in self.watcher.views.values():
+                self.watcher.set_long_term_results(
+                    long_rules.unknown_results(tier, self._end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
+                )
+            self.judge(self._end)
+        return ReplayResult(
+            name=name,
+            start=self._start,
+            end=self._end,
+            windows=self._grid.next_shown(),
+            ended=tuple(self._ended),
+            standings=tuple(self.watcher.standings.values()),
+            views=self.watcher.views,
+            engines=engines,
+            problems=tuple(problems),
+            cut_short=cut_short,
+        )
+
+
+def replay(
+    recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
+) -> ReplayResult:
+    """Judges a recording against a plan. Lines and pages that cannot be used are named in the result's problems."""
+    met = [*problems, *_unplanned(recording, plan)]
+    walk = ReplayRun(_views(recording, plan), step_seconds)
+    readers = [PageReader(target.engine) for target in recording.targets]
+    for scrape in scrapes(recording, met):
+        walk.take(_seen(recording, readers, scrape, met))
+        walk.judge(scrape.t)
+    return walk.replayed(recording.name, _engines(recording, readers), met)
+
+
+def _views(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
+    views = {}
+    for target in recording.targets:
+        tier = plan.tiers.get(target.tier) if plan else None
+        comparable = itl_comparable(target.engine or (tier.engine if tier else None))
+        pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
+        views[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
+    return views
+
+
+def _engines(recording: Recording, readers: list[PageReader]) -> dict[str, tuple[str, ...]]:
+    labels: dict[str, dict[str, None]] = {}
+    for target, reader in zip(recording.targets, readers, strict=True):
+        if reader.families:
+            labels.setdefault(target.tier, {})[reader.engine.label] = None
+    return {tier: tuple(names) for tier, names in labels.items()}
+
+
+def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
+    tiers = sorted({target.tier for target in recording.targets})
+    known = plan.tiers if plan is not None else tiers
+    return [
+        f"{recording.folder}: tier {tier} is not in the plan: it is compared with nothing"
+        for tier in tiers
+        if tier not in known
+    ]
+
+
+def _seen(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> ReplayScrape:
+    target = recording.targets[scrape.target]
+    page, trouble = None, scrape.error
+    if scrape.body is not None:
+        try:
+            page = readers[scrape.target].read(scrape.body, scrape.t)
+        except ScrapeError as error:
+            tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
+            trouble = str(error)
+    return ReplayScrape(t=scrape.t, tier=target.tier, replica=target.replica, page=page, trouble=trouble)
+
+
+class _Grid:
+    """Scrape windows added up by step: each belongs to the cell that its middle lies in, so its edges stay scrapes."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self._step = step_seconds
+        self._cells: dict[tuple[str, str, int], list[Window]] = {}
+
+    def book(self, tier: str, replica: str, window: Window, origin: float) -> None:
+        cell = math.floor(((window.start + window.end) / 2 - origin) / self._step)
+        self._cells.setdefault((tier, replica, cell), []).append(window)
+
+    def next_shown(self) -> tuple[ShownWindow, ...]:
+        replicas = {key: windows.sum_windows(group) for key, group in self._cells.items()}
+        tiers: dict[tuple[str, int], list[Window]] = {}
+        for (tier, _, cell), window in replicas.items():
+            tiers.setdefault((tier, cell), []).append(window)
+        shown = [ShownWindow(tier=t, replica=r, window=w) for (t, r, _), w in replicas.items()]
+        shown.extend(
+            ShownWindow(tier=t, replica=None, window=windows.sum_windows(group)) for (t, _), group in tiers.items()
+        )
+        return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))

@@ -1,0 +1,180 @@
+"""A report on its way to somebody, by Apprise.
+
+Owns the reading of an address, what is attached, and why a delivery failed. The address is a secret and so is whatever a library
+says that may hold it: a failure is told in words from a table here, and the library's own go nowhere. It is loaded by the process
+that sends and by `sizewatch report --deliver` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
+
+from agent.config.report_keys import Destination
+from agent.reporting import storage
+from agent.reporting.jobs import AddressCheckResult, DeliveryJob
+from agent.reporting.state import write_atomically
+from exporters.report.message import message
+
+MOST_BYTES = 8192
+"""Of an address."""
+
+ATTACHED = {
+    "picture": storage.PICTURE,
+    "report": "report.html",
+    "markdown": "report.md",
+    "json": "report.json",
+    "plan": "plan.next.yaml",
+}
+
+REASONS: tuple[tuple[str, str], ...] = (
+    (r"error=(\d{3})", "it answered {0}"),
+    (r"\b(401|403|404|413|429|500|502|503|504)\b .*(?:Error|for url)", "it answered {0}"),
+    (r"refused", "the connection was refused"),
+    (r"name or service not known|failed to resolve|nodename|name resolution", "its host is not known"),
+    (r"certificate", "its certificate cannot be trusted"),
+    (r"authentication|\b535\b|username and password", "it does not take the credentials"),
+    (r"timed out|timeout", "it did not answer in time"),
+    (r"unreachable|no route", "its host cannot be reached"),
+    (r"closed|reset|aborted|disconnected", "it ended the connection"),
+    (r"recipient|\b55\d\b", "it does not take the recipient"),
+    (r"too large|exceed", "it does not take so much"),
+)
+"""What a library said, and the words for it; numbers of three digits are all that is taken over."""
+
+NOT_TAKEN = "it did not take the report"
+
+
+class AddressError(Exception):
+    """The address cannot be read; the text holds nothing of it."""
+
+
+def address(destination: Destination) -> str:
+    """The secret. Raises BadAddress."""
+    if destination.url_env is not None:
+        text = os.environ.get(destination.url_env, "")
+        where = f"the environment variable {destination.url_env}"
+    else:
+        where = str(destination.url_file)
+        try:
+            with Path(where).open("rb") as opened:
+                text = opened.read(MOST_BYTES + 1).decode()
+        except UnicodeDecodeError:
+            raise AddressError(f"{where} is no text") from None
+        except OSError as error:
+            raise AddressError(f"{where} cannot be read ({error.strerror})") from None
+    if not text.strip():
+        raise AddressError(f"{where} is empty or not set")
+    if len(text.split()) > 1 or len(text) > MOST_BYTES:
+        raise AddressError(f"{where} must hold one address and nothing else")
+    return text.strip()
+
+
+def check(destination: Destination) -> AddressCheckResult:
+    """Whether the address is one of a service that is known; nothing is sent."""
+    try:
+        url = address(destination)
+    except AddressError as error:
+        return AddressCheckResult(trouble=str(error))
+    with _listening():
+        found = Apprise.instantiate(url, asset=_asset())
+    if found is None:
+        return AddressCheckResult(
+            trouble="is no address that Apprise understands (such as mailtos://, slack://, json://)"
+        )
+    loose = destination.url_file is not None and bool(Path(destination.url_file).stat().st_mode & stat.S_IROTH)
+    return AddressCheckResult(
+        service=str(found.service_name), takes_files=bool(found.attachment_support), readable_by_all=loose
+    )
+
+
+def send(job: DeliveryJob) -> str:
+    """Sends, unless a receipt says that it was; "" where it was taken, else why not."""
+    if job.receipt.exists():
+        return ""
+    trouble = deliver(job.folder / job.name, job.destination, job.link)
+    if not trouble:
+        job.receipt.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(job.receipt, b"")
+    return trouble
+
+
+def deliver(place: Path, destination: Destination, link: str) -> str:
+    """The report in this folder; "" where it was taken, else why not."""
+    try:
+        url = address(destination)
+        said = message(json.loads((place / "report.json").read_bytes()), link)
+    except AddressError as error:
+        return str(error)
+    except FileNotFoundError:
+        return "the report is gone"
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return "its report.json is damaged; `sizewatch report` makes it anew"
+    with _listening() as heard:
+        asset = _asset()
+        one = Apprise.instantiate(url, asset=asset)
+        if one is None:
+            return "its address is none that Apprise understands; `sizewatch doctor` says more"
+        every = Apprise(asset=asset)
+        every.add(one)
+        taken = every.notify(
+            title=said.subject, body=said.body, body_format=NotifyFormat.TEXT, attach=_files(place, destination, asset)
+        )
+    return "" if taken else _reason(heard)
+
+
+def _asset() -> AppriseAsset:
+    return AppriseAsset(
+        app_id="sizewatch", app_desc="sizewatch", app_url="", async_mode=False, secure_logging=True, plugin_paths=[]
+    )
+
+
+def _files(place: Path, destination: Destination, asset: AppriseAsset) -> AppriseAttachment | None:
+    found = [str(place / ATTACHED[part]) for part in destination.attached if (place / ATTACHED[part]).is_file()]
+    return AppriseAttachment(found, asset=asset) if found else None
+
+
+class _Heard(logging.Handler):
+    """What a library said, in memory, to be compared with REASONS and forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.texts) < 200:
+            self.texts.append(record.getMessage()[:2000])
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Apprise's log, and that of what it sends with, to us and to nobody else."""
+    ours, heard = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], _Heard()
+    before = [(one.level, one.propagate, one.handlers) for one in ours]
+    for one in ours:
+        one.setLevel(logging.DEBUG)
+        one.propagate, one.handlers = False, [heard]
+    try:
+        yield heard.texts
+    finally:
+        for one, (level, propagate, handlers) in zip(ours, before, strict=True):
+            one.setLevel(level)
+            one.propagate, one.handlers = propagate, handlers
+
+
+def _reason(heard: list[str]) -> str:
+    """The words for what was heard last and is known."""
+    for text in reversed(heard):
+        for pattern, words in REASONS:
+            found = re.search(pattern, text, re.IGNORECASE)
+            if found is not None:
+                return words.format(*found.groups())
+    return NOT_TAKEN

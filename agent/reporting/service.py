@@ -1,0 +1,259 @@
+"""The daemon's weekly reports: what is due now, what failed and is tried again, what is still to be sent.
+
+Owns the order of steps and what is kept of it between two of them (`agent.reporting.state`). When a report is due is
+`agent.reporting.due`'s; the work itself is done by a process for each step (`agent.worker.process_part`), for the page's and the
+numbers' libraries never come into the daemon. `run` is called every minute, by one thread; `health` by any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import time
+from pathlib import Path
+
+from agent.config.load import LoadedConfig
+from agent.config.report_keys import WEEKDAYS, Destination
+from agent.errors import SizewatchError
+from agent.reporting import state as kept
+from agent.reporting.due import WeeklySchedule
+from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult
+from agent.reporting.state import STATE_FILE, PendingDelivery, ReportState
+from agent.worker.process_part import JobRunner
+from exporters.status.records import DeliveryHealth, ReportHealth
+
+LOCK_FILE = "reports.lock"
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
+"""After the first failure; twice as long after each further one, and never longer than an hour."""
+
+SENT, FAILED, GIVEN_UP = "sent", "failed", "given_up"
+
+_log = logging.getLogger(__name__)
+
+
+class ReportStateError(SizewatchError):
+    """What is kept of the reports cannot be read or written; nothing is made or sent, for nobody could say what was."""
+
+
+class ReportService:
+    """The reports of one history in `data_dir`. `runner` runs jobs; `stop` ends the one that runs, for good."""
+
+    def __init__(self, data_dir: Path, runner: JobRunner | None = None) -> None:
+        self.data_dir = data_dir
+        self._runner = runner or JobRunner()
+        self._state: ReportState | None = None
+        self._trouble = ""
+        self._memory_bytes = 0
+        self._failures = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
+        """Does whatever is due, and waits for it."""
+        try:
+            now = clock()
+            self._set_right(_weekly(loaded), loaded, now)
+            self._make(loaded, now)
+            self._deliver(loaded, clock)
+            self._trouble = ""
+        except ReportStateError as error:
+            if str(error) != self._trouble:
+                _log.error("no report is made or sent: %s", error)
+            self._trouble = str(error)
+
+    def stop(self) -> None:
+        """A job that runs is ended; what it was to do is done after the next start."""
+        self._runner.kill()
+
+    def _set_right(self, weekly: WeeklySchedule, loaded: LoadedConfig, now: float) -> None:
+        """Reads what was kept, once; and takes back what a clock that went wrong has left."""
+        state = self._state if self._state is not None else self._read(now)
+        longest = now + LAST_RETRY_SECONDS
+        waiting = tuple(
+            replace(
+                one, next_at=min(one.next_at, longest), until=min(one.until, now + loaded.config.report.retry_seconds)
+            )
+            for one in state.waiting
+        )
+        state = replace(state, begun_at=min(state.begun_at, now), next_at=min(state.next_at, longest), waiting=waiting)
+        if state.made_for > weekly.next(now):
+            # Made by a clock that was weeks ahead. What is due by the right one was, or nobody knows.
+            state = replace(state, made_for=0.0, begun_at=now, made_at=None)
+        self._keep(state)
+
+    def _read(self, now: float) -> ReportState:
+        path = self.data_dir / STATE_FILE
+        try:
+            found = kept.read_state(path)
+        except OSError as error:
+            raise ReportStateError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            # What was sent is not known any more: a report less is better than one twice.
+            _log.error("%s; it is put aside, and the next report is the first again", error)
+            try:
+                path.replace(path.with_name(f"{path.name}.damaged"))
+            except OSError as trouble:
+                raise ReportStateError(f"{path} cannot be put aside: {trouble.strerror or trouble}") from trouble
+            found = None
+        return found or ReportState(begun_at=now)
+
+    def _keep(self, state: ReportState) -> None:
+        if state == self._state:
+            return
+        path = self.data_dir / STATE_FILE
+        try:
+            kept.write_state(path, state)
+        except OSError as error:
+            raise ReportStateError(f"{path} cannot be written: {error.strerror or error}") from error
+        self._state = state
+
+    @property
+    def _known(self) -> ReportState:
+        assert self._state is not None
+        return self._state
+
+    def _make(self, loaded: LoadedConfig, now: float) -> None:
+        weekly, state, folder = _weekly(loaded), self._known, loaded.config.report_folder
+        due = weekly.latest(now)
+        if folder is None or due <= max(state.made_for, state.begun_at) or now < state.next_at:
+            return
+        name = weekly.name(due)
+        job = GenerateJob(loaded=loaded, due=due, folder=folder.absolute(), name=name, lock=self.data_dir / LOCK_FILE)
+        done = self._run(job)
+        if done is None:
+            return
+        if done.trouble:
+            wait = _backoff(state.attempts)
+            _log.warning("the report of %s failed: %s; it is tried again in %.0f s", name, done.trouble, wait)
+            failed = replace(state, attempts=state.attempts + 1, next_at=now + wait, trouble=done.trouble)
+            self._keep(failed)
+            self._failures += 1
+            return
+        _log.info("the report of %s is in %s: %s", name, folder / name, done.text)
+        until = now + loaded.config.report.retry_seconds
+        for one in state.waiting:
+            self._give_up(one, "a newer report takes its place")
+        waiting = tuple(
+            PendingDelivery(destination=one.name, report=name, next_at=now, until=until)
+            for one in loaded.config.report.deliver
+        )
+        made = ReportState(begun_at=state.begun_at, made_for=due, made_at=now, headline=done.text, waiting=waiting)
+        self._keep(replace(made, sent=self._known.sent, unsent=self._known.unsent))
+
+    def _deliver(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
+        known = {one.name: one for one in loaded.config.report.deliver}
+        for one in self._known.waiting:
+            now = clock()
+            if one.destination not in known:
+                self._give_up(one, "it is no destination any more")
+            elif now >= one.next_at:
+                self._send(loaded, known[one.destination], one, now)
+        self._forget(known)
+
+    def _send(self, loaded: LoadedConfig, destination: Destination, one: PendingDelivery, now: float) -> None:
+        folder = loaded.config.report_folder
+        if folder is None:
+            return
+        taken = kept.receipt(self.data_dir, one.report, one.destination)
+        link = loaded.config.alerting.external_url
+        job = DeliveryJob(
+            folder=folder.absolute(),
+            name=one.report,
+            destination=destination,
+            link=f"{link.rstrip('/')}/reports/{one.report}/report.html" if link else "",
+            receipt=taken.absolute(),
+            lock=self.data_dir / LOCK_FILE,
+        )
+        wait = _backoff(one.attempts)
+        # Before it is sent: a daemon that dies meanwhile does not come back at once to do it again.
+        tried = replace(one, attempts=one.attempts + 1, next_at=now + wait)
+        self._replace(one, tried)
+        done = self._run(job)
+        if done is None:
+            self._replace(tried, one)
+        elif not done.trouble:
+            self._counts[one.destination, SENT] += 1
+            _log.info("the report of %s was sent to %s", one.report, one.destination)
+            self._replace(tried, None, sent_at=now)
+            taken.unlink(missing_ok=True)
+        elif now + wait > one.until:
+            self._give_up(tried, done.trouble)
+        else:
+            self._counts[one.destination, FAILED] += 1
+            words = "the report of %s did not reach %s: %s; it is tried again in %.0f s"
+            _log.warning(words, one.report, one.destination, done.trouble, wait)
+            self._replace(tried, replace(tried, trouble=done.trouble), trouble=done.trouble)
+
+    def _give_up(self, one: PendingDelivery, why: str) -> None:
+        self._counts[one.destination, GIVEN_UP] += 1
+        _log.error("the report of %s does not reach %s and is given up: %s", one.report, one.destination, why)
+        self._replace(one, None, trouble=f"the report of {one.report} was given up: {why}")
+
+    def _replace(
+        self, before: PendingDelivery, after: PendingDelivery | None, *, sent_at: float | None = None, trouble: str = ""
+    ) -> None:
+        """One that waits in the place of another; at the same time what became of it."""
+        state, name = self._known, before.destination
+        several = tuple(after if one == before else one for one in state.waiting)
+        unsent = {**state.unsent, name: trouble} if trouble else dict(state.unsent)
+        sent = dict(state.sent)
+        if sent_at is not None:
+            sent[name] = sent_at
+            unsent.pop(name, None)
+        self._keep(replace(state, waiting=tuple(one for one in several if one is not None), sent=sent, unsent=unsent))
+
+    def _forget(self, known: Collection[str]) -> None:
+        """Who is no destination any more is shown no more."""
+        state = self._known
+        sent = {name: t for name, t in state.sent.items() if name in known}
+        unsent = {name: why for name, why in state.unsent.items() if name in known}
+        self._keep(replace(state, sent=sent, unsent=unsent))
+
+    def _run(self, job: Job) -> JobResult | None:
+        """None where it was ended because the daemon ends."""
+        done = self._runner.run(job)
+        if self._runner.was_killed:
+            return None
+        self._memory_bytes = max(self._memory_bytes, done.memory_bytes)
+        return done
+
+    def health(self, loaded: LoadedConfig, now: float) -> ReportHealth:
+        """What pages and metrics tell of it."""
+        state, weekly = self._state, _weekly(loaded)
+        made = state is not None and state.made_for > 0
+        return ReportHealth(
+            next_at=weekly.next(now),
+            made_at=state.made_at if state is not None else None,
+            newest=weekly.name(state.made_for) if state is not None and made else "",
+            headline=state.headline if state is not None else "",
+            trouble=self._trouble or (state.trouble if state is not None else ""),
+            failures=self._failures,
+            memory_bytes=self._memory_bytes,
+            deliveries=tuple(self._delivery(one.name) for one in loaded.config.report.deliver),
+        )
+
+    def _delivery(self, name: str) -> DeliveryHealth:
+        state = self._state or ReportState(begun_at=0.0)
+        waiting = [one for one in state.waiting if one.destination == name]
+        return DeliveryHealth(
+            destination=name,
+            sent=self._counts[name, SENT],
+            failed=self._counts[name, FAILED],
+            given_up=self._counts[name, GIVEN_UP],
+            pending=len(waiting),
+            next_at=min((one.next_at for one in waiting), default=None),
+            last_success_at=state.sent.get(name),
+            trouble=state.unsent.get(name, ""),
+        )
+
+
+def _weekly(loaded: LoadedConfig) -> WeeklySchedule:
+    keys = loaded.config.report
+    at = time.fromisoformat(keys.at)
+    return WeeklySchedule(weekday=WEEKDAYS.index(keys.weekday), at=at, zone=keys.zone or loaded.config.forecast.zone)
+
+
+def _backoff(attempts: int) -> float:
+    return min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(attempts, 10))

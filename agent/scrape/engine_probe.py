@@ -1,0 +1,122 @@
+"""What an engine that runs now tells of itself: its page, its model card, the GPUs of this machine.
+
+Owns the asking, once, for `sizewatch plan init`. What only people know is nobody's here. What cannot be read is a remark
+and costs nothing else; an endpoint without a page raises ScrapeError.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.gpu.nvml_reader import NvmlReader
+from agent.http_client.pages import JSON, PageFetcher
+from agent.http_client.target_options import TargetOptions
+from agent.scrape.reader import PageReader
+from exporters.render import text
+from rules.engines.table import EngineTable
+from rules.telemetry.gpu_readout import GpuReadout
+from rules.telemetry.snapshots import Snapshot
+
+MODELS = "/v1/models"
+"""Of every OpenAI-compatible server; vLLM and SGLang tell `max_model_len` in it."""
+
+MOST_MODEL = 300
+"""Letters of a model's name; on a page that has several they stand together."""
+
+LONGEST_CONTEXT = 100_000_000
+"""A context length beyond it is no number of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProbe:
+    """One engine instance as it told of itself. `context_tokens` is None where neither page nor model card tells it."""
+
+    url: str
+    engine: EngineTable
+    page: Snapshot
+    model: str
+    context_tokens: int | None
+    remarks: tuple[str, ...] = ()
+
+
+def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
+    """One endpoint. Raises ScrapeError where it gives no page of an engine."""
+    reader = PageReader(engine)
+    page = reader.read(_fetched(options), time.time())
+    remarks: list[str] = []
+    card = _card(options, remarks)
+    told = page.facts.get("max_model_len", "")
+    context = _tokens(card.get("max_model_len")) or (_tokens(int(told)) if told.isdecimal() else None)
+    return EngineProbe(
+        url=options.url,
+        engine=reader.engine,
+        page=page,
+        model=text.quote_external_text(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
+        context_tokens=context,
+        remarks=tuple(remarks),
+    )
+
+
+def _fetched(options: TargetOptions, accept: str | None = None) -> bytes:
+    fetcher = PageFetcher(options, accept) if accept else PageFetcher(options)
+    try:
+        return fetcher.fetch()
+    finally:
+        fetcher.close()
+
+
+def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
+    """The first model card of the same server; empty, and a remark, where there is none."""
+    url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
+    try:
+        answer = json.loads(_fetched(replace(options, url=url), JSON))
+        cards = [card for card in answer["data"] if isinstance(card, dict)]
+    except ScrapeError as error:
+        gone = error.kind is ScrapeFailure.HTTP_STATUS
+        remarks.append("it has no /v1/models" if gone else f"model card not read: {error.text}")
+        return {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        remarks.append(f"its model card was not read: {url} is not the list of models of an OpenAI-compatible server")
+        return {}
+    return cards[0] if cards else {}
+
+
+def _tokens(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LONGEST_CONTEXT else None
+
+
+def list_local_gpus() -> tuple[GpuReadout, ...]:
+    """The GPUs of this machine by NVML; none where there is no driver."""
+    reader = NvmlReader()
+    try:
+        return reader.read(time.time())[0]
+    finally:
+        reader.close()
+
+
+FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
+"""Facts of a page that are part of a tier's configuration."""
+
+
+def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
+    """What the replicas of one tier do not agree on: a tier is one configuration, measured once."""
+    told = [
+        {
+            "engine": f"{one.engine.name} {one.engine.generation}",
+            "model": one.model,
+            "context length": str(one.context_tokens or ""),
+            **{fact: one.page.facts.get(fact, "") for fact in FACTS},
+        }
+        for one in running
+    ]
+    for name in told[0]:
+        values = dict.fromkeys(each[name] for each in told)
+        if len(values) > 1:
+            each_told = ", ".join(value or "not told" for value in values)
+            yield f"{name} differs between the replicas: {each_told}; a tier is one configuration"

@@ -1,0 +1,242 @@
+"""Reads the exposition pages of one target into named series and numbers, fast on every page but the first.
+
+Owns the cache of known lines and what makes two pages the same but for their numbers. It must not judge values (falling
+buckets, counts that disagree: its caller does) nor know any engine; what a line means, exposition_lines.py finds out,
+once for each series, and which type a sample has, series_types.py. A new format of page begins in `_is_openmetrics`.
+
+Two ways lead through a page. Where it has the very lines of the last page but for their numbers, no line is looked at
+by itself (`_repeated`). Otherwise every line is looked up (`_read_lines`); what is learned is kept if the page is good.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import compress
+from types import MappingProxyType
+from typing import Any
+
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.scrape.exposition_lines import NUMBER_BYTES, ExpositionLine, Metadata, Sample, parse_line, split_number
+from agent.scrape.series_types import UNTYPED, FamilyLookup, declared_families
+from exporters.render.text import quote_external_text
+
+_END = b"# EOF"
+# A line is forgotten once absent from one to two times this many pages: half an hour to an hour at a page every 15 s.
+_PAGES_KEPT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ExpositionSeries:
+    """One series: the sample name as printed, its labels sorted by name, and the type its TYPE line gives it."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPage:
+    """The wanted series of one page in page order and, parallel, their values.
+
+    `families` has every family of the page, wanted or not, with its type. `layout` changes only when `series` differs
+    from that of the reader's previous page, so what is derived from `series` may be kept until it does.
+    """
+
+    series: tuple[ExpositionSeries, ...]
+    values: tuple[float, ...]
+    families: Mapping[str, str]
+    layout: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Everything of a page but its numbers. The tuples run over its lines, `is_wanted` over its sample lines."""
+
+    prefixes: tuple[bytes, ...]
+    is_sample: tuple[bool, ...]
+    is_other: tuple[bool, ...]
+    is_wanted: tuple[bool, ...]
+    fixed_bytes: int
+    repeatable: bool
+    openmetrics: bool
+    series: tuple[ExpositionSeries, ...]
+    families: Mapping[str, str]
+    number: int
+
+
+class SeriesReader:
+    """Parses exposition pages of ONE target; the library names each series once, afterwards a cache answers.
+
+    A series is kept if `wanted` says so of its sample name or of its family's name. A sample `vllm_x` finds its type
+    under `# TYPE vllm:x`: prometheus_client 0.23 to 0.26 prints OpenMetrics pages that way.
+
+    A page of more than `max_series` samples is refused. Once more lines than that are known, all but those of the
+    current page are forgotten.
+    """
+
+    def __init__(self, wanted: Callable[[str], bool], max_series: int = 50_000) -> None:
+        self._wanted = wanted
+        self._max_series = max_series
+        self._recent: dict[bytes, Sample | Metadata] = {}
+        self._older: dict[bytes, Sample | Metadata] = {}
+        self._pages = 0
+        self._number = 0
+        self._layout: _Layout | None = None
+
+    @property
+    def known_lines(self) -> int:
+        """How many lines are remembered, those that are not wanted included."""
+        return len(self._recent.keys() | self._older.keys())
+
+    @property
+    def state(self) -> object:
+        """What the last page left, to be put back where its caller finds that it was none."""
+        return self._recent, self._older, self._layout, self._number
+
+    @state.setter
+    def state(self, before: Any) -> None:
+        self._recent, self._older, self._layout, self._number = before
+
+    def read(self, body: bytes) -> ParsedPage:
+        """The wanted series. Raises ScrapeError (syntax, duplicate, cut_off, too_large); nothing is kept of such a page."""
+        if not body.endswith(b"\n"):
+            raise ScrapeError(ScrapeFailure.CUT_OFF, f"the page ends inside a line: {body[-60:]!r}")
+        lines = body.split(b"\n")
+        lines.pop()
+        layout = self._layout
+        values = None if layout is None else _repeated(layout, body, lines)
+        if layout is None or values is None:
+            layout, values = self._read_lines(body, lines)
+        self._forget(layout)
+        return ParsedPage(layout.series, values, layout.families, layout.number)
+
+    def _read_lines(self, body: bytes, lines: list[bytes]) -> tuple[_Layout, tuple[float, ...]]:
+        _check_utf8(body)
+        samples = sum(not line.startswith(b"#") for line in lines)
+        if samples > self._max_series:
+            text = f"the page has {samples} samples, more than the {self._max_series} that max_series allows"
+            raise ScrapeError(ScrapeFailure.TOO_LARGE, text)
+        openmetrics = self._is_openmetrics(lines)
+        learned: dict[bytes, Sample | Metadata] = {}
+        page = [self._line(line, number, openmetrics, learned) for number, line in enumerate(lines, 1)]
+        layout = self._laid_out(page, openmetrics)
+        self._recent.update(learned)
+        self._layout = layout
+        self._number = layout.number
+        numbers = (line.value for line in compress(page, layout.is_sample))
+        return layout, tuple(compress(numbers, layout.is_wanted))
+
+    def _is_openmetrics(self, lines: list[bytes]) -> bool:
+        if _END in lines[:-1]:
+            raise ScrapeError(ScrapeFailure.SYNTAX, f"line {lines.index(_END) + 2} stands after # EOF")
+        openmetrics = bool(lines) and lines[-1] == _END
+        last = self._layout
+        if last is not None and last.openmetrics != openmetrics:
+            # The two formats may read one line differently, and another server may answer there now.
+            self._recent, self._older, self._layout = {}, {}, None
+            if not openmetrics:
+                raise ScrapeError(ScrapeFailure.CUT_OFF, "the page does not end in # EOF as the last one did")
+        return openmetrics
+
+    def _line(
+        self, line: bytes, number: int, openmetrics: bool, learned: dict[bytes, Sample | Metadata]
+    ) -> ExpositionLine:
+        fixed = not line or line.startswith(b"#")
+        key, value = (line, 0.0) if fixed else split_number(line)
+        says = None if value is None else self._recent.get(key) or self._older.get(key) or learned.get(key)
+        if says is None or value is None:
+            read = parse_line(line, number, openmetrics=openmetrics)
+            if read.reusable and fixed == isinstance(read.says, Metadata):
+                learned[read.prefix] = read.says
+            return read
+        learned[key] = says
+        return ExpositionLine(key, says, value, True)
+
+    def _laid_out(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
+        families, contradicted = declared_families(line.says for line in page)
+        is_wanted, series = self._chosen(page, families, contradicted)
+        last = self._layout
+        same = last is not None and last.series == series
+        is_sample = tuple(isinstance(line.says, Sample) for line in page)
+        return _Layout(
+            prefixes=tuple(line.prefix for line in page),
+            is_sample=is_sample,
+            is_other=tuple(not sample for sample in is_sample),
+            is_wanted=is_wanted,
+            fixed_bytes=sum(len(line.prefix) + 1 for line in page),
+            repeatable=all(line.reusable for line in page),
+            openmetrics=openmetrics,
+            series=last.series if last is not None and same else series,
+            families=MappingProxyType(families),
+            number=self._number if same else self._number + 1,
+        )
+
+    def _chosen(
+        self, page: list[ExpositionLine], families: dict[str, str], contradicted: Mapping[str, str]
+    ) -> tuple[tuple[bool, ...], tuple[ExpositionSeries, ...]]:
+        """Which samples are wanted, and their series. Adds the families that have no metadata to `families`."""
+        placing = FamilyLookup(families)
+        choices: dict[str, bool] = {}
+        first_lines: dict[ExpositionSeries, int] = {}
+        is_wanted = []
+        for number, line in enumerate(page, 1):
+            if not isinstance(line.says, Sample):
+                continue
+            name = line.says.name
+            family, type_ = placing.lookup(name)
+            wanted = choices.get(name)
+            if wanted is None:
+                wanted = choices[name] = self._wanted(name) or self._wanted(family)
+            is_wanted.append(wanted)
+            if not wanted:
+                continue
+            if family in contradicted:
+                raise ScrapeError(
+                    ScrapeFailure.SYNTAX,
+                    f"family {quote_external_text(family, 80)} has two types: {contradicted[family]}",
+                )
+            first = first_lines.setdefault(ExpositionSeries(name, line.says.labels, type_), number)
+            if first != number:
+                repeated = quote_external_text(line.prefix[:320].decode(errors="replace"), 80)
+                text = f"line {number} repeats the series of line {first}: {repeated}"
+                raise ScrapeError(ScrapeFailure.DUPLICATE, text)
+        families.update((name, UNTYPED) for name in placing.unplaced)
+        return tuple(is_wanted), tuple(first_lines)
+
+    def _forget(self, layout: _Layout) -> None:
+        self._pages += 1
+        crowded = len(self._recent) + len(self._older) > self._max_series
+        if not crowded and self._pages < _PAGES_KEPT:
+            return
+        self._pages = 0
+        self._older = {} if crowded else self._recent
+        current = ((prefix, self._recent.get(prefix)) for prefix in layout.prefixes)
+        self._recent = {prefix: says for prefix, says in current if says is not None}
+
+
+def _repeated(layout: _Layout, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
+    """The wanted values of a page that differs from the last in plain numbers only; None for any other page.
+
+    Taking the known beginning off every line leaves nothing of the fixed lines, numbers of the others, and as many
+    bytes as the page has beyond what is fixed. A line with another beginning stays whole and breaks that sum.
+    """
+    if not layout.repeatable or len(lines) != len(layout.prefixes):
+        return None
+    rests = list(map(bytes.removeprefix, lines, layout.prefixes))
+    if any(compress(rests, layout.is_other)):
+        return None
+    texts = tuple(compress(rests, layout.is_sample))
+    numbers = b"".join(texts)
+    if len(numbers) != len(body) - layout.fixed_bytes or numbers.translate(None, NUMBER_BYTES):
+        return None
+    try:
+        return tuple(compress(tuple(map(float, texts)), layout.is_wanted))
+    except ValueError:
+        return None
+
+
+def _check_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        number = body.count(b"\n", 0, error.start) + 1
+        raise ScrapeError(ScrapeFailure.SYNTAX, f"line {number} is not UTF-8") from error

@@ -1,0 +1,333 @@
+"""Role fleet's turn: ask the store about every tier, judge what it tells, book what is over.
+
+Owns the order of a turn's steps and what may fail in them: a store that is away, slow or partial costs the tiers it was
+asked for their sight, and nothing that is known. The judgement is `rules.evaluator.step`'s, as in every role.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Container, Hashable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
+from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage, TierPages
+from agent.gpu.collector import GpuCollector
+from agent.gpu.owners import GpuAssignment
+from agent.http_client.target_options import TargetOptions
+from agent.pipeline.loop import EvaluationLoop
+from agent.prometheus.answers import collector_resting
+from agent.prometheus.api import QueryCounters
+from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from exporters.status.records import ExportScope, StoreHealth
+from rules.evaluator.step import ClosedMinute, ReplicaKey
+from rules.evaluator.timeline import TimelineKind
+from rules.plan import load_bins
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.finding import ClosedSpan
+from rules.verdicts.verdict import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.alerting.service import AlertingService
+    from agent.fleet.leading import LeaderElection
+    from agent.history.service import HistoryService
+
+STEP_SECONDS = 15.0
+"""Pages of one answer are judged in steps of so long, as if they had been scraped: when something began is told by it."""
+
+OVERLAP_SECONDS = 60.0
+"""So much is asked for again: samples of one scrape need not arrive together."""
+
+MOST_BEHIND_SECONDS = 3600.0
+"""After a longer silence of the store the time before is left out: it is a gap."""
+
+_log = logging.getLogger(__name__)
+
+
+class StoreInfo(Protocol):
+    """What is told of the store itself: `agent.prometheus.api.StoreApi`."""
+
+    place: str
+    counts: QueryCounters
+
+
+TierReaderKey = tuple[Hashable, str]
+"""What a way of asking depends on, and the tier."""
+
+
+class TierReader(Protocol):
+    """What asks the store about one tier: `agent.fleet.each` replica by replica, `agent.fleet.tier_readers` as sums by load."""
+
+    tier: str
+
+    @property
+    def sums(self) -> bool: ...
+
+    def minute(
+        self, seen: Mapping[str, Window], view: TierContext, before: Mapping[str | None, BinnedWindow]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]: ...
+
+    def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]: ...
+
+    @property
+    def pages(self) -> TierPages: ...
+
+
+class StoreSource(EvaluationLoop):
+    """Turns over tiers that a store tells of. `targets` are the replicas that it told of of late; `asking` holds what asks
+    about each, by what that depends on and the tier. For one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        asking: Mapping[TierReaderKey, TierReader],
+        api: StoreInfo,
+        told_by_agents: frozenset[str],
+        delay_seconds: float,
+        leading: LeaderElection | None = None,
+        views: Mapping[str, TierContext],
+        versions: Mapping[str, str],
+        history: HistoryService | None,
+        alerting: AlertingService | None,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(
+            targets=(),
+            views=views,
+            versions=versions,
+            scrapers=Scrapers(()),
+            gpus=GpuCollector(None),
+            history=history,
+            alerting=alerting,
+            clock=clock,
+        )
+        self.store_troubles: dict[str, str] = {}
+        self.asked = dict(asking)
+        self._asking = tuple(asking.values())
+        self.api = api
+        self.leading = leading
+        self._told_by_agents = told_by_agents
+        self._delay = delay_seconds
+        self._asked_until: dict[str, float] = {}
+        self._seen: dict[str, dict[str, Window]] = {}
+
+    @collector_resting()
+    def run_cycle(self) -> None:
+        """One turn. Raises only for a defect."""
+        until = self._clock() - self._delay
+        told, blind, unanswered = self._ask(until)
+        with self.memory:
+            self._seen = {}
+            ended, closed = self._fed(told, blind, until)
+            views = {one.tier: self.watcher.view(one.tier) for one in self._asking if one.sums}
+            before = {tier: self.watcher.last_minute_by_replica(tier, until) for tier in views}
+        # Between the two: sums are asked of the store, and nobody who reads pages waits for it.
+        minutes = {tier: self._minute(tier, view, before[tier], blind) for tier, view in views.items()}
+        with self.memory:
+            for tier, (groups, each) in minutes.items():
+                self.watcher.add_aggregated_minute(tier, groups, each)
+            self._leave_out(until, unanswered)
+            over, more = self._concluded(until, blind)
+            foreign = self._alert()
+        self._tell_troubles(blind)
+        self._book((*ended, *over, *foreign), (*closed, *more))
+
+    def _minute(
+        self, tier: str, view: TierContext, before: Mapping[str | None, BinnedWindow], blind: dict[str, str]
+    ) -> tuple[tuple[BinnedWindow, ...], tuple[BinnedWindow, ...]]:
+        seen = self._seen.get(tier, {})
+        one = next(one for one in self._asking if one.tier == tier)
+        if tier in blind or not seen:
+            return (), ()
+        try:
+            return one.minute(seen, view, before)
+        except SizewatchError as trouble:
+            blind[tier] = str(trouble)
+            missing = (windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in seen.values())
+            return (load_bins.bin_window(windows.sum_windows(missing), None, None),), ()
+
+    @property
+    def describe_targets(self) -> str:
+        """What is watched, for the log."""
+        return f"{len(self._asking)} tiers through {self.api.place}"
+
+    def store_health(self) -> StoreHealth:
+        """How reading the store goes."""
+        counts = self.api.counts
+        return StoreHealth(
+            place=self.api.place,
+            queries=counts.queries,
+            seconds=counts.seconds,
+            received_bytes=counts.bytes,
+            failures={kind.value: number for kind, number in counts.troubles.items()},
+            in_sight={one.tier: self.store_troubles.get(one.tier, "") for one in self._asking},
+            leads=self.leading.leads if self.leading is not None else None,
+            lease_trouble=self.leading.trouble if self.leading is not None else "",
+        )
+
+    def export_scope(self, tier: str) -> ExportScope:
+        """Replicas of which node agents tell are not told of again."""
+        return ExportScope.WHOLE_TIER if tier in self._told_by_agents else ExportScope.ALL
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this agent speaks."""
+        return self.leading is None or self.leading.leads
+
+    def stop(self) -> None:
+        """An orderly end, the lease's last: another agent speaks only when this one is silent."""
+        try:
+            super().stop()
+        finally:
+            if self.leading is not None:
+                self.leading.stop()
+
+    def is_monitored(self, subject: Subject) -> bool:
+        """A replica of a watched tier is taken to be there until the store has been asked."""
+        return any(one.tier == subject.tier for one in self._asking)
+
+    @property
+    def tiers(self) -> frozenset[str]:
+        """The tiers that are watched, whether or not a replica of them was told of."""
+        return frozenset(one.tier for one in self._asking)
+
+    def inherit_state(self, before: EvaluationLoop) -> None:
+        """The memory of another configuration's turns, for the tiers that are still watched."""
+        if isinstance(before, StoreSource):
+            self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
+            self._asked_until = {t: until for t, until in before._asked_until.items() if t in self.tiers}
+            self.gpus.latest = dict(before.gpus.latest)
+            owned = {target.key: before.owned[target.key] for target in self.targets if target.key in before.owned}
+        super().inherit_state(before)
+        if isinstance(before, StoreSource):
+            self.owned = owned
+            if before.leading is not None and before.leading is not self.leading:
+                before.leading.stop()
+
+    def _ask(self, until: float) -> tuple[tuple[ReplicaPage, ...], dict[str, str], frozenset[str]]:
+        """What is told, why tiers are not seen, and the tiers of which the store said nothing at all."""
+        told: list[ReplicaPage] = []
+        blind: dict[str, str] = {}
+        unanswered: set[str] = set()
+        for one in self._asking:
+            # The clock may have gone back since: what is to come is not asked for.
+            known = min(self._asked_until.get(one.tier, until - GONE_SECONDS), until)
+            since = max(known, until - MOST_BEHIND_SECONDS)
+            try:
+                found = one.ask(since - OVERLAP_SECONDS, until)
+            except SizewatchError as trouble:
+                blind[one.tier] = str(trouble)
+                unanswered.add(one.tier)
+                continue
+            self._asked_until[one.tier] = until
+            absent = one.pages.missing_scrapes(until)
+            silent_since = one.pages.all_silent_since
+            if silent_since is not None:
+                blind[one.tier] = _silent(until - silent_since)
+            told += found if silent_since is not None else (*found, *absent)
+        return tuple(sorted(told, key=lambda one: one.page.t)), blind, frozenset(unanswered)
+
+    def _tell_troubles(self, blind: Mapping[str, str]) -> None:
+        """One line when sight of a tier is lost, and when it is there again."""
+        for tier, text in blind.items():
+            if tier not in self.store_troubles:
+                _log.warning("%s cannot be seen: %s", tier, text)
+        for tier in self.store_troubles.keys() - blind.keys():
+            _log.info("%s is seen again", tier)
+        self.store_troubles = dict(blind)
+
+    def _fed(
+        self, told: tuple[ReplicaPage, ...], blind: Mapping[str, str], until: float
+    ) -> tuple[tuple[ClosedSpan, ...], tuple[ClosedMinute, ...]]:
+        ended: list[ClosedSpan] = []
+        closed: list[ClosedMinute] = []
+        for asked in self._asking:
+            self.watcher.set_aggregated(asked.tier, asked.sums)
+        for step, several in groupby(told, key=lambda one: one.page.t // STEP_SECONDS):
+            for one in several:
+                self._take_told(one)
+            over, minutes = self._concluded(min(until, (step + 1) * STEP_SECONDS), blind)
+            ended.extend(over)
+            closed.extend(minutes)
+        return tuple(ended), tuple(closed)
+
+    def _take_told(self, one: ReplicaPage) -> None:
+        key, page = (one.tier, one.page.replica), one.page
+        error = None if page.snapshot is not None else ScrapeError(ScrapeFailure.CONNECT, page.trouble)
+        self.ledger.record_scrape(key, ScrapeResult(t=page.t, seconds=0.0, snapshot=page.snapshot, error=error))
+        if page.gpus:
+            self.gpus.latest |= {readout.gpu: readout for readout in page.gpus}
+            self.owned[key] = GpuAssignment(gpus=tuple(readout.gpu for readout in page.gpus))
+        try:
+            self._follow_told(one)
+        except Exception:  # noqa: BLE001 - what one replica's series say must not cost the others their turn
+            self.defects += 1
+            _log.exception("defect while judging the series of %s/%s; its scrape is left out", *key)
+            self.watcher.apply_failed_scrape(*key, page.t, trouble="defect in sizewatch, see its log")
+
+    def _follow_told(self, one: ReplicaPage) -> None:
+        key, page = (one.tier, one.page.replica), one.page
+        if page.snapshot is None:
+            window = self.watcher.apply_failed_scrape(*key, page.t, trouble=page.trouble)
+        else:
+            self._note_restart(key, page.snapshot)
+            known = self.watcher.starts(key[0])
+            window = self.watcher.apply_snapshot(*key, page.snapshot, one.gpus)
+            self._note_starts(key[0], known)
+        if window is not None:
+            self._seen.setdefault(one.tier, {})[page.replica] = window
+            if one.tier not in self._told_by_agents:
+                # Sums of the others are their agents' to export.
+                self.ledger.add_window(key, window, {})
+
+    def _leave_out(self, now: float, unanswered: Container[str]) -> None:
+        """Replicas that are no more; the others are what is watched. A store that does not answer says of none that it is gone."""
+        for one in self._asking:
+            names = sorted(one.pages.pop_gone_replicas(now)) if one.tier not in unanswered else ()
+            if names:
+                gone = {(one.tier, name) for name in names}
+                self.watcher.remove_replicas(gone)
+                self.ledger.forget(gone)
+                self._without_gpus_of(gone)
+                self.event(now, TimelineKind.GONE, f"the store tells nothing more of {_named(names)}", one.tier)
+            view = self.watcher.view(one.tier)
+            if view.pools != one.pages.pools:
+                self.watcher.views[one.tier] = replace(view, pools=one.pages.pools)
+        self.targets = tuple(self._targets())
+
+    def _without_gpus_of(self, gone: set[ReplicaKey]) -> None:
+        """A GPU is known for as long as a replica has it."""
+        if not gone.isdisjoint(self.owned):
+            self.owned = {key: owned for key, owned in self.owned.items() if key not in gone}
+            had = {gpu for owned in self.owned.values() for gpu in owned.gpus}
+            self.gpus.latest = {gpu: readout for gpu, readout in self.gpus.latest.items() if gpu in had}
+
+    def _targets(self) -> Iterator[Target]:
+        for one in self._asking:
+            for name, pool in sorted(one.pages.pools.items()):
+                yield Target(tier=one.tier, replica=name, pool=pool, options=TargetOptions(url=self.api.place))
+
+
+NAMED = 5
+"""So many replicas are named in a sentence."""
+
+
+def _silent(seconds: float) -> str:
+    ever = (
+        f"has had no sample of the tier for {seconds:.0f} s" if math.isfinite(seconds) else "has no sample of the tier"
+    )
+    return f"the store {ever}"
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

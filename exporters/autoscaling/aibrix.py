@@ -1,0 +1,79 @@
+"""The schedule as `scheduledBounds` of an AIBrix PodAutoscaler that is there already: a patch of its bounds.
+
+Owns that patch. AIBrix has schedules of its own since vllm-project/aibrix pull request 2529 (August 2026): entries of
+`name`, `timezone`, `cron`, `duration` and the bounds that hold meanwhile (API `autoscaling/v1alpha1`, package
+`scheduledbounds`). Its cron takes one minute, hours, `* *` and weekdays; windows must not overlap and last a week at most,
+which runs of one week cannot break. An older AIBrix drops the field: there the same bounds are moved by CronJobs
+(`exporters.autoscaling.cronjob`, with the PodAutoscaler as the autoscaler).
+"""
+
+from __future__ import annotations
+
+from exporters.autoscaling.manifests import Manifest, Object, comment_name, week_notes
+from exporters.autoscaling.records import AUTOSCALERS, Scaling
+from exporters.autoscaling.schedule import CronEntry, Week, week_of
+
+KIND = "PodAutoscaler"
+
+
+def aibrix(scaling: Scaling) -> Manifest:
+    """A merge patch for the PodAutoscaler that `scaling.autoscaler` names.
+
+    Raises ValueError where it names none, or one of another kind.
+    """
+    if scaling.autoscaler is None or scaling.autoscaler.kind != KIND:
+        raise ValueError(
+            f"tier {comment_name(scaling.tier)}: a schedule for AIBrix needs the name of the {KIND} that owns the replicas"
+        )
+    week = week_of(scaling)
+    patch: Object = {
+        "apiVersion": AUTOSCALERS[KIND].api_version,
+        "kind": KIND,
+        "metadata": {"name": scaling.autoscaler.name, "namespace": scaling.namespace},
+        "spec": {
+            "minReplicas": week.floor,
+            "maxReplicas": scaling.maximum,
+            "scheduledBounds": [_bound(scaling, place, entry) for place, entry in enumerate(week.entries)],
+        },
+    }
+    return Manifest(head=_head(scaling, week, scaling.autoscaler.name), objects=(patch,))
+
+
+def _head(scaling: Scaling, week: Week, name: str) -> tuple[str, ...]:
+    where = f"-n {scaling.namespace} podautoscaler {name}"
+    return (
+        (
+            f"Written by sizewatch for tier {comment_name(scaling.tier)}. The PodAutoscaler {name} owns the replica field of "
+            f"{scaling.workload.kind} {scaling.workload.name}; this patch moves its bounds by the schedule and nothing else."
+        ),
+        (
+            "Apply nothing beside it that sets replicas or these bounds: no HorizontalPodAutoscaler of your own, no "
+            "ScaledObject, no CronJob, and neither minReplicas, maxReplicas nor scheduledBounds in what is deployed."
+        ),
+        (
+            f"Apply it with: kubectl patch {where} --type merge --patch-file FILE. It replaces all of scheduledBounds. Then "
+            f"see that it is there: kubectl get {where} -o jsonpath={{.spec.scheduledBounds}}. AIBrix before its pull request "
+            "2529 (August 2026) has no such field and drops it in silence: use --format cronjob there."
+        ),
+        (
+            "It needs neither sizewatch nor Prometheus to run. In the night that the clock is changed a window begins or ends "
+            "an hour off: AIBrix counts its length in hours, not to an hour of the clock."
+        ),
+        *week_notes(week, scaling),
+    )
+
+
+def _bound(scaling: Scaling, place: int, entry: CronEntry) -> Object:
+    return {
+        "name": f"sizewatch-{place + 1:02}",
+        "timezone": scaling.zone,
+        "cron": entry.start,
+        "duration": _duration(entry.minutes),
+        "minReplicas": entry.replicas,
+    }
+
+
+def _duration(minutes: int) -> str:
+    """As Go reads it: 45m, 2h, 2h30m."""
+    hours, rest = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{rest}m" if rest else "")

@@ -1,0 +1,153 @@
+"""What the manifests share: metadata, comments, the behaviour of a HorizontalPodAutoscaler, and how they are printed.
+
+Owns the layout. Values pass through the YAML dumper, never through string formatting; what stands in a comment is cleaned
+of line ends and control characters first. A new autoscaler needs nothing here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from exporters.autoscaling.records import Scaling, object_name
+from exporters.autoscaling.schedule import Week
+
+WIDTH = 110
+
+LONGEST_STABILISATION = 3600
+"""Seconds; the API server refuses more (kubernetes pkg/apis/autoscaling/validation)."""
+
+TOLERATED = 10
+"""From so many replicas on, the default tolerance of 0.1 hides a change by one: 11 / 10 and 9 / 10 are both within it."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Paragraphs of a leading comment, and the objects below it."""
+
+    head: tuple[str, ...]
+    objects: tuple[Object, ...]
+
+
+def render_manifest(manifest: Manifest) -> str:
+    """The manifest as YAML that `kubectl apply -f -` reads."""
+    return "---\n".join((comment(manifest.head), *(dump_yaml(one) for one in manifest.objects)))
+
+
+def dump_yaml(data: Any) -> str:
+    """YAML in the order of the keys, nothing folded, nothing shared between objects."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=10**6, default_flow_style=False)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's own, with lists set in below their key and without anchors."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def comment(paragraphs: Iterable[str]) -> str:
+    """Paragraphs as YAML comments, apart by an empty one; one that begins with a blank is kept as it is: YAML
+    of ours, which holds no control character."""
+    blocks = (
+        "#" + text.replace("\n", "\n#") if text.startswith(" ") else textwrap.fill(_clean(text), WIDTH, **_AS_COMMENT)
+        for text in paragraphs
+    )
+    return "\n#\n".join(blocks) + "\n"
+
+
+_AS_COMMENT: dict[str, Any] = {
+    "initial_indent": "# ",
+    "subsequent_indent": "# ",
+    "break_long_words": False,
+    "break_on_hyphens": False,
+}
+
+
+def _clean(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def comment_name(name: str) -> str:
+    """A tier's name for a comment: one line, not longer than is read."""
+    clean = _clean(name)
+    return clean if len(clean) <= 60 else f"{clean[:57]}..."
+
+
+def metadata(scaling: Scaling, *parts: str) -> Object:
+    """Name, namespace and marks of an object; the tier's own name stands in an annotation, whatever it is made of."""
+    notes = {"sizewatch/tier": scaling.tier, **({"sizewatch/note": scaling.note} if scaling.note else {})}
+    return {
+        "name": object_name(scaling.tier, *parts),
+        "namespace": scaling.namespace,
+        "labels": {"app.kubernetes.io/name": "sizewatch", "app.kubernetes.io/component": "scaling"},
+        "annotations": notes,
+    }
+
+
+def behavior(scaling: Scaling) -> Object:
+    """`behavior` of an HPA: up at once and all the way, down only to the highest count that the hold has seen.
+
+    One policy each way, no more: the gauge has weighed the pace already. With several metrics the HPA takes the highest.
+    """
+    exact = {"tolerance": 0} if scaling.exact_steps else {}
+    return {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "selectPolicy": "Max",
+            "policies": [{"type": "Pods", "value": scaling.maximum, "periodSeconds": 15}],
+            **exact,
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": min(round(scaling.hold_seconds), LONGEST_STABILISATION),
+            "selectPolicy": "Max",
+            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+            **exact,
+        },
+    }
+
+
+def behavior_notes(scaling: Scaling) -> tuple[str, ...]:
+    """What must be said about that behaviour, in this cluster."""
+    notes: list[str] = []
+    if scaling.hold_seconds > LONGEST_STABILISATION:
+        notes.append(f"Kubernetes holds for at most an hour; {scaling.hold_seconds:g} s were asked for.")
+    if scaling.maximum >= TOLERATED and not scaling.exact_steps:
+        notes.append(
+            f"From {TOLERATED} replicas on, the autoscaler ignores a change by one: its tolerance is 10 % of what runs. Where "
+            "the cluster knows `tolerance` (Kubernetes 1.35 on), set it to 0 under scaleUp and scaleDown."
+        )
+    return tuple(notes)
+
+
+def now_notes(scaling: Scaling) -> tuple[str, ...]:
+    """What the gauge says at present, so that who applies a manifest knows what will follow."""
+    if scaling.recommended is None:
+        return ("sizewatch recommends nothing yet, so there is no gauge to follow: what is told of its absence holds.",)
+    cut = f", more than the maximum of {scaling.maximum}" if scaling.recommended > scaling.maximum else ""
+    return (f"When this was written, {scaling.recommended} were recommended{cut}.",)
+
+
+def week_notes(week: Week, scaling: Scaling) -> tuple[str, ...]:
+    """What must be said about the schedule."""
+    notes = [f"{scaling.note[0].upper()}{scaling.note[1:]}."] if scaling.note else []
+    if week.changes:
+        lead = f"{scaling.lead_seconds:.0f} s (the cold start) before they must be warm"
+        notes.append(
+            f"Times are of {scaling.zone}. Replicas are asked for {lead}; fewer are asked for not a minute early."
+        )
+    if week.block > 1:
+        notes.append(f"The schedule had too many steps: every {week.block} minutes take their highest count.")
+    if week.cut:
+        notes.append(f"The schedule wants more than the maximum of {scaling.maximum}; it was cut there.")
+    return tuple(notes)

@@ -1,0 +1,65 @@
+"""Which committed files are generated, and by which function: path -> render.
+
+Owns the map. It reads and writes no file and must not import the agent: `agent.cli.render` does the one, and what
+only the agent knows (its command line, its configuration keys) comes in as Sources. A new generated file is a function
+in a module of its own and a row of ARTEFACTS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from exporters.alertmanager.sample_config import alertmanager_text
+from exporters.docs.command_pages import commands_page
+from exporters.docs.docs_tables import configuration_page
+from exporters.docs.engines_page import engines_page
+from exporters.docs.runbook_blocks import fill_runbooks
+from exporters.docs.signal_pages import signals_page
+from exporters.grafana.files import FILES as GRAFANA
+from exporters.manifests.chart_files import FILES as CHART
+from exporters.manifests.kustomize_files import FILES as KUSTOMIZE
+from exporters.prometheus_rules.alerts import alerts_text, objects_text
+from exporters.prometheus_rules.recording_rules import recording_text
+from exporters.report.records import report_schema
+from rules.plan.schema import plan_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderInputs:
+    """What is not ours to know: the JSON Schema of the configuration, and the whole command line."""
+
+    config_schema: Mapping[str, Any]
+    parser: argparse.ArgumentParser
+
+
+Render = Callable[[RenderInputs, str], str]
+"""From the sources and the file's present text ("" where there is none) to the text that it should hold.
+
+Only a page that is written by hand between its generated blocks depends on the present text.
+"""
+
+ARTEFACTS: Mapping[str, Render] = {
+    "docs/plan.schema.json": lambda sources, _: schema_text(plan_schema()),
+    "docs/report.schema.json": lambda sources, _: schema_text(report_schema()),
+    "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
+    "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
+    "docs/commands.md": lambda sources, _: commands_page(sources.parser),
+    "docs/engines.md": lambda sources, _: engines_page(),
+    "docs/signals.md": lambda sources, _: signals_page(),
+    "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
+    "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
+    "rules/prometheus/sizewatch-recording.yaml": lambda sources, _: recording_text(),
+    "rules/prometheus/prometheusrule.yaml": lambda sources, _: objects_text(),
+    "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
+    **{path: lambda *_, text=text: text() for path, text in {**GRAFANA, **KUSTOMIZE, **CHART}.items()},
+}
+"""By path from the root of the repository."""
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """A JSON Schema as it is published."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

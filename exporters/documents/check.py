@@ -1,0 +1,126 @@
+"""Step 13 for a person and for a program: a verdict a line with its certainty, and how far production reached.
+
+Owns the words and the JSON of `sizewatch check`. The numbers are the verdicts' own.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from exporters.documents.replay import cause_json, reading_json
+from exporters.render.time_words import format_duration
+from rules.evaluator.benchmark_check import Step13
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.wording import number
+from rules.telemetry.work import CapacitySource
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
+
+WIDTH = 100
+HEADS = {
+    Status.OK: "production confirms the benchmark",
+    Status.WARNING: "production does not confirm the benchmark",
+    Status.CRITICAL: "production does not confirm the benchmark",
+    Status.UNKNOWN: "cannot be judged",
+}
+
+
+def check_text(tiers: Iterable[Step13], since_words: str, asked_seconds: float) -> str:
+    """The check of every tier, the worst news of each first; how much of the time asked for was watched, where that is less."""
+    return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds)) for one in tiers)
+
+
+def headline(one: Step13) -> str:
+    """One sentence: the tier, the answer, and how far it reaches."""
+    return f"{one.tier}: {HEADS[one.status]}; {_reach(one)}"
+
+
+def _tier(one: Step13, since_words: str, asked_seconds: float) -> list[str]:
+    short = one.seen_seconds < FULL_COVERAGE * asked_seconds
+    seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
+    lines = [f"{one.tier}: {HEADS[one.status]} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
+    for answer in sorted(one.answers, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
+        lines.append(textwrap.fill(_line(answer), WIDTH, initial_indent="  ", subsequent_indent=" " * 12))
+        if _fires(answer) and not isinstance(answer, Unknown):
+            lines.extend(
+                textwrap.fill(
+                    f"cause: {'; '.join(c.evidence)}", WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14
+                )
+                for c in answer.causes
+            )
+            lines.extend(
+                textwrap.fill(f"do: {a.text}", WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
+                for a in answer.actions[:1]
+            )
+    if one.unvisited:
+        lines.append(
+            textwrap.fill(
+                f"load not reached: {', '.join(one.unvisited)} a replica",
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
+        )
+    return lines
+
+
+def _fires(answer: RuleResult) -> bool:
+    return not isinstance(answer, Unknown) and answer.status in FIRING
+
+
+def _line(answer: RuleResult) -> str:
+    if isinstance(answer, Unknown):
+        why = answer.reason.value.replace("_", " ")
+        return f"unknown   {answer.rule}: {why}{f' ({answer.text})' if answer.text else ''}"
+    return f"{answer.status.value:9} {answer.rule}, {answer.certainty.value}: {answer.sentence}"
+
+
+def _reach(one: Step13) -> str:
+    if one.highest_rps is None:
+        return "no load was seen"
+    if one.highest_share is None:
+        return f"highest load reached: {number(one.highest_rps, 'per_second')} a replica; the plan has no usable rps"
+    text = f"highest load reached: {number(one.highest_rps, 'per_second')} a replica, {one.highest_share:.0%} of the "
+    text += f"{number(one.usable_rps or 0, 'per_second')} that the plan calls usable"
+    now = one.capacity
+    if now is None or now.source is not CapacitySource.PRODUCTION or now.rps == now.planned_rps:
+        return text
+    return f"{text}; a replica takes {number(now.rps, 'per_second')} now: {now.reason}"
+
+
+def check_json(tiers: Iterable[Step13]) -> dict[str, Any]:
+    """The same for a program."""
+    return {"schema": 1, "tiers": [_tier_json(one) for one in tiers]}
+
+
+def _tier_json(one: Step13) -> dict[str, Any]:
+    return {
+        "tier": one.tier,
+        "status": one.status.value,
+        "seen_seconds": one.seen_seconds,
+        "requests": one.requests,
+        "highest_rps": one.highest_rps,
+        "usable_rps": one.usable_rps,
+        "capacity_rps": one.capacity.rps if one.capacity else None,
+        "capacity_source": one.capacity.source.value if one.capacity else None,
+        "highest_share_of_usable": one.highest_share,
+        "load_not_reached": list(one.unvisited),
+        "answers": [_answer_json(answer) for answer in one.answers],
+    }
+
+
+def _answer_json(answer: RuleResult) -> dict[str, Any]:
+    if isinstance(answer, Unknown):
+        return {"rule": answer.rule, "status": Status.UNKNOWN.value, "reason": answer.reason.value, "text": answer.text}
+    return {
+        "rule": answer.rule,
+        "status": answer.status.value,
+        "certainty": answer.certainty.value,
+        "observed": reading_json(answer.observed),
+        "expected": reading_json(answer.expected),
+        "unit": answer.unit,
+        "sentence": answer.sentence,
+        "causes": [cause_json(cause) for cause in answer.causes],
+        "actions": [{"text": action.text, "runbook": action.runbook} for action in answer.actions],
+    }

@@ -1,0 +1,235 @@
+"""`sizewatch plan show`: one tier of a plan as a page of text, at most 78 columns.
+
+Owns what is shown and in which words: the curve, the operating point, the guide's C_max / SLO beside it (8.3; shown and
+never alerted), the fleet arithmetic and the findings. It computes nothing of its own; formulas are in `rules.sizing`.
+Another section is a function from _Shown to lines and a row in SECTIONS.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporters.render.terminal_chart import (
+    MARGIN,
+    WIDTH,
+    TerminalChart,
+    draw_load_axis,
+    draw_panel,
+    load_end,
+    seconds_text,
+)
+from rules.plan.capacity import capacity_lengths
+from rules.plan.checks import check_tier
+from rules.plan.curve import Curve, OperatingPoint, operating_point
+from rules.plan.envelope import metric_value
+from rules.plan.money import amount
+from rules.plan.replica_count import count_fleet_of, fleet_terms, margin_of
+from rules.plan.schema import BenchmarkCurve, Plan, Point, TierPlan, plan_version
+from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
+from rules.telemetry.work import MeanTokens
+
+PANELS = (("TTFT P99", "ttft_p99_seconds", 10), ("TPOT P99", "tpot_p99_seconds", 7))
+"""What is drawn, with the rows it gets."""
+
+NAMES = {"ttft_p99_seconds": "TTFT P99", "tpot_p99_seconds": "TPOT P99", "itl_p99_seconds": "ITL P99"}
+
+_KEY = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    name: str
+    tier: TierPlan
+    curve: Curve | None
+    point: OperatingPoint | None
+
+
+def show(plan: Plan, tier: str) -> str:
+    """One tier as text, without a final line end. Raises KeyError naming the plan's tiers where it has no such one."""
+    if tier not in plan.tiers:
+        raise KeyError(f"the plan has no tier {tier}; it has {', '.join(plan.tiers)}")
+    found = plan.tiers[tier]
+    shown = _Shown(name=tier, tier=found, curve=Curve.from_plan(found), point=operating_point(found))
+    return "\n\n".join("\n".join(lines) for section in SECTIONS if (lines := section(shown)))
+
+
+def _head(shown: _Shown) -> list[str]:
+    tier = shown.tier
+    served = [f"{tier.model} on {tier.engine}"]
+    if tier.precision:
+        formats = (("weights", tier.precision.weights), ("KV cache", tier.precision.kv))
+        served += [f"{part} in {said}" for part, said in formats if said]
+    joined = f" over {tier.gpu.interconnect}" if tier.gpu.interconnect not in (None, "none") else ""
+    gpus = f"{tier.gpu.per_replica} x {tier.gpu.product}{joined} a replica"
+    limits = [f"{name} {seconds_text(limit)}" for key, name in NAMES.items() if (limit := getattr(tier.slo, key))]
+    limits += [f"availability {tier.slo.availability:.6g}"] if tier.slo.availability else []
+    return [
+        shown.name,
+        *_row("plan", f"version {plan_version(tier)}"),
+        *_row("serves", ", ".join(served)),
+        *_row("on", f"{gpus}; {_count(len(tier.pools), 'pool')}: {', '.join(tier.pools)}"),
+        *_row("promises", ", ".join(limits)),
+    ]
+
+
+def _chart(shown: _Shown) -> list[str]:
+    written = shown.tier.curve
+    if shown.curve is None or written is None:
+        return []
+    end = load_end(point.completed_rps for point in written.points)
+    mark, text = None, ""
+    if shown.point and shown.point.usable_rps <= end:
+        mark, text = shown.point.usable_rps, f"usable {shown.point.usable_rps:.4g} rps"
+        text += f", C_max {shown.point.c_max:.4g}" if shown.point.c_max else ""
+    lines: list[str] = []
+    for title, metric, rows in PANELS:
+        line = _dots(shown.curve.points, metric)
+        measured = _dots(tuple(point for point in written.points if not point.censored), metric)
+        reached = shown.curve.value_at(metric, shown.point) if shown.point else None
+        panel = TerminalChart(
+            title=title,
+            rows=rows,
+            line=line,
+            measured=measured,
+            censored=_dots(shown.curve.censored, metric),
+            chosen=((mark, reached),) if mark and reached else (),
+            limit=getattr(shown.tier.slo, metric),
+        )
+        lines += draw_panel(panel, end, mark) if line else []
+    axis = draw_load_axis(end, "completed requests per second and replica", mark, text)
+    return [*lines, *axis, *_evidence(written)] if lines else []
+
+
+def _dots(points: tuple[Point, ...], metric: str) -> tuple[tuple[float, float], ...]:
+    return tuple((point.completed_rps, y) for point in points if (y := metric_value(point, metric)) is not None)
+
+
+def _evidence(curve: BenchmarkCurve) -> list[str]:
+    counts = [point.requests for point in curve.points if point.requests is not None]
+    said = [_count(len(curve.points), "point")]
+    said += [f"{curve.loop} loop"] if curve.loop else []
+    said += [f"{_span(counts)} requests each"] if counts else []
+    legend = f"{'':{MARGIN}}● measured  ⠤ expected, never falling  ◆ usable"
+    legend += "  ○ at least so bad" if any(point.censored for point in curve.points) else ""
+    return [legend, *_row("benchmark", f"{', '.join(said)}; {', '.join(curve.source) or 'no source given'}")]
+
+
+def _span(counts: list[int]) -> str:
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _operating_point(shown: _Shown) -> list[str]:
+    point, slo = shown.point, shown.tier.slo
+    lines = ["Operating point of one replica"]
+    if point is None:
+        return [*lines, *_row("not known", "there is no curve that keeps the SLO, and the plan gives none by hand")]
+    derived = shown.curve.usable(slo) if shown.curve else None
+    why = "as the plan gives it" if derived is None or point.given else "the highest load measured; the SLO held"
+    if derived and point.given:
+        whose = shown.tier.operating_point.source if shown.tier.operating_point else None
+        why = "measured by production" if whose == "production" else "the operator's word"
+        why += f"; curve and SLO give {derived.usable_rps:.4g}"
+        why += "; benchmark again" if whose == "production" else ""
+    elif derived and derived.limited_by:
+        limit = seconds_text(getattr(slo, derived.limited_by))
+        why = f"beyond it {NAMES[derived.limited_by]} exceeds its SLO of {limit}"
+    least = "" if point.knee_reached else "at least "
+    lines += _row("usable", f"{least}{point.usable_rps:.4g} completed requests per second; {why}")
+    lines += _measured_at(shown, point)
+    if point.c_max is None:
+        why = "the operating point names none" if point.given else "no concurrencies are given"
+        return [*lines, *_row("C_max", f"not known: {why}")]
+    ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
+    gap = f"{ceiling / point.usable_rps:.3g} x usable (guide 8.3: up to 2)"
+    lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system")
+    lines += _row("C_max / SLO", f"{point.c_max:.4g} / {seconds_text(slo.ttft_p99_seconds)} = {ceiling:.4g} rps, {gap}")
+    return lines
+
+
+def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:
+    """The requests that usable rps are counted in: fleet utilisation is measured against their lengths."""
+    lengths = capacity_lengths(shown.tier, shown.curve, point)
+    kinds = (("prompt", lengths.prompt_tokens), ("output", lengths.generation_tokens))
+    said = [f"{_mean(mean)} {word} tokens" for word, mean in kinds if mean is not None]
+    if not said:
+        return _row("measured at", "lengths that the plan does not tell")
+    hits = lengths.prefix_hit_ratio
+    cached = "" if hits is None else f"; {hits:.0%} of prompts in the prefix cache"
+    return _row("measured at", f"{' and '.join(said)} a request on average{cached}")
+
+
+def _mean(mean: MeanTokens) -> str:
+    if mean.is_exact:
+        return f"{mean.low:.4g}"
+    return f"at least {mean.low:.4g}" if mean.high is None else f"{mean.low:.4g} to {mean.high:.4g}"
+
+
+def _fleet(shown: _Shown) -> list[str]:
+    tier, point = shown.tier, shown.point
+    rates = tier.workload.requests_per_second if tier.workload else None
+    lines: list[str] = []
+    if rates and rates.peak and point:
+        (safety, _), margin = fleet_terms(tier), margin_of()
+        needed = count_fleet_of(tier, rates.peak, point.usable_rps, margin)
+        full = (
+            f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"
+        )
+        asks = f"{safety:.4g} x the peak, at most {margin.target_utilization:.0%} used"
+        if 0 < margin.survives_loss_from <= needed:
+            asks += ", one may be lost"
+        lines += [*_row("peak", full), *_row("Step 11", f"{_fleet_of(needed, tier)} ({asks})")]
+    if tier.fleet:
+        planned = _fleet_of(tier.fleet.instances, tier)
+        if rates and rates.peak and point:
+            carried = tier.fleet.instances * point.usable_rps
+            planned += f": {carried:.4g} rps, {carried / rates.peak:.3g} x the peak"
+        planned += f"; {tier.fleet.minimum_warm} always warm" if tier.fleet.minimum_warm is not None else ""
+        lines += _row("planned", planned)
+    lines += _cost(shown)
+    return ["Fleet", *lines] if lines else []
+
+
+def _cost(shown: _Shown) -> list[str]:
+    tier, cost, fleet = shown.tier, shown.tier.cost, shown.tier.fleet
+    if cost is None or fleet is None:
+        return []
+    gpus = fleet.instances * tier.gpu.per_replica
+    text = f"{_count(gpus, 'GPU')} x {cost.gpu_hour_price:.6g} = {amount(gpus * cost.gpu_hour_price, cost.currency)} an hour"
+    tokens = shown.curve.value_at("output_tokens_per_second", shown.point) if shown.curve and shown.point else None
+    if tokens and cost.planned_utilization:
+        hourly = tokens * 3600 * fleet.instances * cost.planned_utilization
+        price = cost_per_million_tokens(gpus, cost.gpu_hour_price, hourly)
+        text += f"; {amount(price, cost.currency)} a million output tokens at {cost.planned_utilization * 100:.3g} % of capacity"
+    return _row("cost", text)
+
+
+_SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
+
+
+def _findings(shown: _Shown) -> list[str]:
+    found = check_tier(shown.name, shown.tier)
+    lines = ["Findings" if found else "Findings: none"]
+    for finding in found:
+        sign = _SIGNS[finding.severity]
+        place = finding.path.removeprefix(f"tiers.{shown.name}.")
+        lines += textwrap.wrap(f"{place}: {finding.text}", WIDTH, initial_indent=f"  {sign} ", subsequent_indent="    ")
+    return lines
+
+
+SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _chart, _operating_point, _fleet, _findings)
+
+
+def _fleet_of(replicas: int, tier: TierPlan) -> str:
+    return f"{_count(replicas, 'replica')}, {_count(replicas * tier.gpu.per_replica, 'GPU')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _row(key: str, text: str) -> list[str]:
+    """A named line, wrapped under its own beginning."""
+    first = f"  {key:<{_KEY}}"
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))

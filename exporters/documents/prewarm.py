@@ -1,0 +1,307 @@
+"""What pre-warming recommends, for a person and for a program: how many replicas, why, the day's schedule, what it was worth.
+
+Owns the words and the JSON of `sizewatch prewarm`, and the plain records that they are written from. The numbers are
+computed in `forecast/`; nothing is computed here but differences and shares of what is shown. Manifests are
+`exporters.autoscaling.formats`'s.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from exporters.documents.prewarm_count import Counted, bounds_words, count_words
+from exporters.documents.prewarm_demand import DemandParts, Highest, compare_with_peak, level, parts_of, parts_sentence
+from exporters.documents.prewarm_value import PrewarmValue, worth_json, worth_lines
+from exporters.render.text_table import text_table
+from exporters.render.time_words import format_duration
+from rules.telemetry.wording import number
+
+WIDTH = 100
+
+OLD_SECONDS = 3600.0
+"""From older demand no schedule is made: cron triggers and floors would follow a day that may have gone otherwise."""
+
+
+class DecisionBasis(StrEnum):
+    """What the count followed from: the largest of what asked for it (named as the forecast's own), or what cut it."""
+
+    FORECAST = "forecast"
+    NOW = "now"
+    MINIMUM = "minimum"
+    HOLD = "hold"
+    MAXIMUM = "maximum"
+
+
+BECAUSE: Mapping[DecisionBasis, str] = {
+    DecisionBasis.FORECAST: "the demand expected then",
+    DecisionBasis.NOW: "what is needed now, which is more than what is expected then",
+    DecisionBasis.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
+    DecisionBasis.HOLD: "the hold before scaling down: so many were needed a short while ago",
+    DecisionBasis.MAXIMUM: "the maximum of the tier; more would be needed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """How many replicas must be warm `lead_seconds` after `made_at` (unix seconds), and where that comes from.
+
+    `quantile_rps` is the demand (arriving requests per second) that is not exceeded then with `certainty` (0-1), None where
+    there is no forecast; `expected_rps` of it is expected without a margin, known events have multiplied both by
+    `event_factor`; `now_rps` is what arrives now. `usable_rps` is what one replica takes, by `usable_source`, between
+    `usable_low` and `usable_high` (None: open); `count` says how replicas follow from it. `for_forecast`, `needed_now`,
+    `minimum_warm` and `held` are the replicas that each asks for. `coverage` is the share of past targets at or below their
+    95 % quantile, `error_ratio` the error by that of the method `naive`; None where nothing could be counted.
+    """
+
+    tier: str
+    made_at: float
+    zone: str
+    replicas: int
+    decided_by: DecisionBasis
+    lead_seconds: float
+    lead_source: str
+    certainty: float
+    quantile_rps: float | None
+    now_rps: float
+    usable_rps: float
+    usable_source: str
+    needed_now: int
+    minimum_warm: int
+    method: str
+    count: Counted
+    usable_low: float | None = None
+    usable_high: float | None = None
+    expected_rps: float | None = None
+    event_factor: float = 1.0
+    for_forecast: int | None = None
+    held: int = 0
+    ready: int | None = None
+    coverage: float | None = None
+    error_ratio: float | None = None
+    naive: str = ""
+
+    @property
+    def target_time(self) -> float:
+        """When they must be warm, unix seconds."""
+        return self.made_at + self.lead_seconds
+
+    @property
+    def parts(self) -> DemandParts | None:
+        """What its demand is made of; None where there is no forecast."""
+        return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleStep:
+    """From `start` (unix seconds) on so many replicas must be warm, for up to `demand_rps`: that is of the bin that begins at
+    `peak`; `expected_rps` of it is the median forecast, known events have multiplied both by `event_factor`."""
+
+    start: float
+    replicas: int
+    demand_rps: float
+    peak: float | None = None
+    expected_rps: float | None = None
+    event_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarm:
+    """All that is told of a tier; times are unix seconds.
+
+    `schedule` runs from its first step to `until`, and is enough in each of its bins with `schedule_certainty` (0-1). Demand is
+    known up to `seen_until`; `highest` is its highest minute of the last week. `as_of` is the end of a trace that was taken for
+    now. `reason` says why something is not there.
+    """
+
+    tier: str
+    zone: str
+    recommendation: Recommendation | None
+    schedule: tuple[ScheduleStep, ...] = ()
+    schedule_certainty: float | None = None
+    until: float | None = None
+    seen_until: float | None = None
+    highest: Highest | None = None
+    as_of: float | None = None
+    worth: PrewarmValue | None = None
+    reason: str = ""
+
+
+def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
+    """The same without its schedule where the demand that it was made from is more than OLD_SECONDS old at `now`."""
+    seen = report.seen_until
+    if not report.schedule or (seen is not None and now - seen <= OLD_SECONDS):
+        return report
+    age = "not known" if seen is None else f"{format_duration(now - seen)} old"
+    why = f"the newest demand of the tier is {age}: no schedule is made of it"
+    return replace(report, schedule=(), schedule_certainty=None, until=None, reason=why)
+
+
+def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
+    """The recommendation with its why and the schedule; with `explain` also what it was worth."""
+    parts = [_trace_end(report), _recommended(report), _schedule(report)]
+    if explain:
+        parts.append(
+            worth_lines(report.worth) if report.worth else [f"What it was worth cannot be told: {_reason(report)}"]
+        )
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def headline(one: Recommendation) -> str:
+    """One sentence: how many, when, what for, and how many are there."""
+    clock = _clock(one.target_time, one.zone)
+    demand = f"{level(one.certainty)} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
+    if one.quantile_rps is None:
+        demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
+    why = f"lead {one.lead_seconds:.0f} s, {demand} at {number(one.usable_rps, 'per_second')} usable a replica"
+    return f"{_replicas(one.replicas)} wanted at {clock} ({why}); {_ready(one)}"
+
+
+def _trace_end(report: Prewarm) -> list[str]:
+    if report.as_of is None or report.recommendation is None:
+        return []
+    end = datetime.fromtimestamp(report.as_of, ZoneInfo(report.zone))
+    return [f"As of the end of the trace, {end:%Y-%m-%d %H:%M} ({report.zone}): this is not live."]
+
+
+def _recommended(report: Prewarm) -> list[str]:
+    one = report.recommendation
+    if one is None:
+        return _filled(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
+    bounds = bounds_words(one.usable_rps, one.usable_low, one.usable_high)
+    told = [
+        ("because of", BECAUSE[one.decided_by]),
+        ("demand", _demand(report, one)),
+        ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
+        (
+            "usable",
+            f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}",
+        ),
+        ("count", count_words(one.replicas, one.count)),
+        (
+            "never below",
+            f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",
+        ),
+        ("forecast", f"{one.method}; {_record(one)}"),
+        ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
+    ]
+    lines = _filled(f"{report.tier}: {headline(one)}", "", "  ")
+    for name, text in filter(lambda row: row[1], told):
+        lines += _filled(text, f"  {name:11}  ", " " * 15)
+    return lines
+
+
+def _demand(report: Prewarm, one: Recommendation) -> str:
+    parts = one.parts
+    if parts is None:
+        return ""
+    beside = compare_with_peak(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
+    said = (
+        parts_sentence(parts) if one.for_forecast is None else f"{parts_sentence(parts)}: {_replicas(one.for_forecast)}"
+    )
+    return f"{said}; {beside}" if beside else said
+
+
+def _ready(one: Recommendation) -> str:
+    if one.ready is None:
+        return "how many are ready is not known"
+    are = f"{one.ready} {'is' if one.ready == 1 else 'are'} ready"
+    missing = one.replicas - one.ready
+    if missing > 0:
+        return f"{are}: start {missing} now"
+    return f"{are}: {-missing} may go" if missing else f"{are}: nothing to do"
+
+
+def _record(one: Recommendation) -> str:
+    covered = "coverage not known yet" if one.coverage is None else f"{one.coverage:.1%} at or below the 95% quantile"
+    if one.error_ratio is None:
+        return f"{covered}, not compared yet"
+    return f"{covered}, error {one.error_ratio:.2f} of {one.naive}"
+
+
+def _schedule(report: Prewarm) -> list[str]:
+    if not report.schedule:
+        return []
+    steps = merge_steps(report.schedule)
+    ends = [*(step.start for step in steps[1:]), report.until]
+    rows = [
+        (
+            _clock(step.start, report.zone),
+            "" if end is None else _end(step.start, end, report.zone),
+            str(step.replicas),
+            number(step.demand_rps, "per_second"),
+            "-" if step.expected_rps is None else number(step.expected_rps, "per_second"),
+        )
+        for step, end in zip(steps, ends, strict=True)
+    ]
+    table = text_table(("warm from", "to", "replicas", "for up to", "expected"), rows, words=2)
+    sure = "" if report.schedule_certainty is None else f", enough with {report.schedule_certainty:.0%} certainty"
+    lines = [f"Schedule ({report.zone}){sure}", *(f"  {line}" for line in table)]
+    return lines + _most(report, max(steps, key=lambda step: step.demand_rps))
+
+
+def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
+    """What the highest demand of the schedule is made of."""
+    parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
+    if parts is None or step.peak is None:
+        return []
+    said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
+    beside = compare_with_peak(parts, report.highest, report.zone, None)
+    return _filled(f"{said}; {beside}" if beside else said, "  ", "    ")
+
+
+def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
+    """Steps in the order of time; neighbours of one count are one step, for the highest demand of them."""
+    found: list[ScheduleStep] = []
+    for step in sorted(steps, key=lambda step: step.start):
+        if found and found[-1].replicas == step.replicas:
+            last = found.pop()
+            step = replace(max(last, step, key=lambda one: one.demand_rps), start=last.start)
+        found.append(step)
+    return tuple(found)
+
+
+def _reason(report: Prewarm) -> str:
+    return report.reason or "The forecast has not run yet."
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
+def _clock(t: float, zone: str) -> str:
+    return datetime.fromtimestamp(t, ZoneInfo(zone)).strftime("%H:%M")
+
+
+def _end(start: float, end: float, zone: str) -> str:
+    """A step of a whole day would seem to end where it begins."""
+    begins, ends = _clock(start, zone), _clock(end, zone)
+    return f"{ends} next day" if begins == ends else ends
+
+
+def _filled(text: str, first: str, then: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
+
+
+def prewarm_json(report: Prewarm) -> dict[str, Any]:
+    """The same for a program; times are unix seconds, and what is not known is null."""
+    one = report.recommendation
+    return {
+        "schema": 1,
+        "tier": report.tier,
+        "zone": report.zone,
+        "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": headline(one)},
+        "schedule": [asdict(step) for step in merge_steps(report.schedule)],
+        "schedule_until": report.until,
+        "schedule_certainty": report.schedule_certainty,
+        "seen_until": report.seen_until,
+        "highest": None if report.highest is None else asdict(report.highest),
+        "as_of": report.as_of,
+        "worth": None if report.worth is None else worth_json(report.worth),
+        "reason": report.reason,
+    }

@@ -1,0 +1,95 @@
+"""The timeline for a person, one line an entry, and for a program.
+
+Owns the words and the JSON of `sizewatch timeline`; the status page shows the same lines. What an entry is belongs to
+`rules.evaluator.timeline`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from exporters.render.time_words import format_duration
+from rules.evaluator.timeline import TimelineEntry, TimelineKind
+
+SCHEMA = 1
+LONGEST = 200
+"""Of what is said in a line; JSON has it whole."""
+
+NOTHING = "Nothing happened, as far as is known."
+
+WORDS: dict[str, str] = {
+    TimelineKind.FOREIGN_ALERT: "foreign alert",
+    TimelineKind.RESTART: "restart",
+    TimelineKind.COLD_START: "cold start",
+    TimelineKind.PLAN: "plan changed",
+    TimelineKind.RELOAD: "configuration",
+    TimelineKind.STEP13: "step 13",
+    TimelineKind.BACK_FILL: "history filled",
+    TimelineKind.FORECAST: "forecasting",
+    TimelineKind.START: "sizewatch started",
+    TimelineKind.STOP: "sizewatch stopped",
+}
+"""What a kind is called in a line; an episode is told by its status."""
+
+
+def timeline_text(entries: Iterable[TimelineEntry], now: float) -> str:
+    """All entries in the order given, the newest last; times are UTC."""
+    lines = [f"{_instant(entry.t)}  {place(entry)}  {line(entry, now)}" for entry in entries]
+    return "\n".join(lines) or NOTHING
+
+
+def line(entry: TimelineEntry, now: float) -> str:
+    """One entry without its time and place: what it is, what is said of it, how long it took."""
+    head = entry.status or WORDS.get(entry.kind, entry.kind.replace("_", " "))
+    return f"{head}: {_one_line(entry.text)}{_length(entry, now)}"
+
+
+def place(entry: TimelineEntry) -> str:
+    """What it is about: a tier, a replica, or everything."""
+    if entry.tier is None:
+        return "all" if entry.kind != TimelineKind.FOREIGN_ALERT else "no tier"
+    return entry.tier if entry.replica is None else f"{entry.tier}/{entry.replica}"
+
+
+def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) -> dict[str, Any]:
+    """The same for programs; times are unix seconds. `ended_at` is null while it lasts, and where `lasts` is false."""
+    return {
+        "schema": SCHEMA,
+        "since": since,
+        "until": until,
+        "entries": [entry_json(entry) for entry in entries],
+    }
+
+
+def entry_json(entry: TimelineEntry) -> dict[str, Any]:
+    """One entry."""
+    return {
+        "t": entry.t,
+        "lasts": entry.lasts,
+        "ended_at": entry.ended_at,
+        "kind": str(entry.kind),
+        "tier": entry.tier,
+        "replica": entry.replica,
+        "rule": entry.rule or None,
+        "status": entry.status or None,
+        "text": entry.text,
+    }
+
+
+def _length(entry: TimelineEntry, now: float) -> str:
+    if not entry.lasts:
+        return ""
+    if entry.ended_at is None:
+        return f" (for {format_duration(now - entry.t)}, not over)"
+    return f" (for {format_duration(entry.ended_at - entry.t)})"
+
+
+def _one_line(text: str) -> str:
+    return textwrap.shorten(text, LONGEST, placeholder=" …")
+
+
+def _instant(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,260 @@
+"""A what-if for a person: the answer in a sentence, the load, both curves side by side, money, what breaks first, assumptions.
+
+Owns the layout of `sizewatch whatif`; the same for programs is `exporters.documents.what_if_json`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from exporters.documents.whatif_words import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
+from exporters.render.text_table import text_table
+from rules.plan.money import amount, figure
+from rules.plan.replica_count import ReplicaCount
+from rules.resize.production_curve import SloStatus
+from rules.resize.whatif_money import Bill
+from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.telemetry.wording import number
+from rules.what_if.answer import LimitHeadroom, WhatIf
+
+WIDTH = 100
+INDENT = 12
+
+SAME = 0.01
+"""A bill that differs by less is the same: restarts take replicas out of an average for minutes."""
+
+
+def whatif_text(found: WhatIf, zone: str) -> str:
+    """All of it; times by the clock of `zone`."""
+    lines = [*textwrap.wrap(headline(found), WIDTH, break_on_hyphens=False), ""]
+    for name, text in _facts(found, zone):
+        lines += _line(name, text)
+    lines += ["", *_curves(found), "", "What would break first"]
+    lines += [f"  {line}" for line in _limits(found)]
+    lines += ["", "Assumed"]
+    for text in found.assumed:
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
+    yield "Load", _load(found, zone)
+    if found.now is not None:
+        yield "Now", f"{replicas(found.now.replicas)}, at that load {number(found.now.rps, 'per_second')} each"
+    if found.usable is not None and found.utilization is not None:
+        asked = found.rps / found.question.instances
+        usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
+        long = "" if found.question.prompt_scale == 1 else ", were they as long as now"
+        text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica{long}, of the {usable}"
+        yield "Use", text
+    elif found.usable is not None:
+        yield "Use", f"not known: {found.usable.reason}"
+    if found.needed is not None:
+        yield "Needed", _needed(found.needed)
+    yield "Lengths", _lengths(found)
+    yield "One lost", _one_lost(found)
+    yield "Money", _money(found.bill, found.bill_now)
+
+
+def _needed(one: ReplicaCount) -> str:
+    """The count for that load, by which margin, and between which counts it lies."""
+    text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used at that load"
+    if one.utilization_one_lost is not None:
+        text += f", {one.utilization_one_lost:.0%} with one lost"
+    return f"{text}; {one.bounds_text} by the bounds of what one takes" if one.bounds_text else text
+
+
+def _load(found: WhatIf, zone: str) -> str:
+    peak, asked = found.peak, number(found.rps, "per_second")
+    if peak is None:
+        return f"{asked}, as asked; no peak was seen"
+    when = (
+        f" on {datetime.fromtimestamp(peak.at, ZoneInfo(zone)):%a %d %b %H:%M} ({zone})" if peak.at is not None else ""
+    )
+    highest = f"; the highest was {number(peak.highest, 'per_second')}" if peak.highest else ""
+    if found.question.rps is None:
+        return f"{asked}: the peak{when}, {peak.source}{highest}; {_seen(found.days_seen)} seen"
+    return f"{asked}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
+
+
+def _seen(days: float) -> str:
+    return f"{days:.1f} days" if days >= 1 else f"{days * 24:.0f} hours"
+
+
+def _lengths(found: WhatIf) -> str:
+    work = found.workload
+    if work.prompt_mean is None or work.generation_mean is None:
+        return "not known: no latency here is of known prompts"
+    text = f"prompts of {work.prompt_mean:,.0f} tokens on average, outputs of {work.generation_mean:,.0f}, lately"
+    planned = [one for one in work.lengths if one.quantile == "p50" and one.planned]
+    if planned:
+        text += f"; the plan's medians: {', '.join(f'{one.what.lower()} {one.planned:g}' for one in planned)}"
+    scale = found.question.prompt_scale
+    return text if scale == 1 else f"{text}; asked for: prompts of {work.prompt_mean * scale:,.0f}"
+
+
+def _one_lost(found: WhatIf) -> str:
+    if found.one_lost is None:
+        return "nothing is left: the tier is down until another replica has started"
+    text = f"{replicas(found.one_lost.replicas)} left, {number(found.one_lost.rps, 'per_second')} each: the SLO "
+    text += HOLDS[found.one_lost.kept]
+    if found.one_lost_rps is None:
+        return text
+    return f"{text}; one may be lost at up to {number(found.one_lost_rps, 'per_second')}"
+
+
+def _money(bill: Bill | None, now: Bill | None) -> str:
+    if bill is None:
+        return "not in plan: neither GPUs nor price are known"
+    if bill.per_hour is None or bill.per_month is None:
+        return f"{bill.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
+    text = f"{amount(bill.per_hour, bill.currency)} an hour, {figure(bill.per_month)} a month"
+    if now is not None and now.per_month is not None:
+        more = bill.per_month - now.per_month
+        against = f"{more:+,.0f} against" if abs(more) > SAME * now.per_month else "as much as"
+        text += f" ({against} the {replicas(now.replicas)} on average now)"
+    if bill.per_million_tokens is None:
+        return f"{text}; no output tokens were counted"
+    text += f"; {amount(bill.per_million_tokens, bill.currency)} per million output tokens"
+    return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
+
+
+def _curves(found: WhatIf) -> list[str]:
+    """Production's own curve and, beside it, the benchmark's: never a mix of them."""
+    objectives = {one.name: one for one in found.asked.held}
+    count = replicas(found.question.instances)
+    head = (
+        "at that load",
+        "production now",
+        f"production, {count}",
+        f"benchmark, {count}",
+        "objective",
+        "by whose word",
+    )
+    rows = []
+    for one in found.asked.predicted:
+        name, unit = QUANTITIES[one.name]
+        held = objectives.get(one.name)
+        now = found.now.get_prediction(one.name).production if found.now is not None else None
+        rows.append(
+            (
+                name,
+                "" if now is None else _value(now, unit),
+                _value(one.production, unit),
+                _value(one.benchmark, unit),
+                "" if held is None else f"{number(held.objective, unit)} {_mark(held.kept)}",
+                "" if held is None else SOURCES[held.source],
+            )
+        )
+    notes = [f"{QUANTITIES[one.name][0]} {HOLDS[one.kept]}: {one.reason}" for one in found.asked.held]
+    notes += _gaps(found)
+    wrapped = [
+        line
+        for text in dict.fromkeys(notes)
+        for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    ]
+    return [*text_table(head, rows), *wrapped]
+
+
+def _gaps(found: WhatIf) -> Iterable[str]:
+    for who in ("production", "benchmark"):
+        for one in found.asked.predicted:
+            value = getattr(one, who)
+            if isinstance(value, Missing) and value.text:
+                yield f"{who}, {value.gap.value}: {value.text}"
+
+
+def _mark(kept: SloStatus) -> str:
+    return {
+        SloStatus.KEPT: "kept",
+        SloStatus.LIKELY_KEPT: "likely kept",
+        SloStatus.LIKELY_BROKEN: "likely broken",
+        SloStatus.BROKEN: "broken",
+    }.get(kept, "not known")
+
+
+def _value(value: SignalValue, unit: str) -> str:
+    """The best estimate with its bounds; a gap by its name."""
+    if isinstance(value, Missing):
+        return value.gap.value
+    low, high = (None if part is None else number(part, unit) for part in (value.low, value.high))
+    best = None if value.value is None else number(value.value, unit)
+    if low is not None and low == high:
+        return low
+    shared = _unit(best, low if value.low else None, high)
+    low, high, best = (None if text is None else text.removesuffix(shared) for text in (low, high, best))
+    bounds = f"{low or '0'} to {high or '?'}" if value.low else f"up to {high or '?'}"
+    return f"{bounds}{shared}" if best is None else f"{best} ({bounds}){shared}"
+
+
+def _unit(*texts: str | None) -> str:
+    """The unit of numbers that have the same, which is then written once; else none."""
+    units = {text.lstrip("0123456789.,") for text in texts if text is not None}
+    return units.pop() if len(units) == 1 else ""
+
+
+def _limits(found: WhatIf) -> list[str]:
+    head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
+    rows = [_limit(one) for one in found.met] + _when_one_is_lost(found)
+    notes = [f"{limit_words(one.limit.name, one.limit.objective)}: {one.limit.reason}" for one in found.met]
+    wrapped = [
+        line
+        for text in notes
+        for line in textwrap.wrap(text, WIDTH - 2, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    return [*text_table(head, rows), *wrapped]
+
+
+def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
+    """The load at which the first limit is met by the replicas that are left."""
+    breaks, count = found.first_limit, found.question.instances
+    if breaks is None or not found.one_lost_rps or breaks.fewest is None:
+        return []
+    rps = found.one_lost_rps
+    head = f"{rps / found.rps - 1:+.0%}"
+    source = SOURCES[breaks.limit.source]
+    return [
+        (
+            "the first of them, one replica lost",
+            f"{rps / count:.3g}",
+            f"{rps:.3g}",
+            head,
+            str(breaks.fewest + 1),
+            source,
+        )
+    ]
+
+
+def _limit(one: LimitHeadroom) -> tuple[str, ...]:
+    known = one.limit.rps
+    fewest = "" if one.fewest is None else f"{one.fewest}"
+    if fewest and isinstance(known, Reading) and known.value is None:
+        fewest = f"at most {fewest}"
+    return (
+        limit_words(one.limit.name, one.limit.objective),
+        _rps(known),
+        "" if one.tier_rps is None else f"{one.tier_rps:.3g}",
+        "" if one.headroom is None else f"{one.headroom:+.0%}",
+        fewest,
+        SOURCES[one.limit.source],
+    )
+
+
+def _rps(value: SignalValue) -> str:
+    if isinstance(value, Missing):
+        return value.gap.value
+    low, high = (None if part is None else f"{part:.3g}" for part in (value.low, value.high))
+    if value.value is None:
+        return f"{low} to {high}" if high else f"above {low}"
+    best = f"{value.value:.3g}"
+    if low == high == best or (low is None and high is None):
+        return best
+    return f"{best} ({low} to {high})" if low and high else f"{best} (above {low})" if low else best
+
+
+def _line(name: str, text: str) -> list[str]:
+    first = f"{name:{INDENT - 2}}  "
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * INDENT, break_on_hyphens=False)

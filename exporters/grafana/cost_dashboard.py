@@ -1,0 +1,237 @@
+"""The dashboard Cost and utilisation: what the hardware gives for its money, tier by tier (guide 8.4, 9.2).
+
+Owns its own rows. Each of the guide's questions has a section. Another panel is a function here and an entry below.
+"""
+
+from __future__ import annotations
+
+from exporters.grafana import gpu_panels, plan_panels
+from exporters.grafana import queries as q
+from exporters.grafana.looks import AMBER, COUNT, MONEY, RATIO, RED, falling_thresholds, rising_thresholds, signal_unit
+from exporters.grafana.queries import TIERS as W
+from exporters.grafana.records import Dashboard, Panel, PanelType, Query, Section
+from exporters.grafana.templating import ABOUT_TIERS, COST_UID, marks
+from exporters.metrics import names
+
+TIER = "{{cluster}} {{tier}}"
+POOL = "{{cluster}} {{tier}} {{pool}}"
+GIBIBYTE = 2**30
+
+
+def _by_gpus(amount: str) -> str:
+    """An amount of a tier by its running GPUs."""
+    return q.divide(amount, q.gpus_up(W), f"on ({', '.join(q.BY_TIER)})")
+
+
+def _lines(title: str, text: str, unit: str, *queries: tuple[str, str], width: int = 12) -> Panel:
+    rows = tuple(Query(expr=expr, legend=legend) for expr, legend in queries)
+    return Panel(title=title, description=text, kind=PanelType.LINES, unit=unit, queries=rows, width=width)
+
+
+def _tokens_per_gpu() -> Panel:
+    generated = q.total(W, "generation_tokens", q.BY_TIER)
+    return _lines(
+        "Generated tokens per second and GPU",
+        "Of the GPUs of running replicas, as many as the plan gives each. Holds for the lengths below.",
+        signal_unit("generation_tokens_per_second"),
+        (_by_gpus(generated), TIER),
+    )
+
+
+def _rps_per_gpu() -> Panel:
+    finished = q.aggregate_tier(q.total(W, "requests_finished"))
+    return _lines("Requests per second and GPU", "Holds for the lengths below.", "reqps", (_by_gpus(finished), TIER))
+
+
+def _tokens_per_memory() -> Panel:
+    installed = q.aggregate("sum", q.BY_TIER, q.level(W, "gpu_memory_total_bytes"))
+    ratio = q.divide(q.total(W, "generation_tokens", q.BY_TIER), f"{installed} / {GIBIBYTE}")
+    return _lines(
+        "Generated tokens per second and GiB of GPU memory",
+        "How much work the memory does that is paid for.",
+        signal_unit("generation_tokens_per_second"),
+        (ratio, TIER),
+    )
+
+
+def _energy() -> Panel:
+    joules = q.total(W, "gpu_energy_joules", q.BY_TIER)
+    return _lines(
+        "Energy per generated token",
+        "From the GPUs' energy counters.",
+        "joule",
+        (q.divide(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
+    )
+
+
+def _bought() -> Panel:
+    finished = q.aggregate_tier(q.total(W, "requests_finished"))
+    each = f"3600 * {finished}\n/ on ({', '.join(q.BY_TIER)}) group_right ()\n({q.money_per_hour(W)} > 0)"
+    return _lines(
+        "Requests for one unit of money",
+        "Finished requests by what the running GPUs cost in the same time. Holds for the lengths below.",
+        COUNT,
+        (each, f"{TIER} {{{{currency}}}}"),
+        width=8,
+    )
+
+
+def _latency_for_money() -> Panel:
+    worst = q.aggregate_tier(q.quantile(W, 0.99, "ttft_seconds"))
+    replica = q.price_of(W, q.metric_by_tier(W, names.PLAN_GPUS))
+    return _lines(
+        "TTFT P99, times the price of a replica-hour",
+        "TTFT per money the other way up: less is better in both. For tiers of one model at like load and lengths.",
+        "none",
+        (f"{replica}\n* on ({', '.join(q.BY_TIER)}) group_left ()\n({worst})", f"{TIER} {{{{currency}}}}"),
+        width=8,
+    )
+
+
+def _idle_money() -> Panel:
+    unused = f"clamp_min(1 - {q.aggregate_tier(q.load(W))}, 0)"
+    money = f"{q.money_per_hour(W)}\n* on ({', '.join(q.BY_TIER)}) group_left ()\n{unused}"
+    return _lines(
+        "Money per hour for unused capacity",
+        "Money per hour, times the share of the usable capacity that no request used. Replicas that are kept warm on purpose "
+        "are in it: they are an insurance.",
+        MONEY,
+        (money, f"{TIER} {{{{currency}}}}"),
+        width=8,
+    )
+
+
+def _load() -> Panel:
+    return Panel(
+        title="Load of the usable capacity",
+        description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, twice the "
+        "cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=q.load(W), legend=POOL),),
+        steps=(*falling_thresholds("UtilizationTrap", "below"), *rising_thresholds(("NoHeadroom", "above", RED))[1:]),
+        lines_at_steps=True,
+        width=12,
+    )
+
+
+def _kv() -> Panel:
+    return Panel(
+        title="KV cache in use",
+        description="Mean over the replicas. Below the limit in its fullest hours, memory is paid for and not used.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
+        steps=falling_thresholds("KvCacheUnderused", "below"),
+        top=1.0,
+        lines_at_steps=True,
+        width=12,
+    )
+
+
+def _bound() -> Panel:
+    labels = q.BY_POOL
+    prefill, decode = (
+        q.aggregate("sum", labels, q.histogram_rate(W, f"{phase}_seconds", "sum")) for phase in ("prefill", "decode")
+    )
+    return _lines(
+        "Share of a request's time in prefill",
+        "Prefill by prefill and decode, over all requests. High: prompts decide what a replica can take; low: outputs do.",
+        RATIO,
+        (q.divide(prefill, f"({prefill} + {decode})"), POOL),
+    )
+
+
+def _useful() -> tuple[Panel, ...]:
+    finished = q.total(W, "requests_finished")
+    rows = (
+        ("Requests that failed", "requests_failed", "Ended by an error."),
+        ("Requests left by their client", "requests_aborted", "Aborted: nobody read the answer."),
+        ("Requests cut off at the token limit", "requests_ended_by_length", "No error, and often not what was wanted."),
+    )
+    return tuple(
+        _lines(
+            title,
+            f"{text} As a share of finished requests.",
+            RATIO,
+            (q.divide(q.total(W, family), finished), POOL),
+            width=8,
+        )
+        for title, family, text in rows
+    )
+
+
+def _evictions() -> Panel:
+    ratio = q.divide(q.total(W, "preemptions"), q.total(W, "requests_finished"))
+    return Panel(
+        title="Evictions per request",
+        description="Preemptions per finished request: each is computed a second time.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=ratio, legend=POOL),),
+        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
+        lines_at_steps=True,
+        width=12,
+    )
+
+
+def _computed() -> Panel:
+    ratio = q.divide(q.total(W, "prompt_tokens_computed"), q.total(W, "prompt_tokens"))
+    return _lines(
+        "Prompt tokens computed",
+        "By all prompt tokens: the rest came from a cache; above 1 work is repeated.",
+        RATIO,
+        (ratio, POOL),
+    )
+
+
+def _per_gpu_hour() -> Panel:
+    generated = q.total(W, "generation_tokens", q.BY_TIER)
+    return _lines(
+        "Generated tokens per GPU-hour",
+        "The number that must not fall from week to week while traffic stays the same.",
+        signal_unit("tokens_per_gpu_hour"),
+        (f"3600 * {_by_gpus(generated)}", TIER),
+    )
+
+
+def _lengths() -> tuple[Panel, ...]:
+    rows = (
+        ("Prompt", "prompt_tokens_per_request", 0.5),
+        ("Prompt", "prompt_tokens_per_request", 0.95),
+        ("Output", "generation_tokens_per_request", 0.5),
+        ("Output", "generation_tokens_per_request", 0.95),
+    )
+    return tuple(
+        _lines(
+            f"{what} length P{quantile * 100:.0f}",
+            f"{names.metric(family).text}.",
+            signal_unit("prompt_tokens_p50"),
+            (q.quantile(W, quantile, family), f"{POOL} {{{{engine_version}}}}"),
+            width=6,
+        )
+        for what, family, quantile in rows
+    )
+
+
+COST = Dashboard(
+    uid=COST_UID,
+    title="sizewatch: Cost and utilisation",
+    description="Is the hardware used, what does money buy, and which lever would be worth most?",
+    since="2d",
+    variables=ABOUT_TIERS,
+    marks=marks(W),
+    sections=(
+        Section(
+            title="Money",
+            panels=(plan_panels.money(W), plan_panels.cost(W), _bought(), _latency_for_money(), _idle_money()),
+        ),
+        Section(title="How much of it is used", panels=(_load(), _kv(), *gpu_panels.all_gpu_panels(W)[:3])),
+        Section(
+            title="What the hardware gives",
+            panels=(_tokens_per_gpu(), _per_gpu_hour(), _rps_per_gpu(), _tokens_per_memory(), _energy(), _bound()),
+        ),
+        Section(title="How much of it does useful work", panels=(*_useful(), _evictions(), _computed())),
+        Section(title="The lengths it all holds for", panels=_lengths()),
+    ),
+)

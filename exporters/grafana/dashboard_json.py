@@ -1,0 +1,241 @@
+"""Dashboards as Grafana's JSON (the classic schema, which every Grafana from 10 on takes).
+
+Owns the layout on the grid of 24 columns, the ids, and Grafana's own words. It knows no metric and no panel. Another type
+of panel is a row of OPTIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from exporters.grafana.field_config import CUSTOM, column_overrides, line_overrides, mappings, thresholds
+from exporters.grafana.looks import AT_LEAST, colour_text
+from exporters.grafana.records import Annotation, Dashboard, Panel, PanelType, Query, Section, Variable
+
+Json = dict[str, Any]
+
+SCHEMA_VERSION = 41
+COLUMNS = 24
+TAG = "sizewatch"
+DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+
+SHORTEST_STEP = "30s"
+"""Below this a step would ask for more points than are scraped, and the rate window would shrink below four scrapes."""
+
+
+def dashboard_json(dashboard: Dashboard) -> Json:
+    """The model that Grafana imports."""
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "description": dashboard.description,
+        "tags": [TAG],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "utc",
+        "refresh": "30s",
+        "time": {"from": f"now-{dashboard.since}", "to": "now"},
+        "links": [_link()],
+        "templating": {"list": [_datasource(), *(_variable(one) for one in dashboard.variables)]},
+        "annotations": {"list": [_mark(one) for one in dashboard.marks]},
+        "panels": list(_placed(dashboard.sections)),
+    }
+
+
+def _link() -> Json:
+    """The other dashboards, with the variables and the time that are chosen."""
+    return {
+        "type": "dashboards",
+        "title": "sizewatch",
+        "tags": [TAG],
+        "asDropdown": True,
+        "includeVars": True,
+        "keepTime": True,
+        "icon": "external link",
+        "targetBlank": False,
+        "tooltip": "",
+        "url": "",
+    }
+
+
+def _datasource() -> Json:
+    return {
+        "name": "datasource",
+        "type": "datasource",
+        "label": "Data source",
+        "query": "prometheus",
+        "refresh": 1,
+        "regex": "",
+        "hide": 0,
+        "multi": False,
+        "includeAll": False,
+        "options": [],
+        "current": {},
+    }
+
+
+def _variable(variable: Variable) -> Json:
+    query = f"label_values({variable.source}, {variable.label})"
+    all_of_them: Json = {"allValue": variable.everything} if variable.everything else {}
+    return {
+        "name": variable.name,
+        "type": "query",
+        "label": variable.title,
+        "datasource": DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": variable.name},
+        "refresh": 2,
+        "regex": "",
+        "sort": 1,
+        "hide": 0,
+        "multi": variable.many,
+        "includeAll": variable.many,
+        **all_of_them,
+        "options": [],
+        "current": {"text": ["All"], "value": ["$__all"]} if variable.many else {},
+    }
+
+
+def _mark(mark: Annotation) -> Json:
+    return {
+        "name": mark.title,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": mark.colour,
+        "expr": mark.expr,
+        "step": SHORTEST_STEP,
+        "titleFormat": mark.heading,
+        "textFormat": mark.text,
+        "tagKeys": "tier,replica",
+        "useValueForTime": False,
+    }
+
+
+def _placed(sections: tuple[Section, ...]) -> Iterator[Json]:
+    """Rows and panels from left to right, each line as high as its highest panel; ids in this order."""
+    number, y = 0, 0
+    for section in sections:
+        number += 1
+        yield _row(number, section.title, y)
+        x, y, height = 0, y + 1, 0
+        for panel in section.panels:
+            if x + panel.width > COLUMNS:
+                x, y, height = 0, y + height, 0
+            number += 1
+            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+
+
+def _row(number: int, title: str, y: int) -> Json:
+    place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(panel: Panel, number: int, place: Json) -> Json:
+    moved: Json = {"transformations": _transformations(panel)} if panel.kind is PanelType.TABLE else {}
+    return {
+        "id": number,
+        "type": panel.kind.value,
+        "title": panel.title,
+        "description": "\n\n".join(filter(None, (panel.description, colour_text(panel.steps)))),
+        "gridPos": place,
+        "datasource": DATASOURCE,
+        "interval": SHORTEST_STEP,
+        "targets": [_target(panel.kind, query, ref) for ref, query in zip(refs(panel), panel.queries, strict=True)],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
+        "options": OPTIONS[panel.kind],
+        **moved,
+    }
+
+
+def refs(panel: Panel) -> tuple[str, ...]:
+    """The queries' letters."""
+    return tuple(chr(ord("A") + place) for place in range(len(panel.queries)))
+
+
+def _target(kind: PanelType, query: Query, ref: str) -> Json:
+    once = kind is PanelType.TABLE
+    return {
+        "refId": ref,
+        "datasource": DATASOURCE,
+        "editorMode": "code",
+        "expr": query.expr,
+        "legendFormat": "" if once else query.legend,
+        "instant": once,
+        "range": not once,
+        "format": "table" if once else "time_series",
+    }
+
+
+def _defaults(panel: Panel) -> Json:
+    custom = dict(CUSTOM[panel.kind])
+    if panel.kind is PanelType.LINES and panel.top is None and panel.unit in AT_LEAST:
+        custom["axisSoftMax"] = AT_LEAST[panel.unit]
+    if panel.lines_at_steps:
+        custom["thresholdsStyle"] = {"mode": "dashed"}
+    if panel.stacked:
+        custom["stacking"] = {"mode": "normal", "group": "A"}
+        custom["fillOpacity"] = 40
+    axis: Json = {"min": 0} if panel.kind is PanelType.LINES else {}
+    if panel.top is not None:
+        axis["max"] = panel.top
+    if panel.decimals is not None:
+        axis["decimals"] = panel.decimals
+    return {
+        "unit": panel.unit,
+        **axis,
+        "color": {"mode": "palette-classic" if panel.kind is PanelType.LINES else "thresholds"},
+        "thresholds": thresholds(panel.steps),
+        "mappings": mappings(panel.states),
+        "custom": custom,
+    }
+
+
+def _overrides(panel: Panel) -> list[Json]:
+    if panel.kind is PanelType.TABLE:
+        return column_overrides(panel)
+    return line_overrides(panel, refs(panel)) if panel.kind is PanelType.LINES else []
+
+
+def _transformations(panel: Panel) -> list[Json]:
+    """The answers of all queries joined by their labels, each label and each query a column."""
+    columns = [label for label, _ in panel.rows] + [f"Value #{ref}" for ref in refs(panel)]
+    titles = [title for _, title in panel.rows] + [query.legend for query in panel.queries]
+    options = {
+        "excludeByName": dict.fromkeys(("Time", *panel.hidden), True),
+        "indexByName": {column: place for place, column in enumerate(columns)},
+        "renameByName": dict(zip(columns, titles, strict=True)),
+    }
+    return [{"id": "merge", "options": {}}, {"id": "organize", "options": options}]
+
+
+_LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+_LEGEND: Json = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+
+OPTIONS: Mapping[PanelType, Json] = {
+    PanelType.LINES: {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
+    PanelType.STAT: {
+        "reduceOptions": _LAST,
+        "colorMode": "value",
+        "graphMode": "area",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "auto",
+        "wideLayout": True,
+    },
+    PanelType.TABLE: {"showHeader": True, "cellHeight": "sm"},
+    PanelType.STATES: {
+        "mergeValues": True,
+        "showValue": "auto",
+        "rowHeight": 0.85,
+        "alignValue": "left",
+        "legend": _LEGEND,
+        "tooltip": {"mode": "single", "sort": "none"},
+    },
+}
+"""By type of panel."""

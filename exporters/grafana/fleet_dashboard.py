@@ -1,0 +1,164 @@
+"""The dashboard Fleet: a line a tier with its verdict, the plan against now, and the money.
+
+Owns its rows. No number is of several tiers. Another column is a Query of `_columns`.
+"""
+
+from __future__ import annotations
+
+from exporters.grafana import forecast_panels, gpu_panels, plan_panels
+from exporters.grafana import queries as q
+from exporters.grafana.looks import (
+    COUNT,
+    MONEY,
+    NONE_WANTED,
+    PROMISED,
+    RATIO,
+    RED,
+    STATE,
+    VERDICTS,
+    falling_thresholds,
+    rising_thresholds,
+    signal_unit,
+)
+from exporters.grafana.records import Dashboard, Panel, PanelType, Query, Section
+from exporters.grafana.templating import ABOUT_TIERS, COST_UID, FLEET_UID, TIER_UID, marks, tier_link
+from exporters.metrics import names
+
+W = q.TIERS
+
+
+def _columns() -> tuple[Query, ...]:
+    kv = q.aggregate_tier(q.level(W, "kv_utilization"))
+    return (
+        Query(
+            expr=plan_panels.worst_verdict(W),
+            legend="Verdict",
+            unit=STATE,
+            states=VERDICTS,
+            steps=plan_panels.VERDICT_STEPS,
+        ),
+        Query(expr=plan_panels.findings(W), legend="Findings", decimals=0),
+        Query(expr=q.replicas_up(W), legend="Running", decimals=0),
+        Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
+        Query(expr=forecast_panels.recommended(W), legend="Recommended", decimals=0),
+        Query(expr=q.aggregate_tier(q.load(W)), legend="Load", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
+        Query(
+            expr=q.aggregate_tier(q.total(W, "requests_finished")),
+            legend="Requests",
+            unit=signal_unit("completed_rps"),
+            decimals=2,
+        ),
+        Query(
+            expr=plan_panels.latency_share_of_slo(W, "ttft"),
+            legend="TTFT of promise",
+            unit=RATIO,
+            steps=PROMISED,
+            decimals=0,
+        ),
+        Query(
+            expr=plan_panels.latency_share_of_slo(W, "tpot"),
+            legend="TPOT of promise",
+            unit=RATIO,
+            steps=PROMISED,
+            decimals=0,
+        ),
+        Query(
+            expr=kv,
+            legend="KV cache",
+            unit=RATIO,
+            steps=rising_thresholds(
+                ("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)
+            ),
+            decimals=0,
+        ),
+        Query(
+            expr=q.aggregate_tier(gpu_panels.busy_share(W)),
+            legend="GPU busy",
+            unit=RATIO,
+            steps=falling_thresholds("GpuComputeLow", "below"),
+            decimals=0,
+        ),
+        Query(expr=q.money_per_hour(W), legend="Money per hour", unit=MONEY, decimals=2),
+        Query(expr=q.cost_per_million_tokens(W), legend="Per million tokens", unit=MONEY, decimals=2),
+    )
+
+
+def _table() -> Panel:
+    return Panel(
+        title="Tiers",
+        description="A line a tier, newest values. Verdict: its worst certain finding; findings: how many rules find something, "
+        "likely ones included. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the plan's "
+        "currency. A tier's name leads to its own dashboard.",
+        kind=PanelType.TABLE,
+        unit=COUNT,
+        queries=_columns(),
+        rows=(("tier", "Tier"), ("cluster", "Cluster"), ("currency", "Currency")),
+        links=(("Tier", "Tier", tier_link(TIER_UID)), ("Per million tokens", "Cost", tier_link(COST_UID))),
+        width=24,
+        height=9,
+    )
+
+
+def _foreign() -> Panel:
+    return Panel(
+        title="Alerts of others",
+        description="Alerts of other systems that fire on the tier, by the rule whose finding explains them.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(Query(expr=q.metric(W, names.FOREIGN_ALERTS), legend="{{cluster}} {{tier}} {{rule}}"),),
+        steps=NONE_WANTED,
+        width=12,
+    )
+
+
+def _waiting() -> Panel:
+    return Panel(
+        title="Requests waiting",
+        description="Queued in the engines of a tier, all replicas together.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(
+            Query(expr=q.aggregate("sum", q.BY_TIER, q.level(W, "requests_waiting")), legend="{{cluster}} {{tier}}"),
+        ),
+        width=12,
+    )
+
+
+def _rates() -> Panel:
+    return Panel(
+        title="Requests per second",
+        description="Finished requests of each tier; where requests pass through several pools, those of the busiest.",
+        kind=PanelType.LINES,
+        unit=signal_unit("completed_rps"),
+        queries=(Query(expr=q.aggregate_tier(q.total(W, "requests_finished")), legend="{{cluster}} {{tier}}"),),
+        width=12,
+    )
+
+
+FLEET = Dashboard(
+    uid=FLEET_UID,
+    title="sizewatch: Fleet",
+    description="Is each tier still the size that was planned? A line a tier: verdict, plan against now, money.",
+    since="6h",
+    variables=ABOUT_TIERS,
+    marks=marks(W),
+    sections=(
+        Section(title="Tiers", panels=(_table(), plan_panels.verdicts_over_time(W, height=8))),
+        Section(
+            title="Plan against now",
+            panels=(
+                plan_panels.load(W),
+                _rates(),
+                plan_panels.promise(W, "ttft"),
+                plan_panels.promise(W, "tpot"),
+                _waiting(),
+                plan_panels.running_share(W),
+            ),
+        ),
+        Section(title="Money", panels=(plan_panels.money(W), plan_panels.cost(W))),
+        Section(
+            title="What is not known, and what others say",
+            panels=(plan_panels.blindness(W), _foreign()),
+        ),
+    ),
+)

@@ -1,0 +1,160 @@
+"""GPUs: how busy, how full, how hot, what holds them back. By pool on the tier's dashboard, by GPU on the replica's.
+
+Owns these rows. `gpu_busy` is the driver's sample buffer, not a poll. A new panel is a function here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from exporters.grafana import queries as q
+from exporters.grafana.looks import (
+    AMBER,
+    RATIO,
+    falling_thresholds,
+    range_thresholds,
+    rising_thresholds,
+    signal_text,
+    signal_unit,
+)
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import LineStyle, Panel, PanelType, Query
+from exporters.metrics import names
+
+ACTIVE = (
+    ("SMs active", "gpu_sm_active"),
+    ("tensor pipes", "tensor_active"),
+    ("memory interface", "dram_active"),
+)
+"""What DCGM's profiling fields say, where they are collected."""
+
+
+def _of(labels: tuple[str, ...]) -> str:
+    return "{{replica}} {{gpu}}" if names.GPU in labels else "{{cluster}} {{tier}} {{pool}}"
+
+
+def busy_share(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> str:
+    """Share of the covered time in which a kernel ran, 0 to 1."""
+    return q.divide(q.total(where, "gpu_busy_seconds", labels), q.total(where, "gpu_busy_covered_seconds", labels))
+
+
+def busy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Whether a kernel ran, by the driver's samples."""
+    return Panel(
+        title="GPU busy",
+        description="Share of time with a kernel running, from the driver's sample buffer. A busy GPU may still do little: "
+        "see the active units.",
+        kind=PanelType.LINES,
+        unit=signal_unit("gpu_utilization"),
+        queries=(Query(expr=busy_share(where, labels), legend=f"busy {_of(labels)}"),),
+        steps=falling_thresholds("GpuComputeLow", "below"),
+        top=1.0,
+        lines_at_steps=True,
+    )
+
+
+def active(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Which units work: tensor pipes busy and memory idle is prefill, the other way round is decode."""
+    return Panel(
+        title="GPU units active",
+        description="Mean over the GPUs, where DCGM's profiling fields are collected. Tensor pipes busy: prefill bound; "
+        "memory interface busy: decode bound.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=tuple(
+            Query(expr=q.aggregate("avg", labels, q.level(where, family)), legend=f"{word} {_of(labels)}")
+            for word, family in ACTIVE
+        ),
+        top=1.0,
+    )
+
+
+def memory(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """GPU memory in use, with the band that the guide calls healthy."""
+    used, installed = (
+        q.aggregate("sum", labels, q.level(where, f"gpu_memory_{word}_bytes")) for word in ("used", "total")
+    )
+    return Panel(
+        title="GPU memory in use",
+        description=signal_text("gpu_memory_utilization"),
+        kind=PanelType.LINES,
+        unit=signal_unit("gpu_memory_utilization"),
+        queries=(Query(expr=q.divide(used, installed), legend=f"used {_of(labels)}"),),
+        steps=range_thresholds(("GpuMemoryLow", "below"), ("GpuMemoryHigh", "above")),
+        top=1.0,
+        lines_at_steps=True,
+    )
+
+
+def power(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Power by energy counters, against the limit."""
+    energy, covered = (q.total(where, f"gpu_energy_{word}", labels) for word in ("joules", "covered_seconds"))
+    return Panel(
+        title="Power of a GPU",
+        description="Mean power of one GPU, from the energy counter, and its limit.",
+        kind=PanelType.LINES,
+        unit="watt",
+        queries=(
+            Query(expr=q.divide(energy, covered), legend=f"power {_of(labels)}"),
+            Query(
+                expr=q.aggregate("avg", labels, q.level(where, "gpu_power_limit_watts")),
+                legend=f"limit {_of(labels)}",
+                line=LineStyle.PLAN,
+            ),
+        ),
+    )
+
+
+def temperature(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """The hottest GPU."""
+    return Panel(
+        title="Hottest GPU",
+        description="The highest temperature of the GPUs.",
+        kind=PanelType.LINES,
+        unit="celsius",
+        queries=(
+            Query(expr=q.aggregate("max", labels, q.level(where, "gpu_temperature_celsius")), legend=_of(labels)),
+        ),
+    )
+
+
+def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Clocks held down, by what."""
+    covered = q.total(where, "gpu_throttled_covered_seconds", labels)
+    return Panel(
+        title="Clocks held down",
+        description="Share of time in which the power limit, heat or the board held the clocks down. Heat and board make the "
+        "GPU slower than the one that was measured.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=tuple(
+            Query(
+                expr=q.divide(q.total(where, f"gpu_throttled_{what}_seconds", labels), covered),
+                legend=f"{what} {_of(labels)}",
+            )
+            for what in ("power", "thermal", "hardware")
+        ),
+        steps=rising_thresholds(("GpuThrottling", "above", AMBER)),
+        lines_at_steps=True,
+    )
+
+
+def faults(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
+    """Events that should not happen."""
+    rows = (("driver faults", "gpu_fault_events"), ("uncorrectable memory errors", "gpu_ecc_uncorrectable_errors"))
+    return Panel(
+        title="GPU faults",
+        description="Faults the driver reported and memory errors that ECC could not correct, per second. One is too many.",
+        kind=PanelType.LINES,
+        unit="cps",
+        queries=tuple(
+            Query(expr=q.total(where, family, labels), legend=f"{word} {_of(labels)}") for word, family in rows
+        ),
+    )
+
+
+def all_gpu_panels(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> tuple[Panel, ...]:
+    """Every panel, in reading order: three to a line, then four."""
+    work = tuple(panel(where, labels) for panel in (busy, active, memory))
+    state = tuple(panel(where, labels) for panel in (power, temperature, throttled, faults))
+    return (*work, *(replace(panel, width=6) for panel in state))

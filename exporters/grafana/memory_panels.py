@@ -1,0 +1,167 @@
+"""Saturation: queues, the KV cache and its cascade, the prefix cache, adapters, speculation.
+
+Owns these rows. Limits are the catalogue's. What cannot be computed from exported sums (acceptance per token, DESIGN 3.7)
+is what the agent's verdict saw. A new panel is a function here and a place in a dashboard.
+"""
+
+from __future__ import annotations
+
+from exporters.grafana import queries as q
+from exporters.grafana.looks import (
+    AMBER,
+    RATIO,
+    RED,
+    STAGES,
+    STATE,
+    ThresholdStep,
+    falling_thresholds,
+    falling_twice,
+    limit,
+    rising_thresholds,
+    signal_text,
+    signal_unit,
+)
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import LineStyle, Panel, PanelType, Query
+from exporters.metrics import names
+
+
+def queue(where: SeriesScope) -> Panel:
+    """Requests in the batch and before it, and how many the plan means to have in the system."""
+    planned = q.multiply(q.replicas_up(where, q.BY_POOL), q.metric_by_tier(where, names.PLAN_C_MAX), q.POOLS_TO_TIER)
+    return Panel(
+        title="Requests in the system",
+        description="Dashed: as many as all running replicas hold at the planned operating point.",
+        kind=PanelType.LINES,
+        unit=signal_unit("requests_running"),
+        queries=(
+            Query(expr=q.aggregate("sum", q.BY_POOL, q.level(where, "requests_running")), legend="running {{pool}}"),
+            Query(expr=q.aggregate("sum", q.BY_POOL, q.level(where, "requests_waiting")), legend="waiting {{pool}}"),
+            Query(expr=planned, legend="planned at most {{pool}}", line=LineStyle.PLAN),
+        ),
+    )
+
+
+def kv_level(where: SeriesScope) -> Panel:
+    """How full the KV cache is, on average and where it is fullest."""
+    level = q.level(where, "kv_utilization")
+    return Panel(
+        title="KV cache in use",
+        description="Mean over the replicas, and the fullest of them.",
+        kind=PanelType.LINES,
+        unit=signal_unit("kv_utilization"),
+        queries=(
+            Query(expr=q.aggregate("avg", q.BY_POOL, level), legend="mean {{pool}}"),
+            Query(expr=q.aggregate("max", q.BY_POOL, level), legend="fullest {{pool}}"),
+        ),
+        steps=rising_thresholds(("KvCacheCascade", "filling_level", "yellow"), ("KvCacheNearCeiling", "above", RED)),
+        top=1.0,
+        lines_at_steps=True,
+    )
+
+
+def evictions(where: SeriesScope) -> Panel:
+    """Preemptions by finished requests: a ratio of two counters (DESIGN 3.8)."""
+    ratio = q.divide(q.total(where, "preemptions"), q.total(where, "requests_finished"))
+    return Panel(
+        title="Evictions per request",
+        description=signal_text("eviction_rate"),
+        kind=PanelType.LINES,
+        unit=signal_unit("eviction_rate"),
+        queries=(Query(expr=ratio, legend="evictions {{pool}}"),),
+        steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
+        lines_at_steps=True,
+    )
+
+
+def cascade(where: SeriesScope, width: int = 16) -> Panel:
+    """Which replica is how far into a KV cache cascade."""
+    return Panel(
+        title="KV cache cascade",
+        description=f"{names.CASCADE_STAGE.text}. A page is sent from the third stage on.",
+        kind=PanelType.STATES,
+        unit=STATE,
+        queries=(Query(expr=q.metric(where, names.CASCADE_STAGE), legend="{{replica}}"),),
+        states=STAGES,
+        steps=tuple(ThresholdStep(value=state.value or None, colour=state.colour) for state in STAGES),
+        width=width,
+    )
+
+
+def residency(where: SeriesScope) -> Panel:
+    """How long a KV block lives, and how long one takes to be moved, where engines tell."""
+    return Panel(
+        title="Life and moves of KV blocks",
+        description=f"{signal_text('kv_residency_p50_seconds')} Moves: {names.metric('kv_transfer_seconds').text.lower()}.",
+        kind=PanelType.LINES,
+        unit="s",
+        queries=(
+            Query(expr=q.quantile(where, 0.5, "kv_residency_seconds"), legend="life P50 {{pool}} {{engine_version}}"),
+            Query(expr=q.quantile(where, 0.99, "kv_transfer_seconds"), legend="move P99 {{pool}} {{engine_version}}"),
+        ),
+        steps=falling_thresholds("KvResidencyShort", "below"),
+    )
+
+
+def prefix_hits(where: SeriesScope) -> Panel:
+    """Prompt tokens that were in the prefix cache, and what the plan counts on."""
+    hits = q.divide(q.total(where, "prefix_hit_tokens"), q.total(where, "prefix_queried_tokens"))
+    return Panel(
+        title="Prefix cache hits",
+        description=signal_text("prefix_hit_ratio"),
+        kind=PanelType.LINES,
+        unit=signal_unit("prefix_hit_ratio"),
+        queries=(
+            Query(expr=hits, legend="hits {{pool}}"),
+            Query(expr=q.metric_by_tier(where, names.PLAN_PREFIX_HITS), legend="planned", line=LineStyle.PLAN),
+        ),
+        steps=falling_thresholds("PrefixHitLow", "below"),
+        top=1.0,
+        lines_at_steps=True,
+    )
+
+
+def adapters(where: SeriesScope) -> Panel:
+    """LoRA adapters in use and waited for."""
+    return Panel(
+        title="Adapters",
+        description="LoRA adapters with running requests, and with requests that wait for one.",
+        kind=PanelType.LINES,
+        unit="short",
+        queries=tuple(
+            Query(expr=q.aggregate("sum", q.BY_POOL, q.level(where, f"adapters_{word}")), legend=f"{word} {{{{pool}}}}")
+            for word in ("running", "waiting")
+        ),
+    )
+
+
+def tokens_a_round(where: SeriesScope) -> Panel:
+    """What speculation yields: the verified token and the accepted ones."""
+    accepted = q.divide(q.total(where, "spec_accepted_tokens"), q.total(where, "spec_drafts"))
+    even = f"max by (cluster, tier) ({q.total(where, 'spec_drafts')}) * 0 + {limit('SpeculationUneconomic', 'break_even'):g}"
+    return Panel(
+        title="Speculation: tokens a round",
+        description=f"{signal_text('tokens_per_round')} At 1 nothing is gained.",
+        kind=PanelType.LINES,
+        unit="short",
+        queries=(
+            Query(expr=f"1 + {accepted}", legend="tokens a round {{pool}}"),
+            Query(expr=even, legend="nothing gained", line=LineStyle.LIMIT),
+        ),
+    )
+
+
+def acceptance(where: SeriesScope) -> Panel:
+    """Acceptance per token, as the agent's verdict saw it: it does not follow from two exported counters."""
+    rule = "SpeculationAcceptanceLow"
+    seen = q.aggregate("max", q.BY_TIER, where.selector(names.OBSERVED.name, f'rule="{rule}"', 'bound=""'))
+    return Panel(
+        title="Speculation: acceptance per token",
+        description=signal_text("speculative_acceptance"),
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=seen, legend="acceptance"),),
+        steps=falling_twice((rule, "critical_below"), (rule, "below")),
+        top=1.0,
+        lines_at_steps=True,
+    )

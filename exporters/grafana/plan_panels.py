@@ -1,0 +1,250 @@
+"""Plan against production in one glance: verdicts, replicas, load, shares of what is promised, money.
+
+Owns these rows, as numbers (the newest value) and over time. A finding counts here only where it is certain, as alerts
+do. A new number is a function here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from exporters.alertmanager.payload import RUNBOOKS
+from exporters.grafana import queries as q
+from exporters.grafana.looks import (
+    AMBER,
+    CERTAINTIES,
+    COUNT,
+    MONEY,
+    NEUTRAL,
+    PLAIN,
+    PROMISED,
+    RATIO,
+    RED,
+    STATE,
+    VERDICTS,
+    Steps,
+    ThresholdStep,
+    rising_thresholds,
+    signal_text,
+    signal_unit,
+)
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import Panel, PanelType, Query
+from exporters.grafana.request_panels import LATENCIES
+from exporters.metrics import names
+from exporters.prometheus_rules.self_monitoring import NOT_SEEING
+
+FAULTS = "|".join(gap.value for gap in NOT_SEEING)
+
+VERDICT_STEPS: Steps = tuple(ThresholdStep(value=state.value or None, colour=state.colour) for state in VERDICTS)
+LOAD_STEPS = rising_thresholds(("NoHeadroom", "above", AMBER), ("DemandExceedsCapacity", "share", RED))
+
+
+def certain_verdicts(where: SeriesScope) -> str:
+    """Verdicts that are certain, once each; what is only likely counts as 0."""
+    return q.multiply(q.metric(where, names.VERDICT), q.metric(where, names.VERDICT_CERTAIN))
+
+
+def worst_verdict(where: SeriesScope) -> str:
+    """The worst certain verdict of a tier: 0 ok, 1 warning, 2 critical."""
+    return q.aggregate_tier(certain_verdicts(where))
+
+
+def findings(where: SeriesScope) -> str:
+    """How many rules find something in a tier, likely ones included."""
+    return q.aggregate("sum", q.BY_TIER, f"{q.metric(where, names.VERDICT)} > bool 0")
+
+
+def latency_share_of_slo(where: SeriesScope, which: str) -> str:
+    """The P99 of a latency as a share of what is promised; the worst pool and release."""
+    _, family, promised, _ = LATENCIES[which]
+    return q.divide(q.aggregate_tier(q.quantile(where, 0.99, family)), q.metric_by_tier(where, promised))
+
+
+def verdicts_over_time(where: SeriesScope, width: int = 24, height: int = 6) -> Panel:
+    """A line a tier."""
+    return Panel(
+        title="Worst certain finding",
+        description="Each tier's worst rule at each moment. What is only likely is not shown here; no line: nothing told.",
+        kind=PanelType.STATES,
+        unit=STATE,
+        queries=(Query(expr=worst_verdict(where), legend="{{cluster}} {{tier}}"),),
+        states=VERDICTS,
+        steps=VERDICT_STEPS,
+        width=width,
+        height=height,
+    )
+
+
+def findings_table(where: SeriesScope) -> Panel:
+    """What is found now: rule by rule, with what was seen and what was expected."""
+    labels = (*q.BY_TIER, names.REPLICA, names.RULE)
+    found = f"{q.metric(where, names.VERDICT)} > 0"
+
+    def beside(metric: names.ExportedMetric) -> str:
+        return f"{q.aggregate('max', labels, where.selector(metric.name))}\nand\n({found})"
+
+    return Panel(
+        title="Findings now",
+        description="Rules that find something at this moment, likely ones included. Seen and expected are in the rule's base "
+        "unit; where only a bound is known it stands there. The runbook says what to do; the status page has the causes.",
+        kind=PanelType.TABLE,
+        unit=COUNT,
+        queries=(
+            Query(expr=found, legend="Finding", unit=STATE, states=VERDICTS, steps=VERDICT_STEPS),
+            Query(expr=beside(names.VERDICT_CERTAIN), legend="Certainty", unit=STATE, states=CERTAINTIES),
+            Query(expr=beside(names.OBSERVED), legend="Seen", decimals=3),
+            Query(expr=beside(names.EXPECTED), legend="Expected", decimals=3),
+        ),
+        rows=(("rule", "Rule"), ("replica", "Replica"), ("cluster", "Cluster")),
+        hidden=("tier",),
+        links=(("Rule", "Runbook", RUNBOOKS),),
+        width=16,
+        height=9,
+    )
+
+
+def unknowns(where: SeriesScope) -> Panel:
+    """How many judgements cannot be made in a tier, by reason."""
+    return Panel(
+        title="Judgements that cannot be made",
+        description="By reason. Unknown is not healthy: "
+        f"{', '.join(gap.value for gap in NOT_SEEING)} are faults when they last; the others say that there is nothing to judge.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(
+            Query(
+                expr=q.aggregate("count", (*q.BY_TIER, names.REASON), q.metric(where, names.UNKNOWN)),
+                legend="{{reason}}",
+            ),
+        ),
+        width=8,
+        height=9,
+    )
+
+
+def blindness(where: SeriesScope) -> Panel:
+    """How many judgements cannot be made for a fault, by tier."""
+    unseen = q.metric(where, names.UNKNOWN, f'reason=~"{FAULTS}"')
+    return Panel(
+        title="Judgements that a fault prevents",
+        description="By tier and reason. Empty: none. One that lasts is a fault: the target, its page or its restarts.",
+        kind=PanelType.LINES,
+        unit=COUNT,
+        queries=(
+            Query(
+                expr=q.aggregate("count", (*q.BY_TIER, names.REASON), unseen), legend="{{cluster}} {{tier}} {{reason}}"
+            ),
+        ),
+        decimals=0,
+        width=12,
+    )
+
+
+def running_share(where: SeriesScope) -> Panel:
+    """Running replicas by planned ones."""
+    share = q.divide(q.replicas_up(where), q.metric_by_tier(where, names.PLAN_REPLICAS))
+    return Panel(
+        title="Replicas running, of those planned",
+        description="Replicas whose last scrape gave a page, by what the plan deploys.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=share, legend="{{cluster}} {{tier}}"),),
+        width=12,
+    )
+
+
+def load(where: SeriesScope, width: int = 12) -> Panel:
+    """How much of the usable capacity is used."""
+    return Panel(
+        title="Load of the usable capacity",
+        description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
+        "cannot exceed what is possible: look at the queue, too.",
+        kind=PanelType.LINES,
+        unit=signal_unit("fleet_utilization"),
+        queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}} {{pool}}"),),
+        steps=LOAD_STEPS,
+        lines_at_steps=True,
+        width=width,
+    )
+
+
+def promise(where: SeriesScope, which: str) -> Panel:
+    """A latency's P99 as a share of its promise, so that tiers with unlike promises can be compared."""
+    title, _, _, rule = LATENCIES[which]
+    return Panel(
+        title=f"{title} P99 by what is promised",
+        description=f"At 1 the promise is broken. {rule} compares with the benchmark at equal load instead.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(Query(expr=latency_share_of_slo(where, which), legend="{{cluster}} {{tier}}"),),
+        steps=PROMISED,
+        lines_at_steps=True,
+        width=12,
+    )
+
+
+def money(where: SeriesScope) -> Panel:
+    """What running GPUs cost an hour."""
+    return Panel(
+        title="Money per hour",
+        description="Replicas that are up, times GPUs each, times the plan's price of a GPU-hour; idle ones cost the same.",
+        kind=PanelType.LINES,
+        unit=MONEY,
+        queries=(Query(expr=q.money_per_hour(where), legend="{{cluster}} {{tier}} {{currency}}"),),
+        decimals=2,
+        width=12,
+    )
+
+
+def cost(where: SeriesScope) -> Panel:
+    """Cost of a million generated tokens."""
+    return Panel(
+        title="Cost per million generated tokens",
+        description=f"{signal_text('cost_per_million_tokens')} Rises as the fleet idles.",
+        kind=PanelType.LINES,
+        unit=MONEY,
+        queries=(Query(expr=q.cost_per_million_tokens(where), legend="{{cluster}} {{tier}} {{currency}}"),),
+        decimals=2,
+        width=12,
+    )
+
+
+def numbers(where: SeriesScope) -> tuple[Panel, ...]:
+    """The newest values, a tile each."""
+    tiles = (
+        ("Verdict", worst_verdict(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
+        ("Replicas running", q.replicas_up(where), COUNT, (), "Whose last scrape gave a page."),
+        ("Load", q.aggregate_tier(q.load(where)), RATIO, LOAD_STEPS, "Of the usable capacity of the running replicas."),
+        (
+            "TTFT P99 of the promise",
+            latency_share_of_slo(where, "ttft"),
+            RATIO,
+            PROMISED,
+            "At 100 % the promise is broken.",
+        ),
+        (
+            "TPOT P99 of the promise",
+            latency_share_of_slo(where, "tpot"),
+            RATIO,
+            PROMISED,
+            "At 100 % the promise is broken.",
+        ),
+        ("Cost per million tokens", q.cost_per_million_tokens(where), MONEY, (), "In the plan's currency."),
+    )
+    return tuple(_tile(*tile) for tile in tiles)
+
+
+def _tile(title: str, expr: str, unit: str, steps: Steps, text: str) -> Panel:
+    tile = Panel(
+        title=title,
+        description=text,
+        kind=PanelType.STAT,
+        unit=unit,
+        queries=(Query(expr=expr, legend=title),),
+        width=4,
+        height=4,
+        decimals=None if unit == STATE else 0 if unit in (COUNT, RATIO) else 2,
+    )
+    tile = replace(tile, steps=(*(NEUTRAL if not steps else PLAIN), *(s for s in steps if s.value is not None)))
+    return replace(tile, states=VERDICTS) if unit == STATE and steps is VERDICT_STEPS else tile

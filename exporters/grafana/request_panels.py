@@ -1,0 +1,211 @@
+"""Rate, errors and durations of requests, with what the plan says of each: panels that several dashboards show.
+
+Owns these rows. `where` says of which tiers or replicas, `labels` what stays apart. Times are quantiles of the engines'
+buckets, as coarse as these; the plan's line is the benchmark's P99 at the load of this moment. A new latency is a row of
+LATENCIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporters.grafana import queries as q
+from exporters.grafana.looks import RATIO, signal_text, signal_unit
+from exporters.grafana.queries import SeriesScope
+from exporters.grafana.records import LineStyle, Panel, PanelType, Query
+from exporters.grafana.templating import divergence
+from exporters.metrics import names
+from exporters.metrics.names import ExportedMetric
+
+LATENCIES: Mapping[str, tuple[str, str, ExportedMetric, str]] = {
+    "ttft": ("TTFT", "ttft_seconds", names.PLAN_TTFT, "TtftDivergence"),
+    "tpot": ("TPOT", "tpot_seconds", names.PLAN_TPOT, "TpotDivergence"),
+    "itl": ("ITL", "itl_seconds", names.PLAN_ITL, "ItlDivergence"),
+}
+"""Title, family, what is promised, and the rule that compares it with the benchmark at equal load."""
+
+
+UNSERVED = (
+    ("error of the engine", "requests_failed"),
+    ("5xx", "http_requests_failed"),
+    ("refused, no room", "admission_rejections"),
+    ("4xx", "http_requests_refused"),
+    ("KV transfer failed", "kv_transfer_failures"),
+)
+"""What each count is called in a legend, and its family."""
+
+
+def series_legend(labels: tuple[str, ...]) -> str:
+    """The legend that tells series apart: what they are grouped by, and the engine's release."""
+    return " ".join(f"{{{{{label}}}}}" for label in (*labels, "engine_version") if label not in (q.CLUSTER, names.TIER))
+
+
+def latency(where: SeriesScope, which: str, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """P50 and P99 of a latency, what is promised, and the benchmark's P99 at this load with the room above it."""
+    title, family, promised, rule = LATENCIES[which]
+    expected = q.aggregate("max", q.BY_TIER, where.selector(names.EXPECTED.name, f'rule="{rule}"', 'bound=""'))
+    factor, benchmark = divergence(rule), "benchmark P99 at this load"
+    told: tuple[Query, ...] = ()
+    if names.REPLICA not in labels:
+        told = (
+            Query(expr=expected, legend=benchmark, line=LineStyle.PLAN),
+            Query(
+                expr=f"{factor:g} * {expected}",
+                legend=f"up to {factor:g} x that",
+                line=LineStyle.BAND,
+                down_to=benchmark,
+            ),
+        )
+    return Panel(
+        title=f"{title}: P50 and P99",
+        description=f"{_sentence(family)} Red is what is promised for P99; dashed, what the benchmark measured at this "
+        f"load, and above it the {factor:g} x from which {rule} speaks.",
+        kind=PanelType.LINES,
+        unit="s",
+        queries=(
+            *_quantiles(where, family, labels),
+            Query(expr=q.metric_by_tier(where, promised), legend="promised P99", line=LineStyle.LIMIT),
+            *told,
+        ),
+        width=width,
+    )
+
+
+def _sentence(family: str) -> str:
+    return names.metric(family).text + "."
+
+
+def _quantiles(where: SeriesScope, family: str, labels: tuple[str, ...]) -> tuple[Query, ...]:
+    return tuple(
+        Query(expr=q.quantile(where, quantile, family, labels), legend=f"P{quantile * 100:.0f} {series_legend(labels)}")
+        for quantile in (0.5, 0.99)
+    )
+
+
+def times_of_requests(where: SeriesScope) -> Panel:
+    """Where the time of a request goes."""
+    return Panel(
+        title="Whole request and queue: P50 and P99",
+        description=f"{signal_text('e2e_p99_seconds')} Queue: {names.metric('queue_seconds').text.lower()}.",
+        kind=PanelType.LINES,
+        unit="s",
+        queries=(
+            *_quantiles(where, "e2e_seconds", q.BY_POOL),
+            Query(
+                expr=q.quantile(where, 0.99, "queue_seconds"),
+                legend=f"queue P99 {series_legend(q.BY_POOL)}",
+                line=LineStyle.FAINT,
+            ),
+        ),
+        width=12,
+    )
+
+
+def traffic(where: SeriesScope) -> Panel:
+    """Finished requests against what the running replicas can take, and the plan's peak."""
+    return Panel(
+        title="Requests per second",
+        description="Finished requests, by pool. Dashed: what the replicas that are up can take at the planned operating "
+        "point; red: the planned peak.",
+        kind=PanelType.LINES,
+        unit=signal_unit("completed_rps"),
+        queries=(
+            Query(expr=q.total(where, "requests_finished"), legend="finished {{pool}}"),
+            Query(expr=q.capacity_rps(where), legend="usable {{pool}}", line=LineStyle.PLAN),
+            Query(expr=q.metric_by_tier(where, names.PLAN_PEAK), legend="planned peak", line=LineStyle.LIMIT),
+        ),
+        width=12,
+    )
+
+
+def errors(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """What share of the finished requests did not end by themselves."""
+    finished = q.total(where, "requests_finished", labels)
+    rows = (("aborted", "requests_aborted"), ("token limit", "requests_ended_by_length"))
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Requests that did not end by themselves",
+        description="As a share of finished requests. An aborted one was left by its client; one at its token limit is no "
+        "error and still cut off.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=tuple(
+            Query(expr=q.divide(q.total(where, family, labels), finished), legend=f"{word} {told}")
+            for word, family in rows
+        ),
+        width=width,
+    )
+
+
+def unserved(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """Requests that came and were not served, by what is counted of them."""
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Requests that were not served",
+        description="Failed: errors of the engine and HTTP answers 5xx; one request can be in both, and 5xx holds those refused "
+        "for want of room (503). Refused: for want of room, and answered 4xx. KV transfers that failed fail a request or "
+        "have its prompt computed anew. Series appear where the engine counts them.",
+        kind=PanelType.LINES,
+        unit=signal_unit("completed_rps"),
+        queries=tuple(Query(expr=q.total(where, family, labels), legend=f"{word} {told}") for word, family in UNSERVED),
+        width=width,
+    )
+
+
+def unserved_shares(where: SeriesScope) -> Panel:
+    """The shares of failed and of refused requests that the verdicts see, and what is allowed to fail."""
+
+    def of(metric: ExportedMetric, rule: str, bound: str) -> str:
+        return q.aggregate("max", q.BY_TIER, where.selector(metric.name, f'rule="{rule}"', f'bound="{bound}"'))
+
+    return Panel(
+        title="Share of requests that failed or were refused",
+        description="As AvailabilityBurn and RequestsRefused see them; red is what the promised availability allows to fail.",
+        kind=PanelType.LINES,
+        unit=RATIO,
+        queries=(
+            Query(expr=of(names.OBSERVED, "AvailabilityBurn", ""), legend="failed"),
+            Query(expr=of(names.OBSERVED, "RequestsRefused", ""), legend="refused"),
+            Query(expr=of(names.EXPECTED, "AvailabilityBurn", "upper"), legend="may fail", line=LineStyle.LIMIT),
+        ),
+        width=12,
+    )
+
+
+def tokens(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL, width: int = 12) -> Panel:
+    """Tokens in and out."""
+    told = " ".join(f"{{{{{label}}}}}" for label in labels if label not in (q.CLUSTER, names.TIER))
+    return Panel(
+        title="Tokens per second",
+        description="Prompt tokens, cached ones included, and generated ones.",
+        kind=PanelType.LINES,
+        unit=signal_unit("generation_tokens_per_second"),
+        queries=(
+            Query(expr=q.total(where, "prompt_tokens", labels), legend=f"prompt {told}"),
+            Query(expr=q.total(where, "generation_tokens", labels), legend=f"generated {told}"),
+        ),
+        width=width,
+    )
+
+
+def lengths(where: SeriesScope, family: str, title: str, width: int = 12) -> Panel:
+    """P50, P95 and P99 of prompts or outputs: no other number means anything without them."""
+    return Panel(
+        title=title,
+        description=f"{_sentence(family)} Every other number here holds for these lengths only.",
+        kind=PanelType.LINES,
+        unit="si:tok",
+        queries=tuple(
+            Query(expr=q.quantile(where, quantile, family), legend=f"P{quantile * 100:.0f} {series_legend(q.BY_POOL)}")
+            for quantile in (0.5, 0.95, 0.99)
+        ),
+        width=width,
+    )
+
+
+def both_lengths(where: SeriesScope) -> tuple[Panel, ...]:
+    """Prompt and output lengths."""
+    return (
+        lengths(where, "prompt_tokens_per_request", "Prompt length"),
+        lengths(where, "generation_tokens_per_request", "Output length"),
+    )

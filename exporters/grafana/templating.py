@@ -1,0 +1,92 @@
+"""What stands around the panels of several dashboards: variables, marks through all panels, addresses of dashboards.
+
+Owns these rows. A new variable or mark is a row here.
+"""
+
+from __future__ import annotations
+
+from exporters.grafana.looks import AMBER, BLUE, RED, limit
+from exporters.grafana.queries import CLUSTER, WINDOW, SeriesScope, aggregate
+from exporters.grafana.records import Annotation, Variable
+from exporters.metrics import names
+from rules.verdicts.verdict import SEVERITY, Status
+
+FLEET_UID, TIER_UID, REPLICA_UID = "sizewatch-fleet", "sizewatch-tier", "sizewatch-replica"
+COST_UID, FORECAST_UID, ITSELF_UID = "sizewatch-cost", "sizewatch-forecast", "sizewatch-itself"
+
+_UP, _INFO = names.TARGET_UP.name, names.REPLICA_INFO.name
+_OF_CLUSTER = f'{CLUSTER}=~"$cluster"'
+
+CLUSTERS = Variable(name="cluster", title="Cluster", source=_UP, label=CLUSTER, many=True, everything=".*")
+"""All, where no series has the label: it also matches what has none."""
+
+MODELS = Variable(
+    name="model",
+    title="Model",
+    source=f"{_INFO}{{{_OF_CLUSTER}}}",
+    label=names.MODEL,
+    many=True,
+    everything=".*",
+)
+"""Narrows the tiers that can be chosen."""
+
+_TIERS = f'{_INFO}{{{_OF_CLUSTER}, model=~"$model"}}'
+SEVERAL_TIERS = Variable(name="tier", title="Tier", source=_TIERS, label=names.TIER, many=True)
+ONE_TIER = Variable(name="tier", title="Tier", source=_TIERS, label=names.TIER, many=False)
+REPLICA = Variable(
+    name="replica",
+    title="Replica",
+    source=f'{_UP}{{{_OF_CLUSTER}, tier="$tier"}}',
+    label=names.REPLICA,
+    many=True,
+    everything=".*",
+)
+INSTANCE = Variable(
+    name="instance", title="Agent", source=names.BUILD_INFO.name, label="instance", many=True, everything=".*"
+)
+
+ABOUT_TIERS = (CLUSTERS, MODELS, SEVERAL_TIERS)
+ABOUT_A_TIER = (CLUSTERS, MODELS, ONE_TIER)
+
+
+SAME_SOURCE = "${datasource:queryparam}&"
+"""The part of an address that keeps the data source, where that is a variable."""
+
+
+def tier_link(uid: str) -> str:
+    """The address of a dashboard for the tier of a table's row."""
+    return f"/d/{uid}?{SAME_SOURCE}${{cluster:queryparam}}&var-tier=${{__data.fields.Tier}}&${{__url_time_range}}"
+
+
+def marks(where: SeriesScope) -> tuple[Annotation, ...]:
+    """Episodes of certain findings, and restarts of engines."""
+    restarts = where.selector(names.exported("restarts"))
+    return (
+        _episodes(where, "Critical findings", RED, f"== {SEVERITY[Status.CRITICAL]}"),
+        _episodes(where, "Warnings", AMBER, f"== {SEVERITY[Status.WARNING]}"),
+        Annotation(
+            title="Restarts",
+            expr=aggregate("max", (CLUSTER, *names.OF_REPLICA), f"increase({restarts}[{WINDOW}])") + " > 0",
+            colour=BLUE,
+            heading="Engine restarted",
+            text="{{tier}} {{replica}}",
+        ),
+    )
+
+
+def _episodes(where: SeriesScope, title: str, colour: str, condition: str) -> Annotation:
+    labels = (CLUSTER, *names.VERDICT.labels)
+    verdict = aggregate("max", labels, where.selector(names.VERDICT.name))
+    certain = aggregate("max", labels, where.selector(names.VERDICT_CERTAIN.name))
+    return Annotation(
+        title=title,
+        expr=f"{verdict} {condition}\nand\n{certain} == 1",
+        colour=colour,
+        heading="{{rule}}",
+        text="{{tier}} {{replica}}",
+    )
+
+
+def divergence(rule: str) -> float:
+    """The factor by which a latency may exceed the benchmark at equal load."""
+    return limit(rule, "factor")

@@ -1,0 +1,65 @@
+"""The dashboard Tier: one tier from its verdict down to its GPUs, plan beside production everywhere.
+
+Owns the order of the sections; the panels are those of the modules by subject. Another panel is an entry here.
+"""
+
+from __future__ import annotations
+
+from exporters.grafana import forecast_panels, gpu_panels, memory_panels, plan_panels, request_panels
+from exporters.grafana.queries import TIER as W
+from exporters.grafana.records import Dashboard, Section
+from exporters.grafana.templating import ABOUT_A_TIER, TIER_UID, marks
+
+TIER = Dashboard(
+    uid=TIER_UID,
+    title="sizewatch: Tier",
+    description="One tier against its plan: what is found, requests, saturation, caches, GPUs, the forecast.",
+    since="6h",
+    variables=ABOUT_A_TIER,
+    marks=marks(W),
+    sections=(
+        Section(
+            title="Now",
+            panels=(
+                *plan_panels.numbers(W),
+                plan_panels.findings_table(W),
+                plan_panels.unknowns(W),
+                plan_panels.verdicts_over_time(W, height=4),
+            ),
+        ),
+        Section(
+            title="Requests: rate, errors, duration",
+            panels=(
+                request_panels.traffic(W),
+                request_panels.unserved(W),
+                request_panels.unserved_shares(W),
+                request_panels.errors(W),
+                *(request_panels.latency(W, which) for which in request_panels.LATENCIES),
+                request_panels.times_of_requests(W),
+            ),
+        ),
+        Section(title="Lengths", panels=request_panels.both_lengths(W)),
+        Section(
+            title="Saturation and the KV cache",
+            panels=(
+                memory_panels.queue(W),
+                memory_panels.kv_level(W),
+                memory_panels.evictions(W),
+                memory_panels.cascade(W),
+                memory_panels.residency(W),
+            ),
+        ),
+        Section(
+            title="Caches and speculation",
+            panels=(
+                memory_panels.prefix_hits(W),
+                memory_panels.tokens_a_round(W),
+                memory_panels.acceptance(W),
+                memory_panels.adapters(W),
+                request_panels.tokens(W, width=16),
+            ),
+        ),
+        Section(title="GPUs", panels=gpu_panels.all_gpu_panels(W)),
+        Section(title="Forecast", panels=(forecast_panels.demand(W), forecast_panels.replicas(W))),
+    ),
+)

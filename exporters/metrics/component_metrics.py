@@ -1,0 +1,119 @@
+"""What is forecast, recommended and measured of each tier, as samples.
+
+Owns FORECAST_SAMPLES, one row a metric, in the order of `exporters.metrics.names.OWN`. What does not stand any more has no sample:
+an autoscaler must see that nothing is recommended, not that none are needed. A new metric is a row there and here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from exporters.documents.prewarm_value import Strategy
+from exporters.metrics import names
+from exporters.metrics.names import ExportedMetric
+from exporters.status.records import AgentStatus, ForecastHealth, ForecastStatus
+from rules.replicas.start_quantiles import StartQuantiles
+from rules.verdicts.projection import ForecastPoint, Projection
+
+Samples = Callable[[AgentStatus], Iterator[tuple[tuple[str, ...], float]]]
+
+
+def _tiers(status: AgentStatus) -> Iterator[tuple[str, ForecastStatus]]:
+    return ((tier.name, tier.forecast) for tier in status.tiers if tier.forecast is not None)
+
+
+def _of_tiers(value: Callable[[ForecastStatus], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, forecast in _tiers(status):
+            found = value(forecast)
+            if found is not None:
+                yield (name,), float(found)
+
+    return samples
+
+
+def _of_projections(value: Callable[[Projection], float | None]) -> Samples:
+    return _of_tiers(lambda one: value(one.forecast.projection) if one.forecast is not None else None)
+
+
+def _demand(which: Callable[[ForecastStatus], ForecastPoint | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, forecast in _tiers(status):
+            found = which(forecast)
+            if found is not None:
+                yield from (
+                    ((name, q), value) for q, value in (("0.5", found.q50), ("0.95", found.q95), ("0.99", found.q99))
+                )
+
+    return samples
+
+
+def _weights(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, one in _tiers(status):
+        if one.forecast is not None:
+            yield from (((name, method), share) for method, share in one.forecast.weights)
+
+
+def _cold_starts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, one in _start_quantiles(status):
+        yield (name, one.timing, "0.5"), one.p50_seconds
+        yield (name, one.timing, "0.95"), one.p95_seconds
+
+
+def _start_counts(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    return (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status))
+
+
+def _start_quantiles(status: AgentStatus) -> Iterator[tuple[str, StartQuantiles]]:
+    return ((name, one) for name, tier in _tiers(status) if tier.cold_start for one in tier.cold_start.known)
+
+
+def _worth(value: Callable[[Strategy], float]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, one in _tiers(status):
+            worth = one.prewarm.worth if one.prewarm is not None else None
+            if worth is not None:
+                yield from (((name, strategy.name), value(strategy)) for strategy in worth.strategies)
+
+    return samples
+
+
+def _coverage(one: Projection) -> float | None:
+    return one.covered / one.forecasts if one.forecasts else None
+
+
+def _of_process(value: Callable[[ForecastHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+        health = status.health.forecasting
+        found = value(health) if health is not None else None
+        if found is not None:
+            yield (), float(found)
+
+    return samples
+
+
+def _forecast_failures(status: AgentStatus) -> Iterator[tuple[tuple[str, ...], float]]:
+    health = status.health.forecasting
+    failures = health.failures if health is not None else {}
+    return (((kind,), float(number)) for kind, number in sorted(failures.items()))
+
+
+FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
+    (names.RECOMMENDED, _of_tiers(lambda one: one.recommended)),
+    (names.MINIMUM_WARM, _of_tiers(lambda one: one.minimum_warm)),
+    (names.FORECAST_RPS, _demand(lambda one: one.at_lead)),
+    (names.FORECAST_FOR_NOW_RPS, _demand(lambda one: one.for_now)),
+    (names.FORECAST_LEAD, _of_projections(lambda one: one.horizon_seconds)),
+    (names.FORECAST_COVERAGE, _of_projections(_coverage)),
+    (names.FORECAST_ERROR, _of_projections(lambda one: one.error_ratio)),
+    (names.FORECAST_MADE, _of_projections(lambda one: one.made_at)),
+    (names.FORECAST_WEIGHT, _weights),
+    (names.COLD_START_SECONDS, _cold_starts),
+    (names.COLD_STARTS, _start_counts),
+    (names.PREWARM_REPLICA_SECONDS, _worth(lambda one: 3600.0 * one.replica_hours)),
+    (names.PREWARM_VIOLATION_SECONDS, _worth(lambda one: 60.0 * one.violation_minutes)),
+    (names.FORECAST_RUNS, _of_process(lambda health: health.runs)),
+    (names.FORECAST_FAILURES, _forecast_failures),
+    (names.FORECAST_SECONDS, _of_process(lambda health: health.last_seconds)),
+    (names.FORECAST_MEMORY, _of_process(lambda health: health.memory_bytes)),
+)

@@ -1,0 +1,146 @@
+"""The `/metrics` page: the agent's status as Prometheus text or OpenMetrics, by prometheus_client's own writers.
+
+Owns the page and what engines and GPUs say on it: each replica's running sums and gauges by family. What sizewatch
+itself knows comes from `exporters.metrics.self_metrics`. It makes no name and computes no reading. A new family of
+`rules.telemetry.families` is printed without a change here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client import exposition
+from prometheus_client.metrics_core import Metric as Printed
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from exporters.metrics import names
+from exporters.metrics.names import ExportedMetric
+from exporters.metrics.self_metrics import SAMPLES, engine_labels, gpu_labels
+from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
+from rules.telemetry.families import BY_NAME, FamilyKind, stem
+from rules.telemetry.gpu_readout import GPU_NAMES
+from rules.telemetry.histograms import Histogram
+
+OPENMETRICS = "application/openmetrics-text"
+
+
+def render(status: AgentStatus, accept: str) -> tuple[bytes, str]:
+    """The page and its content type; OpenMetrics 1.0.0 where `accept` prefers it to plain text, else text 0.0.4."""
+    page = StatusCollector(status)
+    if _prefers_openmetrics(accept):
+        return openmetrics.generate_latest(page, version="1.0.0"), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+    return exposition.generate_latest(page), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    # The library's own choice takes the first known type whatever its weight, and prints the asker's version number back.
+    weights = {"text/plain": 0.0, OPENMETRICS: 0.0}
+    for offer in accept.split(","):
+        kind, *parameters = (part.strip().lower() for part in offer.split(";"))
+        if kind in weights:
+            weights[kind] = max(weights[kind], _weight(parameters))
+    return weights[OPENMETRICS] > 0 and weights[OPENMETRICS] >= weights["text/plain"]
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    given = next((p.removeprefix("q=") for p in parameters if p.startswith("q=")), "1")
+    try:
+        return min(max(float(given), 0.0), 1.0)
+    except ValueError:
+        return 0.0
+
+
+class StatusCollector(Collector):
+    """A status as a prometheus_client collector; metrics without a sample are left out."""
+
+    def __init__(self, status: AgentStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Printed]:
+        """Families of engines and GPUs first, then what sizewatch itself knows."""
+        told = (tier for tier in self._status.tiers if tier.tells is not ExportScope.WHOLE_TIER)
+        replicas = tuple(r for tier in told for r in (*tier.replicas, *tier.parts) if not r.is_gone)
+        for family, metric in names.FAMILY.items():
+            printed = _empty(metric)
+            for replica in replicas:
+                _WAYS[BY_NAME[family].kind, family in GPU_NAMES](printed, metric, family, replica)
+            if printed.samples:
+                yield printed
+        for metric, samples in SAMPLES:
+            printed = _empty(metric)
+            for values, value in samples(self._status):
+                printed.add_sample(metric.name, _labels(metric, values), value)
+            if printed.samples:
+                yield printed
+
+
+def _empty(metric: ExportedMetric) -> Printed:
+    return Printed(metric.name.removesuffix("_total"), metric.text, metric.kind.value)
+
+
+def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(metric.labels, (_utf8(value) for value in values), strict=True))
+
+
+def _utf8(value: str) -> str:
+    """What cannot be encoded is replaced: one strange name must not cost the page."""
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _part(name: str, family: str) -> tuple[str, ...]:
+    return (name.partition("/")[2],) if family in names.PARTS else ()
+
+
+def _add_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    for name, value in replica.totals.counters.items():
+        if stem(name) == family:
+            printed.add_sample(metric.name, _labels(metric, (*engine_labels(replica), *_part(name, family))), value)
+
+
+def _add_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    if family in replica.gauges:
+        printed.add_sample(metric.name, _labels(metric, engine_labels(replica)), replica.gauges[family])
+
+
+def _add_gpu_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    for gpu in replica.gpus:
+        for name, value in gpu.counters.items():
+            if stem(name) == family:
+                printed.add_sample(
+                    metric.name, _labels(metric, (*gpu_labels(replica, gpu), *_part(name, family))), value
+                )
+
+
+def _add_gpu_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    for gpu in replica.gpus:
+        if family in gpu.gauges:
+            printed.add_sample(metric.name, _labels(metric, gpu_labels(replica, gpu)), gpu.gauges[family])
+
+
+def _add_histogram(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    for part in replica.totals.histograms.get(family, ()):
+        _add_buckets(printed, metric, _labels(metric, engine_labels(replica)), part)
+
+
+def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, str], part: Histogram) -> None:
+    """A sum that cannot be trusted goes with its count, as OpenMetrics demands; the +Inf bucket still says the count."""
+    for edge, upto in zip(part.edges, accumulate(part.counts), strict=True):
+        le = floatToGoString(edge)  # type: ignore[no-untyped-call]
+        printed.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, upto)
+    if part.total is not None:
+        printed.add_sample(f"{metric.name}_count", dict(labels), part.n)
+        printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)
+
+
+_Way = Callable[[Printed, ExportedMetric, str, ReplicaStatus], None]
+_WAYS: Mapping[tuple[FamilyKind, bool], _Way] = {
+    (FamilyKind.COUNTER, False): _add_counter,
+    (FamilyKind.COUNTER, True): _add_gpu_counter,
+    (FamilyKind.GAUGE, False): _add_gauge,
+    (FamilyKind.GAUGE, True): _add_gpu_gauge,
+    (FamilyKind.HISTOGRAM, False): _add_histogram,
+}
+"""By kind, and whether it is a GPU's."""

@@ -1,0 +1,295 @@
+"""What sizewatch itself knows, as samples: targets, verdicts, the plan's numbers, its own health.
+
+Owns SAMPLES, one row a metric of `exporters.metrics.names.OWN`, and which label values stand behind which labels; the rows about
+forecasts are `exporters.metrics.component_metrics`'s, about reports `exporters.metrics.report_samples`'s. It prints nothing:
+`exporters.metrics.exposition` does. A new metric is a row in `exporters.metrics.names` and a row here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from exporters.metrics import names
+from exporters.metrics.component_metrics import FORECAST_SAMPLES
+from exporters.metrics.names import ExportedMetric
+from exporters.metrics.report_samples import REPORT_SAMPLES
+from exporters.metrics.store_samples import STORE_SAMPLES
+from exporters.status.records import (
+    AgentHealth,
+    AgentStatus,
+    AlertmanagerHealth,
+    DiscoveryHealth,
+    ExportScope,
+    GpuStatus,
+    ReplicaStatus,
+    TierStatus,
+    WebhookHealth,
+)
+from rules.confidence import Certainty
+from rules.plan.curve import operating_point
+from rules.plan.schema import TierPlan, plan_version
+from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.work import Capacity
+from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
+
+Sample = tuple[tuple[str, ...], float]
+"""Label values in the order of the metric's labels, and the value."""
+
+Samples = Callable[[AgentStatus], Iterator[Sample]]
+
+
+def replica_labels(replica: ReplicaStatus) -> tuple[str, ...]:
+    return replica.tier, replica.pool, replica.name
+
+
+def engine_labels(replica: ReplicaStatus) -> tuple[str, ...]:
+    return (*replica_labels(replica), replica.model)
+
+
+def gpu_labels(replica: ReplicaStatus, gpu: GpuStatus) -> tuple[str, ...]:
+    return (*replica_labels(replica), gpu.gpu)
+
+
+def _of_replicas(
+    value: Callable[[ReplicaStatus], float | None],
+    labels: Callable[[ReplicaStatus], tuple[str, ...]] = replica_labels,
+    *,
+    after_death: bool = False,
+) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            for replica in tier.replicas if tier.tells is not ExportScope.WHOLE_TIER else ():
+                found = value(replica)
+                if found is not None and (after_death or not replica.is_gone):
+                    yield labels(replica), found
+
+    return samples
+
+
+def _of_plans(value: Callable[[TierPlan], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier, plan in _plans(status):
+            found = value(plan)
+            if found is not None:
+                yield (tier.name,), found
+
+    return samples
+
+
+def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
+    return ((tier, tier.view.plan) for tier in status.tiers if tier.view.plan is not None)
+
+
+def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
+    """Of the agent that judges the whole tier: a node that sees some of its replicas has no history to measure from."""
+
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for tier in status.tiers:
+            found = value(tier.view.capacity) if tier.view.capacity and tier.tells is not ExportScope.REPLICAS else None
+            if found is not None:
+                yield (tier.name,), found
+
+    return samples
+
+
+def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        found = value(status.health)
+        if found is not None:
+            yield (), float(found)
+
+    return samples
+
+
+def _failures(status: AgentStatus) -> Iterator[Sample]:
+    pools = {(r.tier, r.name): r.pool for tier in status.tiers for r in tier.replicas}
+    for (tier, replica, kind), number in sorted(status.health.scrape_failures.items()):
+        yield (tier, pools.get((tier, replica), ""), replica, kind), number
+
+
+def _gpus(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        for replica in (*tier.replicas, *tier.parts):
+            if not replica.is_gone:
+                yield from (((*gpu_labels(replica, gpu), gpu.product), 1.0) for gpu in replica.gpus)
+
+
+def _subject(subject: Subject, rule: str) -> tuple[str, ...]:
+    return subject.tier, subject.replica or "", rule
+
+
+def _judged(status: AgentStatus) -> Iterator[Verdict]:
+    for tier in status.tiers:
+        yield from (
+            answer for answer in _answers(tier) if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN
+        )
+
+
+def _answers(tier: TierStatus) -> Iterator[RuleResult]:
+    """Those that are told here: of one tier node agents tell the replicas and role fleet the whole."""
+    left_out = {ExportScope.ALL: None, ExportScope.WHOLE_TIER: False, ExportScope.REPLICAS: True}[tier.tells]
+    return (answer for answer in tier.answers if (answer.subject.replica is None) is not left_out)
+
+
+def _verdicts(status: AgentStatus) -> Iterator[Sample]:
+    return ((_subject(v.subject, v.rule), SEVERITY[v.status]) for v in _judged(status))
+
+
+def _certainties(status: AgentStatus) -> Iterator[Sample]:
+    return ((_subject(v.subject, v.rule), float(v.certainty is Certainty.CERTAIN)) for v in _judged(status))
+
+
+def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
+    """The value; where there is none the bounds that say something: nothing here lies below 0."""
+    if isinstance(found, Missing):
+        return
+    if found.value is not None:
+        yield "", found.value
+        return
+    if found.low is not None and (found.low > 0 or found.high is None):
+        yield "lower", found.low
+    if found.high is not None:
+        yield "upper", found.high
+
+
+def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for verdict in _judged(status):
+            for bound, found in _bounds(value(verdict)):
+                yield (*_subject(verdict.subject, verdict.rule), bound), found
+
+    return samples
+
+
+def _unknowns(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        for answer in _answers(tier):
+            if isinstance(answer, Unknown):
+                yield (*_subject(answer.subject, answer.rule), answer.reason.value), 1.0
+
+
+def _plan_infos(status: AgentStatus) -> Iterator[Sample]:
+    for tier, plan in _plans(status):
+        yield (tier.name, plan_version(plan), plan.model, plan.engine, plan.gpu.product), 1.0
+
+
+def _prices(status: AgentStatus) -> Iterator[Sample]:
+    for tier, plan in _plans(status):
+        if plan.cost is not None:
+            yield (tier.name, plan.cost.currency), plan.cost.gpu_hour_price
+
+
+def _of_alertmanagers(value: Callable[[AlertmanagerHealth], float | None]) -> Samples:
+    def samples(status: AgentStatus) -> Iterator[Sample]:
+        for one in status.health.alertmanagers:
+            found = value(one)
+            if found is not None:
+                yield (one.alertmanager,), float(found)
+
+    return samples
+
+
+def _of_webhook(value: Callable[[WebhookHealth], float]) -> Samples:
+    return _of_health(lambda health: value(health.webhook) if health.webhook is not None else None)
+
+
+def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
+    webhook = status.health.webhook
+    refused = webhook.refused if webhook is not None else {}
+    return (((reason,), float(number)) for reason, number in sorted(refused.items()))
+
+
+def _of_discovery(value: Callable[[DiscoveryHealth], float]) -> Samples:
+    return _of_health(lambda health: value(health.discovery) if health.discovery is not None else None)
+
+
+def _pods(status: AgentStatus) -> Iterator[Sample]:
+    found = status.health.discovery
+    if found is not None:
+        states = {"watched": found.watched, "starting": found.starting, "left_out": len(found.left_out)}
+        yield from (((state,), float(number)) for state, number in states.items())
+
+
+def _foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
+    firing = Counter(
+        (alert.tier, alert.diagnosis.rule if alert.diagnosis else "")
+        for alert in status.foreign
+        if alert.ended_at is None and alert.tier is not None
+    )
+    return ((labels, float(number)) for labels, number in sorted(firing.items()))
+
+
+def _usable_rps(plan: TierPlan) -> float | None:
+    point = operating_point(plan)
+    return point.usable_rps if point else None
+
+
+def _c_max(plan: TierPlan) -> float | None:
+    point = operating_point(plan)
+    return point.c_max if point else None
+
+
+def _peak(plan: TierPlan) -> float | None:
+    rates = plan.workload.requests_per_second if plan.workload else None
+    return rates.peak if rates else None
+
+
+SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
+    (names.TARGET_UP, _of_replicas(lambda r: float(r.up and not r.is_gone), after_death=True)),
+    (names.TARGET_SEEN, _of_replicas(lambda r: r.last_seen, after_death=True)),
+    (names.SCRAPE_SECONDS, _of_replicas(lambda r: r.scrape_seconds)),
+    (names.SCRAPE_FAILURES, _failures),
+    (names.REPLICA_INFO, _of_replicas(lambda r: 1.0, lambda r: (*engine_labels(r), r.engine, r.versions))),
+    (names.GPU_INFO, _gpus),
+    (names.VERDICT, _verdicts),
+    (names.VERDICT_CERTAIN, _certainties),
+    (names.OBSERVED, _values(lambda verdict: verdict.observed)),
+    (names.EXPECTED, _values(lambda verdict: verdict.expected)),
+    (names.UNKNOWN, _unknowns),
+    (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
+    (names.PLAN_INFO, _plan_infos),
+    (names.PLAN_USABLE_RPS, _of_plans(_usable_rps)),
+    (names.CAPACITY_RPS, _of_capacity(lambda one: one.rps)),
+    (names.CAPACITY_LOW_RPS, _of_capacity(lambda one: one.low or None)),
+    (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
+    (names.PLAN_C_MAX, _of_plans(_c_max)),
+    (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
+    (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),
+    (names.PLAN_GPUS, _of_plans(lambda p: p.gpu.per_replica)),
+    (names.PLAN_PEAK, _of_plans(_peak)),
+    (names.PLAN_TTFT, _of_plans(lambda p: p.slo.ttft_p99_seconds)),
+    (names.PLAN_TPOT, _of_plans(lambda p: p.slo.tpot_p99_seconds)),
+    (names.PLAN_ITL, _of_plans(lambda p: p.slo.itl_p99_seconds)),
+    (names.PLAN_PREFIX_HITS, _of_plans(lambda p: p.workload.prefix_hit_ratio if p.workload else None)),
+    (names.PLAN_PRICE, _prices),
+    (names.BUILD_INFO, lambda status: iter([((status.version, status.role), 1.0)])),
+    (names.START_TIME, lambda status: iter([((), status.started_at)])),
+    (names.LAST_TURN, _of_health(lambda h: h.last_turn_at)),
+    (names.TURNS, _of_health(lambda h: h.turns)),
+    (names.TURN_OVERRUNS, _of_health(lambda h: h.overruns)),
+    (names.TURN_SECONDS, _of_health(lambda h: h.last_turn_seconds)),
+    (names.TURN_ERRORS, _of_health(lambda h: h.turn_errors)),
+    (names.HISTORY_UP, _of_health(lambda h: h.history_trouble is None)),
+    (names.HISTORY_UNBOOKED, _of_health(lambda h: h.unbooked_minutes)),
+    (names.HISTORY_DROPPED, _of_health(lambda h: h.dropped_minutes)),
+    (names.CONFIG_RELOADS, _of_health(lambda h: h.config_reloads)),
+    (names.CONFIG_OK, _of_health(lambda h: h.config_trouble is None)),
+    (names.GPU_PROBLEMS, _of_health(lambda h: len(h.gpu_problems))),
+    (names.DISCOVERY_UP, _of_discovery(lambda d: float(d.trouble is None))),
+    (names.DISCOVERY_PODS, _pods),
+    (names.WEB_ERRORS, _of_health(lambda h: h.web_errors)),
+    (names.WEB_REFUSALS, _of_health(lambda h: h.web_refusals)),
+    (names.ALERTMANAGER_UP, _of_alertmanagers(lambda a: a.trouble is None if a.posts or a.failures else None)),
+    (names.ALERTMANAGER_SUCCESS, _of_alertmanagers(lambda a: a.last_success_at)),
+    (names.ALERTS_POSTED, _of_alertmanagers(lambda a: a.alerts)),
+    (names.ALERT_POST_FAILURES, _of_alertmanagers(lambda a: a.failures)),
+    (names.ALERTS_REFUSED, _of_alertmanagers(lambda a: len(a.refused))),
+    (names.FOREIGN_ALERTS, _foreign_alerts),
+    (names.WEBHOOK_TAKEN, _of_webhook(lambda w: w.taken)),
+    (names.WEBHOOK_REFUSED, _webhook_refusals),
+    (names.WEBHOOK_LEFT_OUT, _of_webhook(lambda w: w.left_out)),
+    *FORECAST_SAMPLES,
+    *REPORT_SAMPLES,
+    *STORE_SAMPLES,
+)

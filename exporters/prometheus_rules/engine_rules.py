@@ -1,0 +1,239 @@
+"""Which rules of the catalogue an engine's own series can tell without an agent, and how they read in PromQL.
+
+Owns ROWS, one function a rule, and WHY_NOT, the reason why a way of judging has none; `exporters.prometheus_rules.engine_slo`
+has the burn rates. Limits come from the catalogue and
+the plan. A row asks for the same certainty as the Python judgement (`rules.methods.events`, `_load`), so it is never
+louder; the tests drive both with the same numbers. A new rule is a function here and a row of ROWS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from exporters.alertmanager.payload import runbook_url
+from exporters.prometheus_rules.alerts import hold_seconds
+from exporters.prometheus_rules.engine_queries import EngineSelector, UnsupportedSeriesError, series
+from exporters.prometheus_rules.rule_files import Alert, Pairs, Record, duration
+from exporters.prometheus_rules.rule_words import common_labels, first_step
+from rules.confidence import CONFIDENCE
+from rules.engines.table import EngineTable
+from rules.plan.curve import RPS_TOLERANCE, Curve
+from rules.plan.schema import TierPlan
+from rules.verdicts.context import SEPARATE
+from rules.verdicts.rule import Rule, Severity, Way
+
+Z = math.ceil(NormalDist().inv_cdf(CONFIDENCE) * 1e4) / 1e4
+"""The normal quantile of the confidence that `certain` needs, rounded to the careful side."""
+
+SCRAPE_SECONDS = 15
+"""The scrape interval that numbers of scrapes are counted in."""
+
+_AT_EQUAL_LOAD = "compares minutes with the benchmark at their own load, and PromQL cannot place them on the curve"
+_BY_BOUNDS = "compares quantiles by the bounds of their buckets, where PromQL only interpolates"
+_BY_ENDS = "adds up counters that appear with their first event and have requests in common, window by window"
+_OVER_TIME = "follows replica-minutes against the operating point over a long time, and asks whether a finding persists"
+
+WHY_NOT: Mapping[Way, str] = {
+    Way.TAIL: _AT_EQUAL_LOAD,
+    Way.SHORTFALL: _AT_EQUAL_LOAD,
+    Way.EXCESS: _AT_EQUAL_LOAD,
+    Way.REPRESENTATIVE: _AT_EQUAL_LOAD,
+    Way.CASCADE: "follows level, slope, evictions, queue and first tokens from scrape to scrape, each against the one before",
+    Way.DRIFT: _BY_BOUNDS,
+    Way.SHAPE: _BY_BOUNDS,
+    Way.AVAILABILITY: _BY_ENDS,
+    Way.REFUSED: _BY_ENDS,
+    Way.GUARDRAIL: "compares the gateway's limits with what is seen, by the bounds of buckets and over a long time",
+    Way.PRECISION: "needs the GPU's product beside the plan's number formats",
+    Way.COLD_START: "times each start from the process's beginning to its being ready",
+    Way.ECONOMICS: "solves for the acceptance of a single token, which is no ratio of counters",
+    Way.LONG: _OVER_TIME,
+    Way.TREND: _OVER_TIME,
+    Way.REPLICAS: "compares the replicas of a tier with each other, before and after a change",
+    Way.TIERS: "compares the tiers of a model; here each tier stands alone",
+    Way.POOLS: "needs to know which replica prefills and which decodes",
+    Way.EXPERTS: "counts only minutes with enough requests in the batch, replica by replica; only SGLang tells it",
+    Way.DEMAND: "needs usable requests a second of a replica and the planned instances, and a forecast where there is one",
+    Way.FORECAST: "is about sizewatch's own forecast",
+    Way.FAULTS: "is about GPUs, of which the engine says nothing",
+    Way.UNKNOWN: "is about sizewatch's own judgements; EngineMetricsAbsent stands in for it",
+}
+"""By way of judging."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierScope:
+    """What a row is written for: a tier, its plan, its engine, and the selector of its series.
+
+    `on_up` says whether the selector's labels are a target's own, so that `up` has them too.
+    """
+
+    tier: str
+    plan: TierPlan
+    engine: EngineTable
+    selector: str
+    on_up: bool
+
+    def series(self, family: str) -> EngineSelector:
+        return series(self.engine, family, self.selector)
+
+    @property
+    def label(self) -> Pairs:
+        return (("tier", self.tier),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedRule:
+    """The records and alerts of one rule, and the series without which they would be silent."""
+
+    records: tuple[Record, ...] = ()
+    alerts: tuple[Alert, ...]
+    needs: tuple[str, ...]
+
+
+def record_rule(name: str, of: TierScope) -> str:
+    """A record of this tier."""
+    return f'{name}{{tier="{of.tier}"}}'
+
+
+def lower_bound_rule(name: str, of: TierScope) -> Record:
+    """Beside a record that counts events: the 99.9 % lower bound of how many were to be expected.
+
+    Garwood's bound of a Poisson mean (1936), by Wilson and Hilferty's cube root: below the exact one of `rules.confidence`,
+    by less than 2 % from 10 events on.
+    """
+    what, window = name.removeprefix("tier:").split(":")
+    count = record_rule(name, of)
+    bound = f"{count}\n* (1 - 1 / (9 * {count}) - {Z} / (3 * sqrt({count}))) ^ 3"
+    return Record(name=f"tier:{what}_at_least:{window}", expr=bound, labels=of.label)
+
+
+def alert(rule: Rule, of: TierScope, expr: str, observed: str, loudness: Severity, *more: Pairs) -> Alert:
+    """An alert under the rule's name, with its runbook; `observed` is a template that says what was seen."""
+    told_apart = tuple(pair for pairs in more for pair in pairs)
+    description = "\n".join(
+        (f"Tier {of.tier} ({of.plan.model}): {observed}.", rule.meaning, f"Next: {first_step(rule)}.")
+    )
+    return Alert(
+        name=rule.name,
+        expr=expr,
+        hold_seconds=hold_seconds(rule, loudness),
+        keep_seconds=300.0,
+        labels=(*of.label, ("rule", rule.name), *told_apart, *common_labels(loudness)),
+        annotations=(
+            ("summary", f"{rule.title}: {of.tier}"),
+            ("description", description),
+            ("runbook_url", runbook_url(rule.name)),
+        ),
+    )
+
+
+def last_minutes(rule: Rule) -> int:
+    """The whole minutes in the last quarter of the hold, at least one, as `rules.verdicts.context` takes them."""
+    return max(1, int(rule.window_seconds / 4 // 60))
+
+
+def kv_eviction(rule: Rule, of: TierScope) -> RenderedRule:
+    """Preemptions per finished request, surely above the limit, in the last quarter and in three separate minutes."""
+    events, finished = of.series("preemptions"), of.series("requests_finished")
+    hold, limit = duration(rule.window_seconds), rule.thresholds["warning"].value
+    counted = tuple(
+        Record(name=f"tier:sizewatch_engine_{what}:increase{hold}", expr=one.increase(hold), labels=of.label)
+        for what, one in (("preemptions", events), ("requests", finished))
+    )
+    bound = lower_bound_rule(counted[0].name, of)
+    preempted, requests = (record_rule(record.name, of) for record in counted)
+
+    def ratio(window: str) -> str:
+        return f"{events.increase(window)}\n  / clamp_min({finished.increase(window)}, 1)\n  > {limit:g}"
+
+    last, minutes = duration(60 * last_minutes(rule)), duration(rule.window_seconds - 60)
+    expr = "\n".join(
+        (
+            f"{preempted} / clamp_min({requests}, 1) > {limit:g}",
+            f"and {record_rule(bound.name, of)} > {limit:g} * clamp_min({requests}, 1)",
+            f"and on () (\n  {ratio(last)}\n)",
+            f"and on () count_over_time((\n  {ratio('1m')}\n)[{minutes}:1m]) >= {SEPARATE}",
+        )
+    )
+    observed = f"{{{{ $value | humanizePercentage }}}} preemptions a finished request; expected below {limit:.0%}"
+    return RenderedRule(
+        records=(*counted, bound),
+        alerts=(alert(rule, of, expr, observed, Severity.TICKET),),
+        needs=(events.selector(), finished.selector()),
+    )
+
+
+def load_beyond(rule: Rule, of: TierScope) -> RenderedRule:
+    """A replica above the benchmark's highest point in three separate minutes and in most of the last quarter."""
+    curve = Curve.from_plan(of.plan)
+    if curve is None:
+        raise UnsupportedSeriesError("the plan has no benchmark curve for it")
+    finished = of.series("requests_finished")
+    beyond = f"  {finished.increase('1m', by_replica=True)} / 60 > {curve.top_rps * (1 + RPS_TOLERANCE):.6g}"
+    needs = [finished.selector()]
+    if curve.top_concurrency is not None and curve.concurrency_given:
+        running, waiting = of.series("requests_running"), of.series("requests_waiting")
+        levels = (one.level("1m") for one in (running, waiting))
+        beyond += f"\n  or\n  {' + '.join(levels)} > {curve.top_concurrency:g}"
+        needs += [running.selector(), waiting.selector()]
+    last = last_minutes(rule)
+    most = max(1, math.ceil(rule.thresholds["share"].value * last))
+    minutes = round(rule.thresholds["minutes"].value)
+    expr = "\n".join(
+        (
+            f"count_over_time((\n{beyond}\n)[{duration(rule.window_seconds - 60)}:1m]) >= {minutes}",
+            f"and count_over_time((\n{beyond}\n)[{duration(60 * (last - 1))}:1m]) >= {most}",
+        )
+    )
+    observed = f"more than the benchmark's {curve.top_rps:g} requests/s in {{{{ $value }}}} of the last minutes"
+    return RenderedRule(alerts=(alert(rule, of, expr, observed, Severity.TICKET),), needs=tuple(needs))
+
+
+def target_down(rule: Rule, of: TierScope) -> RenderedRule:
+    """So many scrapes in a row without a page, by Prometheus' own record of them."""
+    return _down(rule, of, f"{_up(of)} == 0", "{{ $labels.instance }} does not answer")
+
+
+def tier_down(rule: Rule, of: TierScope) -> RenderedRule:
+    """The same of every target of the tier at once."""
+    return _down(rule, of, f"max({_up(of)}) == 0", "no replica answers")
+
+
+def _up(of: TierScope) -> str:
+    if not of.on_up:
+        raise UnsupportedSeriesError("`up` carries labels of the target only: give a --selector of such labels")
+    return f"up{{{of.selector}}}"
+
+
+def _down(rule: Rule, of: TierScope, expr: str, observed: str) -> RenderedRule:
+    hold = (rule.thresholds["misses"].value - 1) * SCRAPE_SECONDS
+    one = replace(alert(rule, of, expr, observed, rule.loudness), hold_seconds=hold, keep_seconds=60.0)
+    return RenderedRule(alerts=(one,), needs=(_up(of),))
+
+
+def telemetry_stale(rule: Rule, of: TierScope) -> RenderedRule:
+    """The engine has not stepped although its page claims requests or a filled cache, at every scrape of that time."""
+    steps = of.series("engine_steps")
+    window = duration(rule.thresholds["seconds"].value)
+    claims = tuple(of.series(family) for family in ("requests_running", "kv_utilization"))
+    claimed = " or ".join(f"max by (instance) (min_over_time({one.selector()}[{window}])) > 0" for one in claims)
+    expr = f"{steps.increase(window, by_replica=True)} == 0\nand ({claimed})"
+    observed = f"{{{{ $labels.instance }}}} has not stepped for {window}"
+    return RenderedRule(
+        alerts=(alert(rule, of, expr, observed, Severity.TICKET),),
+        needs=(steps.selector(), *(one.selector() for one in claims)),
+    )
+
+
+ROWS: Mapping[str, Callable[[Rule, TierScope], RenderedRule]] = {
+    "KvEviction": kv_eviction,
+    "LoadBeyondBenchmark": load_beyond,
+    "TargetDown": target_down,
+    "TelemetryStale": telemetry_stale,
+    "TierDown": tier_down,
+}
+"""By the rule's name."""

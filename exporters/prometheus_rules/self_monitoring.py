@@ -1,0 +1,162 @@
+"""Alerts about sizewatch itself that only Prometheus can raise: nobody can report their own death.
+
+Owns the one table of such rules, with their limits. They are no judgements of the catalogue; a row `until_judged` gives
+way to a catalogue row of its name, the others stand beside it. A new one is a row here and a section of docs/alerting.md
+under its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporters.metrics import names
+from exporters.prometheus_rules.rule_files import Alert, Pairs
+from exporters.prometheus_rules.rule_words import WATCHER_LABELS, alerting_url, common_labels
+from rules.telemetry.signals import Gap
+from rules.verdicts.rule import Severity
+
+NOT_SEEING: tuple[Gap, ...] = (Gap.NOT_SCRAPED, Gap.STALE, Gap.RESTARTED, Gap.CONTRADICTORY, Gap.SCRAPE_FAILED)
+"""Reasons that are a fault when they last. The others say that there is nothing to judge: no traffic, too little of it, no
+plan, a signal the engine does not have, or a load for which LoadBeyondBenchmark speaks.
+"""
+
+REMEMBERED = "1h"
+"""How long a tier that is told no more is missed; one that was taken out of the plan is forgotten after that."""
+
+TURN_AGE_SECONDS = 120
+"""Eight turns at the default of 15 s: past any single slow one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfMonitoringAlert:
+    """One row. `reason` tells several rows of one name apart. `until_judged`: a catalogue row of this name replaces it."""
+
+    name: str
+    reason: str = ""
+    expr: str
+    hold_seconds: float
+    keep_seconds: float = 300.0
+    loudness: Severity = Severity.TICKET
+    summary: str
+    description: str
+    until_judged: bool = False
+
+
+def _without(expr: str, *more: str) -> str:
+    return f"({', '.join((*more, *WATCHER_LABELS))}) ({expr})"
+
+
+_SEEN = f"group without {_without(f'last_over_time({names.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
+_TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)}"
+_ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
+_BLIND = f'{names.UNKNOWN.name}{{{names.REASON}=~"{"|".join(NOT_SEEING)}"}}'
+
+ROWS: tuple[SelfMonitoringAlert, ...] = (
+    SelfMonitoringAlert(
+        name="SizewatchWatchdog",
+        expr="vector(1)",
+        hold_seconds=0,
+        keep_seconds=0,
+        loudness=Severity.REPORT,
+        summary="Always firing: Prometheus and Alertmanager still deliver",
+        description="A dead man's switch. Send it to something outside that alarms when it stops; nobody reads it.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="absent",
+        expr=f"absent({names.BUILD_INFO.name})",
+        hold_seconds=300,
+        summary="No sizewatch agent is scraped at all",
+        description="Prometheus has no agent's page: nothing is judged, and silence means nothing.\n"
+        "Next: look at the scrape job's targets in Prometheus, then at the agents.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="not_scraped",
+        expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
+        hold_seconds=300,
+        summary="The agent on {{ $labels.instance }} does not answer",
+        description="What only this agent watches is judged by nobody.\n"
+        "Next: is its process up, does /metrics answer, are token and certificate still right?",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="tier_not_judged",
+        expr=f"{_SEEN}\nunless\n{_TOLD}\nunless\n{_ASKED}",
+        hold_seconds=300,
+        summary="Nothing is told of {{ $labels.tier }} any more",
+        description=f"The tier was watched within the last {REMEMBERED}, and no agent says anything about it now: neither "
+        "a verdict nor why there is none.\nNext: find the agent that watched it; after its tier was taken out of the "
+        "configuration this ends by itself.",
+    ),
+    SelfMonitoringAlert(
+        name="AgentDown",
+        reason="no_turns",
+        expr=f"time() - {names.LAST_TURN.name} > {TURN_AGE_SECONDS}",
+        hold_seconds=120,
+        summary="The agent on {{ $labels.instance }} answers and does not work",
+        description="Its last turn ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
+        "Next: look at its log; restart it if the turns do not come back.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="configuration",
+        expr=f"{names.CONFIG_OK.name} == 0",
+        hold_seconds=600,
+        summary="The agent on {{ $labels.instance }} could not use its new configuration",
+        description="It goes on with the old one.\nNext: `sizewatch doctor -c FILE` on that machine names every problem.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="history",
+        expr=f"{names.HISTORY_UP.name} == 0",
+        hold_seconds=600,
+        summary="The agent on {{ $labels.instance }} cannot write its history",
+        description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="report",
+        expr=f"{names.REPORT_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The agent on {{ $labels.instance }} cannot write its weekly report",
+        description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
+        "by hand.",
+    ),
+    SelfMonitoringAlert(
+        name="SizewatchDegraded",
+        reason="report_delivery",
+        expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
+        hold_seconds=7200,
+        summary="The weekly report does not reach {{ $labels.destination }}",
+        description="It stands at /reports/ of the agent.\nNext: the status page says why; `sizewatch doctor` looks at the "
+        "address.",
+    ),
+    SelfMonitoringAlert(
+        name="UnknownTooLong",
+        expr=f"count without {_without(_BLIND, names.RULE, names.REPLICA)}",
+        hold_seconds=1800,
+        keep_seconds=600,
+        summary="{{ $labels.tier }} cannot be judged: {{ $labels.reason }}",
+        description="{{ $value }} judgements of this tier could not be made for half an hour. Unknown is not healthy.\n"
+        "Next: the status page names them and says why; `sizewatch doctor` says what to do.",
+        until_judged=True,
+    ),
+)
+
+
+def alert(row: SelfMonitoringAlert) -> Alert:
+    """The alert of one row."""
+    told_apart: Pairs = (("reason", row.reason),) if row.reason else ()
+    return Alert(
+        name=row.name,
+        expr=row.expr,
+        hold_seconds=row.hold_seconds,
+        keep_seconds=row.keep_seconds,
+        labels=(*common_labels(row.loudness), *told_apart),
+        annotations=(
+            ("summary", row.summary),
+            ("description", row.description),
+            ("runbook_url", alerting_url(row.name)),
+        ),
+    )

@@ -1,0 +1,177 @@
+"""What was not known: gaps, and remarks about the time.
+
+Owns this section and the sentences on weeks that are no whole weeks: nothing seen, half of it, another plan on a Wednesday, a
+clock that changed. It judges nothing; what happened is `exporters.report.findings`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from exporters.render.time_words import format_duration
+from exporters.report.inputs import TierPast
+from exporters.report.period_records import QualityPart, UnknownPeriod
+from exporters.report.wording import instant
+from rules.evaluator.timeline import TimelineKind
+from rules.plan.schema import plan_version
+from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
+
+HOUR, HALF_HOUR = 3600.0, 1800.0
+NEARLY = 0.98
+"""From this share on a time counts as wholly seen: a scrape or two are always missed."""
+
+
+def quality(past: TierPast, zone: str) -> QualityPart:
+    """What was not known, and for how long."""
+    seen = past.resize.seen
+    return QualityPart(
+        hours=(seen.until - seen.since) / HOUR,
+        hours_seen=seen.observed_seconds / HOUR,
+        coverage=seen.total.coverage if seen.total else None,
+        plan_versions=seen.versions,
+        remarks=tuple(_remarks(past, zone)),
+        blind=_blind(past),
+    )
+
+
+def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
+    """Unknown spans by rule and reason, the longest first; what overlaps the time counts as far as it does."""
+    seen = past.resize.seen
+    sums: dict[tuple[str, str], tuple[float, str]] = {}
+    for one in past.unknowns:
+        seconds = min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since)
+        if seconds > 0:
+            key = (one.rule, one.reason.value)
+            sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, one.text)
+    rows = [UnknownPeriod(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
+
+
+def _remarks(past: TierPast, zone: str) -> Iterator[str]:
+    seen = past.resize.seen
+    hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
+    if not seen.hours:
+        yield _vanished(past, zone)
+        return
+    if known < NEARLY * hours:
+        yield f"Only {known:.0f} of {hours:.0f} hours were seen{_longest_hole(seen, zone)}."
+    began, last = _new_since(past), _gone_since(seen)
+    if began is not None:
+        yield (
+            f"The tier was first seen on {instant(began, zone)} and never in as long a time before: it is new since then, "
+            "or nobody watched it."
+        )
+    if last is not None:
+        yield (
+            f"Nothing of this tier was seen since {instant(last, zone)}: what is said of it ends there. "
+            "Is it gone? Then take it out of the plan."
+        )
+    yield from _other_plans(past, zone)
+    changed = clock_change(seen.since, seen.until, zone)
+    if changed:
+        yield changed
+    # A week in which the clock was set back has an hour more.
+    if seen.until - seen.since > RECENT_SECONDS + HOUR:
+        yield "Lengths, the curve and the comparison with the benchmark are of the last 7 days, the rest is of the whole time."
+    if seen.minutes == 0:
+        yield "Arrivals are not in the history: peak and average are not known."
+
+
+def quality_summary(past: TierPast, zone: str) -> str:
+    """What makes this time no whole week, in a few words for the verdict; "" where nothing does."""
+    seen = past.resize.seen
+    began, last = _new_since(past), _gone_since(seen)
+    hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
+    said = []
+    if last is not None:
+        said.append(f"not seen since {instant(last, zone)}")
+    if began is not None:
+        said.append(f"new since {instant(began, zone)}")
+    if known < NEARLY * hours:
+        said.append(f"seen for {known:.0f} of {hours:.0f} hours only")
+    if (changed := _plan_changed(past)) is not None:
+        said.append(f"under another plan until {instant(changed, zone)}")
+    return ", ".join(said)
+
+
+def _new_since(past: TierPast) -> float | None:
+    """When the tier was first seen, where that is well within the time and nothing of it was seen in as long before."""
+    seen = past.resize.seen
+    first = min((one.start for one in seen.hours), default=None)
+    known_before = past.before is not None and past.before.covered_seconds > 0
+    return first if first is not None and first - seen.since > 2 * HOUR and not known_before else None
+
+
+def _gone_since(seen: ProductionSummary) -> float | None:
+    """When the tier was last seen, where that is well before the end."""
+    last = max((one.end for one in seen.hours), default=None)
+    return last if last is not None and seen.until - last > 2 * HOUR else None
+
+
+def _vanished(past: TierPast, zone: str) -> str:
+    seen = past.resize.seen
+    text = f"Nothing of this tier was seen from {instant(seen.since, zone)} to {instant(seen.until, zone)}"
+    if past.before is not None and past.before.covered_seconds > 0:
+        return (
+            f"{text}; it was last seen at {instant(past.before.end, zone)}. Is it gone? Then take it out of the plan."
+        )
+    return f"{text}, nor in as long a time before. Was sizewatch running, and does the tier have targets?"
+
+
+def _longest_hole(seen: ProductionSummary, zone: str) -> str:
+    """The longest time without an hour, in words, where it is longer than one."""
+    ends = [seen.since, *(hour.end for hour in seen.hours)]
+    starts = [*(hour.start for hour in seen.hours), seen.until]
+    holes = [(b - a, a, b) for a, b in zip(ends, starts, strict=True)]
+    length, begin, end = max(holes)
+    if length < 2 * HOUR:
+        return ""
+    return f"; the longest hole is {format_duration(length)}, {instant(begin, zone)} to {instant(end, zone)}"
+
+
+def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
+    """That the plan changed within the time, when, and what rests on which of the two."""
+    seen = past.resize.seen
+    since = _plan_changed(past)
+    if since is None:
+        return
+    if not seen.plan_hours:
+        yield "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
+        return
+    yield (
+        f"The plan changed on {instant(since, zone)}: the comparison with the benchmark, the curve and fleet utilisation "
+        f"rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on all {len(seen.hours)}."
+    )
+
+
+def _plan_changed(past: TierPast) -> float | None:
+    """When the present plan took effect, where hours under another one were seen too; the end where none was under it."""
+    seen = past.resize.seen
+    present = plan_version(seen.view.plan) if seen.view.plan else ""
+    if not set(seen.versions) - {present}:
+        return None
+    if not seen.plan_hours:
+        return seen.until
+    told = [one for one in past.events if one.kind == TimelineKind.PLAN and seen.since <= one.t < seen.until]
+    return told[-1].t if told else seen.plan_hours[0].start
+
+
+def clock_change(since: float, until: float, zone: str) -> str:
+    """A sentence for each time that the clock of `zone` was set within [since, until), "" where it was not."""
+    place = ZoneInfo(zone)
+    # Every zone's clock is set on a full hour of UTC or half of one.
+    instants = [since + HALF_HOUR * step for step in range(round((until - since) / HALF_HOUR) + 1)]
+    offsets = [datetime.fromtimestamp(t, place).utcoffset() or timedelta() for t in instants]
+    told = []
+    for t, before, after in zip(instants[1:], offsets, offsets[1:], strict=False):
+        moved = (after - before).total_seconds()
+        if moved:
+            which, twice = ("forward", "is missing") if moved > 0 else ("back", "comes twice")
+            told.append(
+                f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on "
+                f"{datetime.fromtimestamp(t, place).strftime('%a %d %b')}: an hour of that night {twice} in the hours of the "
+                "week, which are by that clock; rates are not affected."
+            )
+    return " ".join(told)

@@ -1,0 +1,189 @@
+"""The status page: what an on-call engineer reads at a glance, as one HTML document without scripts or other files.
+
+Owns the page around the tiers' cards: the one-line verdict, notices about the agent itself, the links to the tiers, the
+foot. The cards are `exporters.status.page_tier`, the looks `page.css`. It computes no reading and no verdict.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from exporters.render.html_parts import SIGNS, icon, sign
+from exporters.render.text import strip_control_characters
+from exporters.render.time_words import format_duration, format_rfc3339
+from exporters.status.active_findings import headline, tier_state
+from exporters.status.page_tier import card
+from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
+from exporters.status.status_reports import notices as report_notices
+from exporters.status.status_reports import reports
+from exporters.status.status_timeline import timeline
+from rules.verdicts.verdict import SEVERITY, Status
+
+REFRESH_SECONDS = 5
+PAUSED = "paused=1"
+MOST_PODS_TOLD = 8
+"""The query that asks for a page that keeps still."""
+
+OLD_AFTER_SECONDS = 60.0
+"""A last turn longer ago than this is told: four of the default 15 s were missed."""
+
+
+def render_page(status: AgentStatus, *, paused: bool = False) -> bytes:
+    """The page in UTF-8; `paused` leaves out the refresh and opens everything that folds, to read or print in peace."""
+    verdict = headline(status)
+    body = "".join((_top(status, paused), _tiers(status, paused), _foot(status)))
+    text = _template().substitute(
+        refresh="" if paused else f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">',
+        title=escape(f"{SIGNS[verdict.status]} {verdict.text} · sizewatch"),
+        icon=icon(verdict.status),
+        style=style(),
+        body=body,
+    )
+    return strip_control_characters(text).encode("utf-8", "replace")
+
+
+@cache
+def style() -> str:
+    """The style sheet, as it stands in the page."""
+    return files("exporters.status").joinpath("page.css").read_text("utf-8")
+
+
+@cache
+def style_hash() -> str:
+    """The source expression that lets a Content-Security-Policy allow this style sheet and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}'"
+
+
+@cache
+def _template() -> Template:
+    return Template(files("exporters.status").joinpath("page.html").read_text("utf-8"))
+
+
+def _top(status: AgentStatus, paused: bool) -> str:
+    verdict = headline(status)
+    banner = f'<p class="banner">{escape(status.simulated)}</p>' if status.simulated else ""
+    toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
+    notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
+    links = "".join(
+        f'<li><a href="#tier-{place}">{sign(tier_state(tier), tier.name)}</a></li>'
+        for place, tier in enumerate(_worst_first(status), 1)
+    )
+    return (
+        f'{banner}<header class="top {verdict.status.value}"><p class="brand"><b>sizewatch</b><span>'
+        f'<time datetime="{format_rfc3339(status.now)}">{format_rfc3339(status.now)[11:19]} UTC</time> {toggle}</span></p>'
+        f'<h1><span class="sign {verdict.status.value}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
+        f"{escape(_word(verdict.status))}{escape(verdict.text)}</h1><p>{escape(verdict.detail)}</p>"
+        f'<nav aria-label="Tiers"><ul>{links}</ul></nav></header>'
+        + (f'<ul class="notices">{notices}</ul>' if notices else "")
+    )
+
+
+def _word(status: Status) -> str:
+    return f"{status.value.capitalize()}: " if status in (Status.WARNING, Status.CRITICAL) else ""
+
+
+def _notices(status: AgentStatus) -> Iterator[str]:
+    """What is wrong with the agent itself, and so with everything below."""
+    health = status.health
+    if health.last_turn_at is not None and status.now - health.last_turn_at > OLD_AFTER_SECONDS:
+        age = format_duration(status.now - health.last_turn_at)
+        yield f"The last turn ended {age} ago: everything below is that old. Look into the agent's log."
+    if health.history_trouble is not None:
+        waiting = f" {health.unbooked_minutes} minutes wait to be written." if health.unbooked_minutes else ""
+        yield f"The history cannot be written: {health.history_trouble}.{waiting}"
+    if health.dropped_minutes:
+        yield f"{health.dropped_minutes} minutes of replicas were lost to the history."
+    if health.config_trouble is not None:
+        yield f"The configuration on disk cannot be used, the one before it still is: {health.config_trouble}"
+    yield from health.gpu_problems
+    if health.store is not None:
+        yield from _of_store(health.store)
+    if health.discovery is not None:
+        yield from _of_discovery(health.discovery)
+    if health.forecasting is not None:
+        yield from (f"No new forecast of {text}" for text in health.forecasting.troubles)
+    yield from report_notices(health.reporting, status.now)
+    for one in health.alertmanagers:
+        if one.trouble is not None:
+            yield f"Alerts do not reach their Alertmanager: {one.trouble}"
+        yield from (f"{one.alertmanager} refuses an alert: {words}" for words in one.refused)
+
+
+def _of_store(found: StoreHealth) -> Iterator[str]:
+    if found.leads is False:
+        yield "Another sizewatch of this fleet leads: this one judges as well and posts no alerts until that one is gone."
+    if found.lease_trouble:
+        yield f"Which sizewatch of this fleet leads cannot be told: {found.lease_trouble}"
+    yield from (f"{tier} cannot be seen: {why}" for tier, why in sorted(found.in_sight.items()) if why)
+
+
+def _of_discovery(found: DiscoveryHealth) -> Iterator[str]:
+    if found.trouble is not None:
+        yield f"Engine pods have not been followed for {format_duration(found.age_seconds)}: {found.trouble}"
+    yield from (f"Pod {text}" for text in found.left_out[:MOST_PODS_TOLD])
+    if len(found.left_out) > MOST_PODS_TOLD:
+        yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status names them all."
+    yield from found.notes
+
+
+def _tiers(status: AgentStatus, paused: bool) -> str:
+    if not status.tiers:
+        return '<main><p class="none">Name a tier with its targets in the configuration, then reload.</p></main>'
+    cards = "".join(card(tier, place, status.now) for place, tier in enumerate(_worst_first(status), 1))
+    whole = f"<main>{cards}{timeline(status)}{reports(status.health.reporting, status.now)}</main>"
+    # Markup from outside is escaped by now, so this can only be our own.
+    return whole.replace("<details>", "<details open>") if paused else whole
+
+
+def _worst_first(status: AgentStatus) -> list[TierStatus]:
+    """The order of the configuration within one severity: a card that needs nobody stays where it is."""
+    return sorted(status.tiers, key=lambda tier: -SEVERITY[tier_state(tier)])
+
+
+def _asked(store: StoreHealth | None) -> tuple[str, ...]:
+    if store is None:
+        return ()
+    return (f"{store.queries} queries of {store.place}, {sum(store.failures.values())} without a whole answer",)
+
+
+def _foot(status: AgentStatus) -> str:
+    health = status.health
+    failures = sum(health.scrape_failures.values())
+    said = [
+        f"sizewatch {status.version}, role {status.role}, up {format_duration(status.now - status.started_at)}",
+        f"{health.turns} turns, {health.overruns} late, {health.turn_errors} with errors",
+        f"last turn {health.last_turn_seconds * 1000:.0f} ms"
+        if health.last_turn_seconds is not None
+        else "no turn yet",
+        f"{failures} failed scrapes{_by_kind(status)}",
+        *_asked(health.store),
+        f"{sum(alert.resolved_at is None for alert in status.alerts)} alerts firing",
+        *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
+    ]
+    items = "".join(f"<li>{escape(text)}</li>" for text in said)
+    links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a>'
+    if health.reporting is not None:
+        links += ' <a href="reports/">weekly reports</a>'
+    return f"<footer><ul>{items}</ul><p>{links}</p></footer>"
+
+
+def _last(one: AlertmanagerHealth, now: float) -> str:
+    return (
+        f", told {format_duration(now - one.last_success_at)} ago"
+        if one.last_success_at is not None
+        else ", never reached"
+    )
+
+
+def _by_kind(status: AgentStatus) -> str:
+    kinds: dict[str, int] = {}
+    for (_, _, kind), number in status.health.scrape_failures.items():
+        kinds[kind] = kinds.get(kind, 0) + number
+    told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items(), key=lambda item: -item[1]))
+    return f" ({told})" if told else ""

@@ -1,0 +1,199 @@
+"""The parts of a tier's card on the status page, each a function from a tier to markup.
+
+Owns what a part shows and in which words. Everything that came from outside goes through `escape`; colour is a class,
+and every class stands beside a word. The page around the cards is `exporters.status.page`; another part is a function
+here and a row in PARTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from exporters.render.html_parts import sign
+from exporters.render.svg_charts import draw_panel
+from exporters.render.time_words import format_clock, format_duration, format_rfc3339
+from exporters.status.active_findings import (
+    ActiveFinding,
+    ended_findings,
+    findings,
+    place,
+    remarks,
+    tier_state,
+    unknowns,
+)
+from exporters.status.page_forecast import forecast
+from exporters.status.page_tables import replicas
+from exporters.status.page_trend import Chart, charts
+from exporters.status.records import TierStatus
+from exporters.status.status_tiles import numbers
+from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Cause, Status, Unknown
+
+FINDINGS_SHOWN = 6
+"""In full; twenty replicas that went down together must not hide the rest of the page."""
+
+SUSPECTS_SHOWN = 3
+
+
+def card(tier: TierStatus, place: int, now: float) -> str:
+    """One tier, whole; `place` makes its anchor."""
+    status = tier_state(tier)
+    parts = "".join(part(tier, now) for part in PARTS)
+    return f'<section class="tier {status.value}" id="tier-{place}">{parts}</section>'
+
+
+def _head(tier: TierStatus, now: float) -> str:
+    status, plan = tier_state(tier), tier.view.plan
+    up, all_of_them = sum(r.up for r in tier.replicas), len(tier.replicas)
+    models = sorted({replica.model for replica in tier.replicas if replica.model}) or ([plan.model] if plan else [])
+    engines = sorted({f"{r.engine} {r.versions}".strip() for r in tier.replicas if r.engine})
+    facts = [*models, *engines, *_gpu_facts(tier)]
+    replicas = f'<b class="{"ok" if up == all_of_them else "short"}">{up} of {all_of_them} replicas up</b>'
+    if plan is not None and plan.fleet is not None:
+        replicas += f", {plan.fleet.instances} planned"
+    said = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+    word = {Status.OK: "as planned" if plan else "nothing fires", Status.UNKNOWN: "no verdict yet"}
+    return (
+        f"<header><h2>{escape(tier.name)}</h2>{sign(status, word.get(status, status.value))}"
+        f'<ul class="facts">{said}<li>{replicas}</li></ul></header>'
+    )
+
+
+def _gpu_facts(tier: TierStatus) -> list[str]:
+    seen = sorted({gpu.product for replica in tier.replicas for gpu in replica.gpus if gpu.product})
+    number_of = sum(len(replica.gpus) for replica in tier.replicas)
+    if seen:
+        return [f"{number_of} × {', '.join(seen)}"]
+    plan = tier.view.plan
+    return [f"{plan.gpu.per_replica} × {plan.gpu.product} a replica"] if plan else ["no GPU is read"]
+
+
+def _findings(tier: TierStatus, now: float) -> str:
+    found = findings(tier)
+    lesser = "".join(f"<li>{_short(one, now)}</li>" for one in remarks(tier))
+    noted = _details(f"{len(remarks(tier))} for the report", f'<ul class="past">{lesser}</ul>') if lesser else ""
+    if not found:
+        return noted
+    shown = f'<ol class="findings">{"".join(_finding(one, now) for one in found[:FINDINGS_SHOWN])}</ol>'
+    rest = "".join(f"<li>{_short(one, now)}</li>" for one in found[FINDINGS_SHOWN:])
+    more = f"{len(found) - FINDINGS_SHOWN} more"
+    return shown + (_details(more, f'<ul class="past">{rest}</ul>') if rest else "") + noted
+
+
+def _short(one: ActiveFinding, now: float) -> str:
+    verdict = one.verdict
+    since = f"since {format_clock(one.since, now)}: " if one.since is not None else ""
+    said = f"{since}{verdict.rule} in {place(verdict.subject)}: {verdict.sentence}"
+    return f"{sign(verdict.status, verdict.status.value)} {escape(said)}"
+
+
+def _finding(one: ActiveFinding, now: float) -> str:
+    verdict = one.verdict
+    words = f"{verdict.status.value}, {verdict.certainty.value}"
+    where = f'<span class="where">{escape(verdict.subject.replica)}</span>' if verdict.subject.replica else ""
+    since = "since this turn"
+    if one.since is not None:
+        clock = f'<time datetime="{format_rfc3339(one.since)}">{format_clock(one.since, now)}</time>'
+        since = f"since {clock} ({format_duration(now - one.since)})"
+    silent = ""
+    if one.silent is not None:
+        why = escape(_why(one.silent))
+        silent = f'<p class="silent">Cannot be judged at the moment: {why}. This is the worst it said.</p>'
+    action = verdict.actions[0] if verdict.actions else None
+    runbook = action.runbook if action else verdict.rule
+    todo = f"<span><b>First:</b> {escape(action.text)}</span>" if action else ""
+    return (
+        f'<li class="{verdict.status.value}"><p class="meta">{sign(verdict.status, words)}<b>{escape(one.title)}</b>{where}'
+        f'<span class="since">{since}</span></p><p class="sentence">{escape(verdict.sentence)}</p>{silent}'
+        f'<p class="action">{todo}<span class="runbook">Runbook: <code>{escape(runbook)}</code></span></p>'
+        f"{_suspects(verdict.causes)}</li>"
+    )
+
+
+def _suspects(causes: tuple[Cause, ...]) -> str:
+    if not causes:
+        return ""
+    said = "".join(f"<li>{escape(_suspect(cause))}</li>" for cause in causes[:SUSPECTS_SHOWN])
+    return f'<div class="suspects"><b>Suspects</b><ol>{said}</ol></div>'
+
+
+def _suspect(cause: Cause) -> str:
+    evidence = "; ".join(cause.evidence) or cause.cause
+    against = f"; but {'; '.join(cause.against)}" if cause.against else ""
+    return f"{evidence}{'' if cause.certainty is Certainty.CERTAIN else ' (likely)'}{against}"
+
+
+def _trend(tier: TierStatus, now: float) -> str:
+    return f'<div class="trend">{"".join(_figure(chart) for chart in charts(tier, now))}</div>'
+
+
+def _figure(chart: Chart) -> str:
+    keys = "".join(f'<span class="key {escape(name)}">{escape(text)}</span>' for name, text in chart.key)
+    caption = f"<span>{escape(chart.title)}</span><b>{keys or escape(chart.newest)}</b>"
+    return f"<figure><figcaption>{caption}</figcaption>{draw_panel(chart.panel)}</figure>"
+
+
+def _unanswered(tier: TierStatus, now: float) -> str:
+    """What cannot be judged, gathered by reason: one reason often silences many rules."""
+    several: dict[str, list[str]] = {}
+    for unknown in unknowns(tier):
+        rule = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
+        where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
+        several.setdefault(_why(unknown), []).append(rule + where)
+    if not several:
+        return ""
+    number = sum(len(rules) for rules in several.values())
+    rows = "".join(
+        f"<dt>{escape(reason)}</dt><dd>{escape('; '.join(rules))}</dd>" for reason, rules in sorted(several.items())
+    )
+    noun = "question cannot" if number == 1 else "questions cannot"
+    return _details(f"{number} {noun} be answered", f'<dl class="reasons">{rows}</dl>')
+
+
+def _why(unknown: Unknown) -> str:
+    reason = unknown.reason.value.replace("_", " ")
+    return f"{reason}: {unknown.text}" if unknown.text else reason
+
+
+def _past(tier: TierStatus, now: float) -> str:
+    past = ended_findings(tier)
+    if not past:
+        return ""
+    rows = "".join(f"<li>{_episode(episode, now)}</li>" for episode in past)
+    return _details(f"{len(past)} ended in the last day", f'<ul class="past">{rows}</ul>')
+
+
+def _episode(episode: Finding, now: float) -> str:
+    rule, until = BY_NAME.get(episode.rule), episode.ended_at if episode.ended_at is not None else now
+    title = rule.title if rule else episode.rule
+    when = f"{format_clock(episode.started_at, now)}, for {format_duration(until - episode.started_at)}"
+    words = f"{episode.worst.status.value}, {episode.worst.certainty.value}"
+    said = f"{place(episode.subject)}: {title}. {episode.worst.sentence}"
+    return f'<span class="since">{escape(when)}</span> {sign(episode.worst.status, words)} {escape(said)}'
+
+
+def _step13(tier: TierStatus, now: float) -> str:
+    if tier.step13 is None:
+        return ""
+    return _details("Step 13: does production confirm the benchmark?", f"<p>{escape(tier.step13)}</p>")
+
+
+def _details(summary: str, content: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+PARTS: tuple[Callable[[TierStatus, float], str], ...] = (
+    _head,
+    _findings,
+    numbers,
+    _trend,
+    forecast,
+    replicas,
+    _unanswered,
+    _past,
+    _step13,
+)
+"""What a card holds, from top to bottom."""

@@ -1,0 +1,258 @@
+"""A tier's plan against now, number by number: what is measured, what was planned, which rule judges the difference.
+
+Owns ROWS, the numbers a person looks at first, and where the plan says each of them. It judges nothing: the worst answer
+among a row's rules colours it. Pages and JSON print it. Another number is a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporters.status.records import TierStatus
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
+from rules.plan.curve import Curve, operating_point
+from rules.plan.schema import TierPlan
+from rules.sizing import cost_per_million_tokens
+from rules.telemetry.gpu_readings import gpu_utilization
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import Window
+from rules.telemetry.work import CapacitySource
+from rules.verdicts.rule import Way
+from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Unknown, Verdict
+
+AT_EQUAL_LOAD = frozenset({Way.TAIL, Way.SHORTFALL, Way.EXCESS})
+"""The ways of judging whose verdicts expect what the benchmark measured at the same load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedValue:
+    """The plan's number, with the words that say which one it is ("SLO", "at usable load")."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
+    """One number: its signal and unit, the rules that judge it, how it is read from windows and from a plan.
+
+    `seen` says what the reading's bounds are: the bucket edges of a quantile, or the extremes of a level. The rules are all
+    that are about this number, so that a tile and a finding never disagree. `more_is_better`: below the plan is worse.
+    """
+
+    key: str
+    title: str
+    unit: str
+    rules: tuple[str, ...]
+    now: Callable[[TierStatus, Window], SignalValue]
+    planned: Callable[[TierStatus], PlannedValue | None]
+    seen: str = ""
+    more_is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanComparison:
+    """A row for one tier. `judged` is the worst answer of its rules, None where none has answered; `at_this_load` is
+    what the benchmark measured at equal load, where a rule compared the two.
+    """
+
+    row: ComparisonRow
+    now: SignalValue
+    planned: PlannedValue | None
+    judged: RuleResult | None
+    at_this_load: Reading | None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the number is surely worse than the plan's, whatever the rules made of it yet."""
+        if self.planned is None or isinstance(self.now, Missing):
+            return False
+        end = self.now.high if self.row.more_is_better else self.now.low
+        if end is None:
+            return False
+        return end < self.planned.value if self.row.more_is_better else end > self.planned.value
+
+
+def compare_with_plan(tier: TierStatus) -> tuple[PlanComparison, ...]:
+    """Every row of ROWS for a tier, in their order."""
+    return tuple(_compared(row, tier) for row in ROWS)
+
+
+def _compared(row: ComparisonRow, tier: TierStatus) -> PlanComparison:
+    now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="nothing has been seen in the last 5 minutes")
+    if tier.recent is not None:
+        now = row.now(tier, tier.recent)
+    judged = worst_result(tuple(answer for answer in tier.answers if answer.rule in row.rules))
+    return PlanComparison(
+        row=row,
+        now=now,
+        planned=row.planned(tier),
+        judged=judged,
+        at_this_load=_at_this_load(tuple(a for a in tier.answers if a.rule in row.rules)),
+    )
+
+
+def _at_this_load(answers: tuple[RuleResult, ...]) -> Reading | None:
+    judged = worst_result(tuple(answer for answer in answers if RULES[answer.rule].way in AT_EQUAL_LOAD))
+    return judged.expected if isinstance(judged, Verdict) and isinstance(judged.expected, Reading) else None
+
+
+def worst_result(answers: tuple[RuleResult, ...]) -> RuleResult | None:
+    """The loudest of several answers: severity, then certainty; any verdict before an unknown."""
+    return max(answers, key=_loudness, default=None)
+
+
+def _loudness(answer: RuleResult) -> tuple[bool, int, bool]:
+    if isinstance(answer, Unknown):
+        return False, 0, False
+    fires = answer.status in FIRING
+    return True, SEVERITY[answer.status], fires and answer.certainty is Certainty.CERTAIN
+
+
+def _signal(name: str) -> Callable[[TierStatus, Window], SignalValue]:
+    return lambda tier, window: read(BY_NAME[name], window, tier.view.basis)
+
+
+def _rps(tier: TierStatus, window: Window) -> SignalValue:
+    """Completed requests per second of one replica, the mean of those that were seen."""
+    rate = replica_rate(window, "requests_finished")
+    if rate is None:
+        return Missing(gap=window.explain_missing("requests_finished"))
+    return Reading(value=rate, low=rate, high=rate, n=window.counters["requests_finished"])
+
+
+def _gpu(tier: TierStatus, window: Window) -> SignalValue:
+    """Of the kind that the benchmark measured: unlike kinds cannot be compared (DESIGN 3.4)."""
+    kind = tier.view.curve.gpu_utilization_kind if tier.view.curve else None
+    return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
+
+
+def _usable(tier: TierStatus) -> PlannedValue | None:
+    """What a replica can take now: the number that replicas are counted with."""
+    capacity = tier.view.capacity
+    if capacity is None:
+        return None
+    text = "usable" if capacity.high is not None else "usable, at least"
+    if capacity.source is CapacitySource.PRODUCTION:
+        text += ", by production"
+        text += "" if capacity.planned_rps is None else f" ({capacity.planned_rps:.3g} by the plan)"
+    return PlannedValue(value=capacity.rps, text=text)
+
+
+def _slo(name: str) -> Callable[[TierPlan], PlannedValue | None]:
+    def planned(plan: TierPlan) -> PlannedValue | None:
+        limit = getattr(plan.slo, name)
+        return None if limit is None else PlannedValue(value=limit, text="SLO")
+
+    return planned
+
+
+def _at_usable_load(metric: str) -> Callable[[TierPlan], PlannedValue | None]:
+    def planned(plan: TierPlan) -> PlannedValue | None:
+        value = _measured(plan, metric)
+        return None if value is None else PlannedValue(value=value, text="at usable load")
+
+    return planned
+
+
+def _measured(plan: TierPlan, metric: str) -> float | None:
+    curve, point = Curve.from_plan(plan), operating_point(plan)
+    return curve.value_at(metric, point) if curve and point else None
+
+
+def _prefix_hits(plan: TierPlan) -> PlannedValue | None:
+    if plan.workload is not None and plan.workload.prefix_hit_ratio is not None:
+        return PlannedValue(value=plan.workload.prefix_hit_ratio, text="of prompt tokens")
+    return _at_usable_load("prefix_hit_ratio")(plan)
+
+
+def _cost(plan: TierPlan) -> PlannedValue | None:
+    """What a million output tokens cost at the planned utilisation of the usable load (guide 9.1, step 12)."""
+    tokens = _measured(plan, "output_tokens_per_second")
+    if plan.cost is None or plan.cost.planned_utilization is None or not tokens:
+        return None
+    hourly = tokens * 3600 * plan.cost.planned_utilization
+    value = cost_per_million_tokens(plan.gpu.per_replica, plan.cost.gpu_hour_price, hourly)
+    return PlannedValue(value=value, text=f"at {plan.cost.planned_utilization:.0%} of capacity")
+
+
+def _of_plan(planned: Callable[[TierPlan], PlannedValue | None]) -> Callable[[TierStatus], PlannedValue | None]:
+    return lambda tier: planned(tier.view.plan) if tier.view.plan else None
+
+
+ROWS: tuple[ComparisonRow, ...] = (
+    ComparisonRow(
+        key="ttft_p99_seconds",
+        title="TTFT P99",
+        unit="seconds",
+        rules=("TtftDivergence", "TtftSloBurn", "TtftTail"),
+        now=_signal("ttft_p99_seconds"),
+        planned=_of_plan(_slo("ttft_p99_seconds")),
+        seen="known within",
+    ),
+    ComparisonRow(
+        key="tpot_p99_seconds",
+        title="TPOT P99",
+        unit="seconds",
+        rules=("TpotDivergence", "TpotSloBurn", "TpotTail"),
+        now=_signal("tpot_p99_seconds"),
+        planned=_of_plan(_slo("tpot_p99_seconds")),
+        seen="known within",
+    ),
+    ComparisonRow(
+        key="completed_rps_per_replica",
+        title="Requests per replica",
+        unit="per_second",
+        rules=("LoadBeyondBenchmark", "PastTheKnee", "DemandExceedsCapacity", "NoHeadroom"),
+        now=_rps,
+        planned=_usable,
+    ),
+    ComparisonRow(
+        key="kv_utilization",
+        title="KV cache in use",
+        unit="ratio",
+        rules=("KvCacheCascade", "KvCacheNearCeiling"),
+        now=_signal("kv_utilization"),
+        planned=_of_plan(_at_usable_load("kv_utilization")),
+        seen="seen",
+    ),
+    ComparisonRow(
+        key="prefix_hit_ratio",
+        title="Prefix cache hits",
+        unit="ratio",
+        rules=("PrefixHitDivergence", "PrefixHitLow"),
+        now=_signal("prefix_hit_ratio"),
+        more_is_better=True,
+        planned=_of_plan(_prefix_hits),
+    ),
+    ComparisonRow(
+        key="eviction_rate",
+        title="Evictions per request",
+        unit="ratio",
+        rules=("KvEviction", "EvictionDivergence", "KvCacheCascade"),
+        now=_signal("eviction_rate"),
+        planned=_of_plan(_at_usable_load("eviction_rate")),
+    ),
+    ComparisonRow(
+        key="gpu_utilization",
+        title="GPU utilisation",
+        unit="ratio",
+        rules=("GpuUtilizationShortfall",),
+        now=_gpu,
+        more_is_better=True,
+        planned=_of_plan(_at_usable_load("gpu_utilization")),
+        seen="seen",
+    ),
+    ComparisonRow(
+        key="cost_per_million_tokens",
+        title="Cost per million tokens",
+        unit="money",
+        rules=(),
+        now=_signal("cost_per_million_tokens"),
+        planned=_of_plan(_cost),
+    ),
+)

@@ -1,0 +1,249 @@
+"""The JSON twin of the status page, for `/api/status`: the same findings, numbers and trends for programs.
+
+Owns that format and its schema number. Readings, verdicts and episodes are written as `exporters.documents.replay` writes
+them; times are unix seconds, units base units. A number that is none (NaN, infinity) is null: JSON has no other word.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from exporters.documents.forecast import forecast_json
+from exporters.documents.prewarm import prewarm_json
+from exporters.documents.replay import episode_json, reading_json, verdict_json
+from exporters.documents.timeline import entry_json
+from exporters.status.active_findings import findings, headline, remarks, tier_state, unknowns
+from exporters.status.plan_comparison import PlanComparison, compare_with_plan
+from exporters.status.records import (
+    AgentHealth,
+    AgentStatus,
+    AlertmanagerHealth,
+    ForecastHealth,
+    ForecastStatus,
+    GpuStatus,
+    ReplicaStatus,
+    TierStatus,
+    WebhookHealth,
+)
+from rules.evaluator.alert_state import AlertState
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.plan.schema import plan_version
+from rules.verdicts.verdict import Unknown
+
+SCHEMA = 1
+
+
+def status_json(status: AgentStatus) -> dict[str, Any]:
+    """The whole status, ready for `json.dumps(..., allow_nan=False)`."""
+    verdict = headline(status)
+    found: dict[str, Any] = _without_nan(
+        {
+            "schema": SCHEMA,
+            "role": status.role,
+            "version": status.version,
+            "simulated": status.simulated,
+            "started_at": status.started_at,
+            "now": status.now,
+            "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
+            "tiers": [_tier(tier) for tier in status.tiers],
+            "alerts": [_alert(alert) for alert in status.alerts],
+            "foreign_alerts": [_foreign(alert) for alert in status.foreign],
+            "timeline": [entry_json(entry) for entry in status.timeline],
+            "agent": _health(status.health),
+        }
+    )
+    return found
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tier(tier: TierStatus) -> dict[str, Any]:
+    plan = tier.view.plan
+    return {
+        "tier": tier.name,
+        "status": tier_state(tier).value,
+        "plan_version": plan_version(plan) if plan else None,
+        "verdicts": [
+            verdict_json(one.verdict)
+            | {"started_at": one.since, "silent": _unknown(one.silent) if one.silent else None}
+            for one in (*findings(tier), *remarks(tier))
+        ],
+        "unknowns": [_unknown(unknown) for unknown in unknowns(tier)],
+        "numbers": [_number(one) for one in compare_with_plan(tier)],
+        "episodes": [episode_json(episode) for episode in tier.episodes],
+        "trend": [
+            {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
+            for point in tier.trend
+        ],
+        "replicas": [_replica(replica) for replica in tier.replicas],
+        "parts": [
+            {"replica": part.name, "pool": part.pool, "gpus": [_gpu(gpu) for gpu in part.gpus]} for part in tier.parts
+        ],
+        "step13": tier.step13,
+        "forecast": _forecast(tier.forecast) if tier.forecast else None,
+    }
+
+
+def _forecast(one: ForecastStatus) -> dict[str, Any]:
+    return {
+        "now_rps": one.now_rps,
+        "at_lead": asdict(one.at_lead) if one.at_lead else None,
+        "for_now": asdict(one.for_now) if one.for_now else None,
+        "recommended_replicas": one.recommended,
+        "minimum_warm_replicas": one.minimum_warm,
+        "ready_replicas": one.ready,
+        "cold_start": asdict(one.cold_start) if one.cold_start else None,
+        "forecast": forecast_json(one.forecast) if one.forecast else None,
+        "prewarm": prewarm_json(one.prewarm) if one.prewarm else None,
+        "gap": one.gap,
+        "trouble": one.trouble,
+    }
+
+
+def _unknown(unknown: Unknown) -> dict[str, Any]:
+    return {
+        "rule": unknown.rule,
+        "tier": unknown.subject.tier,
+        "replica": unknown.subject.replica,
+        "reason": unknown.reason.value,
+        "text": unknown.text,
+    }
+
+
+def _number(one: PlanComparison) -> dict[str, Any]:
+    return {
+        "key": one.row.key,
+        "unit": one.row.unit,
+        "rules": list(one.row.rules),
+        "now": reading_json(one.now),
+        "planned": {"value": one.planned.value, "text": one.planned.text} if one.planned else None,
+        "at_this_load": reading_json(one.at_this_load) if one.at_this_load else None,
+    }
+
+
+def _replica(replica: ReplicaStatus) -> dict[str, Any]:
+    return {
+        "replica": replica.name,
+        "pool": replica.pool,
+        "url": replica.url,
+        "up": replica.up,
+        "last_seen": replica.last_seen,
+        "misses": replica.misses,
+        "engine": replica.engine,
+        "engine_version": replica.versions,
+        "model": replica.model,
+        "gauges": dict(replica.gauges),
+        "problems": list(replica.problems),
+        "gpus": [_gpu(gpu) for gpu in replica.gpus],
+        "kv_cascade_stage": replica.cascade_stage,
+        "scrape_seconds": replica.scrape_seconds,
+    }
+
+
+def _gpu(gpu: GpuStatus) -> dict[str, Any]:
+    return {
+        "gpu": gpu.gpu,
+        "product": gpu.product,
+        "gauges": dict(gpu.gauges),
+        "gaps": dict(gpu.gaps),
+        "sampled": sorted(gpu.sampled),
+    }
+
+
+def _alert(alert: AlertState) -> dict[str, Any]:
+    return {
+        "rule": alert.key.rule,
+        "tier": alert.key.subject.tier,
+        "replica": alert.key.subject.replica,
+        "phase": alert.phase.value,
+        "loudness": alert.loudness,
+        "since": alert.since,
+        "resolved_at": alert.resolved_at,
+        "sentence": alert.verdict.sentence,
+    }
+
+
+def _foreign(alert: ExternalAlert) -> dict[str, Any]:
+    diagnosis = alert.diagnosis
+    return {
+        "name": alert.name,
+        "tier": alert.tier,
+        "replica": alert.replica,
+        "labels": dict(alert.labels),
+        "summary": alert.summary,
+        "started_at": alert.started_at,
+        "ended_at": alert.ended_at,
+        "diagnosis": {
+            "rule": diagnosis.rule,
+            "tier": diagnosis.subject.tier,
+            "replica": diagnosis.subject.replica,
+            "began_at": diagnosis.began_at,
+            "certain": diagnosis.certain,
+            "sentence": diagnosis.sentence,
+        }
+        if diagnosis
+        else None,
+    }
+
+
+def _posting(one: AlertmanagerHealth) -> dict[str, Any]:
+    return {
+        "alertmanager": one.alertmanager,
+        "posts": one.posts,
+        "alerts": one.alerts,
+        "failures": one.failures,
+        "firing": one.firing,
+        "refused": list(one.refused),
+        "trouble": one.trouble,
+        "last_success_at": one.last_success_at,
+    }
+
+
+def _webhook(one: WebhookHealth) -> dict[str, Any]:
+    return {"taken": one.taken, "refused": dict(one.refused), "own": one.own, "left_out": one.left_out}
+
+
+def _forecasting(one: ForecastHealth) -> dict[str, Any]:
+    return {
+        "answers": one.runs,
+        "failures": dict(one.failures),
+        "last_seconds": one.last_seconds,
+        "memory_bytes": one.memory_bytes,
+        "troubles": list(one.troubles),
+    }
+
+
+def _health(health: AgentHealth) -> dict[str, Any]:
+    failures = [
+        {"tier": tier, "replica": replica, "kind": kind, "count": number}
+        for (tier, replica, kind), number in sorted(health.scrape_failures.items())
+    ]
+    return {
+        "turns": health.turns,
+        "overruns": health.overruns,
+        "last_turn_at": health.last_turn_at,
+        "last_turn_seconds": health.last_turn_seconds,
+        "turn_errors": health.turn_errors,
+        "scrape_failures": failures,
+        "history_trouble": health.history_trouble,
+        "unbooked_minutes": health.unbooked_minutes,
+        "dropped_minutes": health.dropped_minutes,
+        "config_reloads": health.config_reloads,
+        "config_trouble": health.config_trouble,
+        "gpu_problems": list(health.gpu_problems),
+        "discovery": asdict(health.discovery) if health.discovery else None,
+        "web_errors": health.web_errors,
+        "web_refusals": health.web_refusals,
+        "alertmanagers": [_posting(one) for one in health.alertmanagers],
+        "webhook": _webhook(health.webhook) if health.webhook else None,
+        "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
+        "reporting": asdict(health.reporting) if health.reporting else None,
+    }

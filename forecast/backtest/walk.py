@@ -1,0 +1,251 @@
+"""Rolling-origin backtest: every method forecasts again and again what was not known then, ours as production would.
+
+Owns the table of methods and the walk through the series. Each walk shows its method the bins one by one, so that nothing
+of the future can be read. What is tested is `forecast.backtest.window`'s, how it is scored `forecast.backtest.scores`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+import numpy as np
+
+from forecast.backtest.window import LEAST_DAYS, BacktestWindow, CannotTest, ShortSeriesError, list_leads, window
+from forecast.models.bin_forecaster import COMBINATION, DAYS_NEEDED, Forecaster
+from forecast.models.classic import Arima, HoltWinters, Mstl
+from forecast.models.naive import LastValue, LastWeek, Method, ProfileTimesLevel, Yesterday
+from forecast.models.rolling_quantiles import (
+    FLOOR_SHARE,
+    minimum_path_count,
+    quantiles_at_lead,
+    quantiles_of_paths,
+    window_bins,
+)
+from forecast.models.short_methods import SAME_AS_NOW
+from forecast.series.binned import Array, Series
+from forecast.series.observed import Integers, ObservedBins
+
+SAME_AS_YESTERDAY, SAME_AS_LAST_WEEK = "same as yesterday", "same as last week"
+
+METHODS: dict[str, Callable[[], Method]] = {
+    SAME_AS_NOW: LastValue,
+    SAME_AS_YESTERDAY: Yesterday,
+    SAME_AS_LAST_WEEK: LastWeek,
+    "Holt-Winters": HoltWinters,
+    "ARIMA": Arima,
+    "MSTL": Mstl,
+    "time-of-week profile": ProfileTimesLevel,
+}
+"""Those that get their quantiles from `forecast.models.rolling_quantiles`; ours, `COMBINATION`, has its own."""
+
+NAMES = (COMBINATION, *METHODS)
+
+LIVE_DAYS = 6
+"""So long before the test ours is started and followed, or since it has DAYS_NEEDED: it learns from its own errors."""
+
+LITTLE_METHODS = (COMBINATION, SAME_AS_NOW)
+NEXT_SECONDS = 900.0
+"""The lead that ours is made for where no single one is asked for."""
+
+LEAST_FACTOR = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MethodForecasts:
+    """What one method said at the origins of the test: `quantiles` are 5 %, 50 %, 95 % and 99 %, by origin, by lead
+    (amounts per bin; NaN where nothing was said)."""
+
+    method: str
+    horizon_seconds: float
+    origins: Integers
+    leads: Integers
+    quantiles: Array
+
+    @property
+    def targets(self) -> Integers:
+        """Index of the bin that each forecast is of, origin by lead."""
+        found: Integers = self.origins[:, None] + self.leads[None, :] - 1
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BacktestRun:
+    """All that was forecast over a window; `notes` say what was not, and what a library warned of."""
+
+    window: BacktestWindow
+    forecasts: tuple[MethodForecasts, ...]
+    notes: tuple[str, ...]
+
+
+Tell = Callable[[str, int, int], None]
+"""Hears the method, how many origins are done, and how many there are over all methods."""
+
+
+def select_naive(one: MethodForecasts) -> str:
+    """What a horizon's methods are measured by: the same as now for a single lead, the same as yesterday for a path."""
+    return SAME_AS_NOW if len(one.leads) == 1 else SAME_AS_YESTERDAY
+
+
+def walk(
+    series: Series,
+    horizons: Sequence[float],
+    *,
+    methods: Sequence[str] = NAMES,
+    test_days: int | None = None,
+    sundays: Collection[date] = (),
+    factors: Array | None = None,
+    tell: Tell | None = None,
+) -> BacktestRun:
+    """Forecasts of each method at each horizon (seconds) over the end of the series.
+
+    `sundays` (local days like Sundays) and `factors` (of the bins of the series, by known events) are what was known
+    beforehand; only ours takes them into account.
+    Raises `forecast.backtest.window.CannotTest` for a series that is too short, and for horizons, bins and methods that
+    cannot be.
+    """
+    unknown = [name for name in methods if name not in NAMES]
+    if unknown:
+        raise CannotTest(f"there is no method {unknown[0]}; there are {', '.join(NAMES)}")
+    found = window(series, test_days)
+    asked = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
+    asked, notes = _possible(found, asked)
+    chosen, more = _runnable(found, [name for name in NAMES if name in methods])
+    notes += more
+    steps = len(found.series) - found.calibration
+    forecasts: list[MethodForecasts] = []
+    for place, name in enumerate(chosen):
+
+        def told(done: int, name: str = name, place: int = place) -> None:
+            if tell is not None:
+                tell(name, place * steps + min(done, steps), steps * len(chosen))
+
+        if name == COMBINATION:
+            made = _ours(found, asked, sundays, _since(factors, series, found), told)
+        else:
+            made, troubles = _single(METHODS[name](), found, asked, told)
+            notes += [f"{name}: {count} fits warned: {text}" for text, count in sorted(troubles.items())]
+        told(steps)
+        forecasts += [_tested(found, name, horizon, asked[horizon], quantiles) for horizon, quantiles in made.items()]
+    return BacktestRun(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
+
+
+def _possible(found: BacktestWindow, asked: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
+    if not found.little:
+        return asked, []
+    hours = len(found.series) * found.series.bin_seconds / 3600
+    notes = [
+        f"little history ({hours:.0f} hours): everything after the first 6 hours is tested, and only the next bins"
+    ]
+    single = {horizon: one for horizon, one in asked.items() if len(one) == 1}
+    if not single:
+        raise ShortSeriesError(f"has {hours:.0f} hours; horizons of 6 hours and more need {LEAST_DAYS} days of history")
+    return single, notes
+
+
+def _runnable(found: BacktestWindow, names: list[str]) -> tuple[list[str], list[str]]:
+    has = found.calibration / found.per_day
+    young = {
+        name: METHODS[name]().needs_days
+        for name in names
+        if not found.little and name in METHODS and METHODS[name]().needs_days > has
+    }
+    notes = [f"{name}: needs {days:g} days before the calibration, has {has:.1f}" for name, days in young.items()]
+    left = [name for name in names if found.little and name not in LITTLE_METHODS]
+    if left:
+        notes.append(f"not tested with little history: {', '.join(left)}")
+    return [name for name in names if name not in (*young, *left)], notes
+
+
+def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, quantiles: Array) -> MethodForecasts:
+    origins = found.origins(ahead)
+    kept = origins >= found.test
+    return MethodForecasts(
+        method=name, horizon_seconds=horizon, origins=origins[kept], leads=ahead, quantiles=quantiles[:, kept]
+    )
+
+
+def truncate(series: Series, end: int) -> Series:
+    """The bins before `end`."""
+    return replace(series, values=series.values[:end])
+
+
+def _single(
+    method: Method, found: BacktestWindow, asked: dict[float, Integers], told: Callable[[int], None]
+) -> tuple[dict[float, Array], dict[str, int]]:
+    """Points of a method at every origin from the calibration on, with rolling conformal quantiles."""
+    series, first = found.series, found.calibration
+    past = ObservedBins(truncate(series, first))
+    places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
+    points = {horizon: np.full((len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
+    for origin in range(first, len(series)):
+        if origin > first:
+            past.append(float(series.values[origin - 1]))
+        if (origin - first) % found.per_day == 0:
+            method.fit(past)
+        else:
+            method.advance(past)
+        for horizon, one in asked.items():
+            row = places[horizon].get(origin)
+            if row is not None:
+                points[horizon][row] = np.maximum(method.path(past, int(one[-1]))[one - 1], 0.0)
+        told(origin - first)
+    made = {horizon: _bounded(found, one, points[horizon]) for horizon, one in asked.items()}
+    return made, dict(method.troubles)
+
+
+def _bounded(found: BacktestWindow, ahead: Integers, points: Array) -> Array:
+    """5 %, 50 %, 95 % and 99 % around points; the point is the median."""
+    series, origins = found.series, found.origins(ahead)
+    actual = series.values[origins[:, None] + ahead[None, :] - 1]
+    floor = max(FLOOR_SHARE * float(np.nanmean(series.values[: found.calibration])), 1e-12)
+    if len(ahead) == 1:
+        width = window_bins(series.bin_seconds, found.per_day)
+        limits = quantiles_at_lead(points[:, 0], actual[:, 0], int(ahead[0]), width, floor)[:, :, None]
+    else:
+        limits = quantiles_of_paths(points, actual, origins, floor, minimum_path_count(series.bin_seconds))
+    q05, q95, q99 = np.maximum(limits, 0.0)
+    q95 = np.maximum(q95, points)
+    return np.stack([np.minimum(q05, points), points, q95, np.maximum(q99, q95)])
+
+
+def _ours(
+    found: BacktestWindow,
+    asked: dict[float, Integers],
+    sundays: Collection[date],
+    factors: Array | None,
+    told: Callable[[int], None],
+) -> dict[float, Array]:
+    """The online forecaster, started some days before, stepped by every bin and refitted daily."""
+    series, day = found.series if factors is None else remove_event_effects(found.series, factors), found.per_day
+    first = found.calibration if found.little else max(found.test - LIVE_DAYS * day, DAYS_NEEDED * day)
+    single = [int(one[0]) * series.bin_seconds for one in asked.values() if len(one) == 1]
+    forecaster = Forecaster(truncate(series, first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays)
+    places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
+    made = {horizon: np.full((4, len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
+    for origin in range(first, len(series)):
+        if origin > first:
+            if (origin - first) % day == 0:
+                forecaster.refit()
+            forecaster.step(float(series.values[origin - 1]))
+        if origin >= found.test:
+            for horizon, one in asked.items():
+                row = places[horizon].get(origin)
+                path = None if row is None else forecaster.path(int(one[-1]))
+                if path is not None:
+                    said = np.stack([path.q05, path.q50, path.q95, path.q99])[:, one - 1]
+                    made[horizon][:, row] = said if factors is None else said * factors[origin + one - 1]
+        told((origin - first) * (len(series) - found.calibration) // (len(series) - first))
+    return made
+
+
+def _since(factors: Array | None, series: Series, found: BacktestWindow) -> Array | None:
+    """Those of the window's bins, which are the last ones of the series."""
+    return None if factors is None else factors[len(series) - len(found.series) : len(series)]
+
+
+def remove_event_effects(series: Series, factors: Array) -> Series:
+    """What would have come without known events; NaN where an event left too little to tell."""
+    told = factors >= LEAST_FACTOR
+    return replace(series, values=np.where(told, series.values / np.where(told, factors, 1.0), np.nan))

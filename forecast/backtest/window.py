@@ -1,0 +1,137 @@
+"""Which part of a series is tested, from where on forecasts are made, and at which moments.
+
+Owns the protocol's layout: history, calibration, test; origins and leads of a horizon; and how much a series must hold.
+An origin is the index of the first bin that was not seen when the forecast was made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forecast.series.binned import Series
+from forecast.series.observed import DAY_SECONDS, Integers
+
+HISTORY_DAYS, CALIBRATION_DAYS = 28, 2
+LEARNING_DAYS = 2
+"""The least to learn from before the calibration."""
+
+TEST_DAYS, COARSE_TEST_DAYS = 4, 14
+COARSE_SECONDS = 1800.0
+"""From bins of half an hour on a day has so few that two weeks are tested."""
+
+HOUR = 3600.0
+PATH_SECONDS = 6 * HOUR
+"""From so long on a horizon is a path: all bins up to it are forecast and scored, every PATH_STEP_SECONDS."""
+
+PATH_STEP_SECONDS = 6 * HOUR
+LITTLE_WARM_UP_SECONDS = 6 * HOUR
+LITTLE_LEAST_SECONDS = 12 * HOUR
+LEAST_DAYS = LEARNING_DAYS + CALIBRATION_DAYS + 1
+
+
+class CannotTest(ValueError):
+    """What was asked for cannot be tested; in words for who asked."""
+
+
+class ShortSeriesError(CannotTest):
+    """The series does not hold what a backtest of it needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BacktestWindow:
+    """Of `series`, whose first bin was seen: origins from `calibration` on are forecast at, those from `test` on count.
+
+    `little` says that there is so little history that all of it after the first hours is tested.
+    """
+
+    series: Series
+    calibration: int
+    test: int
+    per_day: int
+    little: bool
+
+    def origins(self, leads: Integers) -> Integers:
+        """Every bin for a single lead, and for a path every six hours, the last so that it ends with the series."""
+        last = len(self.series) - int(leads[-1])
+        step = max(1, round(PATH_STEP_SECONDS / self.series.bin_seconds)) if len(leads) > 1 else 1
+        return np.arange(last, self.calibration - 1, -step)[::-1]
+
+    def day_of_origins(self, leads: Integers) -> int:
+        """How many origins a day has."""
+        step = max(1, round(PATH_STEP_SECONDS / self.series.bin_seconds)) if len(leads) > 1 else 1
+        return max(1, self.per_day // step)
+
+
+def list_leads(horizon_seconds: float, bin_seconds: float) -> Integers:
+    """The leads of a horizon in bins after the last one seen: one, or all of a path. Raises CannotTest beyond a day."""
+    if not 0 < horizon_seconds <= DAY_SECONDS:
+        raise CannotTest(
+            f"a horizon of {horizon_seconds:g} s cannot be tested: it must be longer than 0 and at most a day"
+        )
+    bins = max(1, math.ceil(horizon_seconds / bin_seconds - 1e-9))
+    return np.arange(1, bins + 1) if horizon_seconds >= PATH_SECONDS else np.array([bins])
+
+
+def bins_a_day(bin_seconds: float) -> int:
+    """How many bins a day has. Raises CannotTest where they do not divide it, or are too long to know its hours."""
+    count = DAY_SECONDS / bin_seconds
+    if count != int(count):
+        raise CannotTest(f"bins of {bin_seconds:g} s do not divide a day")
+    if bin_seconds > PATH_STEP_SECONDS:
+        raise CannotTest(f"bins of {bin_seconds / HOUR:g} hours are too long: a day must have at least 4")
+    return int(count)
+
+
+def window(series: Series, test_days: int | None = None) -> BacktestWindow:
+    """The layout of a backtest over the end of the series: the newest days are tested, at most HISTORY_DAYS lie before the
+    calibration. Raises TooShort, and CannotTest for bins that do not divide a day."""
+    seen = np.flatnonzero(np.isfinite(series.values))
+    if not len(seen):
+        raise ShortSeriesError("no bin of the series was seen")
+    per_day = bins_a_day(series.bin_seconds)
+    if test_days is not None and test_days < 1:
+        raise CannotTest(f"{test_days} days cannot be tested: at least one")
+    days = test_days or (TEST_DAYS if series.bin_seconds < COARSE_SECONDS else COARSE_TEST_DAYS)
+    begun = drop_bins_before(series, int(seen[0]))
+    return _little(begun, per_day) if _days(begun) < LEAST_DAYS else _whole(begun, per_day, days)
+
+
+def drop_bins_before(series: Series, first: int) -> Series:
+    """The series without the bins before `first`."""
+    return replace(series, start=series.time(first), values=series.values[first:])
+
+
+def _days(series: Series) -> float:
+    return len(series) * series.bin_seconds / DAY_SECONDS
+
+
+def _whole(series: Series, per_day: int, days: int) -> BacktestWindow:
+    needed = days + CALIBRATION_DAYS + LEARNING_DAYS
+    if len(series) < needed * per_day:
+        most = int(_days(series)) - CALIBRATION_DAYS - LEARNING_DAYS
+        raise ShortSeriesError(
+            f"a test of {days} days needs {needed} days ({LEARNING_DAYS} to learn from, {CALIBRATION_DAYS} to calibrate), "
+            f"has {_days(series):.1f}: test at most {most}"
+        )
+    kept = drop_bins_before(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
+    seen = np.flatnonzero(np.isfinite(kept.values[: -(days + CALIBRATION_DAYS) * per_day]))
+    if not len(seen):
+        raise ShortSeriesError(f"nothing was seen in the {HISTORY_DAYS} days before the test and its calibration")
+    kept = drop_bins_before(kept, int(seen[0]))
+    test = len(kept) - days * per_day
+    return BacktestWindow(
+        series=kept, calibration=test - CALIBRATION_DAYS * per_day, test=test, per_day=per_day, little=False
+    )
+
+
+def _little(series: Series, per_day: int) -> BacktestWindow:
+    if len(series) * series.bin_seconds < LITTLE_LEAST_SECONDS:
+        raise ShortSeriesError(
+            f"has {len(series) * series.bin_seconds / HOUR:.1f} hours; a test needs {LEAST_DAYS} days, "
+            f"or {LITTLE_LEAST_SECONDS / HOUR:g} hours to see how it does with little history"
+        )
+    begin = max(1, round(LITTLE_WARM_UP_SECONDS / series.bin_seconds))
+    return BacktestWindow(series=series, calibration=begin, test=begin, per_day=per_day, little=True)

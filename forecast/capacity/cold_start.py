@@ -1,0 +1,144 @@
+"""A tier's cold start as the lead of its pre-warming: the starts that are known, by kind of timing, against the plan's number.
+
+Owns how the lead follows from them, and the sentence about it. The starts are `rules.replicas.starts`'; they are one tier's: a
+lead that was measured on one hardware generation is wrong on another (guide 9.5), so tiers are never put together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.replicas.start_quantiles import StartQuantiles, quantiles_by_timing, unseen_quantile
+from rules.replicas.starts import ENOUGH, ReplicaStart, Timing
+from rules.telemetry.wording import number
+
+
+class LeadSource(StrEnum):
+    """Where the lead comes from."""
+
+    MEASURED = "measured"  # starts timed from the request for the replica to Ready
+    ADDED = "added"  # starts timed in part, and the rest from pods
+    PARTLY = "partly"  # starts timed in part, longer than all else that is known
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """How long before a replica is needed it must be asked for: `p95_seconds`, from `source`.
+
+    `known` are the quantiles of the starts, one entry for each kind of timing, none where only the plan tells. `timing` is the
+    kind that the lead rests on, None where that is the plan.
+    """
+
+    p95_seconds: float
+    source: LeadSource
+    sentence: str
+    timing: Timing | None = None
+    known: tuple[StartQuantiles, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Starts that are known, of all kinds."""
+        return sum(one.count for one in self.known)
+
+    @property
+    def leading(self) -> StartQuantiles | None:
+        """The starts that the lead rests on, None where that is the plan."""
+        return next((one for one in self.known if one.timing is self.timing), None)
+
+
+_Lead = tuple[float, LeadSource, Timing | None, str]
+"""A lead in seconds, where it is from, the kind of timing it rests on, and why in words."""
+
+_LEFT_OUT = {
+    Timing.UNREADY: "the time until Ready is not in it",
+    Timing.PROCESS: "finding a node and pulling the image are not in it",
+    Timing.SILENCE: "it may lack the time for a node and the image",
+    Timing.ENGINE: "what comes before the engine's own clock is not in it",
+}
+
+
+def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> ColdStart | None:
+    """The cold start of one tier from its known starts and the plan's `cold_start_seconds`; None where neither tells anything.
+
+    The lead is the longest of what is known, for one too long costs some warm minutes, one too short is missed at every
+    scale-up. Each kind of timing has its own P95 (of fewer than 20 starts the slowest). Only 20 starts that were timed from
+    the request for the replica to Ready set the plan's number aside: below, one start in twenty need not have been seen. Other
+    kinds leave a part out, however many they are; so they never undercut it. To these the P95 of the missing part is added
+    where pods of the tier show it. Beside 20 whole starts, other kinds count by their lower bounds alone.
+    """
+    every = tuple(starts)
+    known = quantiles_by_timing(every)
+    if not known:
+        return None if plan_seconds is None else _by_plan(plan_seconds)
+    leads = (*_measured(known, plan_seconds), *_in_part(known, every, plan_seconds), *_planned(known, plan_seconds))
+    seconds, source, timing, why = max(leads, key=lambda one: one[0])
+    said = "; ".join(one.sentence for one in known)
+    return ColdStart(p95_seconds=seconds, source=source, sentence=f"{said}. {why}", timing=timing, known=known)
+
+
+def _by_plan(seconds: float) -> ColdStart:
+    said = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
+    return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=said)
+
+
+def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
+    return next((one for one in known if one.timing is Timing.POD), None)
+
+
+def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
+    whole = _whole(known)
+    if whole is not None:
+        which = "P95" if whole.has_p95 else "slowest"
+        said = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
+        yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, said
+
+
+def _in_part(
+    known: tuple[StartQuantiles, ...], starts: tuple[ReplicaStart, ...], plan_seconds: float | None
+) -> Iterator[_Lead]:
+    whole = _whole(known)
+    enough = whole is not None and whole.has_p95
+    for one in known:
+        if one.timing is Timing.POD:
+            continue
+        seconds = one.proven_seconds if enough else one.p95_seconds
+        said = (
+            f"The lead is at least {number(seconds, 'seconds')}: {_LEFT_OUT[one.timing]}; {_plan_words(plan_seconds)}"
+        )
+        yield seconds, LeadSource.PARTLY, one.timing, said
+        unseen = None if enough else unseen_quantile(starts, one.timing)
+        if unseen is not None:
+            yield _added(one, *unseen, plan_seconds)
+
+
+def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | None) -> _Lead:
+    lead = one.p95_seconds + unseen
+    seconds, part, rest = (number(each, "seconds") for each in (lead, one.p95_seconds, unseen))
+    which = "by one pod" if pods == 1 else f"{'the P95' if pods >= ENOUGH else 'the most'} of {pods} pods"
+    said = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
+    return lead, LeadSource.ADDED, one.timing, said
+
+
+def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
+    """The plan's number, unless enough starts were timed whole."""
+    whole = _whole(known)
+    if plan_seconds is None or (whole is not None and whole.has_p95):
+        return
+    planned = number(plan_seconds, "seconds")
+    if whole is not None:
+        said = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
+    else:
+        rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
+        said = f"None is timed from the request for the replica, so the plan's {planned} are the lead: {rest} were not timed"
+    yield plan_seconds, LeadSource.PLAN, None, said
+
+
+def _plan_words(plan_seconds: float | None) -> str:
+    return (
+        "the plan has no cold_start_seconds"
+        if plan_seconds is None
+        else f"the plan has {number(plan_seconds, 'seconds')}"
+    )

@@ -1,0 +1,136 @@
+"""The forecast of one bin ahead at one lead: simple methods weighted by how they did, trees beside them, quantiles.
+
+Owns how the parts work together for one lead, bin by bin. What each part says is its own module's business.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from forecast.models.conformal import Quantiles, Spread
+from forecast.models.features import LEARNT_DAYS, Features, build_features, first_origin
+from forecast.models.learners import Regression, Space
+from forecast.models.profile import Profiles
+from forecast.models.short_methods import BIN_METHODS, BinMethodInput, columns
+from forecast.models.smoothing import Smoothed
+from forecast.models.trees import NAME, SHORT, Trees, fit_trees
+from forecast.models.weights import Weights
+from forecast.series.binned import Array
+from forecast.series.observed import ObservedBins
+
+REGRESSION = "regression"
+FAMILIES = (*(family for family, _ in BIN_METHODS), *(REGRESSION for _ in Space))
+
+REPLAYED_DAYS = 7
+"""How much of the past is gone through bin by bin at the start, to learn weights and residuals: as much as both remember."""
+
+TREES_SHARE = 0.5
+"""Trees and weighted methods err differently: on real traffic their even mean beat both, and any choice between them."""
+
+
+class BinForecast(NamedTuple):
+    """What was said at an origin: of each method, the weights then, and the forecast."""
+
+    by_method: Array
+    weights: Array
+    forecast: float
+
+
+class LeadAhead:
+    """Forecasts of the bin `lead` after the last one seen. `step` after each new bin, `refit` after each day.
+
+    `quantiles` are those of the present forecast; None while too little is known of past errors.
+    """
+
+    def __init__(self, past: ObservedBins, profiles: Profiles, smoothed: Smoothed, lead: int) -> None:
+        self._past, self._profiles, self._smoothed, self.lead = past, profiles, smoothed, lead
+        self._regressions = tuple(Regression(space) for space in Space)
+        self._trees: Trees | None = None
+        self._weights = Weights(len(FAMILIES), memory=7 * past.per_day)
+        self._issued: dict[int, BinForecast] = {}
+        self.quantiles: Quantiles | None = None
+        now, first = len(past), first_origin(past)
+        begin = max(first, now - REPLAYED_DAYS * past.per_day)
+        self._spread = Spread(past, lead, begin)
+        around = self._around(first, now)
+        ends = range(now - (now - first) // past.per_day * past.per_day, now + 1, past.per_day)
+        for end in ends:
+            self._fit_regressions(around, end)
+        said = self._said(around)[begin - first :]
+        for origin in range(begin, now):
+            self._learn(origin)
+            self._issue(origin, said[origin - begin], None)
+        self._grow(around)
+        self._learn(now)
+        self._issue(now, said[-1], around)
+        self.quantiles = self._spread.quantiles(now)
+
+    def _around(self, first: int, last: int) -> Features:
+        return build_features(self._past, self._profiles, np.arange(first, last + 1), self.lead)
+
+    def _fit_regressions(self, around: Features, end: int) -> None:
+        for regression in self._regressions:
+            regression.fit(self._past, around, self.lead, end)
+
+    def _said(self, around: Features) -> Array:
+        asked = BinMethodInput(self._past, self._profiles, self._smoothed, around.origins, self.lead)
+        return np.column_stack([columns(asked), *(one.predict(around) for one in self._regressions)])
+
+    def refit(self) -> None:
+        """Regressions and trees anew, from the last weeks up to now."""
+        now = len(self._past)
+        around = self._around(max(first_origin(self._past), now - LEARNT_DAYS * self._past.per_day), now)
+        self._fit_regressions(around, len(self._past))
+        self._grow(around)
+
+    def _grow(self, around: Features) -> None:
+        targets = around.origins + self.lead - 1
+        rows = np.flatnonzero(targets < len(self._past))
+        rows = rows[self._past.observed_mask[targets[rows]]]
+        aim = (self._past.values[targets[rows]] - around.level[rows]) / around.scale[rows]
+        self._trees = fit_trees(_columns(around)[rows], aim, around.scale[rows], SHORT)
+
+    def step(self) -> None:
+        """A bin came: learns from it and says something at the new origin."""
+        now = len(self._past)
+        around = self._around(now, now)
+        self._learn(now)
+        self._issue(now, self._said(around)[0], around)
+        self.quantiles = self._spread.quantiles(now)
+
+    def _learn(self, now: int) -> None:
+        """The last bin seen is what the forecast made `lead` bins ago was of."""
+        origin, target = now - self.lead, now - 1
+        issued = self._issued.pop(origin, None)
+        if issued is None:
+            return
+        actual = float(self._past.values[target]) if self._past.observed_mask[target] else np.nan
+        self._spread.learn(origin, actual)
+        if np.isfinite(actual):
+            week = min(target, self._past.per_week)
+            usual = max(float(self._past.mean(np.array([target]), week)[0]), 1e-12)
+            self._weights.update(issued.by_method[None], issued.weights, np.array([actual]), usual)
+
+    def _issue(self, origin: int, by_method: Array, around: Features | None) -> None:
+        weights = self._weights.now
+        forecast = float(by_method @ weights)
+        if self._trees is not None and around is not None:
+            grown = float(self._trees.predict(_columns(around)[-1:])[0])
+            trees = max(0.0, float(around.level[-1] + around.scale[-1] * grown))
+            forecast = TREES_SHARE * trees + (1 - TREES_SHARE) * forecast
+        self._issued[origin] = BinForecast(by_method, weights, forecast)
+        self._spread.note(origin, forecast)
+
+    def shares(self) -> dict[str, float]:
+        """The weight of each family of methods now; they sum to 1."""
+        trees = TREES_SHARE if self._trees is not None else 0.0
+        shares = {NAME: trees} if trees else {}
+        for family, weight in zip(FAMILIES, self._weights.now, strict=True):
+            shares[family] = shares.get(family, 0.0) + (1 - trees) * float(weight)
+        return shares
+
+
+def _columns(around: Features) -> Array:
+    return np.column_stack([around.signals, around.clock])

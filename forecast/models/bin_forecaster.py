@@ -1,0 +1,220 @@
+"""The forecaster of one series: what the next bins and the next day bring, with quantiles, and how well it did lately.
+
+Owns which method answers with how much history behind it, and the record of its own forecasts. It knows nothing of
+replicas: what a forecast is good for is `forecast.capacity.prewarm`'s. Not safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date
+from typing import NamedTuple
+
+from forecast.models.bin_ahead import LeadAhead
+from forecast.models.conformal import Quantiles
+from forecast.models.day_ahead import DayAhead
+from forecast.models.features import LEARNT_DAYS, first_origin
+from forecast.models.profile import QUICK, STEADY, Profiles
+from forecast.models.same_as_now import forecast_last_value
+from forecast.models.short_methods import SAME_AS_NOW
+from forecast.models.smoothing import Smoothed
+from forecast.series.binned import Array, Series
+from forecast.series.observed import ObservedBins
+
+DAYS_NEEDED = 2
+"""With one day of history nothing beats the same as now (measured on real traffic); the second gives first errors."""
+
+MOST_LEADS = 6
+"""Leads that have methods of their own; beyond them the day's path answers."""
+
+RECORD_DAYS = 7
+LEAST_RECORD = 20
+
+SAME_SHARE = 1e-5
+"""What is nearer than this share is the same: of traffic that never changes, quantiles are off by parts of a millionth."""
+
+COMBINATION = "sizewatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Path:
+    """Quantiles of the amounts per bin, from `start` (unix seconds) on, one value a bin; 5 %, 50 %, 95 % and 99 %.
+
+    `weights` is what each family of methods had in the next bins, `note` what a reader must know of it.
+    """
+
+    start: float
+    bin_seconds: float
+    q05: Array
+    q50: Array
+    q95: Array
+    q99: Array
+    method: str
+    weights: dict[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How the forecasts of the longest own lead did in the last week: `covered` of `forecasts` were at most their 95 %
+    quantile; `error_ratio` is the sum of absolute errors by that of the method `naive`, over `compared` bins."""
+
+    covered: int
+    forecasts: int
+    error_ratio: float | None
+    naive: str
+    compared: int
+
+
+class PendingForecast(NamedTuple):
+    """A forecast that waits for its bin, and what the naive method said of the same bin."""
+
+    target: int
+    q50: float
+    q95: float
+    naive: float
+
+
+class Forecaster:
+    """Learns from a series, then follows it bin by bin.
+
+    `ahead_seconds` is the lead that matters (a cold start): the bins up to it have methods of their own. `sundays` are the
+    local days that behave like Sundays. Raises `forecast.series.observed.NoObservationsError` for a series without an observation.
+    """
+
+    def __init__(self, series: Series, *, ahead_seconds: float = 900.0, sundays: Collection[date] = ()) -> None:
+        self._past = ObservedBins(series, sundays)
+        wanted = math.ceil(ahead_seconds / series.bin_seconds - 1e-9)
+        self.leads = max(1, min(MOST_LEADS, wanted, self._past.per_day))
+        self._waiting: deque[PendingForecast] = deque()
+        self._record: deque[tuple[float, PendingForecast]] = deque(maxlen=RECORD_DAYS * self._past.per_day)
+        self._quick: Profiles | None = None
+        self._begin()
+        self._remember()
+
+    def _begin(self) -> None:
+        past = self._past
+        if len(past) < max(DAYS_NEEDED * past.per_day, first_origin(past)):
+            return
+        first = len(past) - (len(past) - past.per_day) // past.per_day * past.per_day
+        self._quick, self._steady = Profiles(past, QUICK, first), Profiles(past, STEADY, first)
+        self._smoothed = Smoothed(past, self.leads)
+        self._short = [LeadAhead(past, self._quick, self._smoothed, lead + 1) for lead in range(self.leads)]
+        self._day = DayAhead(past, self._quick, self._steady)
+
+    @property
+    def last_bin_end(self) -> float:
+        """Where the last bin seen ends, unix seconds."""
+        return self._past.end
+
+    @property
+    def bin_seconds(self) -> float:
+        """How long a bin is."""
+        return self._past.bin_seconds
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is enough history for more than the same as now."""
+        return self._quick is not None
+
+    def step(self, value: float) -> None:
+        """One more bin: its amount, NaN where it was not seen."""
+        self._past.append(value)
+        if self._quick is None:
+            self._begin()
+        else:
+            self._smoothed.follow()
+            for one in self._short:
+                one.step()
+            self._day.step()
+        self._score(value)
+        self._remember()
+
+    def refit(self) -> None:
+        """Fits everything anew that is fitted; to be called once a day, before a step."""
+        if self._quick is None:
+            return
+        self._quick.fit(len(self._past))
+        self._steady.fit(len(self._past))
+        for one in self._short:
+            one.refit()
+        self._day.refit()
+        learnt = len(self._past) - LEARNT_DAYS * self._past.per_day
+        for part in (self._quick, self._steady, self._smoothed):
+            part.forget(learnt)
+
+    def path(self, bins: int) -> Path | None:
+        """The next `bins`, at most a day; None while too few errors are known for a quantile."""
+        bins = min(bins, self._past.per_day)
+        trained = self._trained_path(bins) if self.trained else None
+        if trained is not None:
+            return trained
+        naive = forecast_last_value(self._past, bins)
+        if naive is None:
+            return None
+        weights = {SAME_AS_NOW: 1.0}
+        return self._as_path(naive, SAME_AS_NOW, weights, self._too_short())
+
+    def _trained_path(self, bins: int) -> Path | None:
+        quantiles = self._day.path()[1]
+        short = [one.quantiles for one in self._short]
+        if quantiles is None or any(one is None for one in short):
+            return None
+        joined = quantiles[:, :bins].copy()
+        for lead, one in enumerate(short[:bins]):
+            joined[:, lead] = one
+        return self._as_path(joined, COMBINATION, self._short[-1].shares(), "")
+
+    def _as_path(self, quantiles: Array, method: str, weights: dict[str, float], note: str) -> Path:
+        q05, q50, q95, q99 = quantiles
+        return Path(
+            start=self.last_bin_end,
+            bin_seconds=self.bin_seconds,
+            q05=q05,
+            q50=q50,
+            q95=q95,
+            q99=q99,
+            method=method,
+            weights=weights,
+            note=note,
+        )
+
+    def _too_short(self) -> str:
+        hours = len(self._past) * self.bin_seconds / 3600
+        has = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+        if not self.trained:
+            return f"needs {DAYS_NEEDED} days of history, has {has}: the same as now, with its own error"
+        return f"too few errors are known after {has} of history: the same as now, with its own error"
+
+    def _remember(self) -> None:
+        """The forecast of the longest own lead, for the record."""
+        lead, now = self.leads, float(self._past.values[-1])
+        own = self._short[-1].quantiles if self.trained else None
+        if own is None:
+            naive = forecast_last_value(self._past, lead)
+            own = Quantiles(*(float(value) for value in naive[:, -1])) if naive is not None else None
+        if own is not None:
+            self._waiting.append(PendingForecast(len(self._past) + lead - 1, own.q50, own.q95, now))
+
+    def _score(self, value: float) -> None:
+        while self._waiting and self._waiting[0].target < len(self._past):
+            told = self._waiting.popleft()
+            if told.target == len(self._past) - 1 and math.isfinite(value):
+                self._record.append((value, told))
+
+    def quality(self) -> Quality:
+        """How it did in the last week, as far as it has been running."""
+        errors = sum(abs(value - told.q50) for value, told in self._record)
+        naive = sum(abs(value - told.naive) for value, told in self._record)
+        compared = len(self._record)
+        ratio = errors / naive if compared >= LEAST_RECORD and naive > 0 else None
+        return Quality(
+            covered=sum(value <= told.q95 + SAME_SHARE * value for value, told in self._record),
+            forecasts=compared,
+            error_ratio=ratio,
+            naive=SAME_AS_NOW,
+            compared=compared,
+        )

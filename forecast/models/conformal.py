@@ -1,0 +1,188 @@
+"""How far off the forecasts of one lead have been, and what that makes of their quantiles: online conformal prediction.
+
+Owns the record of residuals, the scales they are taken by (the level, its recent and its usual roughness at this time of
+day) and the quantiles that follow. No distribution is assumed: a quantile is the forecast plus that quantile of its own
+past residuals, on several scales and over two windows, weighted by the pinball loss each had (Gibbs & Candes 2021 for
+why it must follow online; Vovk, Gammerman, Shafer 2005 for the idea).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from forecast.models.weights import Weights
+from forecast.series.binned import Array
+from forecast.series.observed import FEWEST, HOUR, ObservedBins
+
+BIN_SPREAD_DAYS = (2, 7)
+"""The windows that residuals are taken from."""
+
+LEAST_RESIDUALS = 20
+"""Of fewer the highest one is no 95 % quantile."""
+
+LEVELS = (0.05, 0.5, 0.95, 0.99)
+UPPER = 2
+"""Which of LEVELS the windows are weighted by."""
+
+LEAST_SHARE = 0.05
+"""A forecast below this share of the week's mean has the spread of this one: the residuals of nothing say nothing."""
+
+FURTHEST, FURTHEST_DAYS = 3.0, 28
+"""No quantile is above so many times the highest amount of so many days: after a break the spread of a small forecast is
+applied to a large one, and a spike would count twice, in the residual and in the roughness."""
+
+SCALES = 4
+USUAL_DAYS = 7
+KEPT_DAYS = USUAL_DAYS + 2
+"""How far back the record reaches: to the longest window, and some hours about it."""
+
+
+class Quantiles(NamedTuple):
+    """Amounts per bin."""
+
+    q05: float
+    q50: float
+    q95: float
+    q99: float
+
+
+class OnlineMean:
+    """An exponentially weighted mean of what is known."""
+
+    def __init__(self, half_life: float) -> None:
+        self._keep, self._sum, self._weight, self._n = 0.5 ** (1 / half_life), 0.0, 0.0, 0
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self._sum, self._weight = self._keep * self._sum + value, self._keep * self._weight + 1
+        self._n += 1
+
+    @property
+    def value(self) -> float:
+        """NaN of fewer than five values."""
+        return self._sum / self._weight if self._n >= 5 else math.nan
+
+
+class Spread:
+    """The residuals of one lead's forecasts, by origin, from origin `first` on."""
+
+    def __init__(self, past: ObservedBins, lead: int, first: int) -> None:
+        self._past, self._lead, self._first = past, lead, first
+        room = len(past) - first + past.per_day
+        self._said = np.full(room, np.nan)
+        self._rough = np.full(room, np.nan)
+        self._scale = np.full((room, SCALES), np.nan)
+        self._ratio = np.full((room, SCALES), np.nan)
+        self._offered: dict[int, tuple[Array, Array]] = {}
+        self._recent = OnlineMean(max(2, past.bins(HOUR)))
+        self._lately = OnlineMean(max(3, past.bins(6 * HOUR)))
+        self._daily = OnlineMean(past.per_day)
+        self._weights = Weights(
+            SCALES * len(BIN_SPREAD_DAYS), memory=7 * past.per_day, level=LEVELS[UPPER], boldest=20.0
+        )
+
+    def note(self, origin: int, forecast: float) -> None:
+        """A forecast was made: remembers it and the scales it is to be measured by."""
+        if origin - self._first >= len(self._said):
+            self._grow()
+        place = origin - self._first
+        self._said[place] = forecast
+        self._scale[place] = self._scales(place, self._floored(forecast))
+
+    def learn(self, origin: int, actual: float) -> None:
+        """What came of the forecast made at `origin`; NaN where it was not seen, and nothing where none was made."""
+        place = origin - self._first
+        if place < 0 or not math.isfinite(actual) or not math.isfinite(self._said[place]):
+            self._offered.pop(origin, None)
+            return
+        error = actual - self._said[place]
+        self._rough[place] = abs(error) / math.sqrt(self._floored(self._said[place]))
+        for mean in (self._recent, self._lately, self._daily):
+            mean.add(self._rough[place])
+        self._ratio[place] = error / self._scale[place]
+        offered = self._offered.pop(origin, None)
+        if offered is not None:
+            quantiles, used = offered
+            self._weights.update(quantiles[None], used, np.array([actual]), self._usual)
+
+    def quantiles(self, origin: int) -> Quantiles | None:
+        """Of the forecast noted at `origin`; None while fewer than LEAST_RESIDUALS are known."""
+        place, windows = origin - self._first, []
+        forecast, scale = float(self._said[place]), self._scale[place]
+        for days in BIN_SPREAD_DAYS:
+            width = max(days * self._past.per_day, LEAST_RESIDUALS)
+            ratios = self._ratio[max(0, place - self._lead - width + 1) : place - self._lead + 1]
+            ratios = ratios[np.isfinite(ratios[:, 0])]
+            if len(ratios) < LEAST_RESIDUALS:
+                return None
+            windows.append(_quantiles(ratios))
+        offered = forecast + np.stack(windows) * scale[None, None, :]
+        by_method = np.maximum(offered.transpose(0, 2, 1).reshape(-1, len(LEVELS)), 0.0)
+        used = self._weights.now
+        self._offered[origin] = by_method[:, UPPER], used
+        mean = 0.5 * (used @ by_method + by_method.mean(axis=0))
+        # Of two days of residuals the highest few are no 99 % quantile: only the longer window speaks of it.
+        mean[-1] = max(mean[-1], by_method[SCALES:, -1].mean())
+        mean[1] = max(0.0, forecast + 0.5 * self._bias(place))
+        mean[0] = min(mean[0], mean[1])
+        bounded = np.minimum(np.maximum.accumulate(mean), highest_observation(self._past))
+        return Quantiles(*(float(value) for value in bounded))
+
+    def _bias(self, place: int) -> float:
+        """The median residual of the last day, at the scale of the present forecast."""
+        ratios = self._ratio[max(0, place - self._lead - self._past.per_day + 1) : place - self._lead + 1, 0]
+        ratios = ratios[np.isfinite(ratios)]
+        return float(np.median(ratios)) * float(self._scale[place, 0]) if len(ratios) >= LEAST_RESIDUALS else 0.0
+
+    @property
+    def _usual(self) -> float:
+        week = min(len(self._past), self._past.per_week)
+        return max(float(self._past.mean(np.array([len(self._past)]), week)[0]), 1e-12)
+
+    def _floored(self, forecast: float) -> float:
+        return max(forecast, LEAST_SHARE * self._usual, FEWEST)
+
+    def _scales(self, place: int, level: float) -> Array:
+        """By the level alone; by its roughness of the last hour, of the last hours, and of this time of day; each drawn to
+        the roughness of the last day."""
+        day, root = self._daily.value, math.sqrt(level)
+        if not day > 0:
+            # Nothing is known of its roughness yet (such residuals are not used), or it has none.
+            return np.full(SCALES, root if day == 0 else math.nan)
+        hour, hours = self._recent.value, self._lately.value
+        usual = self._usual_roughness(place)
+        usual = usual if usual > 0 else day
+        kinds = (1.0, math.sqrt(hour * day), math.sqrt(hours * day), (usual * day * hour) ** (1 / 3))
+        return np.array([root * max(kind, 1e-3 * day) for kind in kinds])
+
+    def _usual_roughness(self, place: int) -> float:
+        """The mean over the last days of the roughness within an hour of this time; NaN where none is known."""
+        near, day = self._past.bins(HOUR), self._past.per_day
+        spans = (self._rough[max(0, at - near) : at + near + 1] for at in range(place - day, -1, -day)[:USUAL_DAYS])
+        means = [float(known.mean()) for span in spans if len(known := span[np.isfinite(span)])]
+        return math.fsum(means) / len(means) if means else math.nan
+
+    def _grow(self) -> None:
+        """A day more at the end, and no more before it than is looked at."""
+        more = self._past.per_day
+        old = max(0, len(self._said) - KEPT_DAYS * more - 2 * LEAST_RESIDUALS)
+        self._first += old
+        self._said = np.concatenate([self._said[old:], np.full(more, np.nan)])
+        self._rough = np.concatenate([self._rough[old:], np.full(more, np.nan)])
+        self._scale = np.concatenate([self._scale[old:], np.full((more, SCALES), np.nan)])
+        self._ratio = np.concatenate([self._ratio[old:], np.full((more, SCALES), np.nan)])
+
+
+def highest_observation(past: ObservedBins) -> float:
+    """What no quantile is above."""
+    return FURTHEST * max(past.maximum(FURTHEST_DAYS * past.per_day), FEWEST)
+
+
+def _quantiles(ratios: Array) -> Array:
+    """LEVELS by scale; those above the middle are the next higher residual, never one between two."""
+    ordered, n = np.sort(ratios, axis=0), len(ratios)
+    places = [math.floor(q * (n - 1)) if q < 0.5 else math.ceil(q * (n - 1)) for q in LEVELS]
+    return ordered[places]

@@ -1,0 +1,157 @@
+"""The catalogue's rows that compare production with the benchmark (guide 9.1, step 13), with all their thresholds.
+
+Owns these rows only; what a row is stands in `rules.verdicts.rule`. A new one is a row here, its runbook section, and its tests.
+"""
+
+from __future__ import annotations
+
+from rules.plan.curve import CERTAIN_REQUESTS
+from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
+from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
+
+STEP_13 = "guide 9.1, step 13"
+DIVERGENCE_WINDOW = 900.0
+DIVERGENCE_MINIMUM = 180.0
+MINIMUM_REQUESTS = Threshold(value=100, unit="requests", source="1 % of fewer is less than one request")
+SUPPORTED_REQUESTS = Threshold(
+    value=CERTAIN_REQUESTS, unit="requests", source="DESIGN 3.3: a point with fewer supports at most `likely`"
+)
+ALLOWED_SLOW = Threshold(value=0.01, unit="ratio", source="a P99 allows 1 % (DESIGN 3.3)")
+
+_TAIL_ACTIONS = (
+    "Look at the causes below in order; a cause with evidence comes before a new plan",
+    "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
+    "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
+)
+
+
+def _tail(name: str, stem: str, title: str) -> Rule:
+    return Rule(
+        name=name,
+        way=Way.TAIL,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=DIVERGENCE_WINDOW,
+        minimum_seconds=DIVERGENCE_MINIMUM,
+        thresholds={
+            "factor": Threshold(value=1.3, unit="ratio", source=f"{STEP_13}: more than 30 % above the benchmark"),
+            "allowed_share": ALLOWED_SLOW,
+            "minimum_requests": MINIMUM_REQUESTS,
+            "supported_requests": SUPPORTED_REQUESTS,
+        },
+        signal=f"{stem}_p99_seconds",
+        unit="seconds",
+        family=f"{stem}_seconds",
+        metric=f"{stem}_p99_seconds",
+        per_request=stem != "itl",
+        title=title,
+        meaning="More requests are slower than the benchmark allows at the same load: the plan's latency no longer holds.",
+        actions=_TAIL_ACTIONS,
+    )
+
+
+ROWS: tuple[Rule, ...] = (
+    _tail("TtftDivergence", "ttft", "TTFT P99 above the benchmark at equal load"),
+    _tail("TpotDivergence", "tpot", "TPOT P99 above the benchmark at equal load"),
+    _tail("ItlDivergence", "itl", "ITL P99 above the benchmark at equal load"),
+    Rule(
+        name="GpuUtilizationShortfall",
+        way=Way.SHORTFALL,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=DIVERGENCE_WINDOW,
+        minimum_seconds=DIVERGENCE_MINIMUM,
+        thresholds={
+            "points": Threshold(value=0.20, unit="ratio", source=f"{STEP_13}: more than 20 points below"),
+            "supported_requests": SUPPORTED_REQUESTS,
+        },
+        signal="gpu_utilization",
+        unit="ratio",
+        family="gpu_utilization",
+        metric="gpu_utilization",
+        title="GPU utilisation below the benchmark at equal load",
+        meaning="The GPUs work less for the same completed requests than the benchmark said: the workload is not the one "
+        "that was measured (shorter prompts, other batching), or requests are held up before the GPU.",
+        actions=(
+            "Compare prompt and output lengths with the plan's workload",
+            "Look at queue time and at the front end's CPU: a starved engine shows as an idle GPU",
+            "Go back to step 1 if the lengths moved",
+        ),
+    ),
+    Rule(
+        name="PrefixHitDivergence",
+        way=Way.SHORTFALL,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=DIVERGENCE_WINDOW,
+        minimum_seconds=DIVERGENCE_MINIMUM,
+        thresholds={
+            "points": Threshold(
+                value=0.20,
+                unit="ratio",
+                source=f"{STEP_13} names the hit rate without a number; its 20 points are used",
+            ),
+            "minimum_requests": MINIMUM_REQUESTS,
+            "supported_requests": SUPPORTED_REQUESTS,
+        },
+        signal="prefix_hit_ratio",
+        unit="ratio",
+        family="prefix_hit_ratio",
+        metric="prefix_hit_ratio",
+        title="Prefix cache hit rate below the benchmark at equal load",
+        meaning="Prefill work that the plan expected to save is being computed: TTFT and capacity follow.",
+        actions=(
+            "Check that prefix caching is on and that requests of one prefix reach one replica",
+            "Compare prompts with the benchmark's: a repeated seed makes a cache that production never has",
+            "If prompts changed for good, plan without the hits: benchmark again",
+        ),
+    ),
+    Rule(
+        name="EvictionDivergence",
+        way=Way.EXCESS,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=DIVERGENCE_WINDOW,
+        minimum_seconds=DIVERGENCE_MINIMUM,
+        thresholds={
+            "points": Threshold(
+                value=0.05, unit="ratio", source="guide 9.3: eviction rate below 5 %; so much above plan"
+            ),
+            "minimum_requests": MINIMUM_REQUESTS,
+            "supported_requests": SUPPORTED_REQUESTS,
+        },
+        signal="eviction_rate",
+        unit="ratio",
+        family="eviction_rate",
+        metric="eviction_rate",
+        title="Evictions above the benchmark at equal load",
+        meaning="Requests are thrown out of the KV cache more often than in the benchmark: requests are longer, or more "
+        "of them run at once, than was planned.",
+        actions=(
+            "Compare prompt and output lengths with the plan",
+            "Give the KV cache more room: FP8 KV cache, or fewer requests at once (--max-num-seqs)",
+            "Never lower --gpu-memory-utilization for this: it shrinks the cache",
+        ),
+    ),
+    Rule(
+        name="LoadBeyondBenchmark",
+        way=Way.BEYOND,
+        scope=Scope.TIER,
+        loudness=Severity.TICKET,
+        window_seconds=DIVERGENCE_WINDOW,
+        minimum_seconds=DIVERGENCE_MINIMUM,
+        thresholds={
+            "minutes": Threshold(value=3, unit="minutes", source="DESIGN 3.3: three separate minutes"),
+            "share": Threshold(value=0.5, unit="ratio", source="most of the last quarter of the hold (DESIGN 3.3)"),
+        },
+        signal="completed_rps",
+        unit="per_second",
+        family="requests_finished",
+        metric="completed_rps",
+        title="Load beyond what the benchmark measured",
+        meaning="A replica completes more than the benchmark's highest uncensored point, has more requests in the system than "
+        "it had there, or its queue keeps growing: what the plan says about latency does not apply there, and nothing can be "
+        "compared. More requests in the system at a load within what replicas take are held up, not too many.",
+        actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
+    ),
+)

@@ -1,0 +1,131 @@
+"""Step 13 (guide 9.1): does a week of production confirm the benchmark?
+
+Owns which rules are asked, over which sums, and how far production reached up the curve: a bin that was never visited is
+neither confirmed nor refuted. The judgement is that of the live rules; here their slices are the sums of load bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rules.catalogue import benchmark
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.causes import explain
+from rules.evaluator.judgements import BY_SLICES, judge
+from rules.plan.curve import Curve
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.work import Capacity
+from rules.verdicts.hold import watched_seconds
+from rules.verdicts.rule import Way
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
+
+FIRST_WEEK_SECONDS = 7 * 86400.0
+"""Step 13 is done "within the first week of production traffic": after so long the result is kept."""
+
+HOUR_SECONDS = 3600.0
+
+ASKED = frozenset(rule.name for rule in benchmark.ROWS) | {"KvEviction"}
+"""What the guide's step 13 compares: latency, utilisation, hits, evictions and load against the benchmark."""
+
+CONFIRMING = frozenset({Way.TAIL})
+"""Without a latency that could be compared, nothing of the benchmark is confirmed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinReached:
+    """One load bin of the curve (completed requests per second and replica): the requests seen in it, or `load_not_reached`."""
+
+    lower_rps: float
+    upper_rps: float
+    requests: SignalValue
+
+    def __str__(self) -> str:
+        return f"{self.lower_rps:.3g} to {self.upper_rps:.3g} rps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step13:
+    """`highest_rps` is the highest load reached by a replica; `usable_rps` what the plan says it can take,
+    `capacity` what it can take now.
+
+    `seen_seconds` were watched. `bins` are those of the curve, from no load up; `beyond_requests` were served at loads outside of
+    it.
+    """
+
+    tier: str
+    answers: tuple[RuleResult, ...]
+    requests: float
+    highest_rps: float | None
+    usable_rps: float | None
+    capacity: Capacity | None = None
+    bins: tuple[BinReached, ...] = ()
+    beyond_requests: float = 0.0
+    seen_seconds: float = 0.0
+
+    @property
+    def highest_share(self) -> float | None:
+        if self.highest_rps is None or not self.usable_rps:
+            return None
+        return self.highest_rps / self.usable_rps
+
+    @property
+    def unvisited(self) -> tuple[str, ...]:
+        """The bins whose load was not reached, in words."""
+        return tuple(str(one) for one in self.bins if isinstance(one.requests, Missing))
+
+    @property
+    def status(self) -> Status:
+        """The worst verdict; unknown where none fires and no latency could be compared: then nothing is confirmed."""
+        verdicts = [a for a in self.answers if isinstance(a, Verdict)]
+        firing = {v.status for v in verdicts if v.status in FIRING}
+        if firing:
+            return Status.CRITICAL if Status.CRITICAL in firing else Status.WARNING
+        compared = any(BY_NAME[v.rule].way in CONFIRMING for v in verdicts)
+        return Status.OK if compared else Status.UNKNOWN
+
+
+def check_benchmark(
+    view: TierContext, slices: Sequence[BinnedWindow], now: float, period_seconds: float = HOUR_SECONDS
+) -> Step13:
+    """The check of one tier at `now` over its slices, oldest first: sums by load bin, each within one `period_seconds`.
+
+    A finding must show in three separate periods: over less than half a day give minutes (60 s), not hours.
+    """
+    answers = []
+    for rule in RULES:
+        if rule.name in ASKED and rule.way in BY_SLICES:
+            answer = judge(rule, view, slices, now, period_seconds)
+            answers.append(explain.add_causes(answer, view, slices) if isinstance(answer, Verdict) else answer)
+    return Step13(
+        tier=view.tier,
+        answers=tuple(answers),
+        requests=_requests(slices),
+        highest_rps=max((s.rps for s in slices if s.rps is not None), default=None),
+        usable_rps=view.capacity.planned_rps if view.capacity else None,
+        capacity=view.capacity,
+        bins=_bins(view.curve, slices) if view.curve is not None else (),
+        beyond_requests=_requests([s for s in slices if s.outside]),
+        seen_seconds=watched_seconds(slices),
+    )
+
+
+def _requests(slices: Sequence[BinnedWindow]) -> float:
+    return math.fsum(s.window.counters.get("requests_finished", 0.0) for s in slices)
+
+
+def _bins(curve: Curve, slices: Sequence[BinnedWindow]) -> tuple[BinReached, ...]:
+    rates = [0.0, *(point.completed_rps for point in curve.points)]
+    return tuple(
+        BinReached(lower_rps=rates[bin], upper_rps=rates[bin + 1], requests=_seen([s for s in slices if s.bin == bin]))
+        for bin in range(len(curve.points))
+    )
+
+
+def _seen(slices: Sequence[BinnedWindow]) -> SignalValue:
+    requests = _requests(slices)
+    if requests <= 0:
+        return Missing(gap=Gap.LOAD_NOT_REACHED)
+    return Reading(value=requests, low=requests, high=requests, n=requests)

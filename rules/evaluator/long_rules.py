@@ -1,0 +1,137 @@
+"""Watching a tier over days: from the history's hours to answers. Pure steps: time is an argument.
+
+Owns which rules look back further than the minutes in memory, which hours each of them sees, when these are enough, and
+how an answer over days stands beside one over minutes. Whoever keeps a history asks it once an hour and hands the answers
+to whoever judges; where none is kept, `unanswered` says so. A rule of `LONG` needs nothing here but its row; a live rule
+that also looks at the busiest hours of a week is a name in ALSO_WEEKLY.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.causes import explain
+from rules.evaluator.judgements import BY_SLICES, judge
+from rules.evaluator.tier_rules import LIVE_SECONDS
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+from rules.verdicts.rule import Rule
+from rules.verdicts.verdict import FIRING, RuleResult, Subject, Unknown, Verdict
+
+HOUR_SECONDS = 3600.0
+WEEK_SECONDS = 7 * 86_400.0
+
+LONG = tuple(rule for rule in RULES if rule.way in BY_SLICES and rule.window_seconds > LIVE_SECONDS)
+
+ALSO_WEEKLY = frozenset({"NoHeadroom"})
+"""Live rules that are judged over the hours of a week too: a peak that is full every day is found there."""
+
+WEEKLY = tuple(
+    replace(rule, window_seconds=WEEK_SECONDS, minimum_seconds=0.9 * WEEK_SECONDS)
+    for rule in RULES
+    if rule.name in ALSO_WEEKLY
+)
+
+ASKED = (*LONG, *WEEKLY)
+
+LOOK_BACK_SECONDS = max(rule.window_seconds for rule in ASKED) + 86_400.0
+"""How far back hours are asked for: a day more than any rule sees, to know whether the tier was watched before that."""
+
+OF_THE_CURVE = frozenset({"fleet_utilization"})
+"""Signals that rest on the benchmark curve: only hours under the present plan count, an older one had another capacity."""
+
+_HISTOGRAMS = frozenset(rule.family for rule in ASKED)
+
+
+def sum_by_hour(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+    """One slice for each hour, its load bins added up, with what the rules over days read and no more.
+
+    Weeks of hours are held at once, and of a window its histograms are most.
+    """
+    grouped: dict[float, list[Window]] = {}
+    for one in slices:
+        grouped.setdefault(_hour(one.window), []).append(_slim(one.window))
+    return tuple(
+        BinnedWindow(replica=None, window=windows.sum_windows(grouped[hour]), rps=None, in_system=None)
+        for hour in sorted(grouped)
+    )
+
+
+def _hour(window: Window) -> float:
+    return (window.start + window.end) / 2 // HOUR_SECONDS * HOUR_SECONDS
+
+
+def _slim(window: Window) -> Window:
+    kept = {family: parts for family, parts in window.histograms.items() if family in _HISTOGRAMS}
+    return replace(window, histograms=kept)
+
+
+def evaluate_long_rules(
+    view: TierContext, hours: Sequence[BinnedWindow], now: float, of_plan: Sequence[BinnedWindow] | None = None
+) -> tuple[RuleResult, ...]:
+    """What the rules over days say about the tier at `now` from its hours, oldest first; unknown where these are too few.
+
+    Only hours that are over count. `of_plan` are those under the present version of the plan, for rules that rest on its
+    curve; None where all are.
+    """
+    until = now // HOUR_SECONDS * HOUR_SECONDS
+    every = sum_by_hour(hours)
+    present = every if of_plan is None else sum_by_hour(of_plan)
+    return tuple(_judged(rule, present if rule.signal in OF_THE_CURVE else every, view, now, until) for rule in ASKED)
+
+
+def _judged(rule: Rule, hours: Sequence[BinnedWindow], view: TierContext, now: float, until: float) -> RuleResult:
+    since = until - rule.window_seconds
+    seen = [one for one in hours if since <= _hour(one.window) < until]
+    short = _too_few(rule, seen, any(_hour(one.window) <= since for one in hours))
+    if short:
+        return _unknown(rule, view, now, Gap.TOO_FEW_REQUESTS, short)
+    # At the end of the last full hour: hours are put into days and halves from there.
+    answer = judge(rule, view, seen, until, HOUR_SECONDS)
+    if isinstance(answer, Verdict):
+        answer = explain.add_causes(answer, view, seen)
+    return replace(answer, t=now)
+
+
+def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
+    """What is missing, in words, "" where nothing is: hours inside the time, or the beginning of it."""
+    each = [min(one.window.span, HOUR_SECONDS) * one.window.coverage for one in seen]
+    hours, all_hours = math.fsum(each) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
+    if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
+        return f"{hours:.0f} of {all_hours:.0f} hours seen, {math.ceil(rule.minimum_seconds / HOUR_SECONDS)} are needed"
+    return "" if reaches_back else f"{hours:.0f} of {all_hours:.0f} hours seen: the history did not reach back so far"
+
+
+def unknown_results(view: TierContext, now: float, reason: Gap, text: str) -> tuple[RuleResult, ...]:
+    """The same where no history can be asked: every rule over days is unknown, in the same words."""
+    return tuple(_unknown(rule, view, now, reason, text) for rule in LONG)
+
+
+def _unknown(rule: Rule, view: TierContext, now: float, reason: Gap, text: str) -> Unknown:
+    return Unknown(t=now, rule=rule.name, subject=Subject(tier=view.tier), reason=reason, text=text)
+
+
+Told = Mapping[tuple[str, Subject], RuleResult]
+"""The latest answers over days, by rule and subject."""
+
+
+def prefer_firing_result(live: RuleResult, told: Told) -> RuleResult:
+    """A live answer, or the one over a week where that fires and the live one does not: a quiet hour is no headroom."""
+    weekly = told.get((live.rule, live.subject))
+    if isinstance(weekly, Verdict) and weekly.status in FIRING and not _fires(live):
+        return replace(weekly, t=live.t)
+    return live
+
+
+def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
+    """Of answers over days those of rules that nothing else answers."""
+    return tuple(answer for answer in told if BY_NAME[answer.rule].window_seconds > LIVE_SECONDS)
+
+
+def _fires(answer: RuleResult) -> bool:
+    return isinstance(answer, Verdict) and answer.status in FIRING

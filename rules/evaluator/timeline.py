@@ -1,0 +1,138 @@
+"""The timeline: what happened to a fleet, one entry each, in order of time.
+
+Owns the record of an event and the merging of episodes, foreign alerts and events into entries. It formats nothing:
+`exporters.documents.timeline` does. Another kind of event is a member of `Kind`; who sees it happen tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.catalogue.registry import BY_NAME
+from rules.evaluator.external_alerts import ExternalAlert
+from rules.replicas import starts
+from rules.replicas.starts import ReplicaStart
+from rules.verdicts.finding import Finding
+
+
+class TimelineKind(StrEnum):
+    """What an entry is. The history keeps the word: one that is gone from here is still read."""
+
+    EPISODE = "episode"
+    FOREIGN_ALERT = "foreign_alert"
+    RESTART = "restart"
+    COLD_START = "cold_start"
+    PLAN = "plan"
+    RELOAD = "reload"
+    STEP13 = "step13"
+    FORECAST = "forecast"
+    START = "start"
+    STOP = "stop"
+    GONE = "gone"
+    BACK_FILL = "back_fill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEvent:
+    """Something that happened (unix seconds) and explains numbers: a restart, another plan, a reload, a Step 13 result.
+
+    `text` is what is said of it; of a cold start it is the start itself (`rules.replicas.starts`), which is read again after
+    an agent's restart, and `entries` says it in words.
+    """
+
+    t: float
+    kind: str
+    tier: str | None
+    replica: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """One line of the timeline. `lasts` says whether it has an end at all; `ended_at` is None while there is none yet.
+
+    `rule` and `status` are an episode's, empty otherwise. Without a tier it is about the whole installation.
+    """
+
+    t: float
+    kind: str
+    tier: str | None
+    replica: str | None
+    text: str
+    lasts: bool = False
+    ended_at: float | None = None
+    rule: str = ""
+    status: str = ""
+
+
+def list_entries(
+    episodes: Iterable[Finding],
+    foreign: Iterable[ExternalAlert],
+    events: Iterable[TimelineEvent],
+    since: float,
+    tier: str | None = None,
+) -> tuple[TimelineEntry, ...]:
+    """What happened at or lasted beyond `since` (unix seconds), the newest last.
+
+    Of one tier that is what is said of it, of its replicas, and of the whole installation.
+    """
+    found = [*map(_of_episode, episodes), *map(_of_foreign, foreign), *map(_of_event, events)]
+    kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
+    return tuple(sorted(kept, key=lambda e: (e.t, e.tier or "", e.replica or "", e.text)))
+
+
+def _reaches(entry: TimelineEntry, since: float) -> bool:
+    return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
+
+
+def _of_episode(episode: Finding) -> TimelineEntry:
+    rule, worst = BY_NAME.get(episode.rule), episode.worst
+    return TimelineEntry(
+        t=episode.started_at,
+        kind=TimelineKind.EPISODE,
+        tier=episode.subject.tier,
+        replica=episode.subject.replica,
+        text=f"{rule.title if rule else episode.rule}: {worst.sentence}",
+        lasts=True,
+        ended_at=episode.ended_at,
+        rule=episode.rule,
+        status=f"{worst.status.value}, {worst.certainty.value}",
+    )
+
+
+def _of_foreign(alert: ExternalAlert) -> TimelineEntry:
+    said = [alert.diagnosis.sentence] if alert.diagnosis else []
+    said += [alert.summary] if alert.summary else []
+    return TimelineEntry(
+        t=alert.started_at,
+        kind=TimelineKind.FOREIGN_ALERT,
+        tier=alert.tier,
+        replica=alert.replica,
+        text=f"{alert.name}: {'; '.join(said)}" if said else alert.name,
+        lasts=True,
+        ended_at=alert.ended_at,
+    )
+
+
+def _of_event(event: TimelineEvent) -> TimelineEntry:
+    started = parse_start_event(event)
+    text = event.text if started is None else starts.describe_start(started)
+    return TimelineEntry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
+
+
+def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:
+    """The event by which a start is kept."""
+    text = starts.to_text(start)
+    return TimelineEvent(t=start.t, kind=TimelineKind.COLD_START, tier=tier, replica=start.replica, text=text)
+
+
+def parse_start_event(event: TimelineEvent) -> ReplicaStart | None:
+    """The start that an event keeps; None of another kind, and where its text is none (another release wrote it)."""
+    if event.kind != TimelineKind.COLD_START:
+        return None
+    try:
+        return starts.from_text(event.text)
+    except ValueError:
+        return None

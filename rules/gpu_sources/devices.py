@@ -1,0 +1,163 @@
+"""From the series of one GPU to its readout, by the rows of an exporter's table.
+
+Owns what all exporters have in common: several series of one value, blanks, units, shares of time. Which label names a
+GPU, and how a blank is spelt, is the exporter's. Nothing here knows a series' name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rules.gpu_sources.exporter import MEAN, Field
+from rules.telemetry.gpu_readout import GPU_NAMES, GpuReadout
+
+RATIO_SLACK = 0.01
+"""A ratio this far above 1 is the counters' rounding and taken as 1; beyond it is no ratio."""
+
+RATIOS = frozenset(name for name, row in GPU_NAMES.items() if row.unit == "ratio")
+
+NAMESPACE_LABELS = ("namespace", "pod_namespace", "exported_namespace")
+"""Of the pod: dcgm-exporter's new and old spelling, and what a Prometheus makes of it."""
+
+Blank = Callable[[Field | None, float], str | None]
+"""Why a value of a row is none, in words that follow "is"; None where it is one."""
+
+
+@dataclass(slots=True)
+class Device:
+    """One GPU, MIG instance or partition while its page is read. `part` says in words of which GPU it is but a part."""
+
+    gpu: str
+    index: int | None
+    product: str
+    blank: Blank
+    part: str = ""
+    values: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
+    """By the exporter's name: each series' value, and whether the series is one of a pod."""
+    pids: set[int] = field(default_factory=set)
+    pods: set[str] = field(default_factory=set)
+    """Pods that the exporter gives it to, as namespace/name."""
+
+    def add(self, name: str, value: float, of_a_pod: bool = False) -> None:
+        self.values.setdefault(name, []).append((value, of_a_pod))
+
+    def value(self, theirs: str, row: Field | None = None) -> float | str:
+        """The GPU's value of a series in its own unit, or the reason why there is none."""
+        series = self.values.get(theirs)
+        if series is None:
+            return f"{theirs} is not on the page" + (f" ({row.off})" if row is not None and row.off else "")
+        if row is not None and row.many == MEAN:
+            known = [value for value, _ in series if self.blank(row, value) is None]
+            return math.fsum(known) / len(known) if known else f"{theirs} is {self.blank(row, series[0][0])}"
+        # A GPU shared by pods has one series a pod: copies of the whole GPU's value, or each pod's own part of it.
+        distinct = {value for value, of_a_pod in series if not of_a_pod} or {value for value, _ in series}
+        if len(distinct) > 1 and not all(math.isnan(value) for value in distinct):
+            return f"{theirs} has {len(distinct)} different values for this GPU (one a pod): none is the whole GPU's"
+        value = distinct.pop()
+        reason = self.blank(row, value)
+        return value if reason is None else f"{theirs} is {reason}"
+
+    def convert_row(self, row: Field) -> float | str:
+        """The value of a row, or the reason why there is none."""
+        if row.whole_gpu and self.part:
+            return f"{row.theirs} is measured for the whole GPU, not for {self.part}"
+        parts = [self.value(theirs, row) for theirs in row.names]
+        missing = next((part for part in parts if isinstance(part, str)), None)
+        if missing is not None:
+            return missing
+        found = math.fsum(part for part in parts if not isinstance(part, str))
+        ours = found * row.factor
+        if row.ours not in RATIOS:
+            return ours
+        if not 0.0 <= ours <= 1.0 + RATIO_SLACK:
+            return f"{row.theirs} is {found:g}, which is no share of time"
+        return min(ours, 1.0)
+
+
+def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, float | str]) -> GpuReadout:
+    """What a GPU says at `t` (unix seconds): the rows of the table, and `more` of our names, worked out by the exporter.
+
+    Where both know a name the exporter's word counts, also where it is a reason why there is no value.
+    """
+    counters: dict[str, float] = {}
+    gauges: dict[str, float] = {}
+    gaps: dict[str, str] = {}
+    sampled: set[str] = set()
+    absent: set[str] = set()
+    for row in rows:
+        if row.ours in counters or row.ours in gauges:
+            continue
+        value = device.convert_row(row)
+        if isinstance(value, str):
+            # What is on the page and no value says more than what is not on it.
+            on_page = row.theirs in device.values
+            if row.ours not in gaps or (on_page and row.ours in absent):
+                gaps[row.ours] = value
+                absent = absent - {row.ours} if on_page else absent | {row.ours}
+            continue
+        values = counters if GPU_NAMES[row.ours].kind == "counter" else gauges
+        if (odd := _impossible(value, values is counters)) is not None:
+            gaps[row.ours] = f"{row.theirs} gives {odd}"
+            continue
+        gaps.pop(row.ours, None)
+        values[row.ours] = value
+        if row.sampled:
+            sampled.add(row.ours)
+    for name, found in more.items():
+        values = counters if GPU_NAMES[name].kind == "counter" else gauges
+        odd = found if isinstance(found, str) else _impossible(found, values is counters)
+        if odd is not None:
+            values.pop(name, None)
+            gaps[name] = odd
+        elif not isinstance(found, str):
+            values[name] = found
+    return GpuReadout(
+        t=t,
+        gpu=device.gpu,
+        index=device.index,
+        product=device.product,
+        counters=counters,
+        gauges=gauges,
+        gaps=gaps,
+        sampled=frozenset(sampled & (counters.keys() | gauges.keys())),
+        pids=tuple(sorted(device.pids)),
+        pods=tuple(sorted(device.pods)),
+    )
+
+
+def _impossible(value: float, counts: bool) -> str | None:
+    """Why what a page gives, once in our unit, is no value: beyond any number, or a count below nothing."""
+    if not math.isfinite(value):
+        return "a number larger than any"
+    return f"{value:g}, which no count can be" if counts and value < 0 else None
+
+
+def sort_by_index(devices: Iterable[Device]) -> list[Device]:
+    """By index, those without one last."""
+    return sorted(devices, key=lambda device: (device.index is None, device.index, device.gpu))
+
+
+def label(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """The first of these labels that says something; empty where none does."""
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def pod_of(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """The pod that a series says its GPU was given to, as namespace/name; empty where it says not both."""
+    pod, namespace = label(labels, names), label(labels, NAMESPACE_LABELS)
+    return f"{namespace}/{pod}" if pod and namespace else ""
+
+
+_MOST_DIGITS = 18
+
+
+def whole_number(text: str) -> int | None:
+    """An index as labels print it; of thousands of digits it is none, and Python would refuse to read it."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def code(value: float) -> str:
+    """A code that a page prints as a number, without the point."""
+    return f"{value:.0f}"

@@ -1,0 +1,20 @@
+"""The one list of GPU exporters that sizewatch reads. A new one: a file beside this, a row here, a key in `gpus`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rules.gpu_sources.amd import AMD
+from rules.gpu_sources.dcgm import DCGM
+from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
+
+EXPORTERS: tuple[GpuExporter, ...] = (DCGM, AMD, NVIDIA_SMI)
+
+BY_NAME: Mapping[str, GpuExporter] = {exporter.name: exporter for exporter in EXPORTERS}
+
+
+def detect_exporter(series: Iterable[tuple[str, Mapping[str, str]]]) -> GpuExporter | None:
+    """The exporter whose signature is among the (name, labels) of a page; None for a stranger."""
+    page = tuple(series)
+    return next((e for e in EXPORTERS if any(e.signature(name, labels) for name, labels in page)), None)

@@ -1,0 +1,87 @@
+"""What the plan's benchmark says of a load of one replica, as a reading: between which of its points, and what in between.
+
+Owns the way from `rules.plan.curve` to a reading with bounds. It draws on from no last point, and knows nothing of production:
+the two are laid side by side by `rules.what_if.answer`. Another quantity is a row of NAMES.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rules.plan.curve import Curve
+from rules.plan.envelope import METRICS, interpolate, metric_value
+from rules.plan.load_bins import TierContext
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.what_if.production import IN_SYSTEM
+
+NO_CURVE = Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no benchmark")
+
+NAMES = (
+    *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"),
+    *("kv_utilization", IN_SYSTEM),
+)
+
+
+def read_benchmark(view: TierContext, name: str, rps: float) -> SignalValue:
+    """A quantity at completed requests per second of one replica: interpolated, within the two points around it.
+
+    `outside_benchmark` above its last point, `not_in_plan` where it was not measured. Below the first point it is at most
+    that. Raises KeyError for a name that is not in NAMES.
+    """
+    if name not in NAMES:
+        raise KeyError(f"{name} is nothing that is predicted; known: {', '.join(NAMES)}")
+    curve = view.curve
+    if curve is None:
+        return NO_CURVE
+    if name == "itl_p99_seconds" and not view.itl_comparable:
+        return Missing(gap=Gap.NOT_EXPOSED, text="engine and benchmark do not mean the same by ITL")
+    place = curve.place(rps, None)
+    if place.bin is None:
+        return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=place.reason)
+    found = _in_system(curve, place.bin, rps) if name == IN_SYSTEM else _measured(curve, place.bin, name, rps)
+    if isinstance(found, Missing) or rps >= curve.points[0].completed_rps:
+        return found
+    return Reading(value=found.value, low=0.0, high=found.high, n=found.n)
+
+
+def _measured(curve: Curve, bin: int, name: str, rps: float) -> SignalValue:
+    found = curve.expectation(bin, name, rps)
+    if found is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
+    return Reading(value=found.interpolated, low=found.lower, high=found.upper, n=found.requests)
+
+
+def _in_system(curve: Curve, bin: int, rps: float) -> SignalValue:
+    if curve.concurrencies is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark gives no concurrencies")
+    ends = [(curve.points[at].completed_rps, curve.concurrencies[at]) for at in (max(bin - 1, 0), bin)]
+    (below, low), (above, high) = ends
+    share = (rps - below) / (above - below) if above > below else 1.0
+    value = interpolate(low, high, min(1.0, max(0.0, share)), log=False)
+    return Reading(value=value, low=low, high=high, n=float(curve.points[bin].requests or 0))
+
+
+def find_benchmark_crossing(view: TierContext, name: str, limit: float) -> tuple[float, bool] | Missing:
+    """The load of one replica at which a measured quantity crosses a limit, and whether it does: False where the last point
+    that has it still keeps it, whose load it then is. 0 where no measured load keeps it; `not_in_plan` where none has it."""
+    curve = view.curve
+    if curve is None:
+        return NO_CURVE
+    before: tuple[float, float] | None = None
+    for point in curve.points:
+        value = metric_value(point, name)
+        if value is None:
+            break
+        if value > limit:
+            return (0.0 if before is None else _crossed(before, (point.completed_rps, value), name, limit)), True
+        before = (point.completed_rps, value)
+    if before is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it")
+    return before[0], False
+
+
+def _crossed(lower: tuple[float, float], upper: tuple[float, float], name: str, limit: float) -> float:
+    (below, low), (above, high) = lower, upper
+    log = METRICS[name].log
+    share = math.log(limit / low) / math.log(high / low) if log else (limit - low) / (high - low)
+    return below + share * (above - below)

@@ -1,0 +1,130 @@
+"""Capacity: the completed requests per second that one replica carries within its SLO now (DESIGN 1, capacity).
+
+Owns the record, the capacity that a plan gives, and how daily estimates become one number that does not swing. The estimate
+from production is `rules.measured_capacity`'s. Whatever counts replicas or divides by what a replica can take reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rules.confidence import Certainty, mean_bounds
+from rules.plan.curve import Curve, OperatingPoint, operating_point
+from rules.plan.schema import TierPlan, TokenQuantiles
+from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
+
+MOST_FALL, MOST_RISE = 0.30, 0.10
+"""By how much of its value capacity may fall and rise from one day to the next. Ours: a fall of 30 % asks for 43 % more replicas
+(1 / 0.7), a rise of 10 % lets 9 % go (1 - 1 / 1.1). Too small a fleet misses its SLO, too large a one costs money."""
+
+EVALUATIONS = 8
+"""Daily estimates behind one capacity: that of the last midnight, and those of the seven before."""
+
+EVIDENCE_DAYS = 7
+"""Days of production that each estimate rests on: every weekday once."""
+
+
+def planned_capacity(plan: TierPlan) -> Capacity | None:
+    """Return the capacity of the plan, as nobody has confirmed it yet. None where curve and SLO give none, and nobody does.
+
+    A benchmark that broke the SLO is an upper bound: nothing says yet whether production carries as much.
+    """
+    point = operating_point(plan)
+    if point is None:
+        return None
+    source, who = CapacitySource.BENCHMARK, "the benchmark's"
+    if point.given:
+        source, who = CapacitySource.OPERATOR, "the plan's operating point,"
+        if plan.operating_point is not None and plan.operating_point.source == "production":
+            source, who = CapacitySource.PRODUCTION, "the plan's operating point, measured by production,"
+    return Capacity(
+        rps=point.usable_rps,
+        low=point.low or 0.0,
+        high=point.high or (point.usable_rps if point.knee_reached else None),
+        source=source,
+        certainty=Certainty.LIKELY,
+        reason=f"{who} {point.usable_rps:.3g} rps a replica; production says nothing of it yet",
+        planned_rps=point.usable_rps,
+        lengths=capacity_lengths(plan, Curve.from_plan(plan), point),
+    )
+
+
+def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
+    """Return the capacity to use from the estimates of successive days, the newest last.
+
+    It follows each day's estimate, but falls by at most MOST_FALL of its value a day and rises by at most MOST_RISE. It begins
+    with the oldest as it is: what all of them agree on is taken at once, also a rise that the days between did not complete.
+    Days before the first estimate count for nothing. None where the newest day has no estimate.
+    """
+    newest = daily[-1] if daily else None
+    if newest is None:
+        return None
+    known = [one.rps for one in daily if one is not None]
+    used = known[0]
+    for rps in known[1:]:
+        used = min(max(rps, used * (1 - MOST_FALL)), used * (1 + MOST_RISE))
+    if abs(used - newest.rps) <= 1e-9 * newest.rps:
+        return newest
+    limit = f"falls at most {MOST_FALL:.0%}" if used > newest.rps else f"rises at most {MOST_RISE:.0%}"
+    return replace(
+        newest,
+        rps=used,
+        low=min(newest.low, used),
+        high=None if newest.high is None else max(newest.high, used),
+        certainty=Certainty.LIKELY,
+        reason=f"{newest.reason}; {newest.rps:.3g} is today's estimate, and capacity {limit} a day",
+    )
+
+
+def stated_capacity(rps: float, reason: str, lengths: CapacityLengths = UNTOLD) -> Capacity:
+    """Return a capacity that somebody states as exact. Raises ValueError unless it is a finite number above 0."""
+    if not 0 < rps < float("inf"):
+        raise ValueError(f"a replica that carries {rps} requests per second cannot be counted in")
+    return Capacity(
+        rps=rps,
+        low=rps,
+        high=rps,
+        source=CapacitySource.OPERATOR,
+        certainty=Certainty.CERTAIN,
+        reason=reason,
+        planned_rps=rps,
+        lengths=lengths,
+    )
+
+
+def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint | None) -> CapacityLengths:
+    """Return the lengths that an operating point was measured at: the curve's there, else those of the workload.
+
+    What production measured counts requests as long as the workload's: one report wrote both. The curve keeps its own.
+    """
+    load, limits = plan.workload, plan.guardrails
+    of_production = plan.operating_point is not None and plan.operating_point.source == "production"
+
+    def at(metric: str) -> float | None:
+        return curve.value_at(metric, point) if curve and point and not of_production else None
+
+    prompts = _planned(load.prompt_tokens if load else None, limits.max_prompt_tokens if limits else None)
+    outputs = _planned(load.generation_tokens if load else None, limits.max_generation_tokens if limits else None)
+    hits = at("prefix_hit_ratio")
+    return CapacityLengths(
+        prompt_tokens=_exactly(at("prompt_tokens_mean")) or prompts,
+        generation_tokens=_exactly(at("generation_tokens_mean")) or outputs,
+        prefix_hit_ratio=hits if hits is not None else load.prefix_hit_ratio if load else None,
+    )
+
+
+def _exactly(mean: float | None) -> MeanTokens | None:
+    return None if mean is None else MeanTokens(low=mean, high=mean)
+
+
+def _planned(lengths: TokenQuantiles | None, longest: float | None) -> MeanTokens | None:
+    """The workload's mean; without it what its quantiles and the guardrail allow."""
+    if lengths is None or lengths.mean is not None:
+        return _exactly(lengths.mean) if lengths else None
+    shares = {0.5: lengths.p50, 0.95: lengths.p95, 0.99: lengths.p99}
+    known = {share: tokens for share, tokens in shares.items() if tokens is not None}
+    if not known:
+        return None
+    low, high = mean_bounds(known, longest)
+    return MeanTokens(low=low, high=high)

@@ -1,0 +1,274 @@
+"""What is to be said of a valid plan: grave mistakes first, then what weakens it, then what it lacks.
+
+Owns the list CHECKS, one function a weakness; it changes nothing, and a plan with findings is judged all the same. A
+new weakness is a function that yields (place, severity, text) and a row in CHECKS; a rule that needs a part of the
+plan is named in that part's row of PARTS or MEASURED. Mistakes are `rules.plan.mistakes`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rules.plan.capacity import capacity_lengths
+from rules.plan.check_case import SEVERITIES, Case, Found, Severity, case_of
+from rules.plan.curve import CERTAIN_REQUESTS, LIMITED
+from rules.plan.envelope import metric_value
+from rules.plan.mistakes import MISTAKES
+from rules.plan.replica_count import count_fleet_of, fleet_terms, margin_of
+from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
+from rules.sizing import littles_ceiling_rps
+
+LARGE_FLEET = 3.0
+"""A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
+
+CALIBRATION_GAP = 2.0
+"""C_max / SLO above so many times the usable rps: the test's traffic may not have been production's (guide 8.3)."""
+
+GENERATOR_LIMITED = 0.98
+"""Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
+
+OPERATING_POINT_TOLERANCE = 0.05
+"""A given operating point within this share of the derived one is the same, rounded."""
+
+LENGTH_GAP = 0.25
+"""Means further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
+
+UNPLANNED_HITS = 0.2
+"""Points of prefix hits beyond the workload's that make a benchmark unlike production (as PrefixHitDivergence allows)."""
+
+PARTS = (
+    ("workload", "fleet arithmetic and changes of the traffic are left out"),
+    ("fleet", "the planned number of replicas cannot be compared"),
+    ("cost", "prices are left out"),
+    ("cold_start_seconds", "how early a replica must be asked for is not known"),
+)
+"""Optional parts every tier can have, and what is lost without them."""
+
+MEASURED = (
+    ("ttft_p99_seconds", "TtftDivergence"),
+    ("tpot_p99_seconds", "TpotDivergence"),
+    ("itl_p99_seconds", "ItlDivergence"),
+    ("gpu_utilization", "GpuUtilizationShortfall"),
+    ("prefix_hit_ratio", "PrefixHitDivergence"),
+    ("eviction_rate", "EvictionDivergence"),
+)
+"""What a rule compares with the curve's points; where no point carries it the rule says not_in_plan."""
+
+CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanWarning:
+    """`path` is the place in the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet, an `info`
+    is good to know."""
+
+    path: str
+    text: str
+    severity: Severity
+
+
+def check_plan(plan: Plan) -> tuple[PlanWarning, ...]:
+    """Everything to be said of every tier: the gravest first, within that tier by tier in the order of the plan."""
+    return _gravest_first([finding for name, tier in plan.tiers.items() for finding in check_tier(name, tier)])
+
+
+def check_tier(name: str, tier: TierPlan) -> tuple[PlanWarning, ...]:
+    """Everything to be said of one tier, the gravest first."""
+    case = case_of(tier)
+    return _gravest_first(
+        [
+            PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
+            for check in (*MISTAKES, *CHECKS)
+            for place, severity, text in check(case)
+        ]
+    )
+
+
+def _gravest_first(found: list[PlanWarning]) -> tuple[PlanWarning, ...]:
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _underived(case: Case) -> Found:
+    """Why curve and SLO give no operating point, or only a lower bound."""
+    if not case.points:
+        return
+    if case.curve is None:
+        yield "curve.points", "warning", f"all points are censored; {_names(CURVE_RULES)} will say not_in_plan"
+        return
+    derived = case.curve.usable(case.tier.slo)
+    if derived and not derived.knee_reached:
+        text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
+        yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
+    elif derived is None and not _breaks(case.curve.points[0], case.tier.slo):
+        used = "the given one is used" if case.tier.operating_point else "none is known"
+        text = "the lowest load lacks a metric of the SLO, so no operating point follows"
+        yield "curve.points", "warning", f"{text} ({used})"
+
+
+def _other_operating_point(case: Case) -> Found:
+    given, derived = case.tier.operating_point, case.curve.usable(case.tier.slo) if case.curve else None
+    if given is None or derived is None:
+        return
+    for name in ("usable_rps", "c_max"):
+        said, found = getattr(given, name), getattr(derived, name)
+        if said and found and abs(said - found) > OPERATING_POINT_TOLERANCE * found:
+            limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
+            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit})"
+            if not (case.point and case.point.given):
+                yield f"operating_point.{name}", "warning", f"{text}; the latter is used"
+            elif given.source == "production":
+                yield f"operating_point.{name}", "warning", f"{text}; production measured the former: benchmark again"
+            else:
+                yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
+
+
+def _few_requests(case: Case) -> Found:
+    few = [place for place, point in enumerate(case.points) if (point.requests or 0) < CERTAIN_REQUESTS]
+    if few:
+        counts = sorted(case.points[place].requests or 0 for place in few)
+        span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0]}"
+        text = f"{_some(few, case)} fewer than {CERTAIN_REQUESTS} requests ({span if counts[-1] else 'none given'})"
+        yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
+
+
+def _closed_loop(case: Case) -> Found:
+    if case.tier.curve and case.tier.curve.loop == "closed":
+        text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
+        yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
+
+
+def _unnamed_utilization(case: Case) -> Found:
+    given = any(point.gpu_utilization is not None for point in case.points)
+    if case.tier.curve and given and case.tier.curve.gpu_utilization_kind is None:
+        text = "is missing though points give gpu_utilization; only like is compared with like"
+        yield "curve.gpu_utilization_kind", "warning", f"{text}, so GpuUtilizationShortfall will say not_in_plan"
+
+
+def _generator_limited(case: Case) -> Found:
+    for place, point in enumerate(case.points):
+        asked = point.requested_rps
+        if asked and not point.censored and point.completed_rps < GENERATOR_LIMITED * asked:
+            text = f"completed {point.completed_rps:.6g} of {asked:.6g} requested rps, and is not marked censored"
+            yield f"curve.points[{place}]", "warning", f"{text}; set censored: true if the generator was the limit"
+
+
+def _repeated_prompts(case: Case) -> Found:
+    """A benchmark that sends one set of prompts at every rate is answered by a cache that production never has."""
+    hits = [point.prefix_hit_ratio for point in case.points if point.prefix_hit_ratio is not None]
+    planned = case.tier.workload.prefix_hit_ratio if case.tier.workload else None
+    if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
+        wanted = "the workload names none" if planned is None else f"the workload has {planned:.0%}"
+        text = f"the benchmark found up to {max(hits):.0%} of its prompt tokens in the prefix cache, and {wanted}"
+        yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
+
+
+def _lengths(case: Case) -> Found:
+    """Use of the fleet is work: tokens against those that the capacity was measured at (DESIGN 3.12)."""
+    if case.point is None:
+        return
+    measured = capacity_lengths(case.tier, case.curve, case.point)
+    for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
+        lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
+        planned = lengths.mean if lengths else None
+        if mean is None:
+            text = "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length"
+            yield f"workload.{kind}.mean", "info", text
+        elif not mean.is_exact:
+            text = "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+            yield f"workload.{kind}.mean", "info", text
+        elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
+            text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
+            yield f"workload.{kind}.mean", "warning", text
+
+
+def _short_fleet(case: Case) -> Found:
+    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
+    if not (rates and rates.peak and fleet and case.point):
+        return
+    safety, _ = fleet_terms(case.tier)
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
+    carried = fleet.instances * case.point.usable_rps
+    text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
+    if carried < rates.peak:
+        yield "fleet.instances", "warning", f"{text} not the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
+    elif carried < rates.peak * safety:
+        text = f"{text} the peak of {rates.peak:.6g} but not {safety:.4g} times it, as the safety factor asks"
+        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
+    elif fleet.instances < needed:
+        text = f"{text} the peak of {rates.peak:.6g} without room for a spike or the loss of one replica"
+        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
+
+
+def _large_fleet(case: Case) -> Found:
+    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
+    if not (rates and rates.peak and fleet and case.point):
+        return
+    per_replica = case.tier.gpu.per_replica
+    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, margin_of())
+    carried = fleet.instances * case.point.usable_rps
+    # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
+    if fleet.instances <= needed + 1:
+        return
+    if carried > LARGE_FLEET * rates.peak * (fleet.safety_factor or 1.0):
+        text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
+        text = f"{text} {carried / rates.peak:.3g} times the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
+        gpus = per_replica > 1 and fleet.instances == needed * per_replica
+        why = "instances are replicas, not GPUs" if gpus else "the curve is that of one replica, not of the fleet"
+        yield "fleet.instances", "warning", f"{text}: make sure that {why}"
+
+
+def _calibration_gap(case: Case) -> Found:
+    if case.point is None or case.point.c_max is None:
+        return
+    ceiling = littles_ceiling_rps(case.point.c_max, case.tier.slo.ttft_p99_seconds)
+    gap = ceiling / case.point.usable_rps
+    if round(gap, 6) > CALIBRATION_GAP:
+        text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"
+        yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
+
+
+def _missing(case: Case) -> Found:
+    if case.tier.curve is None:
+        yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
+    if case.curve:
+        lacking = [row for row in MEASURED if all(metric_value(point, row[0]) is None for point in case.curve.points)]
+        if lacking:
+            metrics, rules = (_names(column) for column in zip(*lacking, strict=True))
+            yield "curve.points", "info", f"no point gives {metrics}; {rules} will say not_in_plan"
+    for part, lost in PARTS:
+        if getattr(case.tier, part) is None:
+            yield part, "info", f"is not in the plan; {lost}"
+
+
+CHECKS: tuple[Callable[[Case], Found], ...] = (
+    _underived,
+    _other_operating_point,
+    _few_requests,
+    _closed_loop,
+    _unnamed_utilization,
+    _generator_limited,
+    _repeated_prompts,
+    _lengths,
+    _short_fleet,
+    _large_fleet,
+    _calibration_gap,
+    _missing,
+)
+
+
+def _breaks(point: Point, slo: Slo) -> bool:
+    """Whether a load breaks the SLO, which `rules.plan.mistakes` says."""
+    given = ((metric_value(point, name), getattr(slo, name)) for name in LIMITED)
+    return any(value is not None and limit is not None and value > limit for value, limit in given)
+
+
+def _some(places: list[int], case: Case) -> str:
+    if len(places) == len(case.points):
+        return "every point has" if len(places) > 1 else "the only point has"
+    listed = ", ".join(f"[{place}]" for place in places)
+    return f"{listed} has" if len(places) == 1 else f"{listed} have"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

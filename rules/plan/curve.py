@@ -1,0 +1,278 @@
+"""The benchmark curve: where a load lies on it, what was measured there, and the load that still keeps the SLO.
+
+Owns the load bins, "beyond the benchmark" and the derivation of C_max (guide 8.3; DESIGN 3.4, and the H100 sweeps of
+PEERS 3.3: completed requests saturate, the knee is a cliff, generator-limited points are flat). It judges nothing; a
+new quantity that points carry gets its row in `rules.plan.envelope`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from rules.plan.envelope import METRICS, concurrencies, interpolate, metric_value, monotone_envelope, sort_by_load
+from rules.plan.schema import Point, Slo, TierPlan
+
+SATURATED_GAIN = 0.05
+"""Neighbouring points that differ by less in completed rps are one saturated stretch: rps cannot tell them apart."""
+
+RPS_TOLERANCE = 0.02
+"""Completed rps may exceed the last uncensored point by this share before the load is beyond the benchmark."""
+
+NEAR_TOP = 0.9
+"""An estimated concurrency only says "beyond" when completed rps is at least this share of the top."""
+
+CERTAIN_REQUESTS = 300
+"""A point measured with fewer requests supports at most `likely`: its P99 is the third worst (DESIGN 3.3)."""
+
+LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+"""What an SLO can limit. The curve must carry the first two where the SLO names them; ITL counts where it is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePosition:
+    """Where a load lies: in a bin, or beyond what was measured. `reason` is a sentence either way."""
+
+    bin: int | None
+    beyond: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the benchmark measured at the lower and the upper point of a bin, and in between at the asked load.
+
+    `requests` is the smaller count behind the two points; 0 where a point does not say.
+    """
+
+    lower: float
+    interpolated: float
+    upper: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """The highest load of one replica within the SLO (guide 8.3, steps 1 and 2).
+
+    Without `knee_reached` no measured load broke the SLO, and both numbers are lower bounds. `limited_by` names the
+    metric that broke it first; None also where the plan gives the point by hand. `c_max` is None where the benchmark
+    gives no concurrencies. `given`: by hand or by production, with the bounds that the plan has (`low`, `high`).
+    """
+
+    c_max: float | None
+    usable_rps: float
+    limited_by: str | None
+    knee_reached: bool
+    given: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """The uncensored points by rising load, as a monotone envelope; bin k lies between point k - 1 and point k.
+
+    Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point, the
+    benchmark's own where `concurrency_given`, else estimated (`rules.plan.envelope.concurrencies`), or None.
+    """
+
+    points: tuple[Point, ...]
+    censored: tuple[Point, ...]
+    concurrencies: tuple[float, ...] | None
+    concurrency_given: bool
+    loop: str | None
+    gpu_utilization_kind: str | None
+
+    @classmethod
+    def from_plan(cls, tier: TierPlan) -> Curve | None:
+        """The tier's curve; None where the plan has none, or only censored points."""
+        if tier.curve is None or all(point.censored for point in tier.curve.points):
+            return None
+        ordered = sort_by_load(tier.curve)
+        measured = tuple(point for point in ordered if not point.censored)
+        tokens = tier.workload.generation_tokens if tier.workload else None
+        in_system, given = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
+        return cls(
+            points=monotone_envelope(measured),
+            censored=tuple(point for point in ordered if point.censored),
+            concurrencies=in_system,
+            concurrency_given=given,
+            loop=tier.curve.loop,
+            gpu_utilization_kind=tier.curve.gpu_utilization_kind,
+        )
+
+    @property
+    def top_rps(self) -> float:
+        """Completed rps of the last uncensored point: the highest load the benchmark vouches for."""
+        return self.points[-1].completed_rps
+
+    @property
+    def top_concurrency(self) -> float | None:
+        """Requests in the system at that point, given or estimated."""
+        return self.concurrencies[-1] if self.concurrencies else None
+
+    @property
+    def minimum_requests(self) -> int:
+        """The fewest requests behind any point; 0 where one does not say."""
+        return min(point.requests or 0 for point in self.points)
+
+    def place(self, rps: float, in_system: float | None) -> CurvePosition:
+        """The bin of one replica's load: completed requests per second, and requests in the system (running + waiting).
+
+        `in_system` None: not known. Raises ValueError for a negative or non-finite load.
+        """
+        if not all(0 <= value < math.inf for value in (rps, in_system or 0)):
+            raise ValueError(f"{rps} completed rps with {in_system} requests in the system is no load")
+        beyond = self._beyond(rps, in_system)
+        if beyond:
+            return CurvePosition(bin=None, beyond=True, reason=beyond)
+        place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
+        first, last = self._stretch(place)
+        told_by_rps = place == first and rps < (1 - SATURATED_GAIN) * self.points[place].completed_rps
+        if first < last and not told_by_rps and in_system is not None and self.concurrencies:
+            place = min(bisect_left(self.concurrencies, in_system, first, last + 1), last)
+        return CurvePosition(bin=place, beyond=False, reason=self._described(place))
+
+    def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
+        """What to expect of `metric` in a bin at `rps` completed; None where a point of the bin lacks the metric.
+
+        Latencies are interpolated by their logarithm, the rest linearly; below the first point the first point counts.
+        In a saturated bin rps says nothing: there `in_system` places the load, and without it the upper point counts.
+        `lower` and `upper` are by load, so for a ratio that falls with load `upper` is the smaller. Raises KeyError for
+        an unknown metric, IndexError for an unknown bin.
+        """
+        if not 0 <= bin < len(self.points):
+            raise IndexError(f"the curve has bins 0 to {len(self.points) - 1}, not {bin}")
+        ends = (self.points[max(bin - 1, 0)], self.points[bin])
+        lower, upper = (metric_value(point, metric) for point in ends)
+        if lower is None or upper is None:
+            return None
+        share = self._share(bin, rps, in_system)
+        return Expectation(
+            lower=lower,
+            interpolated=interpolate(lower, upper, share, log=METRICS[metric].log),
+            upper=upper,
+            requests=min(point.requests or 0 for point in ends),
+        )
+
+    def usable(self, slo: Slo) -> OperatingPoint | None:
+        """C_max and usable rps under an SLO; None where the curve lacks a metric of it, or no measured load keeps it.
+
+        The load at which the first limited metric crosses its limit, by log interpolation between the points around it;
+        concurrency and completed rps are read there, linearly. A censored point only ever says that the knee is
+        before it: its latency is a lower bound.
+        """
+        ends = []
+        for metric in LIMITED:
+            limit = getattr(slo, metric)
+            carried = any(metric_value(point, metric) is not None for point in self.points)
+            if limit is None or (metric == "itl_p99_seconds" and not carried):
+                continue
+            index, crossed = self._within(metric, limit)
+            ends.append((index, not crossed, metric))
+        index, knee_missed, metric = min(ends, key=lambda end: end[:2])
+        if index < 0:
+            return None
+        return OperatingPoint(
+            c_max=_at(self.concurrencies, index) if self.concurrencies and self.concurrency_given else None,
+            usable_rps=_at(tuple(point.completed_rps for point in self.points), index),
+            limited_by=None if knee_missed else metric,
+            knee_reached=not knee_missed,
+        )
+
+    def value_at(self, metric: str, point: OperatingPoint) -> float | None:
+        """The expected value of a metric at an operating point; None where the curve does not reach or carry it."""
+        place = self.place(point.usable_rps, point.c_max)
+        found = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
+        return found.interpolated if found else None
+
+    def _beyond(self, rps: float, in_system: float | None) -> str:
+        if rps > self.top_rps * (1 + RPS_TOLERANCE):
+            return f"{rps:.4g} completed rps is above {self.top_rps:.4g}, the highest load the benchmark vouches for"
+        top = self.top_concurrency
+        if in_system is None or top is None or in_system <= top:
+            return ""
+        if not self.concurrency_given and rps < NEAR_TOP * self.top_rps:
+            return ""
+        origin = "" if self.concurrency_given else " (estimated by Little's law)"
+        return f"{in_system:.4g} requests in the system are more than the benchmark's highest, {top:.4g}{origin}"
+
+    def _saturated(self, bin: int) -> bool:
+        if bin == 0:
+            return False
+        return self.points[bin].completed_rps < self.points[bin - 1].completed_rps * (1 + SATURATED_GAIN)
+
+    def _stretch(self, place: int) -> tuple[int, int]:
+        """First and last point of the saturated stretch that holds a point; the point itself twice where none does."""
+        first = last = place
+        while self._saturated(first):
+            first -= 1
+        while last + 1 < len(self.points) and self._saturated(last + 1):
+            last += 1
+        return first, last
+
+    def _described(self, bin: int) -> str:
+        upper = self.points[bin].completed_rps
+        if bin == 0:
+            return f"at or below the benchmark's lowest load, {upper:.4g} completed rps"
+        text = f"between {self.points[bin - 1].completed_rps:.4g} and {upper:.4g} completed rps"
+        if self._saturated(bin) and self.concurrencies:
+            text += f", {self.concurrencies[bin - 1]:.4g} and {self.concurrencies[bin]:.4g} requests in the system"
+        return text
+
+    def _share(self, bin: int, rps: float, in_system: float | None) -> float:
+        """How far a load lies between the two points of its bin, 0 to 1."""
+        if bin == 0:
+            return 1.0
+        low, high, load = self.points[bin - 1].completed_rps, self.points[bin].completed_rps, rps
+        if self._saturated(bin):
+            if in_system is None or self.concurrencies is None:
+                return 1.0
+            low, high, load = self.concurrencies[bin - 1], self.concurrencies[bin], in_system
+        return min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 1.0
+
+    def _within(self, metric: str, limit: float) -> tuple[float, bool]:
+        """Up to which point (fractional index, -1: none) a metric keeps its limit, and whether it was seen to break it.
+
+        The answer ends before a point that lacks the metric: nobody measured that the SLO holds there.
+        """
+        before: float | None = None
+        for index, point in enumerate(self.points):
+            value = metric_value(point, metric)
+            if value is None:
+                return index - 1.0, False
+            if value > limit:
+                return (index - 1 + math.log(limit / before) / math.log(value / before) if before else -1.0), True
+            before = value
+        broken = any((metric_value(point, metric) or 0) > limit for point in self.censored)
+        return len(self.points) - 1.0, broken
+
+
+def operating_point(tier: TierPlan) -> OperatingPoint | None:
+    """Return the tier's operating point. None where neither the curve nor the plan gives one.
+
+    Curve and SLO give it. A point in the plan replaces it where production measured it, where it is lower (the operator's
+    word), and where the curve gives none.
+    """
+    curve, given = Curve.from_plan(tier), tier.operating_point
+    derived = curve.usable(tier.slo) if curve else None
+    if given is None or (
+        derived is not None and given.source != "production" and given.usable_rps >= derived.usable_rps
+    ):
+        return derived
+    return OperatingPoint(
+        c_max=given.c_max or (derived.c_max if derived and given.source != "production" else None),
+        usable_rps=given.usable_rps,
+        limited_by=None,
+        knee_reached=True,
+        given=True,
+        low=given.low,
+        high=given.high,
+    )
+
+
+def _at(values: tuple[float, ...], index: float) -> float:
+    below = math.floor(index)
+    return interpolate(values[below], values[min(below + 1, len(values) - 1)], index - below, log=False)

@@ -1,0 +1,231 @@
+"""Slices: windows put where they can be compared, with the load they had.
+
+Owns the placing of a replica's windows on the benchmark curve and what the judgements share: the view of a tier's plan
+and the sum of slices by load bin. It compares nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from rules.plan.capacity import planned_capacity
+from rules.plan.curve import Curve
+from rules.plan.schema import TierPlan
+from rules.telemetry import histograms, windows
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.windows import Window
+from rules.telemetry.work import Capacity
+
+APART = frozenset({"prefill", "decode"})
+"""Pools whose replicas each do a part of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierContext:
+    """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
+
+    `itl_comparable` says whether benchmark and engine mean the same by ITL. `limits` override thresholds by rule, `pools`
+    says which pool a replica belongs to (mixed, prefill, decode), where that is known.
+    """
+
+    tier: str
+    plan: TierPlan | None
+    curve: Curve | None
+    basis: PlanFacts
+    itl_comparable: bool = True
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def serves_whole_requests(self) -> bool:
+        """Whether each replica does all of a request: not where prefill and decode are served apart, by the plan or by the targets.
+
+        Of other replicas no load of whole requests says what one can take.
+        """
+        planned = self.plan is None or self.plan.pools == ("mixed",)
+        return planned and not APART & set(self.pools.values())
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """What one replica can take now; None where neither plan nor production tells."""
+        return self.basis.capacity
+
+
+def with_capacity(view: TierContext, capacity: Capacity | None) -> TierContext:
+    """The same view with the capacity that production showed; the plan's stays where `capacity` is None."""
+    return view if capacity is None else replace(view, basis=replace(view.basis, capacity=capacity))
+
+
+def build_tier_context(
+    tier: str,
+    plan: TierPlan | None,
+    itl_comparable: bool = True,
+    limits: Mapping[str, Mapping[str, float]] | None = None,
+    pools: Mapping[str, str] | None = None,
+) -> TierContext:
+    """The view of a tier from its plan."""
+    known = TierContext(
+        tier=tier,
+        plan=None,
+        curve=None,
+        basis=PlanFacts(),
+        itl_comparable=itl_comparable,
+        limits=limits or {},
+        pools=pools or {},
+    )
+    if plan is None:
+        return known
+    return replace(
+        known,
+        plan=plan,
+        curve=Curve.from_plan(plan),
+        basis=PlanFacts(
+            gpus_per_replica=plan.gpu.per_replica,
+            gpu_hour_price=plan.cost.gpu_hour_price if plan.cost else None,
+            ttft_slo_seconds=plan.slo.ttft_p99_seconds,
+            tpot_slo_seconds=plan.slo.tpot_p99_seconds,
+            capacity=planned_capacity(plan),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinnedWindow:
+    """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
+    requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is
+    because the load was beyond what the benchmark measured, and `backlog`, if its requests waited for such a load that
+    was over. `leftover` are the requests still waiting from it (`rules.plan.backlog`).
+    """
+
+    replica: str | None
+    window: Window
+    rps: float | None
+    in_system: float | None
+    bin: int | None = None
+    beyond: str = ""
+    backlog: str = ""
+    leftover: float = 0.0
+
+    @property
+    def outside(self) -> str:
+        """Why it cannot be compared with the benchmark, "" where it can, or where it had no load to compare."""
+        return self.beyond or self.backlog
+
+
+def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: int | None = None) -> BinnedWindow:
+    """A slice of a window; `bin` is given where the window is already the sum of one bin (history)."""
+    rps = replica_rate(window, "requests_finished")
+    in_system = _in_system(window)
+    if curve is None or rps is None or bin is not None:
+        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
+    found = curve.place(rps, in_system)
+    counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
+    if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
+        # The bounds of Little's law leave open where it lies.
+        return BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system)
+    if found.beyond and in_system is not None and _by_few_samples(window):
+        # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
+        found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
+    return BinnedWindow(
+        replica=replica,
+        window=window,
+        rps=rps,
+        in_system=in_system,
+        bin=found.bin,
+        beyond=found.reason if found.beyond else "",
+    )
+
+
+def _in_system(window: Window) -> float | None:
+    """Mean running + waiting requests of one replica, by Little's law for the time of which the gauges do not tell.
+
+    Gauges of unequal coverage would not add up, so both must be there.
+    """
+    gauges = [one for name in IN_SYSTEM if (one := window.gauges.get(name)) is not None and one.seconds > 0]
+    sampled = math.fsum(one.integral / one.seconds for one in gauges) if len(gauges) == len(IN_SYSTEM) else None
+    counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
+    if counted is None:
+        return sampled if all(window.gauge(name) for name in IN_SYSTEM) else None
+    if sampled is None:
+        return counted.integral / counted.seconds
+    return (counted.integral + sampled * gauges[0].seconds) / (counted.seconds + gauges[0].seconds)
+
+
+def _by_few_samples(window: Window) -> bool:
+    """Whether the gauges of requests in the system were looked at seldom, and nothing else tells how many there were."""
+    running = window.gauges.get(IN_SYSTEM[0])
+    return (
+        running is not None
+        and IN_SYSTEM_BY_LITTLE not in window.gauges
+        and running.seconds > BURST_SECONDS * running.samples
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBin:
+    """The slices of one load bin with the load of their sum; families are added up only when asked for."""
+
+    slices: tuple[BinnedWindow, ...]
+    rps: float
+    in_system: float | None
+
+    @property
+    def seconds(self) -> float:
+        """Covered replica-seconds."""
+        return math.fsum(s.window.covered_seconds for s in self.slices)
+
+    def parts(self, family: str) -> tuple[Histogram, ...]:
+        return histograms.sum_histograms(part for s in self.slices for part in s.window.histograms.get(family, ()))
+
+    def counter(self, family: str) -> float:
+        return math.fsum(s.window.counters.get(family, 0.0) for s in self.slices)
+
+    def gauge(self, family: str) -> tuple[float, float]:
+        """Time integral of a gauge and the seconds it covers."""
+        gauges = [s.window.gauges[family] for s in self.slices if family in s.window.gauges]
+        return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
+
+    def sampled(self, family: str) -> bool:
+        """Whether any of it comes from a plain poll."""
+        return any(family in s.window.sampled for s in self.slices)
+
+
+def sum_by_bin(slices: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+    """Return one slice a load bin, and one for what was beyond the benchmark, by the bins that each was booked in."""
+    grouped: dict[int | None, list[BinnedWindow]] = {}
+    for one in slices:
+        grouped.setdefault(one.bin, []).append(one)
+    return tuple(
+        # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
+        replace(
+            bin_window(windows.sum_windows(one.window for one in several), None, None, bin),
+            beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
+        )
+        for bin, several in grouped.items()
+    )
+
+
+def group_by_load_bin(slices: Iterable[BinnedWindow], curve: Curve) -> dict[int, LoadBin]:
+    """The slices inside the curve, grouped by load bin."""
+    grouped: dict[int, list[BinnedWindow]] = {}
+    for one in slices:
+        if one.bin is not None and 0 <= one.bin < len(curve.points):
+            grouped.setdefault(one.bin, []).append(one)
+    return {bin: _bin_sum(tuple(group)) for bin, group in sorted(grouped.items())}
+
+
+def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:
+    seconds = math.fsum(s.window.seconds_of("requests_finished") for s in group)
+    finished = math.fsum(s.window.counters.get("requests_finished", 0.0) for s in group)
+    known = [(s.in_system, s.window.covered_seconds) for s in group if s.in_system is not None]
+    weight = math.fsum(w for _, w in known)
+    return LoadBin(
+        slices=group,
+        rps=finished / seconds if seconds > 0 else 0.0,
+        in_system=math.fsum(v * w for v, w in known) / weight if weight > 0 else None,
+    )

@@ -1,0 +1,217 @@
+"""Grave mistakes of a plan that is valid in form: values from which a wrong size follows.
+
+Owns the list MISTAKES, one function a mistake; limits of single values are `rules.plan.plausible_ranges`'s. Each sentence says
+what is wrong, by which numbers, and what to write instead. A plan with mistakes is still judged: a daemon must not stop for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+
+from rules.engines.registry import ENGINES
+from rules.plan.check_case import Case, Found
+from rules.plan.curve import LIMITED
+from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
+from rules.plan.plausible_ranges import implausible
+from rules.plan.schema import Point
+
+FEW_FOR_A_P99 = 100
+"""With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
+
+IMPOSSIBLE_LOAD = 3.0
+"""Completed rps x time in system above so many times the concurrency is no rounding of Little's law: medians of skewed
+times stand below their means, so the law is rather missed on the other side."""
+
+OTHER_LENGTHS = 5.0
+"""Output tokens of a point's requests further from the planned median than this are of other traffic or another unit: the
+longest tail of the guide's lengths (P99 / P50 = 5) would have to be its mean."""
+
+FAR_SHORT = 10.0
+"""A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
+
+FAR_ABOVE = 2.0
+"""A replica that takes more than so many times the highest load of its benchmark is not the replica that was measured, or the
+value is the whole fleet's: production's own capacity is taken up to loads that it has seen, and rises by 10 % a day."""
+
+SAME_AS_FLEET = 0.25
+"""A factor within this share of the number of replicas is that number."""
+
+SHORTEST_ORDER = 4
+"""Points from which on a falling latency is an order: three may be a warm-up and noise."""
+
+FALLS = 2.0
+"""A latency that falls by less may be flat."""
+
+TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
+
+
+def _implausible(case: Case) -> Found:
+    for path, text in implausible(case.tier):
+        yield path, "mistake", text
+
+
+def _unknown_engine(case: Case) -> Found:
+    known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
+    if case.tier.engine not in known:
+        close = difflib.get_close_matches(case.tier.engine.casefold(), known, n=1)
+        instead = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        yield "engine", "mistake", f"{case.tier.engine} is no engine whose pages can be read; {instead}"
+
+
+def _slo_below_curve(case: Case) -> Found:
+    """No load keeps the objective: the tier has no capacity at all."""
+    if case.curve is None:
+        return
+    lowest = case.curve.points[0]
+    for name in LIMITED:
+        limit, value = getattr(case.tier.slo, name), metric_value(lowest, name)
+        if limit is not None and value is not None and value > limit:
+            text = f"{limit:.4g} s is below all that the curve measured: {value:.4g} s at its lowest load"
+            where = f"{lowest.completed_rps:.4g} completed rps"
+            instead = "correct the objective or the unit, or measure lower loads"
+            yield f"slo.{name}", "mistake", f"{text}, {where}. No load keeps it, so no capacity follows; {instead}"
+
+
+def _falling_latency(case: Case) -> Found:
+    """A latency that falls from point to point while the load rises: its column is in the wrong order."""
+    if case.tier.curve is None:
+        return
+    points = sort_by_load(case.tier.curve)
+    for name in LIMITED:
+        values = [value for point in points if (value := metric_value(point, name)) is not None]
+        if len(values) < len(points) or len(points) < SHORTEST_ORDER or values[0] < FALLS * values[-1]:
+            continue
+        if all(after < before for before, after in pairwise(values)):
+            text = f"{name} falls from {values[0]:.4g} to {values[-1]:.4g} s while the load rises"
+            yield (
+                "curve.points",
+                "mistake",
+                f"{text}: its values are in the wrong order; write each beside its own load",
+            )
+
+
+def _impossible_load(case: Case) -> Found:
+    """Little's law inside the benchmark: rps x time in system is the number of requests at once."""
+    ratios = [ratio for point in case.points if (ratio := _at_once(case, point)) is not None]
+    if not ratios or (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
+        return
+    text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law), which cannot be"
+    yield "curve.points", "mistake", f"{text}; {_of_the_fleet(case, factor)}. Write latencies in seconds"
+
+
+def _at_once(case: Case, point: Point) -> float | None:
+    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
+    found = by_littles_law(point, tokens.p50 if tokens else None)
+    return None if found is None or not point.concurrency else found / point.concurrency
+
+
+def _other_lengths(case: Case) -> Found:
+    """Output tokens a request, by the curve and by the workload."""
+    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
+    planned, which = (tokens.mean, "mean") if tokens and tokens.mean else (tokens.p50 if tokens else None, "P50")
+    given = [p.output_tokens_per_second / p.completed_rps for p in case.points if p.output_tokens_per_second]
+    if not given or planned is None or 1 / OTHER_LENGTHS <= median(given) / planned <= OTHER_LENGTHS:
+        return
+    found = median(given)
+    text = f"output_tokens_per_second / completed_rps is {found:.3g} tokens a request, the workload's {which} is {planned:.4g}"
+    instead = _of_the_fleet(case, max(found / planned, planned / found))
+    yield "curve.points", "mistake", f"{text}; {instead}, or measure with the planned lengths"
+
+
+def _of_the_fleet(case: Case, factor: float) -> str:
+    replicas = case.tier.fleet.instances if case.tier.fleet else 0
+    if replicas > 1 and abs(factor - replicas) <= SAME_AS_FLEET * replicas:
+        return f"the plan has {replicas} replicas: write the rates of one replica, not of the fleet"
+    return "write the rates of one replica in one second"
+
+
+def _other_rate(case: Case) -> Found:
+    """A peak that the planned fleet misses by far: requests of another span of time."""
+    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
+    if not (rates and rates.peak and fleet and case.point):
+        return
+    carried = fleet.instances * case.point.usable_rps
+    if rates.peak <= FAR_SHORT * carried:
+        return
+    text = (
+        f"{rates.peak:.6g} rps are {rates.peak / carried:.3g} times what the planned {fleet.instances} replicas carry"
+    )
+    meant = [
+        f"if they are requests a {span}, write {rates.peak / seconds:.4g}"
+        for seconds, span in TIMES
+        if carried / FAR_SHORT <= rates.peak / seconds <= carried
+    ]
+    instead = ", ".join(meant) or "correct the peak or fleet.instances"
+    yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
+
+
+def _unmeasured_capacity(case: Case) -> Found:
+    """A given operating point that counts, far above every load that the benchmark completed."""
+    given = case.point if case.point and case.point.given else None
+    if given is None or case.curve is None or given.usable_rps <= FAR_ABOVE * case.curve.top_rps:
+        return
+    text = f"{given.usable_rps:.6g} rps are {given.usable_rps / case.curve.top_rps:.3g} times the highest load of the curve"
+    instead = _of_the_fleet(case, given.usable_rps / case.curve.top_rps)
+    yield (
+        "operating_point.usable_rps",
+        "mistake",
+        f"{text} ({case.curve.top_rps:.4g} rps); {instead}, or benchmark again",
+    )
+
+
+def _refused_traffic(case: Case) -> Found:
+    """A limit of the gateway below the lengths that the tier was sized for."""
+    guards, workload = case.tier.guardrails, case.tier.workload
+    for kind in ("prompt", "generation"):
+        limit = getattr(guards, f"max_{kind}_tokens", None)
+        lengths = getattr(workload, f"{kind}_tokens", None)
+        if limit is not None and lengths is not None and lengths.p95 is not None and limit < lengths.p95:
+            text = (
+                f"{limit} is below the planned P95 of {lengths.p95:.6g} tokens: more than 1 of 20 requests is over it"
+            )
+            instead = "write 2 to 3 times the P95 (sizing guide, 9.4)"
+            yield f"guardrails.max_{kind}_tokens", "mistake", f"{text}; {instead}"
+
+
+def _untold_p99(case: Case) -> Found:
+    """The capacity rests on points of too few requests to have a P99."""
+    if case.curve is None:
+        return
+    around = [point for point in _around(case) if point.requests is not None]
+    few = [point for point in around if (point.requests or 0) < FEW_FOR_A_P99]
+    if not few:
+        return
+    requests = min(point.requests or 0 for point in few)
+    text = f"the capacity rests on a load of {requests} requests, whose P99 is the slowest of them"
+    missed = f"the true P99 is above it with a probability of {0.99**requests:.0%}, and nothing bounds it"
+    yield "curve.points", "mistake", f"{text}; {missed}. Measure 300 requests or more at each load"
+
+
+def _around(case: Case) -> tuple[Point, ...]:
+    """The points between which the operating point lies: the lowest where no load keeps the SLO."""
+    assert case.curve is not None
+    derived = case.curve.usable(case.tier.slo)
+    if derived is None:
+        return case.curve.points[:1]
+    above = [place for place, point in enumerate(case.curve.points) if point.completed_rps >= derived.usable_rps]
+    place = above[0] if above else len(case.curve.points) - 1
+    exact = math.isclose(case.curve.points[place].completed_rps, derived.usable_rps)
+    return case.curve.points[place if exact else max(place - 1, 0) : place + 1]
+
+
+MISTAKES: tuple[Callable[[Case], Found], ...] = (
+    _implausible,
+    _unknown_engine,
+    _slo_below_curve,
+    _falling_latency,
+    _impossible_load,
+    _other_lengths,
+    _other_rate,
+    _unmeasured_capacity,
+    _refused_traffic,
+    _untold_p99,
+)

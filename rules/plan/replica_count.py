@@ -1,0 +1,168 @@
+"""How many replicas a demand needs: the one count that pre-warming, report, `whatif`, rules and pages share (DESIGN 3.13).
+
+Owns the formula, its margin and the record of a count. What a replica carries is `rules.plan.capacity`'s; which demand is asked
+about is the caller's (a forecast quantile, a peak that was seen, what arrives now).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.plan.schema import TierPlan
+from rules.telemetry.wording import number
+from rules.telemetry.work import Capacity
+
+ROUNDING = 1e-9
+"""Counts are rounded up, but not for the last bits of a quotient."""
+
+
+NO_OVERRIDES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+"""A tier whose configuration changes no threshold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """How much room a count leaves.
+
+    `target_utilization` (above 0, at most 1) is the share of capacity that the demand may use. A tier of `survives_loss_from`
+    replicas or more also carries the demand with one replica lost; 0: never asked.
+    """
+
+    target_utilization: float = 1.0
+    survives_loss_from: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target_utilization <= 1 or self.survives_loss_from < 0:
+            raise ValueError(
+                f"a target utilisation of {self.target_utilization} and one loss survived from {self.survives_loss_from} "
+                "replicas on are no margin"
+            )
+
+
+NO_MARGIN = Margin()
+"""Every replica full, and none to spare: what published comparisons of forecasts count with."""
+
+
+def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
+    """Return the margin of a tier: NoHeadroom's own limits, with what the configuration of the tier says instead.
+
+    A limit above 1 lets a tier be fuller than full without a finding. Counts then fill replicas, and no more than that.
+    """
+    rule = RULES["NoHeadroom"]
+    return Margin(
+        target_utilization=min(1.0, rule.limit("above", overrides)),
+        survives_loss_from=round(rule.limit("survives_loss_from", overrides)),
+    )
+
+
+def count_replicas(demand_rps: float, capacity_rps: float, margin: Margin = NO_MARGIN) -> int:
+    """Return the fewest replicas that carry a demand (requests per second of the tier) with the margin; 0 for no demand.
+
+    ceil(demand / (capacity x target utilisation)); from `survives_loss_from` replicas on at least ceil(demand / capacity) + 1.
+    Raises ValueError for a demand below 0 or a capacity that is not above 0.
+    """
+    if not (0 <= demand_rps < math.inf and 0 < capacity_rps < math.inf):
+        raise ValueError(f"{demand_rps} requests per second cannot be served by replicas of {capacity_rps} each")
+    full = demand_rps / capacity_rps
+    count = math.ceil(full / margin.target_utilization - ROUNDING)
+    if 0 < margin.survives_loss_from <= count:
+        count = max(count, math.ceil(full - ROUNDING) + 1)
+    return count
+
+
+def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, margin: Margin, minimum: int = 1) -> int:
+    """Return Step 11 (guide 9.1): the replicas to deploy for a peak (requests per second of the tier).
+
+    The larger of ceil(peak x safety factor / capacity) and `count_replicas` of the peak; at least `minimum`. The guide rounds
+    before the factor: ceil(peak / capacity) x factor. Both give 13 for 120 rps, 12 a replica and 1.3; for 160 rps the guide's
+    order buys 19, of which one carries nothing. Raises ValueError unless rates are above 0 and the factor is at least 1.
+    """
+    if not (0 < peak_rps < math.inf and 1 <= safety_factor < math.inf):
+        raise ValueError(f"a peak of {peak_rps} rps with a safety factor of {safety_factor} needs no fleet")
+    planned = math.ceil(round(peak_rps * safety_factor / capacity_rps, 9))
+    return max(minimum, planned, count_replicas(peak_rps, capacity_rps, margin))
+
+
+def fleet_terms(plan: TierPlan) -> tuple[float, int]:
+    """Return the safety factor and the minimum warm count of a plan; 1 where it has none.
+
+    Without a safety factor the margin alone counts: the guide's 50 % are for new deployments.
+    """
+    fleet = plan.fleet
+    safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
+    return safety, fleet.minimum_warm if fleet and fleet.minimum_warm else 1
+
+
+def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin: Margin) -> int:
+    """Return Step 11 with the terms of a plan. Raises ValueError as `count_fleet`."""
+    safety, warm = fleet_terms(plan)
+    return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCount:
+    """The replicas that `demand_rps` needs at a capacity, with a margin, and never fewer than `minimum`.
+
+    `fewest` and `most` are the counts at the upper and the lower bound of the capacity (None: that bound is open).
+    """
+
+    demand_rps: float
+    capacity: Capacity
+    margin: Margin
+    minimum: int
+    replicas: int
+    fewest: int | None
+    most: int | None
+
+    @property
+    def utilization(self) -> float:
+        """Demand by the capacity of all replicas, 0-1 and above."""
+        return self.demand_rps / (self.replicas * self.capacity.rps)
+
+    @property
+    def utilization_one_lost(self) -> float | None:
+        """The same with one replica fewer; None where none would be left."""
+        return self.demand_rps / ((self.replicas - 1) * self.capacity.rps) if self.replicas > 1 else None
+
+    @property
+    def bounds_text(self) -> str:
+        """Between which counts the answer lies, in words; "" where both bounds of the capacity give this count."""
+        if self.fewest == self.most == self.replicas:
+            return ""
+        least = self.fewest if self.fewest is not None else max(1, self.minimum)
+        return f"{least} or more" if self.most is None else f"{least} to {self.most}"
+
+    @property
+    def arithmetic_text(self) -> str:
+        """The count with its numbers, in words."""
+        target = f" at up to {self.margin.target_utilization:.3g} of it" if self.margin.target_utilization < 1 else ""
+        text = f"{number(self.demand_rps, 'per_second')} at {number(self.capacity.rps, 'per_second')} a replica{target}"
+        if 0 < self.margin.survives_loss_from <= self.replicas:
+            text += ", one may be lost"
+        if self.replicas > count_replicas(self.demand_rps, self.capacity.rps, self.margin):
+            text += f", never fewer than {self.minimum}"
+        return f"{text}: {self.replicas}"
+
+
+def replica_count(demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1) -> ReplicaCount:
+    """Return the count for a demand (requests per second of the tier), with the counts at both bounds of the capacity.
+
+    Raises ValueError for a demand that is not a number from 0 on.
+    """
+
+    def at(rps: float | None) -> int | None:
+        return max(minimum, count_replicas(demand_rps, rps, margin)) if rps else None
+
+    return ReplicaCount(
+        demand_rps=demand_rps,
+        capacity=capacity,
+        margin=margin,
+        minimum=minimum,
+        replicas=max(minimum, count_replicas(demand_rps, capacity.rps, margin)),
+        fewest=at(capacity.high),
+        most=at(capacity.low),
+    )

@@ -1,0 +1,253 @@
+"""The sizing plan: what was promised, tier by tier, as strict frozen records, and the schema people write it by.
+
+Owns the keys of a plan, their units and ranges, and the one door into them, `parse_plan`. It reads no file and judges
+nothing: `rules.plan.curve` reads the benchmark curve, `rules.plan.checks` says what weakens a plan. A new key is a field
+here with its unit in its name and a description; then `docs/plan.schema.json` is written anew (its test says how).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+from rules.plan.validation import cross_problems, problems_of
+
+SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
+
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+# Far above anything measured: they catch milliseconds written where seconds are asked for.
+RequestSeconds = Annotated[float, Field(gt=0, le=3600)]
+TokenSeconds = Annotated[float, Field(gt=0, le=60)]
+# It becomes a label value and part of file names.
+TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
+
+
+class InvalidPlanError(ValueError):
+    """A plan that cannot be used; `problems` holds every reason, each beginning with the path of its place."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class _KeysAsTheyAre(GenerateJsonSchema):
+    """Without a title "Gpu Utilization Kind" beside every key gpu_utilization_kind."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+class _PlanSection(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Precision(_PlanSection):
+    weights: Text | None = Field(None, description="Format of the weights, such as fp8, bf16, awq-int4.")
+    kv: Text | None = Field(None, description="Format of the KV cache, such as fp8, bf16.")
+
+
+class Gpu(_PlanSection):
+    product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
+    per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
+    interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, pcie, none.")
+
+
+class TokenQuantiles(_PlanSection):
+    mean: Positive | None = Field(None, description="Mean, tokens per request: what use of the fleet is measured in.")
+    p50: Positive | None = Field(None, description="Median, tokens per request.")
+    p95: Positive | None = Field(None, description="95th percentile, tokens per request.")
+    p99: Positive | None = Field(None, description="99th percentile, tokens per request.")
+
+
+class RequestRate(_PlanSection):
+    average: Positive | None = Field(None, description="Mean over the day, whole tier, requests per second.")
+    peak: Positive | None = Field(None, description="The peak the tier must carry, requests per second.")
+
+
+class Workload(_PlanSection):
+    """Step 1 of the sizing algorithm (guide 9.1): the traffic this tier was sized for."""
+
+    prompt_tokens: TokenQuantiles | None = Field(None, description="Input length.")
+    generation_tokens: TokenQuantiles | None = Field(None, description="Output length.")
+    requests_per_second: RequestRate | None = Field(None, description="Load of the whole tier.")
+    archetype: Literal["chat", "rag", "code", "agentic", "batch"] | None = Field(None, description="Kind of traffic.")
+    prefix_hit_ratio: Ratio | None = Field(None, description="Share of prompt tokens expected in the prefix cache.")
+    streaming: bool | None = Field(None, description="Whether answers are streamed to the user.")
+
+
+class Slo(_PlanSection):
+    """What users were promised. C_max is where the curve crosses the first of these (guide 8.3)."""
+
+    ttft_p99_seconds: RequestSeconds = Field(description="P99 of the time to the first token.")
+    tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests of the time per output token.")
+    itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 of the gap between two output events.")
+    availability: Annotated[float, Field(ge=0.95, le=0.99999)] | None = Field(
+        None, description="Share of requests that are served without an error of the fleet; null: 0.99."
+    )
+
+
+class Point(_PlanSection):
+    """One load of the benchmark and everything measured at it. null: not measured, which is not zero."""
+
+    completed_rps: Positive = Field(description="Completed requests per second of one replica.")
+    concurrency: Positive | None = Field(None, description="Requests in the system of one replica.")
+    requested_rps: Positive | None = Field(None, description="Requests per second the generator was asked for.")
+    requests: Count | None = Field(None, description="Requests measured at this load.")
+    censored: bool = Field(False, description="The generator was the limit here: the server is at least this bad.")
+    ttft_p50_seconds: RequestSeconds | None = Field(None, description="Median time to the first token.")
+    ttft_p99_seconds: RequestSeconds | None = Field(None, description="P99 time to the first token.")
+    tpot_p50_seconds: TokenSeconds | None = Field(None, description="Median over requests, time per output token.")
+    tpot_p99_seconds: TokenSeconds | None = Field(None, description="P99 over requests, time per output token.")
+    itl_p99_seconds: TokenSeconds | None = Field(None, description="P99 gap between two output events.")
+    output_tokens_per_second: Positive | None = Field(None, description="Output tokens per second of one replica.")
+    prompt_tokens_mean: Positive | None = Field(None, description="Mean input length here, cached tokens included.")
+    gpu_utilization: Ratio | None = Field(None, description="Mean GPU utilisation, of curve.gpu_utilization_kind.")
+    kv_utilization: Ratio | None = Field(None, description="Mean share of the KV cache in use.")
+    prefix_hit_ratio: Ratio | None = Field(None, description="Prefix cache hits / queries, tokens.")
+    eviction_rate: Annotated[float, Field(ge=0)] | None = Field(None, description="Preemptions / finished requests.")
+    speculative_acceptance: Ratio | None = Field(None, description="Acceptance per drafted token.")
+
+    @property
+    def generation_tokens_mean(self) -> float | None:
+        """Mean output length here, tokens per request: throughput tells it, so no key repeats it."""
+        return None if self.output_tokens_per_second is None else self.output_tokens_per_second / self.completed_rps
+
+
+class BenchmarkCurve(_PlanSection):
+    """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
+
+    loop: Literal["open", "closed"] | None = Field(
+        None, description="open: arrivals at a rate. closed: a fixed number of clients, each waiting for its answer."
+    )
+    gpu_utilization_kind: Literal["gr_engine_active", "sm_active", "nvml_gpu", "amd_gfx"] | None = Field(
+        None, description="What gpu_utilization means in the points; only like is compared with like."
+    )
+    source: Annotated[tuple[Text, ...], Field(strict=False)] = Field((), description="Files the points came from.")
+    points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
+
+
+class PlannedOperatingPoint(_PlanSection):
+    """Given by hand, or measured by production. A lower one than the curve's counts; a higher one only where production
+    measured it, else the curve counts. The difference is a finding either way."""
+
+    c_max: Positive | None = Field(None, description="Highest concurrency of one replica within the SLO.")
+    usable_rps: Positive = Field(description="Completed requests per second of one replica at c_max.")
+    low: Positive | None = Field(None, description="Lower bound of usable_rps, where it was measured.")
+    high: Positive | None = Field(None, description="Upper bound of usable_rps, where it was measured.")
+    source: Literal["operator", "production"] | None = Field(
+        None, description="Who says so: the operator (default), or production as `sizewatch report` measured it."
+    )
+
+
+class Fleet(_PlanSection):
+    """Step 11 (guide 9.1)."""
+
+    instances: Count = Field(description="Replicas the plan deploys for the peak.")
+    safety_factor: Annotated[float, Field(ge=1, le=5)] | None = Field(
+        None, description="Capacity bought per capacity needed: 1.2 for well-known traffic, 1.5 for a new deployment."
+    )
+    minimum_warm: Annotated[int, Field(ge=0)] | None = Field(None, description="Replicas that are never scaled away.")
+
+
+class Cost(_PlanSection):
+    """Step 12 (guide 9.1)."""
+
+    gpu_hour_price: Positive = Field(description="Price of one GPU for one hour.")
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(description="ISO 4217 code, such as USD.")
+    planned_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Average share of full capacity the fleet was expected to use."
+    )
+
+
+class Speculation(_PlanSection):
+    method: Text | None = Field(None, description="Such as eagle3, ngram, draft_model.")
+    draft_tokens: Count = Field(description="Tokens drafted per round.")
+    acceptance: Ratio | None = Field(None, description="Acceptance per drafted token (not accepted / drafted).")
+    draft_step_seconds: Annotated[float, Field(ge=0)] | None = Field(None, description="One drafted token.")
+    verify_step_seconds: Positive | None = Field(None, description="One verification pass of the target model.")
+
+
+class Lora(_PlanSection):
+    max_adapters: Count = Field(description="Adapters that fit in GPU memory at once.")
+
+
+class Disaggregation(_PlanSection):
+    prefill_tokens_per_second: Positive = Field(description="Prompt tokens per second of one prefill replica.")
+    decode_tokens_per_second: Positive = Field(description="Output tokens per second of one decode replica.")
+
+
+class Guardrails(_PlanSection):
+    """What the gateway enforces (guide 9.4)."""
+
+    max_prompt_tokens: Count | None = Field(None, description="Longest prompt let in.")
+    max_generation_tokens: Count | None = Field(None, description="Longest answer allowed.")
+    queue_breaker: Positive | None = Field(None, description="Queued requests above which load is shed.")
+
+
+class TierPlan(_PlanSection):
+    """One hardware generation serving one model configuration."""
+
+    model: Text = Field(description="Model name as the engine reports it.")
+    engine: Text = Field(description="Engine that serves it, such as vllm, sglang.")
+    gpu: Gpu
+    slo: Slo
+    precision: Precision | None = None
+    pools: Annotated[tuple[Literal["mixed", "prefill", "decode"], ...], Field(strict=False, min_length=1)] = Field(
+        ("mixed",), description="[mixed], or [prefill, decode] where the two are served apart."
+    )
+    workload: Workload | None = None
+    curve: BenchmarkCurve | None = None
+    operating_point: PlannedOperatingPoint | None = None
+    fleet: Fleet | None = None
+    cost: Cost | None = None
+    cold_start_seconds: Positive | None = Field(None, description="From asking for a replica to its first answer.")
+    speculation: Speculation | None = None
+    lora: Lora | None = None
+    disaggregation: Disaggregation | None = None
+    guardrails: Guardrails | None = None
+
+
+class Plan(_PlanSection):
+    """A sizing plan: the contract that production is checked against."""
+
+    schema_version: Annotated[int, Field(ge=1, le=1)] = Field(alias="schema", description="Version of this format.")
+    tiers: dict[TierName, TierPlan] = Field(min_length=1, description="Tiers by name.")
+
+
+def parse_plan(data: object) -> Plan:
+    """The plan in `data`, as a YAML or JSON parser returns it.
+
+    Raises PlanProblems with every problem at once: unknown and missing keys, wrong types, values out of range, and
+    values that contradict each other wherever they stand.
+    """
+    contradictions = cross_problems(data)
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        raise InvalidPlanError((*problems_of(error, Plan), *contradictions)) from None
+    if contradictions:
+        raise InvalidPlanError(contradictions)
+    return plan
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a plan file; what two keys say of each other only `parse_plan` checks."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
+    return {**head, **Plan.model_json_schema(schema_generator=_KeysAsTheyAre), "title": "sizewatch sizing plan"}
+
+
+def plan_version(tier: TierPlan) -> str:
+    """Twelve hexadecimal digits that change when the tier's plan changes.
+
+    Neither the order of keys, nor a default written out, nor an optional key that a later release adds changes it.
+    """
+    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

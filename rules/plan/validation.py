@@ -1,0 +1,267 @@
+"""Why a plan cannot be used, in words: one sentence a problem, beginning with the path of the place to mend.
+
+Owns the table from the validation library's error kinds to plain words, and the checks between values of one file.
+It never raises; `rules.plan.schema.parse_plan` collects what it says. A contradiction between keys of one mapping is a row in
+RISING; any other is a function listed in `cross_problems`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from rules.confidence import mean_bounds
+
+Path = tuple[str | int, ...]
+
+RISING: tuple[tuple[str, ...], ...] = (
+    ("p50", "p95", "p99"),
+    ("average", "peak"),
+    ("ttft_p50_seconds", "ttft_p99_seconds"),
+    ("tpot_p50_seconds", "tpot_p99_seconds"),
+    ("minimum_warm", "instances"),
+    ("low", "usable_rps", "high"),
+)
+"""Keys of one mapping of which none may be below the one before it."""
+
+MEAN_TOLERANCE = 0.02
+"""A mean may lie outside the bounds that its quantiles set by this share: all of them are rounded."""
+
+LENGTHS = (("prompt_tokens", "max_prompt_tokens"), ("generation_tokens", "max_generation_tokens"))
+"""Lengths of the workload, and the guardrail above which there are none."""
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""Shares of the quantiles of lengths."""
+
+POOLS = ({"mixed"}, {"prefill", "decode"})
+
+# A file that refers to itself (YAML anchors can) would be walked for ever; a plan is six levels deep.
+_DEEPEST = 10
+
+_LONGEST_KEY = 80
+
+_MOST_TOKENS = 1e15
+
+_MOST_DIGITS = 40
+_LARGEST_TOLD = 10**_MOST_DIGITS
+
+
+def path_text(path: Sequence[str | int]) -> str:
+    """The path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{_whole(part)}]"
+        elif re.fullmatch(r"[\w.-]+", part):
+            text += f".{_shown(part)}"
+        else:
+            text += f'["{_shown(part)}"]'
+    return text.removeprefix(".") or "plan"
+
+
+def _shown(key: str) -> str:
+    """A key as it may stand in a message: on one line, and not longer than anybody reads."""
+    return _spelt(key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…")
+
+
+def _spelt(text: str) -> str:
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _whole(number: int) -> str:
+    """A whole number as it may stand in a message; of one of thousands of digits Python refuses to make a text."""
+    return repr(number) if abs(number) < _LARGEST_TOLD else f"a number of more than {_MOST_DIGITS} digits"
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+    """Every problem the validation found, in the order of the file's keys as the schema lists them."""
+    # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
+    entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
+    return tuple(_problem(entry, model) for entry in entries)
+
+
+def cross_problems(data: object) -> tuple[str, ...]:
+    """Every contradiction between values that are each fine, so also in a file that has other problems."""
+    found = []
+    for path, part in _walk(data, ()):
+        if isinstance(part, Mapping):
+            found += [*_falling(path, part)]
+            found += [*impossible_means(path, part)] if len(path) == 2 and path[0] == "tiers" else []
+        elif path[-1:] == ("points",):
+            found += [*_repeated(path, part)]
+        elif path[-1:] == ("pools",):
+            found += [*_odd_pools(path, part)]
+    return tuple(found)
+
+
+def _problem(entry: Any, model: type[BaseModel]) -> str:
+    path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
+    if path[-1:] == ("[key]",):
+        where = path_text(path[:-1])
+        return f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
+    if path == ("schema",) and kind != "missing":
+        return f"schema: must be 1, the version of plan this program reads, not {_named(value)}"
+    if kind == "extra_forbidden":
+        return f"{path_text(path)}: is not a key of a plan{_suggestion(path, model)}"
+    words = _WORDS.get(kind)
+    said = words(value, entry.get("ctx", {})) if words else f"cannot be used as it is ({entry['msg']})"
+    if kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
+        said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
+    return f"{path_text(path)}: {said}"
+
+
+def _number(value: object, _: Mapping[str, Any]) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
+        return f"must be a number, not text (YAML reads {_named(value)} as a number only with a dot and a sign: 1.0e-3)"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "is too large a number"
+    return f"must be a number, not {_named(value)}"
+
+
+def _at_most(value: object, limits: Mapping[str, Any]) -> str:
+    limit = limits["le"]
+    hint = " (a ratio: 62 % is written 0.62)" if isinstance(limit, float) and limit == 1 else ""
+    return f"must be at most {limit:g}{hint}"
+
+
+_WORDS: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
+    "missing": lambda value, ctx: "is missing",
+    "greater_than": lambda value, ctx: f"must be greater than {ctx['gt']:g}",
+    "greater_than_equal": lambda value, ctx: f"must be at least {ctx['ge']:g}",
+    "less_than_equal": _at_most,
+    "finite_number": lambda value, ctx: "must be a finite number",
+    "float_type": _number,
+    "int_type": lambda value, ctx: f"must be a whole number, not {_named(value)}",
+    "int_parsing_size": lambda value, ctx: "is too large a number",
+    "bool_type": lambda value, ctx: f"must be true or false, not {_named(value)}",
+    "string_type": lambda value, ctx: f"must be text, not {_named(value)}",
+    "string_too_short": lambda value, ctx: "must not be empty",
+    "string_unicode": lambda value, ctx: "must be text that can be written as UTF-8",
+    "string_pattern_mismatch": lambda value, ctx: "must be three capital letters such as USD (ISO 4217)",
+    "literal_error": lambda value, ctx: f"must be {ctx['expected']}, not {_named(value)}",
+    "tuple_type": lambda value, ctx: f"must be a list, not {_named(value)}",
+    "too_short": lambda value, ctx: "must not be empty",
+    "dict_type": lambda value, ctx: f"must be a mapping of keys to values, not {_named(value)}",
+    "model_type": lambda value, ctx: f"must be a mapping of keys to values, not {_named(value)}",
+    "invalid_key": lambda value, ctx: "every key must be text",
+}
+
+
+def _named(value: object) -> str:
+    if isinstance(value, str):
+        return f"'{_spelt(value)}'" if len(value) <= 40 else f"'{_spelt(value[:37])}...'"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return repr(value)
+    kinds = ((Mapping, "a mapping"), (list | tuple | set, "a list"), (type(None), "null"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def _suggestion(path: Path, model: type[BaseModel]) -> str:
+    close = difflib.get_close_matches(str(path[-1]), _keys_at(path[:-1], model), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _keys_at(path: Path, model: type[BaseModel]) -> list[str]:
+    """The keys the schema knows at a path; the annotations are the schema, so a new key is known here at once."""
+    here: Any = model
+    for part in path:
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            here = {field.alias or name: field.annotation for name, field in here.model_fields.items()}.get(str(part))
+        else:
+            here = get_args(here)[0 if get_origin(here) is tuple else -1]
+        here = _bare(here)
+    return [field.alias or name for name, field in here.model_fields.items()]
+
+
+def _bare(annotation: Any) -> Any:
+    while get_origin(annotation) in (Annotated, Union, types.UnionType):
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _walk(part: object, path: Path) -> Iterator[tuple[Path, Any]]:
+    if len(path) > _DEEPEST:
+        return
+    if isinstance(part, Mapping):
+        yield path, part
+        for key, value in part.items():
+            yield from _walk(value, (*path, key if isinstance(key, int) else str(key)))
+    elif isinstance(part, list | tuple):
+        yield path, part
+        for place, value in enumerate(part):
+            yield from _walk(value, (*path, place))
+
+
+def _is_number(value: object) -> bool:
+    # Not isfinite: it cannot be asked of a whole number of 400 digits.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[str]:
+    for keys in RISING:
+        given = [key for key in keys if _is_number(part.get(key))]
+        for lower, upper in pairwise(given):
+            if part[upper] < part[lower]:
+                there = path_text((*path, upper))
+                yield f"{there}: must be at least {lower} ({_named(part[lower])}), but is {_named(part[upper])}"
+
+
+def impossible_means(path: Path, tier: Mapping[Any, Any]) -> Iterator[str]:
+    """Means of lengths that no distribution with the quantiles (and the guardrail) beside them has."""
+    workload, guardrails = (_mapping(tier.get(name)) for name in ("workload", "guardrails"))
+    for kind, guardrail in LENGTHS:
+        lengths = _mapping(workload.get(kind))
+        mean, longest = _tokens(lengths.get("mean")), _tokens(guardrails.get(guardrail))
+        known = {share: tokens for name, share in QUANTILES.items() if (tokens := _tokens(lengths.get(name)))}
+        if mean is None or not known or list(known.values()) != sorted(known.values()):
+            continue
+        low, high = mean_bounds(known, longest)
+        there = path_text((*path, "workload", kind, "mean"))
+        if mean < low * (1 - MEAN_TOLERANCE):
+            yield f"{there}: must be at least {low:.6g}, the lowest mean with these quantiles, but is {mean:.6g}"
+        elif high is not None and mean > high * (1 + MEAN_TOLERANCE):
+            what = f"the highest mean with these quantiles and {guardrail} {longest:.6g}"
+            yield f"{there}: must be at most {high:.6g}, {what}, but is {mean:.6g}"
+
+
+def _tokens(value: object) -> float | None:
+    """A number that sums can hold; of a whole number of 400 digits none can be made."""
+    return float(value) if isinstance(value, int | float) and _is_number(value) and abs(value) < _MOST_TOKENS else None
+
+
+def _mapping(part: object) -> Mapping[Any, Any]:
+    return part if isinstance(part, Mapping) else {}
+
+
+def _repeated(path: Path, points: Sequence[object]) -> Iterator[str]:
+    """A load measured twice has no place on a curve: which of the two is expected there?"""
+    seen: dict[tuple[object, ...], int] = {}
+    for place, point in enumerate(points):
+        if not isinstance(point, Mapping):
+            continue
+        asked = (point.get("concurrency"), point.get("requested_rps"))
+        load = asked if any(_is_number(value) for value in asked) else ("completed", point.get("completed_rps"))
+        if not any(_is_number(value) for value in load):
+            continue
+        first = seen.setdefault(tuple(_named(value) for value in load), place)
+        if first != place:
+            there = path_text((*path, place))
+            yield f"{there}: has the same load as points[{first}]; give each load once"
+
+
+def _odd_pools(path: Path, pools: Sequence[object]) -> Iterator[str]:
+    known = {pool for pool in pools if isinstance(pool, str)}
+    valid = len(known) == len(pools) and known <= set().union(*POOLS)
+    if known and (len(known) < len(pools) or (valid and known not in POOLS)):
+        yield f"{path_text(path)}: must be [mixed] or [prefill, decode], each once"

@@ -1,0 +1,86 @@
+"""Quantiles of a tier's starts, one set for each kind of timing (`rules.replicas.starts.Timing`): kinds are never put together.
+
+A start that was timed from process start is shorter than the same start timed from the request for its pod. A quantile over
+both is of neither. Quantiles are by nearest rank: the P95 of fewer than `ENOUGH` starts is the slowest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rules.replicas.starts import ENOUGH, LEAD_QUANTILE, ReplicaStart, Timing, nearest_rank
+from rules.telemetry.wording import number
+
+FROM_TO = {
+    Timing.POD: "from the request for the pod to Ready",
+    Timing.UNREADY: "from the request for the pod to the first page, not seen Ready",
+    Timing.PROCESS: "from process start to ready",
+    Timing.SILENCE: "from the last page before to the first page",
+    Timing.ENGINE: "by the engine's own word",
+}
+"""How starts of a kind were timed, in words that follow "timed"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartQuantiles:
+    """The starts of a tier with one kind of timing: how many, their P50 and P95 in seconds.
+
+    `proven_seconds` is the P95 of their lower bounds, `bounded` how many of them are known by an upper bound only.
+    """
+
+    timing: Timing
+    count: int
+    p50_seconds: float
+    p95_seconds: float
+    proven_seconds: float
+    bounded: int = 0
+
+    @property
+    def has_p95(self) -> bool:
+        """Whether the P95 is another start than the slowest."""
+        return self.count >= ENOUGH
+
+    @property
+    def quantile(self) -> str:
+        """What `p95_seconds` is, in words."""
+        return "P95" if self.has_p95 else "the slowest"
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words, without a full stop."""
+        p50, p95 = (number(seconds, "seconds") for seconds in (self.p50_seconds, self.p95_seconds))
+        if self.count == 1:
+            return f"one start timed {FROM_TO[self.timing]}: {p95}{self._bounds}"
+        return f"{self.count} starts timed {FROM_TO[self.timing]}: P50 {p50}, {self.quantile} {p95}{self._bounds}"
+
+    @property
+    def _bounds(self) -> str:
+        if not self.bounded:
+            return ""
+        return f" ({'all' if self.bounded == self.count else self.bounded} of them at most, by the scrapes around)"
+
+
+def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
+    """The quantiles of each kind of timing that the starts have, in the order of `Timing`."""
+    every = tuple(starts)
+    kinds = ((timing, tuple(one for one in every if one.source is timing)) for timing in Timing)
+    return tuple(_quantiles(timing, several) for timing, several in kinds if several)
+
+
+def unseen_quantile(starts: Iterable[ReplicaStart], timing: Timing) -> tuple[float, int] | None:
+    """The P95 of what timings of this kind leave out, by the starts of which both are known, and how many these are."""
+    parts = [part for one in starts if (part := one.unseen_seconds(timing)) is not None]
+    return (nearest_rank(parts, LEAD_QUANTILE), len(parts)) if parts else None
+
+
+def _quantiles(timing: Timing, starts: tuple[ReplicaStart, ...]) -> StartQuantiles:
+    seconds = [one.lead_seconds for one in starts]
+    return StartQuantiles(
+        timing=timing,
+        count=len(starts),
+        p50_seconds=nearest_rank(seconds, 0.5),
+        p95_seconds=nearest_rank(seconds, LEAD_QUANTILE),
+        proven_seconds=nearest_rank([one.seconds.low or 0.0 for one in starts], LEAD_QUANTILE),
+        bounded=sum(one.seconds.value is None and one.seconds.high is not None for one in starts),
+    )

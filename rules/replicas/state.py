@@ -1,0 +1,154 @@
+"""One replica between two scrapes: what must be remembered of it, and what a page or a failed scrape makes of that.
+
+Owns the record and its pure steps: the track, the cascade, the minute that is not yet over, how long the page has not
+moved. What the rules say of it is `rules.methods.availability`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from rules.catalogue.registry import BY_NAME
+from rules.plan.load_bins import TierContext
+from rules.replicas import spans, starts
+from rules.replicas import track as tracks
+from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
+from rules.replicas.cascade import step_cascade as advance_cascade
+from rules.replicas.spans import Spans
+from rules.replicas.starts import ReplicaStart
+from rules.replicas.track import ScrapeTrack
+from rules.telemetry import histograms, windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """`open` are the windows of the minute that is not yet over; `stale_seconds` how long the page has not moved though
+    it claims work; `trouble` why the last scrape gave no page; `gpu_problem` what is wrong with reading its GPUs.
+    `unslopable` is why the cascade has no slope yet, `start` how its present process started, as far as that is known.
+    `told` is what was told of it by a clock that has gone back or ahead since, `since` when the clock's present way began.
+    """
+
+    tier: str
+    name: str
+    track: ScrapeTrack = field(default_factory=ScrapeTrack)
+    cascade: CascadeState = field(default_factory=CascadeState)
+    open: tuple[Window, ...] = ()
+    stale_seconds: float = 0.0
+    trouble: str = ""
+    gpu_problem: str = ""
+    unslopable: Gap = Gap.RESTARTED
+    start: ReplicaStart | None = None
+    told: Spans = ()
+    since: float = math.inf
+
+
+def apply_snapshot(
+    replica: ReplicaState, snapshot: Snapshot, view: TierContext, extra: Window | None = None
+) -> tuple[ReplicaState, Window | None, Window | None]:
+    """A good page: the replica after it, its window if there is one, and the minute that it closed.
+
+    `extra` holds what other sources (its GPUs) say about the same time; it adds families and no coverage.
+    """
+    before = replica.track.seen
+    start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
+    track, window = tracks.record_success(replica.track, snapshot)
+    replica = replace(replica, track=track, trouble="", start=start)
+    if window is None:
+        return _begun_anew(replace(replica, cascade=interrupt_cascade(replica.cascade), stale_seconds=0.0), before)
+    if extra is not None:
+        window = _with(window, extra)
+    replica = _follow_cascade(replica, snapshot, window, view)
+    stale = Gap.STALE in (window.gaps.get(family) for family in ("requests_running", "kv_utilization"))
+    replica = replace(replica, stale_seconds=replica.stale_seconds + window.span if stale else 0.0)
+    return _book(replica, window)
+
+
+def apply_failed_scrape(
+    replica: ReplicaState, t: float, reason: Gap = Gap.SCRAPE_FAILED, trouble: str = ""
+) -> tuple[ReplicaState, Window | None, Window | None]:
+    """A failed scrape at `t`; `trouble` says in words what went wrong."""
+    before = replica.track.seen
+    track, window = tracks.record_failure(replica.track, t, reason)
+    cascade = interrupt_cascade(replica.cascade)
+    replica = replace(replica, track=track, cascade=cascade, trouble=trouble, unslopable=reason)
+    if window is None:
+        return _begun_anew(replica, before)
+    return _book(replica, window)
+
+
+def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaState, Window | None, Window | None]:
+    """Without a window. Where the clock went back behind `before`, the minute that was open is over."""
+    seen = replica.track.seen
+    if seen is None or (before is not None and seen >= before):
+        return replica, None, None
+    if before is None:
+        return replace(replica, since=seen), None, None
+    closed = windows.sum_windows(replica.open) if replica.open else None
+    told = spans.add_spans(replica.told, ((replica.since, before),))
+    return replace(replica, open=(), told=told, since=seen), None, closed
+
+
+def _with(window: Window, extra: Window) -> Window:
+    """GPU sums carry their own seconds; only families are added."""
+    return replace(
+        window,
+        counters={**extra.counters, **window.counters},
+        gauges={**extra.gauges, **window.gauges},
+        gaps={**extra.gaps, **window.gaps},
+        sampled=window.sampled | extra.sampled,
+    )
+
+
+def _book(replica: ReplicaState, window: Window) -> tuple[ReplicaState, Window, Window | None]:
+    if tracks.is_unwatched(window):
+        told = spans.add_spans(replica.told, ((replica.since, window.start),))
+        replica = replace(replica, told=told, since=window.end)
+    if replica.open and windows.minute_of(window) != windows.minute_of(replica.open[0]):
+        closed = windows.sum_windows(replica.open)
+        return replace(replica, open=(window,)), window, closed
+    return replace(replica, open=(*replica.open, window)), window, None
+
+
+def _follow_cascade(replica: ReplicaState, now: Snapshot, window: Window, view: TierContext) -> ReplicaState:
+    whole_gap = window.gaps.get(windows.EVERYTHING)
+    if whole_gap is not None:
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=whole_gap)
+    untold = window.gaps.get("kv_utilization_max")
+    if "kv_utilization_max" not in now.gauges or untold is Gap.STALE:
+        return replica
+    if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
+        return replace(replica, cascade=interrupt_cascade(replica.cascade), unslopable=untold)
+    limits = cascade_limits(view)
+    return replace(replica, cascade=advance_cascade(replica.cascade, _observation(now, window, limits), limits))
+
+
+def cascade_limits(view: TierContext) -> CascadeThresholds:
+    """The cascade's thresholds from the catalogue, the tier's TTFT objective where the plan has one."""
+    rule = BY_NAME["KvCacheCascade"]
+    values = {name: rule.limit(name, view.limits) for name in rule.thresholds}
+    if view.basis.ttft_slo_seconds is not None:
+        values["ttft_slo_seconds"] = view.basis.ttft_slo_seconds
+    return CascadeThresholds(**values)
+
+
+def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> CascadeSample:
+    slow = histograms.share_above(window.histograms.get("ttft_seconds", ()), limits.ttft_slo_seconds)
+    e2e = window.histograms.get("e2e_seconds")
+    waiting = now.gauges.get("requests_waiting_capacity", now.gauges.get("requests_waiting", 0.0))
+    return CascadeSample(
+        t=now.t,
+        dt=window.span,
+        level=now.gauges["kv_utilization_max"],
+        running=now.gauges.get("requests_running", 0.0),
+        waiting=waiting,
+        preemptions=window.counters.get("preemptions", 0.0),
+        finished=window.counters.get("requests_finished", 0.0),
+        generated=window.counters.get("generation_tokens", 0.0),
+        first_tokens=slow.n,
+        slow_first_tokens=slow.low,
+        request_seconds=histograms.mean(e2e) if e2e else None,
+    )

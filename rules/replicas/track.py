@@ -1,0 +1,85 @@
+"""One replica's way from scrapes to windows: what to do about a failed scrape, a restart, a clock that jumped.
+
+Owns the record of the last good page and the windows that a scrape, good or failed, yields. Pure: the page and the time
+come in. A failed scrape is a gap at once; when the target answers again and is still the same process, the counters it
+kept are booked late, so that a missed scrape loses coverage for a while and no request for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rules.telemetry import windows
+from rules.telemetry.signals import Gap
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window
+
+BRIDGE_SECONDS = 300.0
+"""After a longer silence counters say too little about when: they are dropped (Prometheus' staleness is 300 s too)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTrack:
+    """`last` is the last good page, `seen` the last scrape of any outcome, `misses` the failed ones since, the first of
+    them at `silent_since`. `unscraped_seconds` lie between the last two good pages, 0 where they are bridged."""
+
+    last: Snapshot | None = None
+    seen: float | None = None
+    misses: int = 0
+    silent_since: float | None = None
+    unscraped_seconds: float = 0.0
+
+
+def record_success(track: ScrapeTrack, page: Snapshot) -> tuple[ScrapeTrack, Window | None]:
+    """A good page. No window from the first page, nor where the clock stood still or went back (that page starts anew)."""
+    after = ScrapeTrack(last=page, seen=page.t, misses=0)
+    if track.seen is None or page.t <= track.seen:
+        return after, None
+    if track.last is None:
+        return after, _first(track, track.seen, page)
+    if track.misses == 0 and page.t - track.seen > BRIDGE_SECONDS:
+        after = replace(after, unscraped_seconds=page.t - track.seen)
+    window = windows.diff_snapshots(track.last, page)
+    if windows.EVERYTHING in window.gaps:
+        return after, replace(window, start=track.seen, expected_seconds=page.t - track.seen)
+    if page.t - track.last.t > BRIDGE_SECONDS:
+        return after, windows.gap_window(
+            track.seen, page.t, Gap.NOT_SCRAPED if after.unscraped_seconds else Gap.SCRAPE_FAILED
+        )
+    return after, window if track.misses == 0 else _late(window, track.seen)
+
+
+def is_unwatched(window: Window) -> bool:
+    """Whether nobody asked in it, though a scrape is due every minute at most: the process was suspended, or the clock was
+    set ahead and that time never was."""
+    return window.covered_seconds == 0 and window.span > BRIDGE_SECONDS and not window.counters
+
+
+def _first(track: ScrapeTrack, seen: float, page: Snapshot) -> Window:
+    """The first page after failed scrapes only: a start, if the process became ready while it was waited for."""
+    gap = windows.gap_window(seen, page.t, Gap.SCRAPE_FAILED)
+    waited = track.silent_since is not None and page.ready_at is not None and page.ready_at > track.silent_since
+    return replace(gap, counters=windows.cold_start(page)) if waited else gap
+
+
+def _late(window: Window, seen: float) -> Window:
+    """After failed scrapes: the gaps stand up to `seen`, the counters of the whole silence come now, gauges do not."""
+    return replace(
+        window,
+        expected_seconds=window.end - seen,
+        gauges={},
+        gaps={**window.gaps, **dict.fromkeys((*window.gauges, windows.EVERYTHING), Gap.SCRAPE_FAILED)},
+    )
+
+
+def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED) -> tuple[ScrapeTrack, Window | None]:
+    """A scrape that failed at `t`: a gap since the last scrape, None before any scrape.
+
+    Where the clock stood still or went back there is no gap either, and what was known of the pages before is forgotten.
+    """
+    misses = track.misses + 1
+    if track.seen is not None and t <= track.seen:
+        return ScrapeTrack(last=None, seen=t, misses=misses, silent_since=t), None
+    window = None if track.seen is None else windows.gap_window(track.seen, t, reason)
+    since = t if track.silent_since is None else track.silent_since
+    return replace(track, seen=t, misses=misses, silent_since=since), window

@@ -1,0 +1,190 @@
+"""Steps 11 and 12 again (guide 9.1): replicas, GPUs and cost per million tokens, planned, measured and proposed.
+
+Owns which numbers go into the formulas of `rules.sizing` and where each came from, so that a report can show the arithmetic
+and not only its result. It proposes nothing: `rules.resize.proposal` does. Another line of the arithmetic is an `Arithmetic` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rules.plan.load_bins import TierContext
+from rules.plan.money import HOURS_A_DAY
+from rules.plan.replica_count import Margin, ReplicaCount, count_fleet_of, fleet_terms, replica_count
+from rules.plan.schema import TierPlan
+from rules.resize.production_summary import ProductionSummary
+from rules.resize.workload import WorkloadNow
+from rules.sizing import cost_per_million_tokens
+from rules.telemetry.work import Capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormulaTerm:
+    """One number that goes into a formula: its name, value, unit, and where it came from."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """A formula in words with its terms and its result."""
+
+    formula: str
+    terms: tuple[FormulaTerm, ...]
+    result: FormulaTerm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetProposal:
+    """Step 11 for one peak and one capacity: `replicas` to deploy, `count` what the peak needs without the plan's safety factor.
+
+    `fewest` and `most` are the replicas at the bounds of the capacity (None: open)."""
+
+    count: ReplicaCount
+    replicas: int
+    gpus: int
+    fewest: int | None
+    most: int | None
+    safety_factor: float
+    arithmetic: Arithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCost:
+    """Step 12 for one fleet: `replicas` on average, GPU-hours and money a day (None: no price), and of a million output tokens
+    (None: none were generated, or there is no price). `utilization` is the share of capacity that it assumes or shows."""
+
+    name: str
+    replicas: float
+    gpu_hours_a_day: float
+    money_a_day: float | None
+    per_million_tokens: float | None
+    utilization: float | None
+    currency: str
+    arithmetic: Arithmetic | None
+
+
+def size_fleet(plan: TierPlan, peak_rps: float, peak_source: str, capacity: Capacity, margin: Margin) -> FleetProposal:
+    """Return Step 11 for a peak that was seen, with its arithmetic."""
+    fleet = plan.fleet
+    safety, warm = fleet_terms(plan)
+    kept = "plan" if fleet and fleet.minimum_warm else "none in the plan"
+    told = "plan" if fleet and fleet.safety_factor else "none in the plan"
+
+    def replicas(rps: float | None) -> int | None:
+        return count_fleet_of(plan, peak_rps, rps, margin) if rps else None
+
+    chosen = count_fleet_of(plan, peak_rps, capacity.rps, margin)
+    share, one_lost = margin.target_utilization, margin.survives_loss_from
+    terms = (
+        FormulaTerm(name="peak", value=peak_rps, unit="per_second", source=peak_source),
+        FormulaTerm(name="capacity", value=capacity.rps, unit="per_second", source=capacity.reason),
+        FormulaTerm(name="safety factor", value=safety, unit="", source=told),
+        FormulaTerm(name="target utilisation", value=share, unit="ratio", source="NoHeadroom's limit"),
+        FormulaTerm(name="minimum warm", value=warm, unit="replicas", source=kept),
+    )
+    formula = "replicas = max(minimum warm, ceil(peak x safety factor / capacity), ceil(peak / (capacity x target utilisation))"
+    formula += f"; from {one_lost} replicas on ceil(peak / capacity) + 1)" if one_lost else ")"
+    return FleetProposal(
+        count=replica_count(peak_rps, capacity, margin, warm),
+        replicas=chosen,
+        gpus=chosen * plan.gpu.per_replica,
+        fewest=replicas(capacity.high),
+        most=replicas(capacity.low),
+        safety_factor=safety,
+        arithmetic=Arithmetic(
+            formula=formula,
+            terms=terms,
+            result=FormulaTerm(name="replicas", value=chosen, unit="replicas", source="guide 9.1, Step 11"),
+        ),
+    )
+
+
+def planned_cost(view: TierContext) -> FleetCost | None:
+    """What the plan pays and what a million output tokens were to cost, at the planned utilisation of its usable load."""
+    plan = view.plan
+    if plan is None or plan.fleet is None:
+        return None
+    tokens = _tokens_at_usable(view)
+    used = plan.cost.planned_utilization if plan.cost else None
+    made = tokens * plan.fleet.instances * used * 3600 if tokens and used else None
+    return _costed("planned", plan, plan.fleet.instances, made, used, "benchmark at usable load x planned utilisation")
+
+
+def measured_cost(seen: ProductionSummary, utilization: float | None) -> FleetCost | None:
+    """What the replicas that were seen cost and made. Measured tokens are divided by once (DESIGN 3.14)."""
+    if seen.view.plan is None or seen.total is None or seen.mean_ready_replicas <= 0:
+        return None
+    tokens = seen.total.counters.get("generation_tokens", 0.0)
+    hours = seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if tokens else 0.0
+    made = tokens / hours if hours > 0 else None
+    return _costed("measured", seen.view.plan, seen.mean_ready_replicas, made, utilization, "generated tokens, counted")
+
+
+def proposed_cost(
+    seen: ProductionSummary, replicas: int, measured: FleetCost | None, utilization: float | None
+) -> FleetCost | None:
+    """The proposed fleet with the traffic that was seen: the same tokens from other replicas.
+
+    A fleet that is scaled with its traffic is on average smaller than its plan; the proposed one is taken to be scaled alike.
+    """
+    plan = seen.view.plan
+    if plan is None or measured is None:
+        return None
+    warm = plan.fleet.minimum_warm if plan.fleet and plan.fleet.minimum_warm else 0
+    planned = plan.fleet.instances if plan.fleet else seen.mean_ready_replicas
+    mean = max(float(warm), replicas * min(1.0, seen.mean_ready_replicas / planned))
+    tokens = seen.total.counters.get("generation_tokens", 0.0) if seen.total else 0.0
+    hours = (
+        seen.total.seconds_of("generation_tokens") / 3600 / seen.mean_ready_replicas if seen.total and tokens else 0.0
+    )
+    made = tokens / hours if hours > 0 else None
+    used = utilization * seen.mean_ready_replicas / mean if utilization is not None and mean > 0 else None
+    return _costed("proposed", plan, mean, made, used, "generated tokens, counted")
+
+
+def _costed(
+    name: str, plan: TierPlan, replicas: float, tokens_an_hour: float | None, used: float | None, source: str
+) -> FleetCost:
+    gpus, cost = replicas * plan.gpu.per_replica, plan.cost
+    arithmetic, price = None, None
+    if cost is not None and tokens_an_hour:
+        price = cost_per_million_tokens(gpus, cost.gpu_hour_price, tokens_an_hour)
+        terms = (
+            FormulaTerm(name="replicas", value=replicas, unit="replicas", source=name),
+            FormulaTerm(name="GPUs a replica", value=plan.gpu.per_replica, unit="", source="plan"),
+            FormulaTerm(name="price of a GPU-hour", value=cost.gpu_hour_price, unit=cost.currency, source="plan"),
+            FormulaTerm(name="output tokens an hour", value=tokens_an_hour, unit="tokens", source=source),
+        )
+        arithmetic = Arithmetic(
+            formula="cost per million = replicas x GPUs a replica x price / tokens an hour x 1,000,000",
+            terms=terms,
+            result=FormulaTerm(
+                name="cost per million tokens", value=price, unit=cost.currency, source="guide 9.1, Step 12"
+            ),
+        )
+    return FleetCost(
+        name=name,
+        replicas=replicas,
+        gpu_hours_a_day=gpus * HOURS_A_DAY,
+        money_a_day=gpus * HOURS_A_DAY * cost.gpu_hour_price if cost else None,
+        per_million_tokens=price,
+        utilization=used,
+        currency=cost.currency if cost else "",
+        arithmetic=arithmetic,
+    )
+
+
+def _tokens_at_usable(view: TierContext) -> float | None:
+    point = view.curve.usable(view.plan.slo) if view.curve and view.plan else None
+    return view.curve.value_at("output_tokens_per_second", point) if view.curve and point else None
+
+
+def find_peak_rps(seen: ProductionSummary, workload: WorkloadNow) -> tuple[float, str] | None:
+    """The peak to size for, and where it came from: what arrived; None where that is not known."""
+    if workload.peak_rps is None or workload.peak_rps <= 0:
+        return None
+    return workload.peak_rps, f"three stretches of five minutes in {seen.observed_seconds / 86400:.1f} days seen"

@@ -1,0 +1,240 @@
+"""The utilization trap's levers (guide 9.2): which of them is worth how much on this tier, and when it idles.
+
+Owns the arithmetic of each lever over the hours that were seen, and the profile of a week. They overlap: their sums mean nothing.
+What is paid per replica is `rules.plan.money`'s. Another lever is a function here and a row of LEVERS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
+from rules.evaluator.long_rules import HOUR_SECONDS
+from rules.methods import periods
+from rules.plan import money
+from rules.plan.replica_count import count_fleet, count_replicas
+from rules.resize.fleet_cost import FleetProposal
+from rules.resize.production_summary import ProductionSummary, Rate
+from rules.telemetry import windows
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.windows import Window
+from rules.telemetry.work import Capacity
+
+SHORTER = 0.30
+"""Guide 9.2: "a 30% reduction in average prompt length translates directly to a 30% improvement in effective throughput"."""
+
+SIMPLE = 0.40
+"""Guide 9.2: "a large model fleet serving 40% simple requests that a 7B model could handle"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourOfWeek:
+    """An hour of the week by the local clock (`weekday` 0 is Monday): mean fleet utilisation and replicas beyond those that
+    the target would need, over the `count` hours that were seen; None where none was."""
+
+    weekday: int
+    hour: int
+    utilization: float | None
+    idle_replicas: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """`replicas` on average that it would free or fill, in GPU-hours and money a day (None: the plan has no price).
+
+    `basis` says how it was reckoned, `certainty` whether from what was seen or by a rule of thumb; `missing` why it could not
+    be reckoned ("" where it was).
+    """
+
+    name: str
+    replicas: float | None
+    gpu_hours_a_day: float | None
+    money_a_day: float | None
+    certainty: Certainty
+    basis: str
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverCase:
+    """What levers are reckoned from: hours of at least one replica, each with its utilisation (None: not known)."""
+
+    seen: ProductionSummary
+    usable: Capacity
+    sized: FleetProposal
+    hours: tuple[tuple[Window, float | None], ...]
+    target: float
+    warm: int
+
+
+def read_target_utilization(seen: ProductionSummary) -> float:
+    """The fleet utilisation that a tier should have, 0-1: the threshold of UtilizationTrap."""
+    return RULES["UtilizationTrap"].limit("target", seen.view.limits)
+
+
+def list_used_hours(seen: ProductionSummary) -> tuple[tuple[Window, float | None], ...]:
+    """The hours under the present plan with the fleet utilisation of each."""
+    found = []
+    for hour in seen.plan_hours:
+        value = read(BY_NAME["fleet_utilization"], hour, seen.view.basis)
+        found.append((hour, value.value if isinstance(value, Reading) else None))
+    return tuple(found)
+
+
+def group_by_hour_of_week(seen: ProductionSummary, zone: str) -> tuple[HourOfWeek, ...]:
+    """All 168 hours of the week, Monday 0:00 first, by the clock of `zone` (an IANA name)."""
+    clock, target = ZoneInfo(zone), read_target_utilization(seen)
+    grouped: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for hour, used in list_used_hours(seen):
+        if used is None or hour.span <= 0:
+            continue
+        local = datetime.fromtimestamp((hour.start + hour.end) / 2, clock)
+        idle = money.spare_replicas(periods.mean_ready_replicas((hour,)), used, target)
+        grouped.setdefault((local.weekday(), local.hour), []).append((used, idle))
+    return tuple(_of_week(day, hour, grouped.get((day, hour), [])) for day in range(7) for hour in range(24))
+
+
+def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> HourOfWeek:
+    n = len(several)
+    return HourOfWeek(
+        weekday=day,
+        hour=hour,
+        utilization=math.fsum(used for used, _ in several) / n if n else None,
+        idle_replicas=math.fsum(idle for _, idle in several) / n if n else None,
+        count=n,
+    )
+
+
+def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal) -> tuple[Lever, ...]:
+    """Every lever of LEVERS for the tier, the one that is worth most first."""
+    fleet = seen.view.plan.fleet if seen.view.plan else None
+    case = LeverCase(
+        seen=seen,
+        usable=usable,
+        sized=sized,
+        hours=list_used_hours(seen),
+        target=read_target_utilization(seen),
+        warm=fleet.minimum_warm if fleet and fleet.minimum_warm else 0,
+    )
+    found = [lever(case) for lever in LEVERS]
+    return tuple(sorted(found, key=lambda one: -(one.replicas or 0.0)))
+
+
+def _batch_fill(case: LeverCase) -> Lever:
+    """Idle replica-hours, hour by hour, those of the minimum warm count too: they are as warm and as paid for."""
+    known = [(hour, used) for hour, used in case.hours if used is not None]
+    if not known:
+        return _unknown("Offline batch fill", "no hour's fleet utilisation is known")
+    idle = [money.spare_replicas(periods.mean_ready_replicas((hour,)), used, case.target) for hour, used in known]
+    most = max(idle)
+    basis = f"replicas beyond {case.target:.0%} utilisation, hour by hour ({most:.1f} at most); batch work costs electricity only"
+    return _lever(case, "Offline batch fill", math.fsum(idle) / len(idle), Certainty.CERTAIN, basis)
+
+
+def _schedule(case: LeverCase) -> Lever:
+    """Ready replicas beyond what each hour's busiest five minutes needed: the most that any schedule could save."""
+    peaks = _peaks(case.seen.rates)
+    saved, counted = 0.0, 0
+    for hour, _ in case.hours:
+        peak = peaks.get((hour.start + hour.end) / 2 // HOUR_SECONDS * HOUR_SECONDS)
+        if peak is None:
+            continue
+        counted += 1
+        saved += max(0.0, periods.mean_ready_replicas((hour,)) - _needed(case, peak))
+    if not counted:
+        return _unknown("Scaling by schedule", "no hour's arrivals are known")
+    basis = (
+        f"ready replicas beyond what the busiest five minutes of each of {counted} hours needed, the margin included: "
+    )
+    basis += "the most that a schedule could save, if it knew each hour beforehand"
+    return _lever(case, "Scaling by schedule", saved / counted, Certainty.LIKELY, basis)
+
+
+def _peaks(rates: Sequence[Rate]) -> Mapping[float, float]:
+    peaks: dict[float, float] = {}
+    for one in rates:
+        hour = one.start // HOUR_SECONDS * HOUR_SECONDS
+        peaks[hour] = max(peaks.get(hour, 0.0), one.rps)
+    return peaks
+
+
+def _needed(case: LeverCase, peak: float) -> int:
+    if peak <= 0:
+        return max(1, case.warm)
+    return max(1, case.warm, count_replicas(peak, case.usable.rps, case.sized.count.margin))
+
+
+def _colocation(case: LeverCase) -> Lever:
+    """Replicas beyond the target on average that nobody keeps warm on purpose: another model's work fits into them."""
+    if not case.seen.plan_hours:
+        return _unknown("Model colocation", "no hour under the present plan was seen")
+    used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.view.basis)
+    if not isinstance(used, Reading) or used.value is None:
+        return _unknown("Model colocation", "fleet utilisation is not known")
+    idle = money.compute_idle_capacity(
+        periods.mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm
+    )
+    basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average over the time where "
+    basis += f"{case.target:.0%} is aimed at; the minimum warm count apart"
+    return _lever(case, "Model colocation", max(0.0, idle.wasted), Certainty.CERTAIN, basis)
+
+
+def _shorter_prompts(case: LeverCase) -> Lever:
+    peak = case.sized.arithmetic.terms[0].value
+    after = _fleet_for(case, peak, case.usable.rps * (1 + SHORTER))
+    basis = f"{SHORTER:.0%} shorter prompts as {SHORTER:.0%} more usable rps (guide 9.2, a rule of thumb): "
+    basis += f"{_replicas(after)} at the peak instead of {case.sized.replicas}"
+    return _lever(case, "Shorter prompts", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
+
+
+def _routing(case: LeverCase) -> Lever:
+    peak = case.sized.arithmetic.terms[0].value * (1 - SIMPLE)
+    after = _fleet_for(case, peak, case.usable.rps)
+    basis = f"if {SIMPLE:.0%} of the requests were simple (the guide's example, not measured here): {_replicas(after)} "
+    basis += f"instead of {case.sized.replicas}, before what the small model costs"
+    return _lever(case, "Routing simple requests", float(max(0, case.sized.replicas - after)), Certainty.LIKELY, basis)
+
+
+def _fleet_for(case: LeverCase, peak: float, capacity_rps: float) -> int:
+    return count_fleet(peak, capacity_rps, case.sized.safety_factor, case.sized.count.margin, max(1, case.warm))
+
+
+LEVERS: tuple[Callable[[LeverCase], Lever], ...] = (_batch_fill, _schedule, _colocation, _shorter_prompts, _routing)
+
+
+def _lever(case: LeverCase, name: str, replicas: float, certainty: Certainty, basis: str) -> Lever:
+    plan = case.seen.view.plan
+    price = money.price_of(plan) if plan else None
+    hours = money.gpu_hours_a_day(replicas, price.gpus_per_replica) if price else None
+    each = price.gpu_hour_price if price else None
+    return Lever(
+        name=name,
+        replicas=replicas,
+        gpu_hours_a_day=hours,
+        money_a_day=hours * each if hours is not None and each is not None else None,
+        certainty=certainty,
+        basis=basis,
+    )
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
+
+
+def _unknown(name: str, why: str) -> Lever:
+    return Lever(
+        name=name,
+        replicas=None,
+        gpu_hours_a_day=None,
+        money_a_day=None,
+        certainty=Certainty.LIKELY,
+        basis="",
+        missing=why,
+    )

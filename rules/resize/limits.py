@@ -1,0 +1,116 @@
+"""Whether a smaller fleet keeps every limit: latency, KV cache and queue, also with one replica lost.
+
+Owns what is seen of each limit as an amount of the whole tier, which fewer replicas have to share, and the limit of one replica.
+How many replicas the demand needs is `rules.plan.replica_count`'s; this only ever asks for more. Another limit is a row of
+`loads_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.methods import periods
+from rules.plan.benchmark_reading import read_benchmark
+from rules.plan.curve import operating_point
+from rules.plan.replica_count import Margin, ReplicaCount
+from rules.resize.production_summary import ProductionSummary
+from rules.telemetry.signals import Reading
+from rules.telemetry.windows import Window
+from rules.telemetry.wording import number
+from rules.telemetry.work import Capacity
+
+KV = "kv_utilization"
+IN_SYSTEM = ("requests_running", "requests_waiting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierLoad:
+    """An amount of the whole tier that its replicas share, and how much of it one replica may have.
+
+    `unit` is that of both. KV cache use adds up over replicas as full caches: 13 at 60 % are 7.8.
+    """
+
+    name: str
+    amount: float
+    limit: float
+    unit: str
+
+    def share(self, replicas: float) -> float:
+        """What one of so many replicas has of it."""
+        return self.amount / replicas
+
+
+def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -> tuple[TierLoad, ...]:
+    """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
+    plan, limits = seen.view.plan, seen.view.limits
+    found = [
+        TierLoad(
+            name="requests per second a replica, within the SLO",
+            amount=count.demand_rps,
+            limit=capacity.rps,
+            unit="per_second",
+        )
+    ]
+    fullest = RULES["UtilizationTrap"].limit("fullest_hours", limits)
+    full = _fullest(seen.hours, (KV,), fullest)
+    if full is not None:
+        ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
+        found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
+    measured = read_benchmark(seen.view, KV, capacity.rps)
+    if isinstance(measured, Reading) and measured.value and full is None:
+        # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
+        amount = measured.value * count.demand_rps / capacity.rps
+        ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
+        found.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
+    point, in_system = operating_point(plan) if plan else None, _fullest(seen.hours, IN_SYSTEM, fullest)
+    if point is not None and point.c_max is not None and in_system is not None:
+        found.append(TierLoad(name="requests in the system", amount=in_system, limit=point.c_max, unit="count"))
+    return tuple(found)
+
+
+def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:
+    """Return quantile q over the hours of the mean sum of gauges over the whole tier; None where no hour has all of them."""
+    sums = [
+        periods.mean_ready_replicas((hour,))
+        * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
+        for hour in hours
+        if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
+    ]
+    return periods.nearest_rank(sums, q) if sums else None
+
+
+def serving(replicas: int, margin: Margin) -> int:
+    """Return how many of so many replicas a limit is checked with: one is lost where the margin says that one may be."""
+    return replicas - 1 if 0 < margin.survives_loss_from <= replicas else replicas
+
+
+def fewest_within_limits(loads: Iterable[TierLoad], replicas: int, most: int, margin: Margin) -> int:
+    """Return the fewest replicas from `replicas` to `most` that keep every limit; `most` where none does."""
+    known = tuple(loads)
+    return next((count for count in range(replicas, most) if not find_exceeded_limit(known, count, margin)), most)
+
+
+def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
+    """Return the first limit that so many replicas exceed, in words; "" where they keep all."""
+    left = max(1, serving(replicas, margin))
+    for one in loads:
+        if one.share(left) > one.limit * (1 + 1e-9):
+            return f"{one.name} would be {_words(one, left)}{_lost(left, replicas)}"
+    return ""
+
+
+def limits_text(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> Iterator[str]:
+    """Yield where each limit stands with so many replicas, in words."""
+    left = max(1, serving(replicas, margin))
+    for one in loads:
+        yield f"{one.name} would be {_words(one, left)}{_lost(left, replicas)}"
+
+
+def _words(one: TierLoad, replicas: int) -> str:
+    return f"{number(one.share(replicas), one.unit)} of at most {number(one.limit, one.unit)}"
+
+
+def _lost(left: int, replicas: int) -> str:
+    return f" with one of {replicas} lost" if left < replicas else f" with {replicas}"

@@ -1,0 +1,322 @@
+"""Capacity as production shows it: one estimate from a week's load bins, and the capacity now from two weeks of days.
+
+Owns the way from production's own curve and the benchmark's to `Capacity`. Nothing else estimates what a replica can take.
+How estimates of successive days become one number is `rules.plan.capacity.damp_capacity`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
+from rules.methods.tails import compute_tail, is_significant_share
+from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
+from rules.plan.curve import CERTAIN_REQUESTS, OperatingPoint
+from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
+from rules.plan.schema import Point
+from rules.resize.production_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
+from rules.telemetry import windows
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.readings import families_of
+from rules.telemetry.signals import BY_NAME, Reading, SignalValue
+from rules.telemetry.windows import Window
+from rules.telemetry.work import (
+    SAME,
+    UNTOLD,
+    Capacity,
+    CapacityLengths,
+    CapacitySource,
+    MeanTokens,
+    computed_share,
+    work_of,
+)
+from rules.verdicts.context import LIKELY_CONFIDENCE, BenchmarkComparison, RuleContext, select_comparable
+
+DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
+"""Days of history that `capacity_now` reads."""
+
+DAY_SECONDS = 86_400.0
+
+SLOWER = ("TtftDivergence", "TpotDivergence")
+"""The rules whose thresholds say when production is slower than the benchmark at equal load."""
+
+WORK_FAMILIES = families_of(BY_NAME["fleet_utilization"])
+"""What `rules.telemetry.work` reads of a window."""
+
+LEAST_UNPROVEN = 0.5
+"""Of the plan's capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
+breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
+reason, would be scaled out for ever."""
+
+NEAR = 0.9
+"""A benchmark whose usable load production came so near to is confirmed there."""
+
+
+def capacity_now(view: TierContext, days: Iterable[Iterable[BinnedWindow]]) -> Capacity | None:
+    """Return the capacity of one replica from the last DAYS days, oldest first, each as slices by load bin under the present plan.
+
+    Each of the last EVALUATIONS days gets an estimate from the EVIDENCE_DAYS that end with it; `damp_capacity` joins them.
+    """
+    if not view.serves_whole_requests:
+        return planned_capacity(view.plan) if view.plan else None
+    sums = [sum_by_bin(day) for day in days]
+    estimates = [
+        estimate_capacity(view, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
+        for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
+    ]
+    return damp_capacity(estimates)
+
+
+def estimate_capacity(view: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
+    """Return what a replica can take by one sum a load bin. None where neither production nor the plan tells.
+
+    Where production broke the SLO above a load that kept it, the knee lies between the two, and the plan's own value stands
+    if it does too. Else the plan stands as far as production reached; where production is slower than the benchmark at
+    equal load, beyond chance, the benchmark's curve is first scaled by how much. A load that broke the SLO below one that
+    kept it was broken by something else than load: a cascade, a restart.
+    """
+    whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
+    present = present_lengths(whole) if whole is not None else UNTOLD
+    planned = planned_capacity(view.plan) if view.plan else None
+    plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
+    found = _estimate(view, bins, plan, present)
+    if found is None or planned is None or plan is None or plan.rps == planned.rps:
+        return found
+    work = f"{planned.rps / plan.rps:.2g} times the work of a planned one, of which it was {planned.rps:.3g} rps"
+    return replace(found, reason=f"{found.reason}; a present request is {work}", planned_rps=planned.planned_rps)
+
+
+def _estimate(
+    view: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
+) -> Capacity | None:
+    """The same with the plan's capacity in requests of the present lengths."""
+    points = production_points(view, bins)
+    kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
+    above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
+    if kept is not None and above:
+        return replace(_between(view, plan, points, kept, above[0]), lengths=present)
+    if plan is None:
+        return replace(_without_benchmark(points, kept), lengths=present) if kept else None
+    base = replace(
+        plan,
+        highest_rps=max((one.rps for one in points), default=None),
+        kept_rps=kept.rps if kept else None,
+        knee_seen=bool(above),
+    )
+    if above:
+        return _never_kept(base, above[0], present)
+    if kept is None:
+        return base
+    slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(view, bins)
+    # All that broke it lies below a load that kept it: something else than load did, and how slow that was says nothing.
+    sound = [one for one in points if one.kept not in BAD]
+    scaled = _scaled(base, view, sound, kept) if slower and max(slower_than_planned(sound)) > 1 else None
+    if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
+        confirmed = _confirmed(base, kept)
+        return confirmed if confirmed.rps == base.rps else replace(confirmed, lengths=present)
+    return replace(scaled, lengths=present)
+
+
+def present_lengths(whole: Window) -> CapacityLengths:
+    """Return the mean lengths of the requests of a window; a part of them that no engine tells is not known."""
+    finished = whole.counters.get("requests_finished", 0.0)
+    if finished <= 0:
+        return UNTOLD
+
+    def mean(family: str) -> MeanTokens | None:
+        tokens = whole.counters.get(family, 0.0)
+        return MeanTokens(low=tokens / finished, high=tokens / finished) if tokens > 0 else None
+
+    computed = computed_share(whole)
+    return CapacityLengths(
+        prompt_tokens=mean("prompt_tokens"),
+        generation_tokens=mean("generation_tokens"),
+        prefix_hit_ratio=None if computed is None else 1 - computed,
+    )
+
+
+def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) -> Capacity:
+    """Return the plan's capacity in requests of the `present` lengths, those of `whole`: longer ones are more work (DESIGN 3.12).
+
+    It stays as it is while the difference is within SAME, or where the lengths of either are not known.
+    """
+    work, each = work_of(whole, plan.lengths), replica_rate(whole, "requests_finished")
+    if work is None or not each or not work.total.value:
+        return plan
+    factor = work.total.value / each
+    if 1 / (1 + SAME) <= factor <= 1 + SAME:
+        return plan
+    least = (work.total.low or 0.0) / each
+    most = work.total.high / each if work.total.high else factor
+    high = plan.high / least if plan.high is not None and least > 0 else None
+    return replace(
+        plan,
+        rps=plan.rps / factor,
+        low=plan.low / max(most, factor),
+        high=high,
+        lengths=present,
+    )
+
+
+def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLengths) -> Capacity:
+    """Return what can be said where no load of production kept the SLO; `lowest` is the lowest that had enough requests.
+
+    At or below the benchmark's lowest load (bin 0) load is not the cause, and more replicas are no remedy: the plan counts.
+    """
+    text = f"no load of production kept the SLO, not even {lowest.rps:.3g} rps a replica"
+    if lowest.bin == 0:
+        text += f", no more than the benchmark's lowest: load is not the cause, the planned {base.rps:.3g} counts"
+        return replace(base, low=0.0, reason=text)
+    rps = max(LEAST_UNPROVEN * base.rps, min(base.rps, lowest.rps))
+    text += f": the planned {base.rps:.3g} does not hold"
+    text += (
+        f", and no less than {LEAST_UNPROVEN:.0%} of it is taken before a load is seen that does"
+        if rps > lowest.rps
+        else ""
+    )
+    high, source = max(rps, lowest.rps), CapacitySource.PRODUCTION
+    return replace(base, rps=rps, low=0.0, high=high, source=source, reason=text, lengths=present)
+
+
+def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+    text = f"the plan has no benchmark; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
+    return Capacity(
+        rps=kept.rps,
+        low=kept.rps,
+        high=None,
+        source=CapacitySource.PRODUCTION,
+        certainty=Certainty.LIKELY,
+        reason=text,
+        highest_rps=max(one.rps for one in points),
+        kept_rps=kept.rps,
+    )
+
+
+def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
+    """Return the plan's value, or the higher load at which production kept the SLO; certain where production came near to it.
+
+    The operator's word stands although production kept the SLO above it: there may be reasons that no metric shows.
+    """
+    best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
+    sure = kept.rps >= NEAR * base.rps and kept.kept is SloStatus.KEPT
+    whose = "the benchmark's" if base.source is CapacitySource.BENCHMARK else "the planned"
+    return replace(
+        base,
+        rps=best,
+        low=best if sure else min(kept.rps, best),
+        high=None if base.high is None else max(best, base.high),
+        source=base.source if best == base.rps else CapacitySource.PRODUCTION,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        reason=f"{whose} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
+    )
+
+
+def _between(
+    view: TierContext,
+    plan: Capacity | None,
+    points: Sequence[ProductionPoint],
+    kept: ProductionPoint,
+    broken: ProductionPoint,
+) -> Capacity:
+    low, high = kept.rps, broken.rps
+    planned, whose = None, "the planned"
+    if plan is not None:
+        planned = plan.rps
+        whose = "the benchmark's" if plan.source is CapacitySource.BENCHMARK else whose
+    inside = planned is not None and low <= planned <= high
+    capped = plan is not None and plan.source is CapacitySource.OPERATOR and plan.rps < low
+    best = planned if planned is not None and (inside or capped) else _crossing(view, kept, broken)
+    sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
+    text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
+    if planned is not None:
+        text += f"; {whose} {planned:.3g} lies between" if inside else f"; {whose} {planned:.3g} does not"
+    if capped:
+        text += ", and stands as the operator's word"
+    return Capacity(
+        rps=best,
+        low=min(low, best),
+        high=high,
+        source=plan.source if plan is not None and (inside or capped) else CapacitySource.PRODUCTION,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        reason=text,
+        planned_rps=planned,
+        highest_rps=max(one.rps for one in points),
+        kept_rps=kept.rps,
+        knee_seen=True,
+    )
+
+
+def _crossing(view: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
+    """Return the load at which TTFT or TPOT P99 crosses its limit first, by the logarithms of the best estimates (as
+    `rules.plan.curve` does between points of the benchmark)."""
+    slo = view.plan.slo if view.plan else None
+    found = []
+    for limit, name in ((slo and slo.ttft_p99_seconds, "ttft_p99"), (slo and slo.tpot_p99_seconds, "tpot_p99")):
+        below, over = _best(getattr(kept, name)), _best(getattr(broken, name))
+        if limit and below and over and below < limit < over:
+            share = math.log(limit / below) / math.log(over / below)
+            found.append(kept.rps + share * (broken.rps - kept.rps))
+    return min(found, default=kept.rps)
+
+
+def _best(value: SignalValue) -> float | None:
+    if not isinstance(value, Reading):
+        return None
+    return value.low if value.value is None else value.value
+
+
+def _is_slower(view: TierContext, bins: Sequence[BinnedWindow]) -> bool:
+    """Return whether more requests than allowed were slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
+    for name in SLOWER:
+        case = RuleContext(rule=RULES[name], view=view, slices=tuple(bins), now=0.0, period_seconds=DAY_SECONDS)
+        found = select_comparable(case, (case.rule.family,))
+        tail = compute_tail(found, found.slices) if isinstance(found, BenchmarkComparison) else None
+        if tail is None or tail.requests < case.limit("minimum_requests"):
+            continue
+        if is_significant_share(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
+            return True
+    return False
+
+
+def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
+    """Return the largest ratios of production's P99 (best estimate) to the benchmark's at equal load, of TTFT and of TPOT, over
+    the bins with enough requests; 1 where production is not slower, or no bin can be compared."""
+    enough = [one for one in points if one.requests >= CERTAIN_REQUESTS]
+    ttft = [seen / one.planned_ttft_p99 for one in enough if (seen := _best(one.ttft_p99)) and one.planned_ttft_p99]
+    tpot = [seen / one.planned_tpot_p99 for one in enough if (seen := _best(one.tpot_p99)) and one.planned_tpot_p99]
+    return max([1.0, *ttft]), max([1.0, *tpot])
+
+
+def _scaled(base: Capacity, view: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
+    """Return the benchmark's operating point with every latency as much slower as production is at equal load."""
+    curve, plan, factors = view.curve, view.plan, slower_than_planned(points)
+    found: OperatingPoint | None = None
+    if curve is not None and plan is not None:
+        found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
+    best = max(kept.rps, found.usable_rps if found else LEAST_UNPROVEN * base.rps)
+    planned = base.planned_rps or base.rps
+    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
+    if found is not None and found.usable_rps >= best:
+        text += (
+            f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"
+        )
+    else:
+        why = (
+            "production kept it there"
+            if best == kept.rps
+            else f"no less than {LEAST_UNPROVEN:.0%} of the plan is taken"
+        )
+        text += (
+            f"the benchmark's curve, so much slower, does not keep the SLO up to {best:.3g} rps a replica, but {why}"
+        )
+    return replace(base, rps=best, low=kept.rps, high=max(best, planned), source=CapacitySource.PRODUCTION, reason=text)
+
+
+def _slower(point: Point, ttft: float, tpot: float) -> Point:
+    """A point of the benchmark with its latencies so many times as long; events of a stream are as much slower as tokens."""
+    factors = {"ttft_p99_seconds": ttft, "tpot_p99_seconds": tpot, "itl_p99_seconds": tpot}
+    told = {name: value for name in factors if (value := getattr(point, name)) is not None}
+    return point.model_copy(update={name: value * factors[name] for name, value in told.items()})

@@ -1,0 +1,166 @@
+"""Production's own latency-throughput curve (guide 8.1, 8.3), out of the sums of load bins.
+
+Owns the points with their bounds and whether each keeps the objective. Which load keeps the SLO now follows from them in
+`rules.resize.measured_capacity`. The benchmark's curve is `rules.plan.curve`'s; here it is what production is laid beside. Another
+quantity of a point is a field of `ProductionPoint`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rules.confidence import binomial_lower_bound
+from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.schema import Slo
+from rules.resize.production_summary import ProductionSummary
+from rules.telemetry import histograms
+from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Reading, SignalKind, SignalValue
+from rules.telemetry.windows import Window
+
+ALLOWED = 0.01
+"""An objective on P99 lets one request of a hundred be slower."""
+
+LIMITS = (
+    ("ttft_p99_seconds", "ttft_seconds"),
+    ("tpot_p99_seconds", "tpot_seconds"),
+    ("itl_p99_seconds", "itl_seconds"),
+)
+"""What an SLO can limit, and the family whose requests are counted against it."""
+
+
+class SloStatus(StrEnum):
+    """Whether a load keeps the SLO: surely or by the best estimate, or nothing can be said."""
+
+    KEPT = "kept"
+    LIKELY_KEPT = "likely_kept"
+    LIKELY_BROKEN = "likely_broken"
+    BROKEN = "broken"
+    TOO_FEW = "too_few_requests"
+    NOT_KNOWN = "not_known"
+
+
+FINE, BAD = frozenset({SloStatus.KEPT, SloStatus.LIKELY_KEPT}), frozenset({SloStatus.BROKEN, SloStatus.LIKELY_BROKEN})
+_WORST_FIRST = (
+    SloStatus.BROKEN,
+    SloStatus.LIKELY_BROKEN,
+    SloStatus.TOO_FEW,
+    SloStatus.NOT_KNOWN,
+    SloStatus.LIKELY_KEPT,
+    SloStatus.KEPT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductionPoint:
+    """A load bin of a replica in production: its mean load and what was seen there.
+
+    `bin` is None beyond the benchmark, `outside` then says why. `output_tokens_per_second` is a replica's. `planned` is what
+    the benchmark measured of TTFT P99 at this load.
+    """
+
+    bin: int | None
+    outside: str
+    rps: float
+    in_system: float | None
+    requests: float
+    ttft_p50: SignalValue
+    ttft_p99: SignalValue
+    tpot_p50: SignalValue
+    tpot_p99: SignalValue
+    output_tokens_per_second: float | None
+    kv_utilization: SignalValue
+    planned_ttft_p99: float | None
+    planned_tpot_p99: float | None
+    kept: SloStatus
+    replica_hours: float
+
+
+def production_points(view: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
+    """Return the points that had requests, by rising load, from one sum a load bin; what was beyond the benchmark last."""
+    found = [_point(view, one) for one in bins if one.rps]
+    return tuple(sorted(found, key=lambda point: (point.bin is None, point.rps)))
+
+
+def _point(view: TierContext, one: BinnedWindow) -> ProductionPoint:
+    window, basis = one.window, view.basis
+    readings = {name: read(BY_NAME[name], window, basis) for name in _READ}
+    rps = one.rps or 0.0
+    return ProductionPoint(
+        bin=one.bin,
+        outside=one.beyond,
+        rps=rps,
+        in_system=one.in_system,
+        requests=window.counters.get("requests_finished", 0.0),
+        ttft_p50=readings["ttft_p50_seconds"],
+        ttft_p99=readings["ttft_p99_seconds"],
+        tpot_p50=readings["tpot_p50_seconds"],
+        tpot_p99=readings["tpot_p99_seconds"],
+        kv_utilization=readings["kv_utilization"],
+        output_tokens_per_second=replica_rate(window, "generation_tokens"),
+        planned_ttft_p99=_planned(view, one, "ttft_p99_seconds"),
+        planned_tpot_p99=_planned(view, one, "tpot_p99_seconds"),
+        kept=check_slo(window, view.plan.slo, view.itl_comparable) if view.plan else SloStatus.NOT_KNOWN,
+        replica_hours=window.covered_seconds / 3600,
+    )
+
+
+_READ = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "kv_utilization")
+
+
+def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValue:
+    """A signal over all load bins. Of a quantile the best estimate is kept between the least and the greatest of the bins',
+    where these hold all requests of the window: no pool has another."""
+    found = read(BY_NAME[name], window, seen.view.basis)
+    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
+        return found
+    each = [read(BY_NAME[name], one.window, seen.view.basis) for one in seen.bins]
+    told = [one for one in each if isinstance(one, Reading)]
+    if math.fsum(one.n for one in told) != found.n:
+        return found
+    least = min(one.value if one.value is not None else one.low or 0.0 for one in told)
+    most = max(one.value if one.value is not None else math.inf for one in told)
+    return replace(found, value=min(max(found.value, least), most))
+
+
+def _planned(view: TierContext, one: BinnedWindow, metric: str) -> float | None:
+    curve = view.curve
+    if curve is None or one.bin is None or one.rps is None or one.bin >= len(curve.points):
+        return None
+    found = curve.expectation(one.bin, metric, one.rps, one.in_system)
+    return found.interpolated if found else None
+
+
+def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
+    """Whether the requests of a window kept every objective of the SLO that the engine's histograms tell.
+
+    Surely broken: more than 1 % are slower whatever happened inside the bucket, and beyond chance (99.9 %, one-sided). From
+    fewer than 300 requests nothing follows: their P99 is the third worst (DESIGN 3.3).
+    """
+    told = [
+        _keeps(window, family, limit)
+        for metric, family in LIMITS
+        if (limit := getattr(slo, metric)) is not None and (itl or family != "itl_seconds")
+    ]
+    # An engine that shows one of two latencies says nothing of the other; what it shows still counts.
+    known = [one for one in told if one is not SloStatus.NOT_KNOWN]
+    return min(known, key=_WORST_FIRST.index, default=SloStatus.NOT_KNOWN)
+
+
+def _keeps(window: Window, family: str, limit: float) -> SloStatus:
+    parts = window.histograms.get(family, ())
+    share = histograms.share_above(parts, limit)
+    if share.n <= 0:
+        return SloStatus.NOT_KNOWN
+    if share.n < CERTAIN_REQUESTS:
+        return SloStatus.TOO_FEW
+    if binomial_lower_bound(math.floor(share.low), math.floor(share.n)) > ALLOWED:
+        return SloStatus.BROKEN
+    if share.high <= ALLOWED * share.n:
+        return SloStatus.KEPT
+    return SloStatus.LIKELY_BROKEN if share.best > ALLOWED * share.n else SloStatus.LIKELY_KEPT

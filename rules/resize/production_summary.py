@@ -1,0 +1,165 @@
+"""What production showed of one tier in a time, as the re-sizing reads it: sums by hour and by load bin, and arrivals.
+
+Owns the record and how weeks of history are put into it piece by piece, so that never more than a day of rows is in memory. It
+judges nothing. What re-sizing needs besides is a field here and a line in `SeenSoFar.add`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rules.evaluator.long_rules import HOUR_SECONDS
+from rules.methods import periods
+from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
+from rules.telemetry import windows
+from rules.telemetry.arrivals import MinuteDemand
+from rules.telemetry.windows import MINUTE_SECONDS, Window
+
+RATE_SECONDS = 300.0
+"""Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is
+shorter no scaling could have answered."""
+
+RECENT_SECONDS = 7 * 86_400.0
+"""What a replica can take, and how long requests are, is told by the last week: over a month a drift hides in its own past."""
+
+WHOLE_MINUTES = 4
+"""Of five: with fewer known one burst would be the rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Requests a second that arrived at the tier in the five minutes from `start` (unix seconds)."""
+
+    start: float
+    rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductionSummary:
+    """One tier in [since, until), unix seconds.
+
+    `total` is the sum of everything, the hours that were seen as if they followed each other (None: nothing was booked),
+    `lately` the same of the last days, RECENT_SECONDS at most. `hours` are one window an hour without histograms, whatever plan
+    was valid; `plan_hours` and `bins` (of the last days; one slice a load bin, and one for what was
+    beyond the benchmark) only under the present version of the plan. `rates` are the
+    arrivals; `minutes` of them are known. `versions` are the plan versions, newest last.
+    """
+
+    view: TierContext
+    since: float
+    until: float
+    total: Window | None = None
+    lately: Window | None = None
+    hours: tuple[Window, ...] = ()
+    plan_hours: tuple[Window, ...] = ()
+    bins: tuple[BinnedWindow, ...] = ()
+    rates: tuple[Rate, ...] = ()
+    minutes: int = 0
+    requests: float = 0.0
+    versions: tuple[str, ...] = ()
+
+    @property
+    def observed_seconds(self) -> float:
+        """The seconds in which the tier was seen, as far as its replicas were covered."""
+        return sum(periods.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
+
+    @property
+    def average_rps(self) -> float | None:
+        """Requests a second that arrived, over the minutes of which it is known."""
+        return self.requests / (self.minutes * MINUTE_SECONDS) if self.minutes else None
+
+    @property
+    def mean_ready_replicas(self) -> float:
+        """Replicas that were seen, on average over the hours in which any was."""
+        return periods.mean_ready_replicas(self.hours)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProductionSummaryBuilder:
+    """Collects a `Seen` day by day. Not frozen: it is what `rows in` and `record out` have between them."""
+
+    view: TierContext
+    since: float
+    until: float
+    total: Window | None = None
+    lately: Window | None = None
+    hours: dict[float, Window] = field(default_factory=dict)
+    plan_hours: dict[float, Window] = field(default_factory=dict)
+    bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
+    rates: list[Rate] = field(default_factory=list)
+    minutes: int = 0
+    requests: float = 0.0
+
+    def add(
+        self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
+    ) -> None:
+        """Some hours by load bin (all of them, and those under the present plan), and the minutes of the same time."""
+        slices, present = tuple(every), tuple(of_plan)
+        self.total = _added(self.total, slices)
+        _into_hours(self.hours, slices)
+        _into_hours(self.plan_hours, present)
+        self._add_demand(tuple(demand))
+        recent = self.until - RECENT_SECONDS
+        self.lately = _added(self.lately, [one for one in slices if _middle(one.window) >= recent])
+        of_bins = [one for one in present if _middle(one.window) >= recent]
+        self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
+
+    def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
+        grouped: dict[float, list[float]] = {}
+        for one in demand:
+            if one.requests is None:
+                continue
+            self.minutes += 1
+            self.requests += one.requests
+            grouped.setdefault(one.start // RATE_SECONDS * RATE_SECONDS, []).append(one.requests)
+        for start, several in sorted(grouped.items()):
+            if len(several) >= WHOLE_MINUTES:
+                self.rates.append(Rate(start=start, rps=sum(several) / (len(several) * MINUTE_SECONDS)))
+
+    def build(self, versions: tuple[str, ...]) -> ProductionSummary:
+        """The record of what was collected."""
+        hours = tuple(self.hours[start] for start in sorted(self.hours))
+        ordered = sorted(self.bins.values(), key=lambda one: (one.bin is None, one.bin or 0))
+        return ProductionSummary(
+            view=self.view,
+            since=self.since,
+            until=self.until,
+            total=_without_holes(self.total, hours),
+            lately=self.lately,
+            hours=hours,
+            plan_hours=tuple(self.plan_hours[start] for start in sorted(self.plan_hours)),
+            bins=tuple(ordered),
+            rates=tuple(self.rates),
+            minutes=self.minutes,
+            requests=self.requests,
+            versions=versions,
+        )
+
+
+def _added(known: Window | None, slices: Sequence[BinnedWindow]) -> Window | None:
+    several = [one.window for one in slices]
+    return windows.sum_windows([*([known] if known is not None else []), *several]) if several else known
+
+
+def _without_holes(total: Window | None, hours: tuple[Window, ...]) -> Window | None:
+    """The sum as if its hours followed each other: what a tier did in a second is meant of the seconds that were seen, not of
+    those in which nobody looked."""
+    if total is None:
+        return None
+    seconds = math.fsum(hour.span for hour in hours)
+    return replace(total, start=total.end - min(total.span, seconds))
+
+
+def _middle(window: Window) -> float:
+    """By which a window belongs to an hour: its ends are instants of scrapes, a few seconds beside the clock's."""
+    return (window.start + window.end) / 2
+
+
+def _into_hours(hours: dict[float, Window], slices: tuple[BinnedWindow, ...]) -> None:
+    for one in slices:
+        start = _middle(one.window) // HOUR_SECONDS * HOUR_SECONDS
+        # Weeks of hours are held at once, and of a window its histograms are most.
+        slim = replace(one.window, histograms={})
+        hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim

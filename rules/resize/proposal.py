@@ -1,0 +1,329 @@
+"""Re-sizing a tier (guide 9.1, Steps 1, 11 and 12) from what production showed, and the proposal: keep, grow, shrink, move.
+
+Owns the decision and its evidence. What was seen is `rules.resize.production_summary`'s, each step is a module of its own
+beside this one
+(`resize_workload`, `resize_curve`, `resize_fleet`, `resize_levers`), a comparison between tiers `rules.resize.tier_move`'s.
+Nothing is proposed from too little data: the proposal then says what was too little and how much is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import Certainty
+from rules.methods import periods
+from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.replica_count import margin_of
+from rules.plan.schema import TierPlan
+from rules.resize.fleet_cost import (
+    FleetCost,
+    FleetProposal,
+    find_peak_rps,
+    measured_cost,
+    planned_cost,
+    proposed_cost,
+    size_fleet,
+)
+from rules.resize.levers import Lever, list_levers
+from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
+from rules.resize.production_curve import ProductionPoint, production_points
+from rules.resize.production_summary import ProductionSummary
+from rules.resize.workload import Length, WorkloadNow, measure_workload
+from rules.telemetry import windows
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.work import Capacity
+from rules.verdicts.context import SEPARATE
+from rules.verdicts.verdict import FIRING, RuleResult, Verdict
+
+DAY_SECONDS = 86_400.0
+
+TO_GROW_SECONDS = 0.9 * DAY_SECONDS
+"""A peak that was seen is one, however short the time: a day has its busy hours in it."""
+
+TO_SHRINK_SECONDS = 0.9 * 7 * DAY_SECONDS
+"""What was not needed on a day may be needed on another weekday: a week, as the rules over days ask."""
+
+GONE_SECONDS = DAY_SECONDS
+"""A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
+
+EVICTING = ("KvEviction", "EvictionDivergence")
+
+
+class ProposalKind(StrEnum):
+    """What is proposed."""
+
+    KEEP = "keep"
+    GROW = "grow"
+    SHRINK = "shrink"
+    MOVE = "move"
+    NONE = "no_recommendation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """`replicas` for the plan's `now` (None: nothing is proposed). `needed` says what a recommendation lacks."""
+
+    kind: ProposalKind
+    certainty: Certainty
+    now: int | None
+    replicas: int | None
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    to_tier: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Steps 1, 11 and 12 of a tier anew; None where a step could not be done."""
+
+    seen: ProductionSummary
+    workload: WorkloadNow
+    points: tuple[ProductionPoint, ...]
+    utilization: SignalValue
+    kv_fullest: float | None
+    usable: Capacity | None
+    sized: FleetProposal | None
+    planned: FleetCost | None
+    measured: FleetCost | None
+    proposed: FleetCost | None
+    levers: tuple[Lever, ...]
+    proposal: Proposal
+
+
+Answers = Mapping[str, RuleResult]
+"""What the rules over the time say of the tier, by rule name."""
+
+
+def index_by_rule(answers: Iterable[RuleResult]) -> Answers:
+    """Of the tier as a whole; a verdict before an unknown."""
+    found: dict[str, RuleResult] = {}
+    for answer in answers:
+        if answer.subject.replica is None and not isinstance(found.get(answer.rule), Verdict):
+            found[answer.rule] = answer
+    return found
+
+
+def propose_size(seen: ProductionSummary, answers: Answers) -> Resize:
+    """The steps and the proposal from what was seen and what the rules over the same time say of it."""
+    workload, points = measure_workload(seen), production_points(seen.view, seen.bins)
+    usable = seen.view.capacity
+    plan, peak = seen.view.plan, find_peak_rps(seen, workload)
+    mixed = seen.view.serves_whole_requests
+    counted = usable if usable and not usable.is_lower_bound else None
+    size = (
+        size_fleet(plan, *peak, counted, margin_of(seen.view.limits)) if mixed and plan and peak and counted else None
+    )
+    utilization = _utilization(seen)
+    used = utilization.value if isinstance(utilization, Reading) else None
+    full = periods.hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
+    proposal = _proposal(seen, answers, workload, usable, size, full[0] if full else None)
+    measured = measured_cost(seen, used)
+    return Resize(
+        seen=seen,
+        workload=workload,
+        points=points,
+        utilization=utilization,
+        kv_fullest=full[0] if full else None,
+        usable=usable,
+        sized=size,
+        planned=planned_cost(seen.view),
+        measured=measured,
+        proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
+        levers=list_levers(seen, usable, size) if usable and size else (),
+        proposal=proposal,
+    )
+
+
+def _utilization(seen: ProductionSummary) -> SignalValue:
+    if not seen.plan_hours:
+        return Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
+    return read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.view.basis)
+
+
+def _trap(name: str, seen: ProductionSummary) -> float:
+    return RULES["UtilizationTrap"].limit(name, seen.view.limits)
+
+
+def _fires(answers: Answers, names: Iterable[str]) -> bool:
+    return any(isinstance(a := answers.get(name), Verdict) and a.status in FIRING for name in names)
+
+
+def _proposal(
+    seen: ProductionSummary,
+    answers: Answers,
+    workload: WorkloadNow,
+    usable: Capacity | None,
+    size: FleetProposal | None,
+    kv_fullest: float | None,
+) -> Proposal:
+    plan = seen.view.plan
+    now = plan.fleet.instances if plan and plan.fleet else (round(seen.mean_ready_replicas) or None)
+    lacking = _lacking(seen, plan, workload, usable)
+    if lacking or plan is None or usable is None or size is None or now is None:
+        text = "No recommendation: " + "; ".join(lacking or ("no replica was seen",))
+        return Proposal(
+            kind=ProposalKind.NONE, certainty=Certainty.LIKELY, now=now, replicas=None, sentence=text, needed=lacking
+        )
+    evidence = _evidence(seen, workload, usable, size, plan)
+    if size.replicas > now:
+        return _grow(size, usable, now, evidence)
+    if size.replicas == now:
+        sure = usable.certainty is Certainty.CERTAIN and _long(seen)
+        text = f"Keep {_replicas(now)}: that is what the traffic seen needs"
+        return _kept(now, text, evidence, sure)
+    return _fewer(seen, answers, usable, size, now, evidence, kv_fullest)
+
+
+def _lacking(
+    seen: ProductionSummary, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None
+) -> tuple[str, ...]:
+    """What a recommendation lacks, each with how much of it is needed."""
+    hours = seen.observed_seconds / 3600
+    found = []
+    if hours < TO_GROW_SECONDS / 3600:
+        found.append(
+            f"{hours:.1f} hours were seen; {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas, "
+            f"{TO_SHRINK_SECONDS / 3600:.0f} for fewer"
+        )
+    silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
+    if silent >= GONE_SECONDS:
+        found.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
+    if workload.requests < CERTAIN_REQUESTS:
+        found.append(f"{workload.requests:,.0f} requests were seen; {CERTAIN_REQUESTS} are needed")
+    if workload.peak_rps is None:
+        found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes; {SEPARATE} are needed")
+    if plan is None:
+        found.append("the tier has no plan")
+    elif not seen.view.serves_whole_requests:
+        found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
+    elif usable is None:
+        found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
+    elif usable.is_lower_bound:
+        found.append(
+            f"the plan has no benchmark, and production kept the SLO up to {usable.rps:.3g} rps a replica, its highest load: "
+            "what a replica can take is not known"
+        )
+    return tuple(found)
+
+
+def _evidence(
+    seen: ProductionSummary, workload: WorkloadNow, usable: Capacity, size: FleetProposal, plan: TierPlan
+) -> tuple[str, ...]:
+    planned = f" (planned {workload.planned_peak_rps:.4g})" if workload.planned_peak_rps else ""
+    peak, counted = size.count.demand_rps, size.count
+    told = [
+        f"the peak was {peak:.4g} rps{planned}, in three stretches of five minutes",
+        f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
+        f"the peak needs {_replicas(counted.replicas)} ({counted.arithmetic_text})",
+    ]
+    if size.replicas > counted.replicas:
+        told.append(
+            f"the plan's safety factor makes it ceil({peak:.4g} x {size.safety_factor:.3g} / {usable.rps:.4g}) = "
+            f"{_replicas(size.replicas)}"
+        )
+    warm = plan.fleet.minimum_warm if plan.fleet else None
+    told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
+    moved = [one for one in workload.lengths if one.longer or one.shorter]
+    told += [_moved(one) for one in moved[:2]]
+    return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
+
+
+def _moved(one: Length) -> str:
+    low, high = one.factors or (0.0, None)
+    by = f"at least {low:.2g}x" if one.longer else f"at most {high or 0.0:.2g}x"
+    return f"{one.what} {one.quantile.upper()} are {by} as long as planned"
+
+
+def _grow(size: FleetProposal, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:
+    sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
+    against: tuple[str, ...] = ()
+    if size.fewest is not None and size.fewest <= now:
+        against = (f"at the upper end of what a replica may take, {_replicas(size.fewest)} would do",)
+    return Proposal(
+        kind=ProposalKind.GROW,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        now=now,
+        replicas=size.replicas,
+        sentence=f"Grow from {now} to {_replicas(size.replicas)}",
+        evidence=evidence,
+        against=against,
+    )
+
+
+def _fewer(
+    seen: ProductionSummary,
+    answers: Answers,
+    usable: Capacity,
+    size: FleetProposal,
+    now: int,
+    evidence: tuple[str, ...],
+    kv_fullest: float | None,
+) -> Proposal:
+    """Fewer, down to where every limit still holds, unless memory or evictions say that the replicas are needed, or a week was
+    not seen."""
+    if not _long(seen):
+        hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
+        text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
+        said = f"Keep {_replicas(now)} for now: {text}"
+        return Proposal(
+            kind=ProposalKind.NONE,
+            certainty=Certainty.LIKELY,
+            now=now,
+            replicas=None,
+            sentence=said,
+            evidence=evidence,
+            needed=(text,),
+        )
+    if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
+        text = f"Keep {_replicas(now)}: the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the "
+        text += "size, not load"
+        return _kept(now, text, evidence, False)
+    if _fires(answers, EVICTING):
+        text = f"Keep {_replicas(now)}: requests are evicted from the KV cache; fewer replicas would evict more"
+        return _kept(now, text, evidence, False)
+    loads = loads_of(seen, usable, size.count)
+    fewest = fewest_within_limits(loads, size.replicas, now, size.count.margin)
+    binding = find_exceeded_limit(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
+    if binding is not None:
+        evidence = (*evidence, f"{_replicas(fewest - 1)} would be too few: {binding}")
+    if fewest >= now:
+        return _kept(now, f"Keep {_replicas(now)}: with fewer, {binding}", evidence, False)
+    evidence = (*evidence, *limits_text(loads, fewest, size.count.margin))
+    sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
+    against = []
+    if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
+        against.append(
+            f"production never ran above {usable.highest_rps or 0:.3g} rps a replica: what is above rests on the benchmark; "
+            "go down step by step and run `sizewatch check` after each"
+        )
+    return Proposal(
+        kind=ProposalKind.SHRINK,
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        now=now,
+        replicas=fewest,
+        sentence=f"Shrink from {now} to {_replicas(fewest)}",
+        evidence=evidence,
+        against=tuple(against),
+    )
+
+
+def _kept(now: int, text: str, evidence: tuple[str, ...], sure: bool) -> Proposal:
+    certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
+    return Proposal(
+        kind=ProposalKind.KEEP, certainty=certainty, now=now, replicas=now, sentence=text, evidence=evidence
+    )
+
+
+def _long(seen: ProductionSummary) -> bool:
+    return seen.observed_seconds >= TO_SHRINK_SECONDS
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"

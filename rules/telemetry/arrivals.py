@@ -1,0 +1,255 @@
+"""The work that arrived at a tier, minute by minute: what was finished is not what was asked for.
+
+Owns what a window tells of arrivals, how it is spread over minutes, and the estimate of a minute from what was seen of it.
+It stores nothing and knows no forecast. Another quantity is a pair of fields in `MinuteSums` (its sum, and the
+replica-seconds it was seen in), one in `Demand`, and a line in `of_window` and `demand`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
+from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
+
+UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
+"""The families that requests are counted in which arrived and were not served."""
+
+ENOUGH_COVERAGE = 0.5
+"""Below this share of a minute's replica-seconds (or of the minute itself) its demand is not known: most would be a guess."""
+
+REQUEST_MINUTES = 15
+"""Tokens a request are a mean over so many minutes: of one minute's few requests it would be chance."""
+
+FEWEST_REQUESTS = 1.0
+
+LEAST_SHARE, MOST_SHARE = 0.5, 2.0
+"""Between which multiples of the tokens that were seen those asked for are believed to lie. Above, more are believed when as
+many requests arrived: of an engine that queues everything and finishes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinuteSums:
+    """What was seen of a tier in the minute that begins at `start` (unix seconds); adds up over replicas and bookings.
+
+    `first` and `last` are the ends of what was expected in it. `completed` are the finished requests of those seconds in
+    which arrivals were told, `waiting` is a time integral (requests x seconds).
+    """
+
+    start: float
+    first: float
+    last: float
+    expected_seconds: float
+    covered_seconds: float
+    requests: float = 0.0
+    requests_seconds: float = 0.0
+    completed: float = 0.0
+    prompt_tokens: float = 0.0
+    prompt_seconds: float = 0.0
+    generation_tokens: float = 0.0
+    generation_seconds: float = 0.0
+    waiting: float = 0.0
+    waiting_seconds: float = 0.0
+
+
+ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "first", "last"))
+"""The fields of `MinuteSums` that add up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinuteDemand:
+    """What arrived at a tier in the minute that begins at `start` (unix seconds): requests and the tokens asked for, and the
+    requests that waited (a mean). None is missing. `covered_seconds` of `expected_seconds` replica-seconds were seen."""
+
+    start: float
+    requests: float | None
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    waiting: float | None
+    covered_seconds: float
+    expected_seconds: float
+
+
+def count_arrivals(counters: Mapping[str, float]) -> float | None:
+    """Requests that arrived, from the increases of a time that all of them cover; None where no request is counted.
+
+    The engine's own counter where it has one; else the finished ones, the growth of those in the system, and those that
+    failed or were refused. Below the truth by what was aborted unseen; of one window it may be negative, when gauges come
+    late.
+    """
+    if "requests_arrived" in counters:
+        return counters["requests_arrived"]
+    if "requests_finished" not in counters:
+        return None
+    return counters["requests_finished"] + counters.get(NET_CHANGE, 0.0) + unserved(counters)
+
+
+def unserved(counters: Mapping[str, float]) -> float:
+    """Requests that failed, or were refused for want of room, and are in no other count: engines that count arrivals have them
+    among those, the others neither among the finished nor among those in the system (notes of `rules.engines`)."""
+    return 0.0 if "requests_arrived" in counters else failed_bounds(counters)[0] + counters.get(NO_ROOM, 0.0)
+
+
+def minute_from_window(window: Window) -> MinuteSums:
+    """What a window (of one replica) tells, as if all of it were one minute."""
+    told = count_arrivals(window.counters)
+    seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
+    prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+    waiting = window.gauges.get("requests_waiting")
+    return MinuteSums(
+        start=window.start,
+        first=window.end - window.expected_seconds,
+        last=window.end,
+        expected_seconds=window.expected_seconds,
+        covered_seconds=window.covered_seconds,
+        requests=told or 0.0,
+        requests_seconds=0.0 if told is None else seconds,
+        completed=window.counters.get("requests_finished", told or 0.0),
+        prompt_tokens=prompts or 0.0,
+        prompt_seconds=0.0 if prompts is None else _seconds(window, "prompt_tokens"),
+        generation_tokens=generated or 0.0,
+        generation_seconds=0.0 if generated is None else _seconds(window, "generation_tokens"),
+        waiting=waiting.integral if waiting else 0.0,
+        waiting_seconds=waiting.seconds if waiting else 0.0,
+    )
+
+
+def _seconds(window: Window, family: str) -> float:
+    return max(0.0, window.seconds_of(family))
+
+
+def split_by_minute(window: Window) -> tuple[MinuteSums, ...]:
+    """The same spread evenly over the minutes it lies in: what was seen over all of it, what was expected over its end.
+
+    They differ where counters were booked late (`rules.replicas.track`): those belong to the silence before.
+    """
+    whole = minute_from_window(window)
+    seen_from, minutes = min(window.start, whole.first), []
+    start = seen_from // MINUTE_SECONDS * MINUTE_SECONDS
+    while start < window.end:
+        seen = _overlap(start, window.start, window.end) / window.span if window.span > 0 else 0.0
+        due = _overlap(start, whole.first, window.end)
+        share = dict.fromkeys(ADDED, seen) | {"expected_seconds": due / window.expected_seconds if due else 0.0}
+        minutes.append(
+            MinuteSums(
+                start=start,
+                first=max(start, whole.first) if due else math.inf,
+                last=min(start + MINUTE_SECONDS, window.end) if due else -math.inf,
+                **{name: getattr(whole, name) * share[name] for name in ADDED},
+            )
+        )
+        start += MINUTE_SECONDS
+    return tuple(minutes)
+
+
+def _overlap(start: float, low: float, high: float) -> float:
+    return max(0.0, min(start + MINUTE_SECONDS, high) - max(start, low))
+
+
+def add(several: Iterable[MinuteSums]) -> MinuteSums:
+    """The sum of parts of one minute. Raises ValueError on none, and on parts of different minutes."""
+    parts = tuple(several)
+    if len({part.start for part in parts}) != 1:
+        raise ValueError("only parts of one and the same minute add up")
+    return MinuteSums(
+        start=parts[0].start,
+        first=min(part.first for part in parts),
+        last=max(part.last for part in parts),
+        **{name: math.fsum(getattr(part, name) for part in parts) for name in ADDED},
+    )
+
+
+def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
+    """What arrived in each minute (they come in the order of time), estimated from what was seen of it.
+
+    An amount is scaled up by the share of the expected replica-seconds it was seen in, and of the minute that was watched
+    at all, where both are at least ENOUGH_COVERAGE, and else missing. Tokens asked for are those seen, and for each request
+    that arrived and did not finish (or finished and had arrived before) the mean of the last REQUEST_MINUTES, within
+    LEAST_SHARE and MOST_SHARE of those seen.
+    """
+    recent = _Recent()
+    found = []
+    for one in minutes:
+        recent.add(one)
+        prompts = _asked(one.prompt_tokens, recent.prompt_tokens, recent.completed, one)
+        generated = _asked(one.generation_tokens, recent.generation_tokens, recent.completed, one)
+        found.append(
+            MinuteDemand(
+                start=one.start,
+                requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
+                prompt_tokens=_whole(one, prompts, one.prompt_seconds),
+                generation_tokens=_whole(one, generated, one.generation_seconds),
+                waiting=_waiting(one),
+                covered_seconds=one.covered_seconds,
+                expected_seconds=one.expected_seconds,
+            )
+        )
+    return tuple(found)
+
+
+def demand_from_requests(one: MinuteSums) -> MinuteDemand:
+    """The requests of a minute as `demand` tells them; tokens and waiting requests are missing."""
+    return MinuteDemand(
+        start=one.start,
+        requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
+        prompt_tokens=None,
+        generation_tokens=None,
+        waiting=None,
+        covered_seconds=one.covered_seconds,
+        expected_seconds=one.expected_seconds,
+    )
+
+
+class _Recent:
+    """The sums of the last REQUEST_MINUTES, kept as minutes come and go, and summed anew now and then so that no rounding
+    stays."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[MinuteSums] = deque()
+        self._since_anew = 0
+        self.completed = self.prompt_tokens = self.generation_tokens = 0.0
+
+    def add(self, one: MinuteSums) -> None:
+        """The next minute, and without those that are too old by then."""
+        self._minutes.append(one)
+        self._count(one, 1.0)
+        while self._minutes[0].start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
+            self._count(self._minutes.popleft(), -1.0)
+        self._since_anew += 1
+        if self._since_anew >= REQUEST_MINUTES:
+            self._since_anew = 0
+            self.completed = math.fsum(each.completed for each in self._minutes)
+            self.prompt_tokens = math.fsum(each.prompt_tokens for each in self._minutes)
+            self.generation_tokens = math.fsum(each.generation_tokens for each in self._minutes)
+
+    def _count(self, one: MinuteSums, sign: float) -> None:
+        self.completed += sign * one.completed
+        self.prompt_tokens += sign * one.prompt_tokens
+        self.generation_tokens += sign * one.generation_tokens
+
+
+def _asked(tokens: float, of_recent: float, finished: float, one: MinuteSums) -> float:
+    if finished < FEWEST_REQUESTS or one.requests_seconds <= 0:
+        return tokens
+    each = of_recent / finished
+    more = (one.requests - one.completed) * each
+    return min(max(tokens + more, LEAST_SHARE * tokens), max(MOST_SHARE * tokens, one.requests * each))
+
+
+def _whole(one: MinuteSums, amount: float, seconds: float) -> float | None:
+    """The amount of the whole minute and of all replicas, None where too little of it was seen."""
+    watched = min(1.0, (one.last - one.first) / MINUTE_SECONDS)
+    if one.expected_seconds <= 0 or min(watched, seconds / one.expected_seconds) < ENOUGH_COVERAGE:
+        return None
+    return amount / min(1.0, seconds / one.expected_seconds) / watched
+
+
+def _waiting(one: MinuteSums) -> float | None:
+    """Requests that waited in the tier, a mean: that of a replica, times the replicas there were."""
+    watched = one.last - one.first
+    if one.expected_seconds <= 0 or one.waiting_seconds < ENOUGH_COVERAGE * one.expected_seconds:
+        return None
+    return one.waiting / one.waiting_seconds * one.expected_seconds / watched

@@ -1,0 +1,249 @@
+"""Signals that are a function of their own: one function each, and the list of them.
+
+Owns how several families of a window make one number, with the source of every formula. What a window alone cannot say
+(GPUs, prices, objectives) comes in as `Basis`. It never compares with a plan: judgements do. A new derived signal is a
+row of `rules.telemetry.signals` and a function in DERIVED here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rules.sizing import cost_per_million_tokens
+from rules.telemetry import gpu_readings, histograms
+from rules.telemetry.arrivals import unserved
+from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
+from rules.telemetry.reading_methods import (
+    ALL,
+    FULL_COVERAGE,
+    gap_for_empty_family,
+    mean_level,
+    ratio,
+    replica_rate,
+    share,
+    total_rate,
+)
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.telemetry.speculation import acceptance
+from rules.telemetry.token_times import tpot_mean
+from rules.telemetry.windows import NET_CHANGE, Window
+from rules.telemetry.work import Capacity, work_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What the plan or the configuration adds: GPUs a replica, price an hour, objectives, and what a replica can take now."""
+
+    gpus_per_replica: float | None = None
+    gpu_hour_price: float | None = None
+    ttft_slo_seconds: float | None = None
+    tpot_slo_seconds: float | None = None
+    capacity: Capacity | None = None
+
+
+def _exactly(value: float, n: float) -> Reading:
+    return Reading(value=value, low=value, high=value, n=n)
+
+
+def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
+    """Counted where the engine counts them; else finished, failed and refused requests plus the change of those in the system.
+
+    In the latter what was aborted unseen came on top (METRICS 3).
+    """
+    if "requests_arrived" in window.counters:
+        return total_rate(window, "requests_arrived")
+    for family in ("requests_finished", NET_CHANGE):
+        if family not in window.counters or window.seconds_of(family) <= 0:
+            return Missing(gap=window.explain_missing("requests_running" if family == NET_CHANGE else family))
+    finished = window.counters["requests_finished"] + unserved(window.counters)
+    change = window.counters[NET_CHANGE]
+    of_finished, of_change = window.seconds_of("requests_finished"), window.seconds_of(NET_CHANGE)
+    together = abs(of_finished - of_change) <= ALL * window.due_seconds
+    at_least = max(0.0, finished + change) / window.span if together else 0.0
+    share = min(of_finished, of_change) / window.due_seconds
+    if not FULL_COVERAGE <= share <= 1 + ALL:
+        return Reading(value=None, low=at_least, high=None, n=finished)
+    per_replica = max(0.0, finished / of_finished + change / of_change)
+    return Reading(value=per_replica * window.due_seconds / window.span, low=at_least, high=None, n=finished)
+
+
+def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
+    """Requests a second that ended well and within both objectives.
+
+    Only margins are exposed; of the joint share the bounds are Frechet's: max(0, a + b + c - 2) and min(a, b, c).
+    """
+    if basis.ttft_slo_seconds is None and basis.tpot_slo_seconds is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the tier has neither a TTFT nor a TPOT objective")
+    finished = total_rate(window, "requests_finished")
+    if isinstance(finished, Missing):
+        return finished
+    margins = [_ended_well(window)]
+    for family, slo in (("ttft_seconds", basis.ttft_slo_seconds), ("tpot_seconds", basis.tpot_slo_seconds)):
+        if slo is None:
+            continue
+        if family not in window.histograms:
+            return Missing(gap=window.explain_missing(family))
+        slow = histograms.share_above(window.histograms[family], slo)
+        if slow.n <= 0:
+            return gap_for_empty_family(window, family)
+        margins.append((1 - slow.high / slow.n, 1 - slow.low / slow.n))
+    low = max(0.0, math.fsum(a for a, _ in margins) - (len(margins) - 1)) * (finished.low or 0.0)
+    high = None if finished.high is None else min(b for _, b in margins) * finished.high
+    return Reading(value=None, low=low, high=high, n=finished.n)
+
+
+def _ended_well(window: Window) -> tuple[float, float]:
+    """Between which shares of the finished requests were not aborted."""
+    finished = window.counters.get("requests_finished", 0.0)
+    share = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / finished) if finished > 0 else 1.0
+    return share, share
+
+
+def _failed_share(window: Window) -> SignalValue:
+    """Failed by served and failed requests; the bounds are those of what two counts may have in common."""
+    found = outcomes(window)
+    if isinstance(found, Missing):
+        return found
+    if found.accepted_requests <= 0:
+        return gap_for_empty_family(window, "requests_finished")
+    value, most = found.failed / found.accepted_requests, found.most_failed / (found.served + found.most_failed)
+    return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.accepted_requests)
+
+
+def _refused_share(window: Window) -> SignalValue:
+    """Refused requests, of whatever kind the engine counts, by all that came to an end."""
+    found = outcomes(window)
+    if isinstance(found, Missing):
+        return found
+    if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
+        return Missing(gap=window.explain_missing(NO_ROOM))
+    if found.all_requests <= 0:
+        return gap_for_empty_family(window, "requests_finished")
+    return _exactly((found.no_room + found.bad) / found.all_requests, found.all_requests)
+
+
+def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:
+    """Preemptions per second and running request (guide 7.4)."""
+    rate, running = replica_rate(window, "preemptions"), mean_level(window, "requests_running")
+    if rate is None:
+        return Missing(gap=window.explain_missing("preemptions"))
+    if isinstance(running, Missing):
+        return running
+    if not running.value:
+        return gap_for_empty_family(window, "preemptions")
+    low = rate / running.high if running.high else None
+    high = rate / running.low if running.low else None
+    return Reading(value=rate / running.value, low=low, high=high, n=window.counters["preemptions"])
+
+
+def _reuse(window: Window, basis: PlanFacts) -> SignalValue:
+    computed = ratio(window, "prompt_tokens_computed", "prompt_tokens")
+    if isinstance(computed, Missing) or computed.value is None:
+        return computed
+    value = max(0.0, 1 - computed.value)
+    bound = None if computed.low is None else value
+    return Reading(value=value, low=bound, high=bound, n=computed.n)
+
+
+def _tokens_per_round(window: Window, basis: PlanFacts) -> SignalValue:
+    if "spec_drafts" not in window.counters and "spec_accept_length" in window.gauges:
+        printed = mean_level(window, "spec_accept_length")
+        silent = isinstance(printed, Reading) and not printed.high
+        return Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted") if silent else printed
+    accepted = ratio(window, "spec_accepted_tokens", "spec_drafts")
+    if isinstance(accepted, Missing) or accepted.value is None:
+        return accepted
+    bound = None if accepted.low is None else 1 + accepted.low
+    return Reading(value=1 + accepted.value, low=bound, high=bound, n=accepted.n)
+
+
+def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
+    """Hits by queries, in tokens; where the engine counts neither, the mean of the ratio that it prints itself."""
+    if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
+        told = mean_level(window, "prefix_hit_gauge")
+        if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
+            return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
+        return told
+    return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
+
+
+def _fleet_utilization(window: Window, basis: PlanFacts) -> SignalValue:
+    """Work against the capacity of the replicas that were up (DESIGN 3.12); `rules.telemetry.work` says what bounds it."""
+    if basis.capacity is None or basis.capacity.is_lower_bound:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no curve to derive usable rps from")
+    work = work_of(window, basis.capacity.lengths)
+    if work is None:
+        return Missing(gap=window.explain_missing("requests_finished"))
+    capacity = basis.capacity.rps
+    value, low, high = (
+        None if one is None else one / capacity for one in (work.total.value, work.total.low, work.total.high)
+    )
+    return Reading(value=value, low=low, high=high, n=work.total.n)
+
+
+def tokens_per_gpu_hour(window: Window, basis: PlanFacts) -> SignalValue:
+    """Generated tokens / (covered replica-hours x GPUs a replica)."""
+    if basis.gpus_per_replica is None:
+        return Missing(gap=Gap.NOT_IN_PLAN)
+    rate = replica_rate(window, "generation_tokens")
+    if rate is None:
+        return Missing(gap=window.explain_missing("generation_tokens"))
+    return _exactly(rate * 3600 / basis.gpus_per_replica, window.counters["generation_tokens"])
+
+
+def _cost(window: Window, basis: PlanFacts) -> SignalValue:
+    """Measured cost divides by measured tokens once (DESIGN 3.14)."""
+    if basis.gpu_hour_price is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no gpu_hour_price")
+    made = tokens_per_gpu_hour(window, basis)
+    if isinstance(made, Missing):
+        return made
+    if not made.value:
+        return gap_for_empty_family(window, "generation_tokens")
+    return _exactly(cost_per_million_tokens(1.0, basis.gpu_hour_price, made.value), made.n)
+
+
+def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
+    """Mean time from process start to ready, of the restarts seen in the window whose pages tell it.
+
+    An engine that only says how long it took itself (SGLang startup_time_seconds) gives a lower bound: container and
+    interpreter started before that clock.
+    """
+    if "cold_starts" in window.counters:
+        return ratio(window, "cold_start_seconds", "cold_starts")
+    if "engine_startup_seconds" in window.gauges:
+        told = window.gauges["engine_startup_seconds"]
+        return Reading(value=None, low=told.minimum, high=None, n=told.samples)
+    if "restarts" in window.counters:
+        return Missing(gap=Gap.NOT_EXPOSED, text="the page does not tell when the engine was ready")
+    return Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")
+
+
+def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, PlanFacts], SignalValue]:
+    """Of what follows from the window alone."""
+    return lambda window, _: way(window)
+
+
+DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
+    "tpot_mean_seconds": _alone(tpot_mean),
+    "arrival_rps": _arrivals,
+    "goodput_rps": _goodput,
+    "failed_share": _alone(_failed_share),
+    "refused_share": _alone(_refused_share),
+    "evictions_per_running_request_per_second": _evictions_per_running,
+    "prefix_hit_ratio": _prefix_hits,
+    "prefix_reuse_ratio": _reuse,
+    "speculative_acceptance": _alone(acceptance),
+    "tokens_per_round": _tokens_per_round,
+    "gpu_utilization": _alone(gpu_readings.utilization),
+    "gpu_memory_utilization": _alone(gpu_readings.memory_utilization),
+    "gpu_power_watts": _alone(gpu_readings.power),
+    "gpu_throttled_ratio": _alone(gpu_readings.throttled),
+    "fleet_utilization": _fleet_utilization,
+    "tokens_per_gpu_hour": tokens_per_gpu_hour,
+    "cost_per_million_tokens": _cost,
+    "cold_start_seconds": _cold_start,
+}
+"""By the signal's name."""

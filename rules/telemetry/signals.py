@@ -1,0 +1,346 @@
+"""The vocabulary: which signals exist, what a reading is, why one may be missing.
+
+Owns the table SIGNALS (name, unit, how it is computed, from which families) and the types Reading, Missing and Gap.
+It computes nothing: `rules.telemetry.readings` turns a window into readings by this table. A new signal is a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Gap(StrEnum):
+    """Why there is no number. Later members win when windows with different gaps are added."""
+
+    NO_TRAFFIC = "no_traffic"
+    TOO_FEW_REQUESTS = "too_few_requests"
+    NOT_IN_PLAN = "not_in_plan"
+    LOAD_NOT_REACHED = "load_not_reached"
+    OUTSIDE_BENCHMARK = "outside_benchmark"
+    NOT_EXPOSED = "not_exposed"
+    STALE = "stale"
+    RESTARTED = "restarted"
+    NOT_SCRAPED = "not_scraped"
+    CONTRADICTORY = "contradictory"
+    SCRAPE_FAILED = "scrape_failed"
+
+
+GAP_ORDER = {gap: place for place, gap in enumerate(Gap)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A signal's value in a window, with the bounds between which it certainly lies.
+
+    For a quantile the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket, and
+    `value`, the best estimate, is None where nothing better than a bound is known. `n` counts the observations behind it
+    (requests for latencies, events for rates, samples for gauges): sampling uncertainty is not in the bounds.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """No number, and why. `text` says it in words where there is more to say than the reason's name."""
+
+    gap: Gap
+    text: str = ""
+
+
+SignalValue = Reading | Missing
+
+
+class Unit(StrEnum):
+    """Base units only (Prometheus naming)."""
+
+    SECONDS = "seconds"
+    RATIO = "ratio"
+    PER_SECOND = "per_second"  # requests
+    TOKENS_PER_SECOND = "tokens_per_second"
+    EVENTS_PER_SECOND = "events_per_second"
+    TOKENS = "tokens"
+    REQUESTS = "requests"
+    WATTS = "watts"
+    CELSIUS = "celsius"
+    MONEY = "money"
+    TOKENS_PER_HOUR = "tokens_per_hour"
+    ADAPTERS = "adapters"
+
+
+RATES = frozenset({Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.EVENTS_PER_SECOND, Unit.TOKENS_PER_HOUR, Unit.MONEY})
+"""Units of what needs a time to be told."""
+
+
+class SignalKind(StrEnum):
+    """The few ways to read a window; each is one function in `rules.telemetry.reading_methods`."""
+
+    QUANTILE = "quantile"  # of a histogram family
+    RATE = "rate"  # counter increase per second, tier total
+    RATIO = "ratio"  # increase of one counter by the increase of another
+    LEVEL = "level"  # mean of a gauge over its covered time, per replica
+    TOTAL_LEVEL = "total_level"  # the same summed over the replicas
+    DERIVED = "derived"  # a function of its own in `rules.telemetry.derived`, by the signal's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One row: `families` are the names in a window that `how` uses; `q` the quantile (0-1)."""
+
+    name: str
+    unit: Unit
+    how: SignalKind
+    families: tuple[str, ...]
+    q: float | None = None
+    text: str
+
+
+def _quantiles(stem: str, unit: Unit, family: str, what: str, qs: tuple[int, ...] = (50, 99)) -> tuple[Signal, ...]:
+    suffix = "_seconds" if unit is Unit.SECONDS else ""
+    return tuple(
+        Signal(
+            name=f"{stem}_p{q}{suffix}",
+            unit=unit,
+            how=SignalKind.QUANTILE,
+            families=(family,),
+            q=q / 100,
+            text=f"{what}, P{q} of the requests in the window",
+        )
+        for q in qs
+    )
+
+
+def _row(name: str, unit: Unit, how: SignalKind, families: tuple[str, ...], text: str) -> Signal:
+    return Signal(name=name, unit=unit, how=how, families=families, text=text)
+
+
+SIGNALS: tuple[Signal, ...] = (
+    *_quantiles("ttft", Unit.SECONDS, "ttft_seconds", "Time to first token, from arrival at the engine"),
+    *_quantiles("tpot", Unit.SECONDS, "tpot_seconds", "Time per output token of a request, (last - first) / (n - 1)"),
+    *_quantiles("itl", Unit.SECONDS, "itl_seconds", "Time between two output events"),
+    *_quantiles("e2e", Unit.SECONDS, "e2e_seconds", "Whole request, arrival to last token"),
+    *_quantiles("queue", Unit.SECONDS, "queue_seconds", "Time queued before first scheduling", (99,)),
+    *_quantiles("prefill", Unit.SECONDS, "prefill_seconds", "First scheduling to first token", (99,)),
+    _row(
+        "tpot_mean_seconds",
+        Unit.SECONDS,
+        SignalKind.DERIVED,
+        ("decode_seconds", "generation_tokens_per_request"),
+        "Mean time per output token: decode time / (generated tokens - requests), or as near as the engine tells",
+    ),
+    _row(
+        "arrival_rps",
+        Unit.PER_SECOND,
+        SignalKind.DERIVED,
+        ("requests_finished", "in_system_change"),
+        "Arrivals, where counted; else finished, failed and refused requests plus the change of requests in the system "
+        "(aborted unseen on top)",
+    ),
+    _row(
+        "completed_rps",
+        Unit.PER_SECOND,
+        SignalKind.RATE,
+        ("requests_finished",),
+        "Requests that finished without an error",
+    ),
+    _row(
+        "failed_share",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("requests_finished", "requests_failed"),
+        "Requests that failed, of those that were neither refused nor are in the system still",
+    ),
+    _row(
+        "refused_share",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("requests_finished", "admission_rejections"),
+        "Requests refused for want of room or answered 4xx, of all that came to an end",
+    ),
+    _row(
+        "goodput_rps",
+        Unit.PER_SECOND,
+        SignalKind.DERIVED,
+        ("requests_finished", "ttft_seconds", "tpot_seconds"),
+        "Requests that ended well, within the TTFT and the TPOT SLO; bounds are Frechet's: the joint share is not exposed",
+    ),
+    _row(
+        "prompt_tokens_per_second",
+        Unit.TOKENS_PER_SECOND,
+        SignalKind.RATE,
+        ("prompt_tokens",),
+        "Prompt tokens, cached ones included",
+    ),
+    _row(
+        "generation_tokens_per_second",
+        Unit.TOKENS_PER_SECOND,
+        SignalKind.RATE,
+        ("generation_tokens",),
+        "Generated tokens",
+    ),
+    *_quantiles("prompt_tokens", Unit.TOKENS, "prompt_tokens_per_request", "Prompt length", (50, 95, 99)),
+    *_quantiles("generation_tokens", Unit.TOKENS, "generation_tokens_per_request", "Output length", (50, 95, 99)),
+    _row("requests_running", Unit.REQUESTS, SignalKind.TOTAL_LEVEL, ("requests_running",), "Requests in the batch"),
+    _row(
+        "requests_waiting",
+        Unit.REQUESTS,
+        SignalKind.TOTAL_LEVEL,
+        ("requests_waiting",),
+        "Requests queued in the engine",
+    ),
+    _row("kv_utilization", Unit.RATIO, SignalKind.LEVEL, ("kv_utilization",), "KV cache blocks in use"),
+    _row(
+        "eviction_rate",
+        Unit.RATIO,
+        SignalKind.RATIO,
+        ("preemptions", "requests_finished"),
+        "Preemptions per finished request",
+    ),
+    _row(
+        "evictions_per_running_request_per_second",
+        Unit.EVENTS_PER_SECOND,
+        SignalKind.DERIVED,
+        ("preemptions", "requests_running"),
+        "Preemptions per second and running request (the guide's 7.4 reading)",
+    ),
+    _row(
+        "prefix_hit_ratio",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("prefix_hit_tokens", "prefix_queried_tokens"),
+        "Prompt tokens found in the prefix cache",
+    ),
+    _row(
+        "prefix_reuse_ratio",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("prompt_tokens_computed", "prompt_tokens"),
+        "Share of prefill work avoided: 1 - computed / all prompt tokens",
+    ),
+    _row(
+        "speculative_acceptance",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("spec_accepted_tokens", "spec_drafts", "spec_draft_tokens"),
+        "Accepted tokens of those that were tried, from mean accepted per draft = a + a^2 + ... + a^k",
+    ),
+    _row(
+        "tokens_per_round",
+        Unit.TOKENS,
+        SignalKind.DERIVED,
+        ("spec_accepted_tokens", "spec_drafts"),
+        "Tokens a verification round yields, the bonus token included",
+    ),
+    _row(
+        "expert_balance_ratio",
+        Unit.RATIO,
+        SignalKind.RATIO,
+        ("expert_balance_sum", "expert_balance_passes"),
+        "Mean by largest number of tokens of the GPUs that hold experts, mean over layers and forward passes (1 is even)",
+    ),
+    _row(
+        "adapters_active", Unit.ADAPTERS, SignalKind.LEVEL, ("adapters_running",), "LoRA adapters with running requests"
+    ),
+    _row(
+        "adapter_evictions_per_second",
+        Unit.EVENTS_PER_SECOND,
+        SignalKind.RATE,
+        ("adapter_evictions",),
+        "LoRA adapters paged out",
+    ),
+    _row(
+        "gpu_utilization",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("gpu_gr_engine_active", "gpu_busy_seconds"),
+        "Share of time the GPU had work (graphics engine active, else NVML's utilisation, else AMD's gfx activity)",
+    ),
+    _row(
+        "gpu_memory_utilization",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("gpu_memory_used_bytes", "gpu_memory_total_bytes"),
+        "GPU memory in use",
+    ),
+    _row("tensor_active", Unit.RATIO, SignalKind.LEVEL, ("tensor_active",), "Tensor pipes active"),
+    _row("dram_active", Unit.RATIO, SignalKind.LEVEL, ("dram_active",), "Memory interface active"),
+    _row(
+        "gpu_power_watts",
+        Unit.WATTS,
+        SignalKind.DERIVED,
+        ("gpu_energy_joules", "gpu_power_watts"),
+        "Mean power of one GPU",
+    ),
+    _row("gpu_temperature_celsius", Unit.CELSIUS, SignalKind.LEVEL, ("gpu_temperature_celsius",), "GPU temperature"),
+    *(
+        _row(
+            f"gpu_throttled_{what}_ratio",
+            Unit.RATIO,
+            SignalKind.RATIO,
+            (f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds"),
+            text,
+        )
+        for what, text in (
+            ("power", "Share of time the power limit held clocks down"),
+            ("thermal", "Share of time heat held clocks down"),
+            ("hardware", "Share of time the board held clocks down (power brake, hardware slowdown)"),
+        )
+    ),
+    _row(
+        "gpu_throttled_ratio",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds", "gpu_throttled_covered_seconds"),
+        "The larger of the two: slower than the GPU that was measured",
+    ),
+    _row(
+        "gpu_fault_events_per_second",
+        Unit.EVENTS_PER_SECOND,
+        SignalKind.RATE,
+        ("gpu_fault_events",),
+        "Faults the driver reported (NVIDIA XID, AMD AFID)",
+    ),
+    _row(
+        "gpu_ecc_uncorrectable_errors_per_second",
+        Unit.EVENTS_PER_SECOND,
+        SignalKind.RATE,
+        ("gpu_ecc_uncorrectable_errors",),
+        "Memory errors that ECC could not correct",
+    ),
+    _row(
+        "fleet_utilization",
+        Unit.RATIO,
+        SignalKind.DERIVED,
+        ("requests_finished", "prompt_tokens", "generation_tokens"),
+        "Used share of the capacity of the ready replicas, by computed prompt and generated tokens (DESIGN 3.12)",
+    ),
+    _row(
+        "tokens_per_gpu_hour",
+        Unit.TOKENS_PER_HOUR,
+        SignalKind.DERIVED,
+        ("generation_tokens",),
+        "Generated tokens per GPU-hour",
+    ),
+    _row(
+        "cost_per_million_tokens",
+        Unit.MONEY,
+        SignalKind.DERIVED,
+        ("generation_tokens",),
+        "GPU-hours x price / generated tokens x 1e6",
+    ),
+    _row(
+        "cold_start_seconds",
+        Unit.SECONDS,
+        SignalKind.DERIVED,
+        ("cold_start_seconds", "cold_starts"),
+        "Process start to ready, of the restarts seen in the window",
+    ),
+    *_quantiles("kv_transfer", Unit.SECONDS, "kv_transfer_seconds", "KV blocks moved between instances", (99,)),
+    *_quantiles("kv_residency", Unit.SECONDS, "kv_residency_seconds", "Life of a KV block before eviction", (50,)),
+)
+
+BY_NAME = {signal.name: signal for signal in SIGNALS}

@@ -1,0 +1,185 @@
+"""Error budgets: requests seen and those that broke each objective (slower, or failed), minute by minute, for three days.
+
+Owns the compact tally that burn rates are computed from, and its sums over a time. It judges nothing: the rates and
+their limits are `rules.methods.burn_rate`'s. Minutes become rows of five minutes after six hours, so that a tier takes about
+140 kB whatever it serves. A further objective on a latency is a row of OBJECTIVES.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry import histograms, outcomes, windows
+from rules.telemetry.signals import Missing
+from rules.telemetry.windows import MINUTE_SECONDS, Window
+
+OBJECTIVES = ("ttft_seconds", "tpot_seconds")
+"""The histogram families that have an objective, in the order of a row's columns."""
+
+COUNTED = (*OBJECTIVES, outcomes.FAILED)
+"""All that is counted against a promise: slow requests of each of these families, then failed requests."""
+
+KEPT_SECONDS = 3 * 86_400.0
+"""The longest window of the burn-rate ladder (SRE workbook, ch. 5)."""
+
+FINE_SECONDS = 6 * 3600.0
+"""How long minutes are kept apart: the short windows of up to half an hour, and the long one of six hours, see them."""
+
+COARSE_SECONDS = 300.0
+HOUR_SECONDS = 3600.0
+
+_HEAD, _EACH = 3, 4
+ROW = _HEAD + _EACH * len(COUNTED)
+"""Columns: start and length of the row, seconds of it that were seen; of all COUNTED n, and surely, likely, at most slow (or
+failed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a tier's requests did to its objectives (seconds, None where it has none), in rows ordered by their start.
+
+    A value: booking makes another one. Counts are of all replicas together; a tally against another objective is worth
+    nothing, so a changed one begins anew.
+    """
+
+    objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
+    fine: array[float] = field(default_factory=lambda: array("d"))
+    coarse: array[float] = field(default_factory=lambda: array("d"))
+
+    def rows(self, since: float, until: float) -> Iterator[array[float]]:
+        """The rows whose middle lies in (since, until], the coarse ones first."""
+        for stored in (self.coarse, self.fine):
+            for at in range(0, len(stored), ROW):
+                if since < stored[at] + stored[at + 1] / 2 <= until:
+                    yield stored[at : at + ROW]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRequestCount:
+    """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
+
+    `seconds` of the time were seen; in `shares` stand the best estimates of each row that had requests, oldest first.
+    """
+
+    n: float
+    low: float
+    best: float
+    high: float
+    seconds: float
+    shares: tuple[float, ...]
+
+
+_SEEN = (*OBJECTIVES, outcomes.FINISHED)
+
+
+def empty_budget(view: TierContext) -> Budget:
+    """The budget of a tier of which nothing was seen yet."""
+    return Budget(objectives=(view.basis.ttft_slo_seconds, view.basis.tpot_slo_seconds))
+
+
+def add_minute(budget: Budget, minute: Window) -> Budget:
+    """With one more closed minute of one replica. A minute in which none of it was counted changes nothing."""
+    seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
+    row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
+    if row is None:
+        return budget
+    return _coarsened(replace(budget, fine=_added(budget.fine, row)), minute.end)
+
+
+def restore_budget(view: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
+    """From what the history kept: hours of the whole tier, then minutes of each replica, each oldest first.
+
+    Hours are few whatever the number of replicas, and only the windows of days reach that far back: half an hour more or
+    less at their far end does not decide. Minutes are needed for the time that the shorter windows see.
+    """
+    budget = empty_budget(view)
+    grouped: dict[float, list[Window]] = {}
+    for one in hours:
+        grouped.setdefault(one.window.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.window)
+    for start, group in sorted(grouped.items()):
+        whole = windows.sum_windows(group)
+        row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
+        if row is not None:
+            budget = replace(budget, coarse=_added(budget.coarse, row))
+    for one in minutes:
+        budget = add_minute(budget, one.window)
+    return budget
+
+
+def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
+    """What is known of one objective in (since, until] (unix seconds). Raises ValueError for a family without one."""
+    column = _HEAD + _EACH * COUNTED.index(family)
+    rows = list(budget.rows(since, until))
+    n, low, best, high = (math.fsum(row[column + place] for row in rows) for place in range(_EACH))
+    return SlowRequestCount(
+        n=n,
+        low=low,
+        best=best,
+        high=high,
+        seconds=min(until - since, math.fsum(row[2] for row in rows)),
+        shares=tuple(row[column + 2] / row[column] for row in rows if row[column] > 0),
+    )
+
+
+def _row(
+    objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
+) -> array[float] | None:
+    row = array("d", (start, span, seen))
+    for family, objective in zip(OBJECTIVES, objectives, strict=True):
+        parts = window.histograms.get(family, ()) if objective is not None else ()
+        share = histograms.share_above(parts, objective) if objective is not None else None
+        row.extend((share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH)
+    ended = outcomes.outcomes(window)
+    if isinstance(ended, Missing):
+        row.extend((0.0,) * _EACH)
+    else:
+        surely = 0.0 if ended.doubt else ended.failed
+        row.extend((ended.accepted_requests, surely, ended.failed, ended.most_failed))
+    known = not isinstance(ended, Missing) or any(family in window.histograms for family in OBJECTIVES)
+    return row if known and seen > 0 else None
+
+
+def _added(stored: array[float], row: array[float]) -> array[float]:
+    """Rows in the order of their start, one a start: replicas of one minute are counted together, seen once."""
+    made, at = stored[:], len(stored)
+    while at and made[at - ROW] > row[0]:
+        at -= ROW
+    if at and made[at - ROW] == row[0]:
+        before = made[at - ROW : at]
+        made[at - ROW : at] = _together(before, row)
+        return made
+    made[at:at] = row
+    return made
+
+
+def _together(before: array[float], row: array[float]) -> array[float]:
+    counts = (a + b for a, b in zip(before[_HEAD:], row[_HEAD:], strict=True))
+    return array("d", (before[0], before[1], max(before[2], row[2]), *counts))
+
+
+def _coarsened(budget: Budget, now: float) -> Budget:
+    """Minutes older than FINE_SECONDS go into rows of five minutes; what is older than KEPT_SECONDS is forgotten."""
+    old = 0
+    while old < len(budget.fine) and budget.fine[old] + COARSE_SECONDS < now - FINE_SECONDS:
+        old += ROW
+    gone = 0
+    while gone < len(budget.coarse) and budget.coarse[gone] + budget.coarse[gone + 1] < now - KEPT_SECONDS:
+        gone += ROW
+    if not old and not gone:
+        return budget
+    coarse = budget.coarse[gone:]
+    for at in range(0, old, ROW):
+        coarse = _into_five(coarse, budget.fine[at : at + ROW])
+    return replace(budget, fine=budget.fine[old:], coarse=coarse)
+
+
+def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
+    row = minute[:]
+    row[0], row[1] = minute[0] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
+    seen = next((coarse[at + 2] for at in range(len(coarse) - ROW, -1, -ROW) if coarse[at] == row[0]), 0.0)
+    row[2] = min(COARSE_SECONDS, seen + minute[2])
+    return _added(coarse, row)

@@ -1,0 +1,149 @@
+"""Patterns of a slow latency, and the actions that fit each of them.
+
+A pattern tells whether the tail is slow, every request, or the load is too high. The actions of another pattern would cost
+money or make it worse (guide 9.3, rows TTFT and ITL). A rule with patterns has a row in LEVERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from rules.verdicts.verdict import Action, Verdict
+
+
+class LatencyPattern(StrEnum):
+    """The part of the requests that is slow."""
+
+    TAIL = "tail"
+    EVERYTHING = "everything"
+    EITHER = "either"
+    KNEE = "knee"  # the load, not the requests
+
+
+SEE_THE_LOAD = "See in the sentence whether it is the load: only load above what replicas take needs more of them"
+
+ADD_REPLICAS = "Add replicas of this tier, or shed load at the gateway: each further request costs all of them"
+
+KEEP_REPLICAS = "Do not add replicas for it: the load is within what they can take"
+
+SPREAD = "Check that the load is spread evenly over the replicas"
+
+_SEE = "Look at the causes below in order; a cause with evidence comes before more hardware"
+
+BEYOND_KNEE = (ADD_REPLICAS, SPREAD, "Benchmark up to the load that production reaches")
+
+BEYOND_HELD_UP = (
+    KEEP_REPLICAS,
+    "Look for what holds requests in the system: a slow machine (clocks, throttling, neighbours), long prompts or outputs",
+    SPREAD,
+    "If the load itself is above the benchmark's highest, benchmark up to it",
+)
+
+BEYOND_EITHER = (
+    "Put an operating point into the plan: only then can too much load be told from requests that are held up",
+    *BEYOND_HELD_UP[1:],
+)
+"""What to do about requests beyond the benchmark: too many for the replicas, held up in the system, or not known which."""
+
+_TTFT_TAIL = (
+    _SEE,
+    "If requests queue: add replicas, or spread the load evenly over those there are",
+    "If prefill takes the time: chunked prefill, so that a long prompt does not hold up the short ones",
+    "For a large fleet whose TTFT and ITL cannot both be met: prefill and decode on replicas of their own",
+)
+
+_TTFT_EVERYTHING = (
+    _SEE,
+    "Add replicas of this tier: it is smaller than its traffic",
+    "If the workload is not the benchmark's any more, go back to step 1: measure it and benchmark with it",
+)
+
+_TPOT_TAIL = (
+    _SEE,
+    "Chunked prefill with a smaller --max-num-batched-tokens: a prefill step then holds up decoding for less time",
+    "For a large fleet: prefill and decode on replicas of their own",
+)
+
+_TPOT_EVERYTHING = (
+    _SEE,
+    "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
+    "If it is slow with a small batch too, the GPUs are too weak for decoding: another tier, or a quantised model",
+)
+
+_KNEE = (
+    ADD_REPLICAS,
+    "Move the knee: quantisation, prefix caching, a larger KV cache (guide 8.4)",
+)
+
+_SINGLED_OUT = (
+    "Look for what some requests have and most have not: long prompts, misses of the prefix cache, adapters, one slow replica",
+    "If long prompts hold up the others: chunked prefill, or prefill on replicas of their own",
+)
+
+_KNEE_TAIL = (
+    KEEP_REPLICAS,
+    *_SINGLED_OUT,
+)
+
+_KNEE_EITHER = (
+    "Benchmark the tier and put its curve into the plan: only then can a load past the knee be told from a tail of its own",
+    "Look whether the median and the queue grow with the load: if they do, add replicas or shed load at the gateway",
+    *_SINGLED_OUT,
+)
+
+_QUEUE = (
+    ADD_REPLICAS,
+    "Shed load at the gateway at the circuit breaker's depth until they are there",
+    "If one replica alone queues, look at the routing",
+)
+
+_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
+
+_QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
+
+
+def join_actions(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return all actions in their order, each only once."""
+    return tuple(dict.fromkeys(action for actions in several for action in actions))
+
+
+LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
+    "TtftTail": {
+        LatencyPattern.TAIL: _TTFT_TAIL,
+        LatencyPattern.EVERYTHING: _TTFT_EVERYTHING,
+        LatencyPattern.EITHER: join_actions((_TTFT_TAIL, _TTFT_EVERYTHING)),
+    },
+    "TpotTail": {
+        LatencyPattern.TAIL: _TPOT_TAIL,
+        LatencyPattern.EVERYTHING: _TPOT_EVERYTHING,
+        LatencyPattern.EITHER: join_actions((_TPOT_TAIL, _TPOT_EVERYTHING)),
+    },
+    "PastTheKnee": {LatencyPattern.KNEE: _KNEE, LatencyPattern.TAIL: _KNEE_TAIL, LatencyPattern.EITHER: _KNEE_EITHER},
+    "QueueGrowing": {
+        LatencyPattern.KNEE: _QUEUE,
+        LatencyPattern.TAIL: _QUEUE_HELD_UP,
+        LatencyPattern.EITHER: _QUEUE_EITHER,
+    },
+    "LoadBeyondBenchmark": {
+        LatencyPattern.KNEE: BEYOND_KNEE,
+        LatencyPattern.TAIL: BEYOND_HELD_UP,
+        LatencyPattern.EITHER: BEYOND_EITHER,
+    },
+}
+"""Actions by rule and pattern."""
+
+TTFT_BURN_ACTIONS = join_actions((_TTFT_TAIL[:2], _TTFT_EVERYTHING[1:2], _TTFT_TAIL[2:]))
+TPOT_BURN_ACTIONS = join_actions((_TPOT_TAIL, _TPOT_EVERYTHING[1:]))
+
+
+def all_levers(rule: str) -> tuple[str, ...]:
+    """Return the actions of every pattern of a rule, each only once."""
+    return join_actions(LEVERS[rule].values())
+
+
+def with_levers(verdict: Verdict, pattern: LatencyPattern) -> Verdict:
+    """Return the verdict with the actions of this pattern in place of all actions of its rule."""
+    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][pattern])
+    return replace(verdict, actions=actions)

@@ -1,0 +1,294 @@
+"""What if a tier had another number of replicas, another load or other prompts: what would be seen at the peak, whether
+the SLO would hold, what it would cost, and what would break first.
+
+Owns the question and the answer. Each part is a module beside this one: `whatif_load` (which load), `whatif_served` and
+`whatif_benchmark` (the two curves), `whatif_prompts` (other prompts), `whatif_predict` (at one load), `whatif_limits`
+(where it ends), `whatif_money`. What the answer supposes is a line of `_assumed`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rules.plan.benchmark_reading import read_benchmark
+from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.load_bins import BinnedWindow
+from rules.plan.replica_count import ReplicaCount, margin_of, replica_count
+from rules.plan.schema import TierPlan
+from rules.resize.measured_capacity import slower_than_planned
+from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
+from rules.resize.production_summary import ProductionSummary
+from rules.resize.whatif_money import Bill, compute_bill, tokens_per_hour
+from rules.resize.workload import WorkloadNow, measure_workload
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Missing, Reading
+from rules.telemetry.work import Capacity
+from rules.what_if.limits import OBJECTIVES, CapacityLimit, find_first_limit, list_limits
+from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
+from rules.what_if.production import IN_SYSTEM, ProductionLoads, collect_loads
+from rules.what_if.prompts import KV, PromptEffect, PromptVariation, estimate_effect
+from rules.what_if.whatif_load import ObservedPeak, count_replicas_at, find_peak
+
+LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
+
+WORST_FIRST = (
+    SloStatus.BROKEN,
+    SloStatus.LIKELY_BROKEN,
+    SloStatus.NOT_KNOWN,
+    SloStatus.TOO_FEW,
+    SloStatus.LIKELY_KEPT,
+    SloStatus.KEPT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfQuestion:
+    """So many replicas; requests per second of the whole tier (None: the peak that was seen), prompts so many times as long."""
+
+    instances: int
+    rps: float | None = None
+    prompt_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtLoad:
+    """So many replicas at the tier's load, `rps` a replica: what would be seen, whether each objective is kept, and all of them."""
+
+    replicas: float
+    rps: float
+    predicted: tuple[Prediction, ...]
+    held: tuple[SloPrediction, ...]
+    kept: SloStatus
+
+    def get_prediction(self, name: str) -> Prediction:
+        """One quantity. Raises KeyError for one that is not predicted."""
+        return {one.name: one for one in self.predicted}[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitHeadroom:
+    """A limit, the load of the whole tier at which these replicas meet it, how far that is above the asked load (0.25: a quarter
+    more), and the fewest replicas that keep it at the asked load. None where no load is known at which it is met."""
+
+    limit: CapacityLimit
+    tier_rps: float | None
+    headroom: float | None
+    fewest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The answer. `now` is as it was in the busiest hours (None: no replica was seen), `one_lost` with one replica fewer (None: of
+    one). `usable` is what a replica takes now, `utilization` the asked load's share of it, `needed` the replicas for that load
+    (None: other prompts, or of what a replica takes not more than a lower bound is known)."""
+
+    tier: str
+    question: WhatIfQuestion
+    peak: ObservedPeak | None
+    rps: float
+    asked: AtLoad
+    now: AtLoad | None
+    one_lost: AtLoad | None
+    usable: Capacity | None
+    utilization: float | None
+    needed: ReplicaCount | None
+    met: tuple[LimitHeadroom, ...]
+    one_lost_rps: float | None
+    bill: Bill | None
+    bill_now: Bill | None
+    workload: WorkloadNow
+    slower: Mapping[str, float]
+    days_seen: float
+    assumed: tuple[str, ...]
+
+    @property
+    def first_limit(self) -> LimitHeadroom | None:
+        """What would break first."""
+        found = find_first_limit(tuple(one.limit for one in self.met))
+        return next((one for one in self.met if one.limit is found), None)
+
+
+def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
+    """Why nothing can be predicted of a tier; "" where something can."""
+    plan = seen.view.plan
+    if not seen.view.serves_whole_requests:
+        return (
+            "it serves prefill and decode apart: a replica of one pool has no load of whole requests, and the benchmark's "
+            "curve is of a mixed one"
+        )
+    if question.rps is None and find_peak(seen) is None:
+        return "no peak was seen and the plan has none: say with --rps for which load"
+    if plan is None and not any(one.rps for one in seen.bins):
+        return "it is in no plan, and no traffic of it was seen"
+    return ""
+
+
+def answer_question(
+    seen: ProductionSummary, slices: Iterable[BinnedWindow], hours: Iterable[PromptVariation], question: WhatIfQuestion
+) -> WhatIf:
+    """The answer from what was seen, the slices whose load is known (of the last days, under the present plan) and the hours
+    that tell what prompts did. Raises ValueError where `not_answerable`."""
+    peak = find_peak(seen)
+    rps = question.rps or (peak.rps if peak else 0.0)
+    if explain_unanswerable(seen, question) or rps <= 0:
+        raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
+    points, work = production_points(seen.view, seen.bins), measure_workload(seen)
+    slower = _slower(seen, points)
+    ground = _ground(seen, collect_loads(slices, seen.view), tuple(hours), work, question, slower)
+    usable = seen.view.capacity
+    counted = usable if usable is not None and not usable.is_lower_bound else None
+    now = count_replicas_at(seen, peak.at if peak else None)
+    found = list_limits(ground)
+    breaks = find_first_limit(found)
+    per_replica = rps / question.instances
+    return WhatIf(
+        tier=seen.view.tier,
+        question=question,
+        peak=peak,
+        rps=rps,
+        asked=_at(ground, question.instances, rps),
+        now=_at(replace(ground, scale=1.0), now, rps) if now else None,
+        one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
+        usable=usable,
+        utilization=per_replica / counted.rps if counted else None,
+        needed=replica_count(rps, counted, margin_of(seen.view.limits))
+        if counted and question.prompt_scale == 1
+        else None,
+        met=tuple(_met(one, question.instances, rps) for one in found),
+        one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
+        **_bills(seen, question, peak, rps),
+        workload=work,
+        slower=slower,
+        days_seen=seen.observed_seconds / 86_400,
+        assumed=tuple(_assumed(ground, question, points, work)),
+    )
+
+
+def _ground(
+    seen: ProductionSummary,
+    known: ProductionLoads,
+    hours: Sequence[PromptVariation],
+    work: WorkloadNow,
+    question: WhatIfQuestion,
+    slower: Mapping[str, float],
+) -> PredictionInputs:
+    names = (*OBJECTIVES, *LATENCIES, KV) if question.prompt_scale != 1 else ()
+    effects: dict[str, PromptEffect] = {
+        name: one for name in names if (one := estimate_effect(hours, name)) is not None
+    }
+    return PredictionInputs(
+        view=seen.view,
+        served=known,
+        scale=question.prompt_scale,
+        prompts=work.prompt_mean,
+        effects=effects,
+        slower=slower,
+    )
+
+
+def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
+    """How many times the benchmark production is at equal load, at most, by how a quantity's name begins: times of first tokens and
+    of tokens (and of events, which come with tokens), and the KV cache's use."""
+    ttft, tpot = slower_than_planned(points)
+    fuller = [1.0]
+    for one in points:
+        planned, found = read_benchmark(seen.view, KV, one.rps), one.kv_utilization
+        if one.bin is not None and one.requests >= CERTAIN_REQUESTS and isinstance(found, Reading) and found.value:
+            fuller += [found.value / planned.value] if isinstance(planned, Reading) and planned.value else []
+    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "kv": max(fuller)}
+
+
+def _at(ground: PredictionInputs, replicas: float, rps: float) -> AtLoad:
+    each = rps / replicas
+    slo = ground.view.plan.slo if ground.view.plan else None
+    names = [*LATENCIES, *(["itl_p99_seconds"] if slo and slo.itl_p99_seconds else []), KV, IN_SYSTEM]
+    told = [
+        check_objective(ground, name, objective, each)
+        for name in OBJECTIVES
+        if slo is not None and (objective := getattr(slo, name)) is not None
+    ]
+    several = {name: predict(ground, name, each) for name in names}
+    # What neither the engine shows nor the benchmark measured says nothing of the others.
+    spoken = [one for one in told if one.kept is not SloStatus.NOT_KNOWN or not _unmeasured(several[one.name])]
+    return AtLoad(
+        replicas=replicas,
+        rps=each,
+        predicted=tuple(several.values()),
+        held=tuple(told),
+        kept=min((one.kept for one in spoken), key=WORST_FIRST.index, default=SloStatus.NOT_KNOWN),
+    )
+
+
+def _unmeasured(one: Prediction) -> bool:
+    return all(isinstance(value, Missing) and value.gap in NOT_MEASURED for value in (one.production, one.benchmark))
+
+
+def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
+    load = limit.earliest if limit.breaks else _reach(limit)
+    if load is None:
+        return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
+    fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
+    return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
+
+
+def _reach(limit: CapacityLimit) -> float | None:
+    return limit.rps.value if isinstance(limit.rps, Reading) else None
+
+
+def _bills(
+    seen: ProductionSummary, question: WhatIfQuestion, peak: ObservedPeak | None, rps: float
+) -> Mapping[str, Bill | None]:
+    """With another peak the whole traffic is taken to be as many times as large."""
+    plan: TierPlan | None = seen.view.plan
+    if plan is None:
+        return {"bill": None, "bill_now": None}
+    tokens = tokens_per_hour(seen)
+    grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
+    return {
+        "bill": compute_bill(plan, question.instances, tokens * grown if tokens else None),
+        "bill_now": compute_bill(plan, seen.mean_ready_replicas, tokens) if seen.mean_ready_replicas > 0 else None,
+    }
+
+
+def _assumed(
+    ground: PredictionInputs, question: WhatIfQuestion, points: Sequence[ProductionPoint], work: WorkloadNow
+) -> Iterable[str]:
+    yield "the load is spread evenly over the replicas, and latency never falls with load"
+    yield "prompts, outputs, prefix hits and engine stay as in the time looked at (its last 7 days), but for what was asked"
+    if ground.served.overloaded:
+        share = f"{ground.served.overloaded:.0f} requests"
+        yield f"{share} served in overload (more in the system than the benchmark ever had) are left out of the curve"
+    if question.rps is not None:
+        yield "the traffic of the other hours grows as the peak does; outputs stay as long"
+    yield from _assumed_of_prompts(ground, question)
+    if work.prompt_mean and _hits(ground, points) and question.prompt_scale != 1:
+        yield "the share of prompt tokens found in the prefix cache stays as it is"
+
+
+def _hits(ground: PredictionInputs, points: Sequence[ProductionPoint]) -> bool:
+    found = [read(BY_NAME["prefix_hit_ratio"], one.window, ground.view.basis) for one in ground.served.blocks[:1]]
+    return bool(points) and any(isinstance(one, Reading) for one in found)
+
+
+def _assumed_of_prompts(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:
+    scale = question.prompt_scale
+    if scale == 1:
+        return
+    unknown = []
+    for name, word in (("ttft_p99_seconds", "TTFT"), ("tpot_p99_seconds", "TPOT"), (KV, "KV utilisation")):
+        found = ground.effect(name)
+        if found is None:
+            unknown.append(word)
+            continue
+        text = f"{word} moves with the prompts' length to the power of {found.value:.2f} ({found.low:.2f} to {found.high:.2f}): "
+        text += f"seen at equal load in {found.hours} hours with means of {found.shortest:.0f} to {found.longest:.0f} tokens"
+        yield f"{text}; P50 and P99 move as the mean does"
+    least, most = sorted((1.0, scale * scale))
+    law = f"bounds only: a request takes {least:.3g} to {most:.3g} times the work (attention grows with the square of a prompt)"
+    law += " and queues grow with it"
+    if unknown:
+        yield f"production did not show what such prompts do to {', '.join(unknown)}: {law}"
+    if ground.view.curve is not None:
+        yield f"the benchmark's own prompts are scaled alike, {law if not unknown else 'with the same bounds'}"

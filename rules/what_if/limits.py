@@ -1,0 +1,204 @@
+"""What would break first as load grows or replicas go: each limit with the load of one replica at which it is met.
+
+Owns where a quantity crosses a limit, by production where it went that far and by the benchmark beyond, and the ends of what anyone
+measured. Another limit is a row of `limits`. It says nothing of the load that is asked about: whoever words it compares.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from rules.plan.benchmark_reading import find_benchmark_crossing
+from rules.resize.production_curve import BAD, FINE
+from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.what_if.prediction import PredictionInputs, PredictionSource, is_within_limit
+from rules.what_if.production import LoadBlock, read_window
+from rules.what_if.prompts import KV, WORK_EXPONENT, grows_with_prompts
+
+BENCHMARK_END, PRODUCTION_END, GIVEN = "benchmark_end", "production_end", "planned_operating_point"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityLimit:
+    """A limit by name (a signal's, or one of the ends) and the completed requests per second of one replica at which it is met.
+
+    `breaks` is False for an end of what was measured: nothing is known to break there. `objective` is the quantity's limit."""
+
+    name: str
+    objective: float | None
+    rps: SignalValue
+    breaks: bool
+    source: PredictionSource
+    reason: str
+
+    @property
+    def earliest(self) -> float | None:
+        """The load to reckon with: the best estimate, else the lowest at which it may be met. None where none is known."""
+        found = self.rps
+        if not self.breaks or isinstance(found, Missing):
+            return None
+        if found.value is not None:
+            return found.value
+        # A lower end alone is a load that kept the limit, and says nothing of where it is met.
+        return found.low if found.high is not None else None
+
+
+def list_limits(ground: PredictionInputs) -> tuple[CapacityLimit, ...]:
+    """Every limit that the tier has, those that break by rising load first."""
+    slo = ground.view.plan.slo if ground.view.plan else None
+    objectives = [(name, getattr(slo, name)) for name in OBJECTIVES if slo is not None]
+    found = [
+        find_crossing(ground, name, objective)
+        for name, objective in objectives
+        if objective is not None and (name != "itl_p99_seconds" or ground.view.itl_comparable)
+    ]
+    found += [find_crossing(ground, KV, ground.ceiling), *_ends(ground)]
+    return tuple(sorted(found, key=lambda one: (one.earliest is None, one.earliest or 0.0)))
+
+
+OBJECTIVES = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds")
+
+
+def find_crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
+    """Where a quantity meets its limit, with the asked prompts."""
+    if ground.scale == 1:
+        return _crossing(ground, name, objective)
+    effect = ground.effect(name)
+    if effect is not None:
+        return _by_effect(ground, name, objective, sorted(ground.scale**p for p in (effect.low, effect.high)))
+    work = ground.scale**WORK_EXPONENT
+    same = _crossing(ground, name, objective)
+    other = _crossing(ground, name, objective / ground.scale ** grows_with_prompts(name))
+    # T(x) <= T'(x) <= factor T(work x): the limit is met between where the second does and where the first does.
+    earlier, later = _ends_of(same.rps), _ends_of(other.rps)
+    low, high = earlier[0], _divided(later[1], work)
+    if ground.scale > 1:
+        low, high = _divided(later[0], work), earlier[1]
+    text = f"{same.reason}; with other prompts only bounds"
+    if isinstance(same.rps, Missing):
+        return replace(same, objective=objective)
+    known = Reading(value=None, low=low, high=high, n=same.rps.n)
+    return replace(same, objective=objective, rps=known, reason=text)
+
+
+def _by_effect(ground: PredictionInputs, name: str, objective: float, factors: list[float]) -> CapacityLimit:
+    effect = ground.effect(name)
+    best = _crossing(ground, name, objective / ground.scale ** (effect.value if effect else 0.0))
+    if isinstance(best.rps, Missing):
+        return replace(best, objective=objective)
+    low = _ends_of(_crossing(ground, name, objective / factors[1]).rps)[0]
+    latest = _crossing(ground, name, objective / factors[0]).rps
+    high = latest.high if isinstance(latest, Reading) else None
+    known = Reading(value=best.rps.value, low=low, high=high, n=best.rps.n)
+    return replace(best, objective=objective, rps=known)
+
+
+def _ends_of(found: SignalValue) -> tuple[float | None, float | None]:
+    if isinstance(found, Missing):
+        return None, None
+    return (found.value if found.low is None else found.low), found.high if found.high is not None else found.value
+
+
+def _divided(value: float | None, by: float) -> float | None:
+    return None if value is None else value / by
+
+
+def _crossing(ground: PredictionInputs, name: str, objective: float) -> CapacityLimit:
+    """Between the highest load of production that kept the limit and the lowest above it that did not; where production never
+    broke it, by the benchmark, its times as many times as long as production is slower."""
+    kept, broken = _in_production(ground, name, objective)
+    slower = ground.slowness(name)
+    planned = find_benchmark_crossing(ground.view, name, objective / slower)
+    source = PredictionSource.BENCHMARK if slower == 1 else PredictionSource.SLOWED
+
+    def told(
+        value: float | None, low: float | None, high: float | None, source: PredictionSource, reason: str
+    ) -> CapacityLimit:
+        n = (kept.requests if kept else 0.0) + (broken.requests if broken else 0.0)
+        found = Reading(value=value, low=low, high=high, n=n)
+        return CapacityLimit(name=name, objective=objective, rps=found, breaks=True, source=source, reason=reason)
+
+    if broken is not None:
+        low = kept.rps if kept else 0.0
+        value = _cross(ground, name, objective, kept, broken)
+        text = f"production kept it at {low:.3g} rps a replica and not at {broken.rps:.3g}"
+        return told(
+            value, low, broken.rps, PredictionSource.PRODUCTION, text if kept else f"not kept at {broken.rps:.3g} rps"
+        )
+    reach = f"production kept it up to {kept.rps:.3g}" if kept else "production does not tell"
+    if isinstance(planned, Missing):
+        if kept is None:
+            missing = Missing(gap=planned.gap, text=planned.text)
+            return CapacityLimit(
+                name=name,
+                objective=objective,
+                rps=missing,
+                breaks=True,
+                source=PredictionSource.NOBODY,
+                reason=planned.text,
+            )
+        return told(None, kept.rps, None, PredictionSource.PRODUCTION, f"{reach}; {planned.text}")
+    rps, crossed = planned
+    said = "the benchmark" if slower == 1 else f"the benchmark, {slower:.2g}x as {'full' if name == KV else 'slow'}"
+    if not crossed:
+        return told(
+            None,
+            max(rps, kept.rps if kept else 0.0),
+            None,
+            source,
+            f"{reach}; {said} keeps it up to its last point, {rps:.3g}",
+        )
+    reached = kept.rps if kept else 0.0
+    return told(max(rps, reached), reached or None, None, source, f"{reach}; {said} meets it at {rps:.3g}")
+
+
+def _in_production(ground: PredictionInputs, name: str, objective: float) -> tuple[LoadBlock | None, LoadBlock | None]:
+    """The highest block of loads that kept a limit, and the lowest above it that did not."""
+    told = [
+        (one, is_within_limit(read_window(one.window, name, ground.view.basis), objective))
+        for one in ground.served.blocks
+    ]
+    kept = next((one for one, word in reversed(told) if word in FINE), None)
+    above = [one for one, word in told if word in BAD and (kept is None or one.rps > kept.rps)]
+    return kept, above[0] if above else None
+
+
+def _cross(ground: PredictionInputs, name: str, objective: float, kept: LoadBlock | None, broken: LoadBlock) -> float:
+    """Between two loads, times by their logarithms, as between two points of a benchmark."""
+    if kept is None:
+        return broken.rps
+    found = (read_window(one.window, name, ground.view.basis) for one in (kept, broken))
+    below, over = (one.value if isinstance(one, Reading) else None for one in found)
+    if not below or not over or not below < objective < over:
+        return kept.rps
+    log = name != KV
+    share = math.log(objective / below) / math.log(over / below) if log else (objective - below) / (over - below)
+    return kept.rps + share * (broken.rps - kept.rps)
+
+
+def _ends(ground: PredictionInputs) -> list[CapacityLimit]:
+    """Beyond what load nobody measured anything; and the plan's own operating point, where it has no benchmark."""
+    found = []
+    curve, plan, top = ground.view.curve, ground.view.plan, ground.served.top_rps
+    if curve is not None:
+        text = "the benchmark's last measured point: what is beyond it nobody measured"
+        found.append(_end(BENCHMARK_END, curve.top_rps, PredictionSource.BENCHMARK, text))
+    elif plan is not None and plan.operating_point is not None:
+        given = plan.operating_point.usable_rps
+        text = "the plan's operating point, given by hand"
+        found.append(replace(_end(GIVEN, given, PredictionSource.PLAN, text), breaks=True))
+    if top is not None:
+        text = "the highest load that production served: what is beyond it rests on the benchmark"
+        found.append(_end(PRODUCTION_END, top, PredictionSource.PRODUCTION, text))
+    return found
+
+
+def _end(name: str, rps: float, source: PredictionSource, text: str) -> CapacityLimit:
+    known = Reading(value=rps, low=rps, high=rps, n=0.0)
+    return CapacityLimit(name=name, objective=None, rps=known, breaks=False, source=source, reason=text)
+
+
+def find_first_limit(several: tuple[CapacityLimit, ...]) -> CapacityLimit | None:
+    """The limit that is met at the lowest load; None where none is known."""
+    return next((one for one in several if one.earliest is not None), None)

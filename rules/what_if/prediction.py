@@ -1,0 +1,219 @@
+"""A prediction at one load of a replica: by production's own curve and, beside it, by the benchmark's. Never a mix of the two.
+
+Owns the pair, what longer prompts do to each, and whether an objective is kept at that load and by whose word. What would
+break at which load is `rules.what_if.limits`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.plan.benchmark_reading import read_benchmark
+from rules.plan.load_bins import TierContext
+from rules.resize.production_curve import BAD, FINE, SloStatus
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
+from rules.what_if.production import ProductionLoads, read_window
+from rules.what_if.prompts import KV, At, PromptEffect, grows_with_prompts, scale_prediction, shift_prediction
+
+NOT_MEASURED = frozenset({Gap.NOT_EXPOSED, Gap.NOT_IN_PLAN})
+
+
+class PredictionSource(StrEnum):
+    """By whose word: what production served, the benchmark, the benchmark with production's slowness, the plan's own number."""
+
+    PRODUCTION = "production"
+    BENCHMARK = "benchmark"
+    SLOWED = "benchmark_slowed"
+    PLAN = "plan"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionInputs:
+    """What predictions stand on: a tier, what it served, prompts `scale` times as long (the mean of them now is `prompts` tokens)
+    with their effects by quantity, and how many times as slow as the benchmark production was at equal load."""
+
+    view: TierContext
+    served: ProductionLoads
+    scale: float = 1.0
+    prompts: float | None = None
+    effects: Mapping[str, PromptEffect] = field(default_factory=dict)
+    slower: Mapping[str, float] = field(default_factory=dict)
+
+    def effect(self, name: str) -> PromptEffect | None:
+        """What production showed of such prompts; None where it had none as long."""
+        found = self.effects.get(name)
+        if self.scale == 1 or found is None or self.prompts is None:
+            return None
+        return found if found.covers(self.prompts * self.scale) else None
+
+    @property
+    def ceiling(self) -> float:
+        """The share of the KV cache from which on requests are evicted sooner or later (KvCacheNearCeiling)."""
+        return RULES["KvCacheNearCeiling"].limit("above", self.view.limits)
+
+    @property
+    def factor(self) -> float:
+        """From so many times the benchmark on production is slower than it (TtftDivergence)."""
+        return RULES["TtftDivergence"].limit("factor", self.view.limits)
+
+    def slowness(self, name: str) -> float:
+        """How many times as slow as the benchmark production was; 1 where that is within what is allowed."""
+        found = self.slower.get(name.partition("_")[0], 1.0)
+        return found if found > self.factor else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One quantity at one load: as production showed it, and as the benchmark did."""
+
+    name: str
+    production: SignalValue
+    benchmark: SignalValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloPrediction:
+    """Whether an objective (seconds, P99) is kept at a load, by whose word, and why so."""
+
+    name: str
+    objective: float
+    kept: SloStatus
+    source: PredictionSource
+    reason: str
+
+
+def predict(ground: PredictionInputs, name: str, rps: float) -> Prediction:
+    """A quantity (by its signal's name) at completed requests per second of one replica."""
+    by_production = _open(ground, name, rps, ground.served, _of_production(ground, name))
+    by_benchmark = _open(ground, name, rps, None, lambda load: read_benchmark(ground.view, name, load))
+    return Prediction(name=name, production=by_production, benchmark=by_benchmark)
+
+
+def _of_production(ground: PredictionInputs, name: str) -> At:
+    return lambda load: ground.served.read_at(name, load)
+
+
+def _open(ground: PredictionInputs, name: str, rps: float, served: ProductionLoads | None, at: At) -> SignalValue:
+    """With the asked prompts. By the law the upper end of a time is open where the KV cache may be full: it knows of no
+    preemption."""
+    if ground.scale == 1:
+        return at(rps)
+    effect = ground.effect(name) if served is not None else None
+    by_law = effect is None
+    found = (
+        scale_prediction(at, rps, ground.scale, grows_with_prompts(name))
+        if effect is None
+        else shift_prediction(at(rps), ground.scale, effect)
+    )
+    if isinstance(found, Missing):
+        return found
+    if name == KV:
+        return _at_most_all(found)
+    if not by_law or ground.scale < 1 or not _may_be_full(ground, rps, served):
+        return found
+    return Reading(value=None, low=found.low, high=None, n=found.n)
+
+
+def _may_be_full(ground: PredictionInputs, rps: float, served: ProductionLoads | None) -> bool:
+    def level(load: float) -> SignalValue:
+        return read_benchmark(ground.view, KV, load) if served is None else served.read_at(KV, load)
+
+    found = scale_prediction(level, rps, ground.scale, grows_with_prompts(KV))
+    if isinstance(found, Missing):
+        # An engine that shows no KV cache: nothing is known of it, and the law speaks of time alone.
+        return found.gap not in NOT_MEASURED
+    return found.high is None or found.high >= ground.ceiling
+
+
+def _at_most_all(found: Reading) -> Reading:
+    value, low, high = (None if part is None else min(1.0, part) for part in (found.value, found.low, found.high))
+    return Reading(value=value, low=low, high=1.0 if high is None else high, n=found.n)
+
+
+def is_within_limit(found: SignalValue, limit: float) -> SloStatus:
+    """Whether a reading keeps a limit: whatever lies inside its bounds, or by its best estimate."""
+    if isinstance(found, Missing):
+        return SloStatus.NOT_KNOWN
+    if found.low is not None and found.low >= limit:
+        return SloStatus.BROKEN
+    if found.high is not None and found.high <= limit:
+        return SloStatus.KEPT
+    if found.value is None:
+        return SloStatus.NOT_KNOWN
+    return SloStatus.LIKELY_KEPT if found.value <= limit else SloStatus.LIKELY_BROKEN
+
+
+def check_objective(ground: PredictionInputs, name: str, objective: float, rps: float) -> SloPrediction:
+    """Whether P99 of TTFT, TPOT or ITL keeps its objective at a load: by production where it reaches it, else by the benchmark,
+    which makes nothing sure; with production slower than it at equal load, with latencies as many times as long."""
+    found = predict(ground, name, rps)
+
+    def told(kept: SloStatus, source: PredictionSource, reason: str) -> SloPrediction:
+        return SloPrediction(name=name, objective=objective, kept=kept, source=source, reason=reason)
+
+    kept = is_within_limit(found.production, objective)
+    if kept in FINE | BAD:
+        return told(kept, PredictionSource.PRODUCTION, "production served such loads")
+    if _broke_below(ground, name, objective, rps):
+        return told(SloStatus.BROKEN, PredictionSource.PRODUCTION, "production broke it at a lower load")
+    slower = ground.slowness(name)
+    kept = is_within_limit(_slowed(_as_production(ground, name, rps, found.benchmark), slower), objective)
+    if kept in FINE | BAD:
+        likely = SloStatus.LIKELY_KEPT if kept in FINE else SloStatus.LIKELY_BROKEN
+        if slower > 1:
+            return told(
+                likely, PredictionSource.SLOWED, f"the benchmark, {slower:.2g}x as slow: as production is at equal load"
+            )
+        return told(likely, PredictionSource.BENCHMARK, "production does not tell; the benchmark measured such loads")
+    if isinstance(found.benchmark, Missing) and found.benchmark.gap is Gap.OUTSIDE_BENCHMARK and ground.view.curve:
+        last = ground.view.curve.top_rps
+        top = _as_production(ground, name, last, predict(ground, name, last).benchmark)
+        if is_within_limit(_slowed(top, slower), objective) in BAD:
+            return told(
+                SloStatus.LIKELY_BROKEN,
+                PredictionSource.BENCHMARK,
+                "the benchmark's last point breaks it at a lower load",
+            )
+    return told(SloStatus.NOT_KNOWN, PredictionSource.NOBODY, _why(found))
+
+
+def _as_production(ground: PredictionInputs, name: str, rps: float, benchmark: SignalValue) -> SignalValue:
+    """The benchmark with other prompts: as production moved with them, where it had such; else by the law."""
+    effect = ground.effect(name)
+    return (
+        benchmark if effect is None else shift_prediction(read_benchmark(ground.view, name, rps), ground.scale, effect)
+    )
+
+
+def _slowed(found: SignalValue, slower: float) -> SignalValue:
+    if isinstance(found, Missing) or slower == 1:
+        return found
+    value, low, high = (None if part is None else part * slower for part in (found.value, found.low, found.high))
+    return Reading(value=value, low=low, high=high, n=found.n)
+
+
+def _broke_below(ground: PredictionInputs, name: str, objective: float, rps: float) -> bool:
+    """Whether the requests just below a load that production did not reach were surely too slow, with prompts no longer than
+    asked for."""
+    if ground.scale < 1:
+        return False
+    below = ground.served.nearest_at_or_below(rps)
+    return (
+        below is not None
+        and is_within_limit(read_window(below.window, name, ground.view.basis), objective) is SloStatus.BROKEN
+    )
+
+
+def _why(found: Prediction) -> str:
+    """Why neither tells."""
+    texts = []
+    for who, value in (("production", found.production), ("benchmark", found.benchmark)):
+        if isinstance(value, Missing):
+            texts.append(value.text or f"{who}: {value.gap.value.replace('_', ' ')}")
+        else:
+            texts.append(f"{who}: its bounds lie on both sides of the objective")
+    return "; ".join(texts)
