@@ -16,7 +16,7 @@ from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool
 from agent.benchmarks.formats import read_results
 from agent.benchmarks.results import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
-from exporters.documents.plan_files import YamlIndentation, curve_lines, number, scalar
+from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve
 from rules.plan.schema import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
 
@@ -391,4 +391,4 @@ def test_names_that_look_like_something_else_stay_text(name: str) -> None:
 
 @given(st.floats(1e-9, 1e12))
 def test_numbers_read_back_as_numbers(value: float) -> None:
-    assert yaml.safe_load(number(value)) == value
+    assert yaml.safe_load(yaml_number(value)) == value

@@ -62,7 +62,7 @@ def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
         ROOT / "agent" / "forecasting",
         ROOT / "exporters" / "report" / "html.py",
         ROOT / "exporters" / "report" / "picture.py",
-        ROOT / "agent" / "reporting" / "sending.py",
+        ROOT / "agent" / "reporting" / "delivery.py",
     )
     judged = [p for p in MODULES if p.is_relative_to(ROOT / room) and not any(p.is_relative_to(one) for one in free)]
     assert [name_of(path) for path in judged if rooms_of(path) & HEAVY] == []

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from forecast.capacity.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, rates
+from forecast.capacity.simulation_minutes import MINUTE_SECONDS, rates
 from forecast.lead.features import SeasonalPrior
+from forecast.lead.lead import DAY_MINUTES
 from forecast.lead.lead_profile import FIRST_PROFILE_DAYS, profile_outlook
 from forecast.lead.online import OnlineLeadForecaster
 from forecast.series.binned import Array, Series

@@ -17,10 +17,10 @@ from exporters.render.time_words import format_duration
 from forecast.capacity.minimum_warm import MinimumWarm, excess, minimum_warm
 from forecast.capacity.prewarm import late_to_warm, simulate_requests
 from forecast.capacity.simulation import Outcome, SimulatedDemand, SimulatedFleet
-from forecast.capacity.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS
+from forecast.capacity.simulation_minutes import MINUTE_SECONDS
 from forecast.capacity.simulation_verdict import Choice, PolicyComparison, cheapest_reacting, compare_policies
 from forecast.lead.features import fill_gaps
-from forecast.lead.lead import run_lead_forecast
+from forecast.lead.lead import DAY_MINUTES, run_lead_forecast
 from forecast.series.binned import Array
 from rules.plan.replica_count import NO_MARGIN, Margin
 

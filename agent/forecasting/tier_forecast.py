@@ -21,7 +21,8 @@ from exporters.documents.prewarm_demand import Highest
 from exporters.documents.prewarm_value import PrewarmValue
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
-from forecast.capacity.simulation_minutes import DAY_MINUTES, MINUTE_SECONDS, Interpolation, per_minute, rates
+from forecast.capacity.simulation_minutes import MINUTE_SECONDS, Interpolation, per_minute, rates
+from forecast.lead.lead import DAY_MINUTES
 from forecast.models.bin_forecaster import Forecaster
 from forecast.series.binned import Array, Series
 from forecast.series.binning import last_bins, resample

@@ -76,7 +76,7 @@ def scalar(text: str) -> str:
     return f'"{"".join(escaped)}"'
 
 
-def number(value: float) -> str:
+def yaml_number(value: float) -> str:
     """A number without exponent and without a fraction that says nothing."""
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -85,9 +85,9 @@ def number(value: float) -> str:
 def _point(point: Point, margin: str) -> list[str]:
     loads = [name for name in LOAD if getattr(point, name) is not None]
     others = [name for name in Point.model_fields if name not in (*LOAD, "censored")]
-    parts = [f"{name}: {number(getattr(point, name))}" for name in loads]
+    parts = [f"{name}: {yaml_number(getattr(point, name))}" for name in loads]
     parts += ["censored: true"] if point.censored else []
-    parts += [f"{name}: {number(value)}" for name in others if (value := getattr(point, name)) is not None]
+    parts += [f"{name}: {yaml_number(value)}" for name in others if (value := getattr(point, name)) is not None]
     # A key stays on the line of its value.
     text = ", ".join(parts).replace(": ", ":\0")
     wrapped = textwrap.wrap(text, WIDTH - len(margin) - 4, break_long_words=False, break_on_hyphens=False)

@@ -15,7 +15,10 @@ from exporters.status.records import AgentStatus, ForecastHealth, ForecastStatus
 from rules.replicas.start_quantiles import StartQuantiles
 from rules.verdicts.projection import ForecastPoint, Projection
 
-Samples = Callable[[AgentStatus], Iterator[tuple[tuple[str, ...], float]]]
+Sample = tuple[tuple[str, ...], float]
+"""Label values in the order of the metric's labels, and the value."""
+
+Samples = Callable[[AgentStatus], Iterator[Sample]]
 
 
 def _tiers(status: AgentStatus) -> Iterator[tuple[str, ForecastStatus]]:

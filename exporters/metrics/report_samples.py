@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporters.metrics import names
+from exporters.metrics.component_metrics import Sample, Samples
 from exporters.metrics.names import ExportedMetric
 from exporters.status.records import AgentStatus, DeliveryHealth, ReportHealth
-
-Sample = tuple[tuple[str, ...], float]
-Samples = Callable[[AgentStatus], Iterator[Sample]]
 
 
 def _of_reports(value: Callable[[ReportHealth], float | None]) -> Samples:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from exporters.metrics import names
-from exporters.metrics.component_metrics import FORECAST_SAMPLES
+from exporters.metrics.component_metrics import FORECAST_SAMPLES, Sample, Samples
 from exporters.metrics.names import ExportedMetric
 from exporters.metrics.report_samples import REPORT_SAMPLES
 from exporters.metrics.store_samples import STORE_SAMPLES
@@ -32,11 +32,6 @@ from rules.plan.schema import TierPlan, plan_version
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
-
-Sample = tuple[tuple[str, ...], float]
-"""Label values in the order of the metric's labels, and the value."""
-
-Samples = Callable[[AgentStatus], Iterator[Sample]]
 
 
 def replica_labels(replica: ReplicaStatus) -> tuple[str, ...]:

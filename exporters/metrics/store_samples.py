@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporters.metrics import names
+from exporters.metrics.component_metrics import Sample, Samples
 from exporters.metrics.names import ExportedMetric
 from exporters.status.records import AgentStatus, StoreHealth
-
-Sample = tuple[tuple[str, ...], float]
-Samples = Callable[[AgentStatus], Iterator[Sample]]
 
 
 def _of_store(value: Callable[[StoreHealth], float | None]) -> Samples:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from exporters.documents.plan_files import YamlIndentation, curve_lines, number, scalar
+from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from exporters.report.inputs import ReportInputs, TierPast
 from exporters.report.next_lengths import KEYS, next_lengths, unchanged_lengths
 from rules.plan.schema import Plan, TierPlan, parse_plan
@@ -173,7 +173,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return number(value)
+        return yaml_number(value)
     if isinstance(value, list):
         return f"[{', '.join(_scalar(one) for one in value)}]"
     return scalar(str(value))

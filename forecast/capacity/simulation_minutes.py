@@ -11,10 +11,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from forecast.lead.lead import DAY_MINUTES
 from forecast.series.binned import Array, Series
 
 MINUTE_SECONDS = 60.0
-DAY_MINUTES = 1440
 
 
 class Interpolation(StrEnum):

@@ -25,7 +25,7 @@ LEVEL_HALF_LIFE_SECONDS = 10_800.0
 BOUNDS = (0.1, 10.0)
 """Beyond them the level says that the profile is of another time."""
 
-LEAST_SHARE = 0.02
+LEAST_NAIVE_SHARE = 0.02
 """Of the profile's mean, added to it: where it is zero nothing could be multiplied."""
 
 
@@ -101,7 +101,7 @@ class ProfileTimesLevel:
 
     def fit(self, past: ObservedBins) -> None:
         profile = week_profile(past, len(past), QUICK)
-        self._profile = profile + LEAST_SHARE * profile.mean()
+        self._profile = profile + LEAST_NAIVE_SHARE * profile.mean()
 
     def advance(self, past: ObservedBins) -> None:
         """The profile stays; the level is read from what came."""

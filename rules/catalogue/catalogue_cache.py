@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rules.verdicts.rule import Condition, Rule, Severity, Threshold, band
 
-ROWS: tuple[Rule, ...] = (
+CACHE_ROWS: tuple[Rule, ...] = (
     band(
         "KvCacheNearCeiling",
         loudness=Severity.TICKET,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
 
-ROWS: tuple[Rule, ...] = (
+DEMAND_ROWS: tuple[Rule, ...] = (
     Rule(
         name="ForecastDegraded",
         way=Way.FORECAST,

@@ -10,7 +10,7 @@ from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
 
 ENOUGH = Threshold(value=100, unit="requests", source="of fewer a P99 is the slowest one or none at all")
 
-ROWS: tuple[Rule, ...] = (
+GUARDRAIL_ROWS: tuple[Rule, ...] = (
     Rule(
         name="GuardrailMissing",
         way=Way.GUARDRAIL,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rules.verdicts.rule import Rule, Scope, Severity, Threshold, Way
 
-ROWS: tuple[Rule, ...] = (
+TARGET_ROWS: tuple[Rule, ...] = (
     Rule(
         name="TierDown",
         way=Way.DOWN,
